@@ -1,0 +1,2 @@
+//! The `fercuda` program.
+fn main() {}
