@@ -242,7 +242,7 @@ def test_errors_are_the_drivers_own(module):
     assert int(driver.cuModuleLoadData(b"this is not PTX\0")[0]) in (200, 218)
     assert int(driver.cuDeviceGet(4096)[0]) == 101
     function = ok(driver.cuModuleGetFunction(module, b"touch"))
-    too_many = driver.cuLaunchKernel(function, 1, 1, 1, 2048, 1, 1, 0, 0, ((0,), (None,)), 0)
+    too_many = driver.cuLaunchKernel(function, 1, 1, 1, 2048, 1, 1, 0, 0, ((0,), (ctypes.c_uint64,)), 0)
     assert int(too_many[0]) == 1
     _, total = ok(driver.cuMemGetInfo())
     assert int(driver.cuMemAlloc(total * 4)[0]) == 2

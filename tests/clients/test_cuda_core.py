@@ -70,15 +70,15 @@ def test_templates_add_vectors(device, compiled, rng, name, dtype):
 
 def test_kernel_attributes_are_answered(compiled):
     attributes = compiled.get_kernel("add<float>").attributes
-    assert attributes.max_threads_per_block() >= 128
-    assert attributes.num_regs() > 0
+    assert attributes.max_threads_per_block >= 128
+    assert attributes.num_regs > 0
 
 
 def test_events_measure_time(device):
     from cuda.core import EventOptions
 
     stream = device.create_stream()
-    timed = EventOptions(enable_timing=True)
+    timed = EventOptions(timing_enabled=True)
     start = stream.record(options=timed)
     end = stream.record(options=timed)
     end.sync()
