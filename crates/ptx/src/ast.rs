@@ -35,18 +35,28 @@ pub enum Item {
     /// `.entry` or `.func`, declared or defined.
     Function(Function),
     /// `.file index "path"[, timestamp, size]`.
-    File { /// Referred to by `.loc`.
-        index: u32, /// As written, without quotes.
-        path: String, /// Modification time and size in bytes.
-        stamp: Option<(u64, u64)> },
+    File {
+        /// Referred to by `.loc`.
+        index: u32,
+        /// As written, without quotes.
+        path: String,
+        /// Modification time and size in bytes.
+        stamp: Option<(u64, u64)>,
+    },
     /// `.section name { ... }`: debugging data, kept as text, one line each.
-    Section { /// With its dot: `.debug_str`.
-        name: String, /// Verbatim, trimmed.
-        lines: Vec<String> },
+    Section {
+        /// With its dot: `.debug_str`.
+        name: String,
+        /// Verbatim, trimmed.
+        lines: Vec<String>,
+    },
     /// `.alias name, target;`
-    Alias { /// New name.
-        name: Sym, /// Existing function.
-        target: Sym },
+    Alias {
+        /// New name.
+        name: Sym,
+        /// Existing function.
+        target: Sym,
+    },
     /// `.pragma "text";`
     Pragma(Vec<String>),
 }
@@ -107,11 +117,16 @@ pub enum Init {
     /// A constant.
     Imm(Imm),
     /// An address: `name`, `name+8`, `generic(name)+8`; `mask(0xff, ...)` sets `mask`.
-    Address { /// Variable or function.
-        name: Sym, /// Bytes.
-        offset: i64, /// `generic(...)`.
-        generic: bool, /// The byte mask of `mask(...)`.
-        mask: Option<u64> },
+    Address {
+        /// Variable or function.
+        name: Sym,
+        /// Bytes.
+        offset: i64,
+        /// `generic(...)`.
+        generic: bool,
+        /// The byte mask of `mask(...)`.
+        mask: Option<u64>,
+    },
     /// `{ ... }`, nested for several dimensions.
     List(Vec<Init>),
 }
@@ -120,9 +135,12 @@ pub enum Init {
 #[derive(Debug, Clone, Copy)]
 pub enum Imm {
     /// An integer in two's complement; `unsigned` when written with the suffix `U`.
-    Int { /// 64-bit value.
-        value: i64, /// Suffix.
-        unsigned: bool },
+    Int {
+        /// 64-bit value.
+        value: i64,
+        /// Suffix.
+        unsigned: bool,
+    },
     /// `0f3F800000`: bits of an f32.
     F32(u32),
     /// `0d...` or a decimal such as `1.5`: bits of an f64.
@@ -132,7 +150,16 @@ pub enum Imm {
 impl PartialEq for Imm {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Imm::Int { value: a, unsigned: ua }, Imm::Int { value: b, unsigned: ub }) => a == b && ua == ub,
+            (
+                Imm::Int {
+                    value: a,
+                    unsigned: ua,
+                },
+                Imm::Int {
+                    value: b,
+                    unsigned: ub,
+                },
+            ) => a == b && ua == ub,
             (Imm::F32(a), Imm::F32(b)) => a == b,
             (Imm::F64(a), Imm::F64(b)) => a == b,
             _ => false,
@@ -177,10 +204,14 @@ pub enum Directive {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stmt {
     /// `.reg .b32 %r<10>, %x;` one entry per declarator.
-    Reg { /// 1, 2 or 4.
-        vector: u32, /// Element type.
-        ty: ScalarType, /// (name, count of `<count>`): `%r<10>` declares `%r0`..`%r9`.
-        names: Vec<(Sym, Option<u32>)> },
+    Reg {
+        /// 1, 2 or 4.
+        vector: u32,
+        /// Element type.
+        ty: ScalarType,
+        /// (name, count of `<count>`): `%r<10>` declares `%r0`..`%r9`.
+        names: Vec<(Sym, Option<u32>)>,
+    },
     /// `.local`, `.shared`, `.param`, `.const` or `.global` variable in a body.
     Var(Var),
     /// `name:`
@@ -194,19 +225,30 @@ pub enum Stmt {
     /// `.pragma "text";`
     Pragma(Vec<String>),
     /// `name: .branchtargets a, b;`
-    BranchTargets { /// Used by `brx.idx`.
-        name: Sym, /// Labels in index order.
-        targets: Vec<Sym> },
+    BranchTargets {
+        /// Used by `brx.idx`.
+        name: Sym,
+        /// Labels in index order.
+        targets: Vec<Sym>,
+    },
     /// `name: .calltargets a, b;`
-    CallTargets { /// Used by an indirect `call`.
-        name: Sym, /// Functions.
-        targets: Vec<Sym> },
+    CallTargets {
+        /// Used by an indirect `call`.
+        name: Sym,
+        /// Functions.
+        targets: Vec<Sym>,
+    },
     /// `name: .callprototype (ret) _ (params);`
-    CallPrototype { /// Used by an indirect `call`.
-        name: Sym, /// Return parameters.
-        returns: Vec<Var>, /// Parameters.
-        params: Vec<Var>, /// `.noreturn` and the like.
-        directives: Vec<Directive> },
+    CallPrototype {
+        /// Used by an indirect `call`.
+        name: Sym,
+        /// Return parameters.
+        returns: Vec<Var>,
+        /// Parameters.
+        params: Vec<Var>,
+        /// `.noreturn` and the like.
+        directives: Vec<Directive>,
+    },
 }
 
 /// A source position in force from here on.
@@ -286,9 +328,12 @@ pub enum Operand {
     /// `name+8` outside brackets.
     Offset(Sym, i64),
     /// `[base+offset]`.
-    Address { /// Register, variable or constant.
-        base: AddrBase, /// Bytes.
-        offset: i64 },
+    Address {
+        /// Register, variable or constant.
+        base: AddrBase,
+        /// Bytes.
+        offset: i64,
+    },
     /// `[name, {a, b}]` and `[a, {x}, {y}]`: textures and tensor maps.
     Bracket(Vec<Operand>),
     /// `{a, b, c, d}`
@@ -299,6 +344,9 @@ pub enum Operand {
     List(Vec<Operand>),
     /// `%v.x`: a component (0..=3) of a vector register.
     Member(Sym, u8),
+    /// `a.b0`, `a.h1`, `a.b3210`: the bytes or halves a video instruction takes; the second
+    /// symbol is the selector's text.
+    Select(Sym, Sym),
 }
 
 /// What an address starts from.
@@ -332,18 +380,27 @@ impl Symbols {
         let hash = hash_name(name);
         let Symbols { text, ends, index } = self;
         let slice = |i: u32| {
-            let start = if i == 0 { 0 } else { ends[i as usize - 1] as usize };
+            let start = if i == 0 {
+                0
+            } else {
+                ends[i as usize - 1] as usize
+            };
             &text[start..ends[i as usize] as usize]
         };
         if let Some(&i) = index.find(hash, |&i| slice(i) == name) {
             return Sym(i);
         }
-        let i = u32::try_from(self.ends.len()).expect("fewer than 2^32 names: the parser bounds its input to 2^31 bytes");
+        let i = u32::try_from(self.ends.len())
+            .expect("fewer than 2^32 names: the parser bounds its input to 2^31 bytes");
         self.text.push_str(name);
         self.ends.push(self.text.len() as u32);
         let Symbols { text, ends, index } = self;
         index.insert_unique(hash, i, |&i| {
-            let start = if i == 0 { 0 } else { ends[i as usize - 1] as usize };
+            let start = if i == 0 {
+                0
+            } else {
+                ends[i as usize - 1] as usize
+            };
             hash_name(&text[start..ends[i as usize] as usize])
         });
         Sym(i)
@@ -352,7 +409,9 @@ impl Symbols {
     /// The symbol for `name`, if it exists.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Sym> {
-        self.index.find(hash_name(name), |&i| self.name(Sym(i)) == name).map(|&i| Sym(i))
+        self.index
+            .find(hash_name(name), |&i| self.name(Sym(i)) == name)
+            .map(|&i| Sym(i))
     }
 
     /// The text of `sym`.

@@ -2,6 +2,74 @@
 //!
 //! Invariant: one table a kind, from which the enum, `parse` and `text` all come.
 
+/// Slots of an [`Index`]; a power of two, at least twice the number of words of any one table.
+const SLOTS: usize = 2048;
+
+/// A hash table from spelling to position, filled at compile time; probing is linear.
+struct Index {
+    /// Position + 1, or 0 if free.
+    slots: [u16; SLOTS],
+}
+
+impl Index {
+    /// Positions run on from one list to the next.
+    const fn new(lists: &[&[&str]]) -> Index {
+        let mut slots = [0u16; SLOTS];
+        let mut position = 0;
+        let mut l = 0;
+        while l < lists.len() {
+            let mut i = 0;
+            while i < lists[l].len() {
+                position += 1;
+                let mut slot = hash(lists[l][i].as_bytes()) as usize % SLOTS;
+                while slots[slot] != 0 {
+                    slot = (slot + 1) % SLOTS;
+                }
+                slots[slot] = position;
+                i += 1;
+            }
+            l += 1;
+        }
+        assert!((position as usize) < SLOTS / 2, "raise SLOTS");
+        Index { slots }
+    }
+
+    fn find(
+        &self,
+        text: &str,
+        hash: u32,
+        spelling: impl Fn(usize) -> &'static str,
+    ) -> Option<usize> {
+        let mut slot = hash as usize % SLOTS;
+        loop {
+            let i = (self.slots[slot] as usize).checked_sub(1)?;
+            if spelling(i) == text {
+                return Some(i);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+}
+
+/// The hash of an empty spelling.
+pub(crate) const HASH_START: u32 = 0x811c_9dc5;
+
+/// The hash of a spelling one byte longer. The lexer folds it as it scans.
+pub(crate) const fn hash_step(hash: u32, byte: u8) -> u32 {
+    let h = (hash ^ byte as u32).wrapping_mul(0x0100_0193);
+    h ^ (h >> 15)
+}
+
+const fn hash(text: &[u8]) -> u32 {
+    let mut h = HASH_START;
+    let mut i = 0;
+    while i < text.len() {
+        h = hash_step(h, text[i]);
+        i += 1;
+    }
+    h
+}
+
 /// Declares a fieldless enum whose variants have a spelling.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($variant:ident $text:literal,)* }) => {
@@ -15,10 +83,23 @@ macro_rules! words {
             /// Every word, in order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
+            const TEXTS: &'static [&'static str] = &[$($text,)*];
+
             /// The PTX spelling, without a leading dot.
             #[must_use]
             pub const fn text(self) -> &'static str {
-                match self { $($name::$variant => $text,)* }
+                Self::TEXTS[self as usize]
+            }
+
+            /// The word spelt `text` (no leading dot), if it is one.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<$name> {
+                Self::parse_hashed(text, hash(text.as_bytes()))
+            }
+
+            pub(crate) fn parse_hashed(text: &str, hash: u32) -> Option<$name> {
+                static INDEX: Index = Index::new(&[$name::TEXTS]);
+                Some(Self::ALL[INDEX.find(text, hash, |i| Self::TEXTS[i])?])
             }
         }
 
@@ -332,7 +413,6 @@ words! {
         L2256B "L2::256B",
         L1 "L1",
         L2 "L2",
-        Unified "unified",
         Exch "exch",
         Cas "cas",
         Inc "inc",
@@ -346,7 +426,6 @@ words! {
         Arrive "arrive",
         Red "red",
         ArriveDrop "arrive_drop",
-        ArriveNoComplete "arrive_no_complete",
         ExpectTx "expect_tx",
         CompleteTx "complete_tx",
         Init "init",
@@ -378,7 +457,6 @@ words! {
         Mbarrier "mbarrier",
         BulkGroup "bulk_group",
         MbarrierCompleteTxBytes "mbarrier::complete_tx::bytes",
-        MbarrierCompleteTxBytes1 "mbarrier::complete_tx::bytes::1",
         MulticastCluster "multicast::cluster",
         Tile "tile",
         Im2col "im2col",
@@ -402,11 +480,6 @@ words! {
         N2dms "2dms",
         A2dms "a2dms",
         Proxy "proxy",
-        ProxyAlias "proxy::alias",
-        ProxyAsync "proxy::async",
-        ProxyGeneric "proxy::generic",
-        ProxyTensormapGeneric "proxy::tensormap::generic",
-        FromGeneric "from_generic",
         Tensormap "tensormap",
         SyncRestrictSharedCta "sync_restrict::shared::cta",
         SyncRestrictSharedCluster "sync_restrict::shared::cluster",
@@ -427,8 +500,6 @@ words! {
         M8n16 "m8n16",
         M16n8 "m16n8",
         M16n16 "m16n16",
-        M8n32 "m8n32",
-        M32n8 "m32n8",
         M8n8k4 "m8n8k4",
         M8n8k16 "m8n8k16",
         M8n8k32 "m8n8k32",
@@ -444,7 +515,6 @@ words! {
         M32n8k16 "m32n8k16",
         M8n32k16 "m8n32k16",
         M16n16k8 "m16n16k8",
-        M8n8k64 "m8n8k64",
         X1 "x1",
         X2 "x2",
         X4 "x4",
@@ -461,13 +531,11 @@ words! {
         ScaleVec4X "scale_vec::4X",
         B6x16P32 "b6x16_p32",
         B4x16P64 "b4x16_p64",
-        B4x16 "b4x16",
         B8x16 "b8x16",
         Wrap "wrap",
         Clamp "clamp",
         L "l",
         R "r",
-        Mode "mode",
         B4e "b4e",
         Rc8 "rc8",
         Ecl "ecl",
@@ -479,11 +547,6 @@ words! {
         Notanumber "notanumber",
         Normal "normal",
         Subnormal "subnormal",
-        H0 "h0",
-        H1 "h1",
-        B0 "b0",
-        B2 "b2",
-        B3 "b3",
         Po "po",
         Shiftamt "shiftamt",
         Width "width",
@@ -522,19 +585,15 @@ words! {
         SwizzleAtomicity "swizzle_atomicity",
         CpFenceproxy "cp_fenceproxy",
         LdReduce "ld_reduce",
-        Multimem "multimem",
         X16 "x16",
         X32 "x32",
         X64 "x64",
         X128 "x128",
-        Tcgen05 "tcgen05",
         Alloc "alloc",
         Dealloc "dealloc",
         RelinquishAllocPermit "relinquish_alloc_permit",
         Cp "cp",
         Shift "shift",
-        BeforeThreadSync "before_thread_sync",
-        AfterThreadSync "after_thread_sync",
         N16x64b "16x64b",
         N16x128b "16x128b",
         N16x256b "16x256b",
@@ -549,7 +608,6 @@ words! {
         Unpack16b "unpack::16b",
         WaitLd "wait::ld",
         WaitSt "wait::st",
-        ArriveOne "arrive::one",
         Warpx20213 "warpx2::02_13",
         Warpx20123 "warpx2::01_23",
         Warpx4 "warpx4",
@@ -561,7 +619,6 @@ words! {
         KindTf32 "kind::tf32",
         KindF16 "kind::f16",
         KindI8 "kind::i8",
-        ScaleVec "scale_vec",
         Block16 "block16",
         Block32 "block32",
         TryCancel "try_cancel",
@@ -571,11 +628,175 @@ words! {
         GetFirstCtaidX "get_first_ctaid::x",
         GetFirstCtaidY "get_first_ctaid::y",
         GetFirstCtaidZ "get_first_ctaid::z",
-        Aux "aux",
-        Gather4 "gather4",
-        Scatter4 "scatter4",
-        NoComplete_ "no_complete",
-        OrderedMetadata "ordered_metadata",
+        F4e "f4e",
+        Pack "pack",
+        Fractional "fractional",
+        Reduce "reduce",
+        Prefetch "prefetch",
+        CpMask "cp_mask",
+        AccF32 "acc::f32",
+        AccF16 "acc::f16",
+        Ld "ld",
+        St "st",
+        Alias "alias",
+        AsyncGeneric "async::generic",
+        TensormapGeneric "tensormap::generic",
+        FenceBeforeThreadSync "fence::before_thread_sync",
+        FenceAfterThreadSync "fence::after_thread_sync",
+        MbarrierArriveOne "mbarrier::arrive::one",
+        MulticastClusterAll "multicast::cluster::all",
+        G "g",
+        Mask "mask",
+        Shr7 "shr7",
+        Shr15 "shr15",
+        Ashift "ashift",
+        B1024 "b1024",
+        MemoryLayout "memory_layout",
+        ScaledN2Ue8m0 "scaled::n2::ue8m0",
+        CollectorB0Fill "collector::b0::fill",
+        CollectorB0Use "collector::b0::use",
+        CollectorB0Lastuse "collector::b0::lastuse",
+        CollectorB0Discard "collector::b0::discard",
+        CollectorB1Fill "collector::b1::fill",
+        CollectorB1Use "collector::b1::use",
+        CollectorB1Lastuse "collector::b1::lastuse",
+        CollectorB1Discard "collector::b1::discard",
+        CollectorB2Fill "collector::b2::fill",
+        CollectorB2Use "collector::b2::use",
+        CollectorB2Lastuse "collector::b2::lastuse",
+        CollectorB2Discard "collector::b2::discard",
+        CollectorB3Fill "collector::b3::fill",
+        CollectorB3Use "collector::b3::use",
+        CollectorB3Lastuse "collector::b3::lastuse",
+        CollectorB3Discard "collector::b3::discard",
+        M64n8k8 "m64n8k8",
+        M64n16k8 "m64n16k8",
+        M64n24k8 "m64n24k8",
+        M64n32k8 "m64n32k8",
+        M64n40k8 "m64n40k8",
+        M64n48k8 "m64n48k8",
+        M64n56k8 "m64n56k8",
+        M64n64k8 "m64n64k8",
+        M64n72k8 "m64n72k8",
+        M64n80k8 "m64n80k8",
+        M64n88k8 "m64n88k8",
+        M64n96k8 "m64n96k8",
+        M64n104k8 "m64n104k8",
+        M64n112k8 "m64n112k8",
+        M64n120k8 "m64n120k8",
+        M64n128k8 "m64n128k8",
+        M64n136k8 "m64n136k8",
+        M64n144k8 "m64n144k8",
+        M64n152k8 "m64n152k8",
+        M64n160k8 "m64n160k8",
+        M64n168k8 "m64n168k8",
+        M64n176k8 "m64n176k8",
+        M64n184k8 "m64n184k8",
+        M64n192k8 "m64n192k8",
+        M64n200k8 "m64n200k8",
+        M64n208k8 "m64n208k8",
+        M64n216k8 "m64n216k8",
+        M64n224k8 "m64n224k8",
+        M64n232k8 "m64n232k8",
+        M64n240k8 "m64n240k8",
+        M64n248k8 "m64n248k8",
+        M64n256k8 "m64n256k8",
+        M64n8k16 "m64n8k16",
+        M64n16k16 "m64n16k16",
+        M64n24k16 "m64n24k16",
+        M64n32k16 "m64n32k16",
+        M64n40k16 "m64n40k16",
+        M64n48k16 "m64n48k16",
+        M64n56k16 "m64n56k16",
+        M64n64k16 "m64n64k16",
+        M64n72k16 "m64n72k16",
+        M64n80k16 "m64n80k16",
+        M64n88k16 "m64n88k16",
+        M64n96k16 "m64n96k16",
+        M64n104k16 "m64n104k16",
+        M64n112k16 "m64n112k16",
+        M64n120k16 "m64n120k16",
+        M64n128k16 "m64n128k16",
+        M64n136k16 "m64n136k16",
+        M64n144k16 "m64n144k16",
+        M64n152k16 "m64n152k16",
+        M64n160k16 "m64n160k16",
+        M64n168k16 "m64n168k16",
+        M64n176k16 "m64n176k16",
+        M64n184k16 "m64n184k16",
+        M64n192k16 "m64n192k16",
+        M64n200k16 "m64n200k16",
+        M64n208k16 "m64n208k16",
+        M64n216k16 "m64n216k16",
+        M64n224k16 "m64n224k16",
+        M64n232k16 "m64n232k16",
+        M64n240k16 "m64n240k16",
+        M64n248k16 "m64n248k16",
+        M64n256k16 "m64n256k16",
+        M64n8k32 "m64n8k32",
+        M64n16k32 "m64n16k32",
+        M64n24k32 "m64n24k32",
+        M64n32k32 "m64n32k32",
+        M64n40k32 "m64n40k32",
+        M64n48k32 "m64n48k32",
+        M64n56k32 "m64n56k32",
+        M64n64k32 "m64n64k32",
+        M64n72k32 "m64n72k32",
+        M64n80k32 "m64n80k32",
+        M64n88k32 "m64n88k32",
+        M64n96k32 "m64n96k32",
+        M64n104k32 "m64n104k32",
+        M64n112k32 "m64n112k32",
+        M64n120k32 "m64n120k32",
+        M64n128k32 "m64n128k32",
+        M64n136k32 "m64n136k32",
+        M64n144k32 "m64n144k32",
+        M64n152k32 "m64n152k32",
+        M64n160k32 "m64n160k32",
+        M64n168k32 "m64n168k32",
+        M64n176k32 "m64n176k32",
+        M64n184k32 "m64n184k32",
+        M64n192k32 "m64n192k32",
+        M64n200k32 "m64n200k32",
+        M64n208k32 "m64n208k32",
+        M64n216k32 "m64n216k32",
+        M64n224k32 "m64n224k32",
+        M64n232k32 "m64n232k32",
+        M64n240k32 "m64n240k32",
+        M64n248k32 "m64n248k32",
+        M64n256k32 "m64n256k32",
+        M64n8k256 "m64n8k256",
+        M64n16k256 "m64n16k256",
+        M64n24k256 "m64n24k256",
+        M64n32k256 "m64n32k256",
+        M64n40k256 "m64n40k256",
+        M64n48k256 "m64n48k256",
+        M64n56k256 "m64n56k256",
+        M64n64k256 "m64n64k256",
+        M64n72k256 "m64n72k256",
+        M64n80k256 "m64n80k256",
+        M64n88k256 "m64n88k256",
+        M64n96k256 "m64n96k256",
+        M64n104k256 "m64n104k256",
+        M64n112k256 "m64n112k256",
+        M64n120k256 "m64n120k256",
+        M64n128k256 "m64n128k256",
+        M64n136k256 "m64n136k256",
+        M64n144k256 "m64n144k256",
+        M64n152k256 "m64n152k256",
+        M64n160k256 "m64n160k256",
+        M64n168k256 "m64n168k256",
+        M64n176k256 "m64n176k256",
+        M64n184k256 "m64n184k256",
+        M64n192k256 "m64n192k256",
+        M64n200k256 "m64n200k256",
+        M64n208k256 "m64n208k256",
+        M64n216k256 "m64n216k256",
+        M64n224k256 "m64n224k256",
+        M64n232k256 "m64n232k256",
+        M64n240k256 "m64n240k256",
+        M64n248k256 "m64n248k256",
+        M64n256k256 "m64n256k256",
     }
 }
 
@@ -596,5 +817,59 @@ impl Mod {
             Mod::Type(t) => t.text(),
             Mod::Word(w) => w.text(),
         }
+    }
+
+    /// The modifier spelt `text` (no leading dot), if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Mod> {
+        Self::parse_hashed(text, hash(text.as_bytes()))
+    }
+
+    pub(crate) fn parse_hashed(text: &str, hash: u32) -> Option<Mod> {
+        static INDEX: Index = Index::new(&[ScalarType::TEXTS, Word::TEXTS]);
+        let types = ScalarType::TEXTS.len();
+        let i = INDEX.find(text, hash, |i| {
+            if i < types {
+                ScalarType::TEXTS[i]
+            } else {
+                Word::TEXTS[i - types]
+            }
+        })?;
+        Some(if i < types {
+            Mod::Type(ScalarType::ALL[i])
+        } else {
+            Mod::Word(Word::ALL[i - types])
+        })
+    }
+}
+
+impl std::fmt::Display for Mod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_found_by_its_spelling() {
+        for &op in Op::ALL {
+            assert_eq!(Op::parse(op.text()), Some(op));
+        }
+        for &ty in ScalarType::ALL {
+            assert_eq!(Mod::parse(ty.text()), Some(Mod::Type(ty)));
+            assert_eq!(ScalarType::parse(ty.text()), Some(ty));
+        }
+        for &word in Word::ALL {
+            assert_eq!(Mod::parse(word.text()), Some(Mod::Word(word)));
+            assert_eq!(Word::parse(word.text()), Some(word));
+        }
+        for &space in Space::ALL {
+            assert_eq!(Space::parse(space.text()), Some(space));
+        }
+        assert_eq!(Op::parse("adds"), None);
+        assert_eq!(Mod::parse(""), None);
     }
 }
