@@ -1,0 +1,145 @@
+//! Opens shared libraries and finds symbols in them.
+//!
+//! Invariant: a library that was opened stays loaded to the end of the
+//! process, so an address found in it never dangles. NVIDIA's libraries start
+//! threads and register exit handlers; unloading them is not survivable.
+
+use core::ffi::{CStr, c_void};
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A shared library, loaded for good.
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
+    handle: NonNull<c_void>,
+}
+
+// SAFETY: the loader's handle may be used from any thread, and it is never
+// closed.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+/// One name given to the loader and what it said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// A file, or a bare name that the loader looks for itself.
+    pub name: PathBuf,
+    /// The loader's message.
+    pub reason: String,
+}
+
+/// A library could not be opened under any of its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenError {
+    /// The library as its users know it, for instance `libcuda.so.1`.
+    pub library: &'static str,
+    /// Everything that was tried, in order.
+    pub attempts: Vec<Attempt>,
+    /// What the reader can do about it.
+    pub advice: &'static str,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot open {}", self.library)?;
+        for attempt in &self.attempts {
+            write!(
+                f,
+                "\n  tried {}: {}",
+                attempt.name.display(),
+                attempt.reason
+            )?;
+        }
+        write!(f, "\ntry: {}", self.advice)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl Library {
+    /// Loads the first of `names` that can be loaded.
+    ///
+    /// # Errors
+    /// [`OpenError`] with the loader's reason for each name.
+    ///
+    /// # Safety
+    /// Loading runs the library's initialisers: they must be fit to run in
+    /// this process now.
+    pub unsafe fn open_first(
+        library: &'static str,
+        names: impl IntoIterator<Item = PathBuf>,
+        advice: &'static str,
+    ) -> Result<(Self, PathBuf), OpenError> {
+        let mut attempts = Vec::new();
+        for name in names {
+            // SAFETY: the caller vouches for the initialisers.
+            match unsafe { Self::open(&name) } {
+                Ok(opened) => return Ok((opened, name)),
+                Err(reason) => attempts.push(Attempt { name, reason }),
+            }
+        }
+        Err(OpenError {
+            library,
+            attempts,
+            advice,
+        })
+    }
+
+    /// Loads one file, or what the loader finds under a bare name.
+    ///
+    /// # Errors
+    /// The loader's message.
+    ///
+    /// # Safety
+    /// As for [`Library::open_first`].
+    pub unsafe fn open(name: &Path) -> Result<Self, String> {
+        let c_name = CString::new(name.as_os_str().as_encoded_bytes())
+            .map_err(|_| "the name contains a zero byte".to_owned())?;
+        // SAFETY: `c_name` is a C string that outlives the call; the caller
+        // vouches for the initialisers.
+        let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle)
+            .map(|handle| Self { handle })
+            .ok_or_else(loader_message)
+    }
+
+    /// The address of `symbol`, if the library or one it depends on has it.
+    pub fn find(&self, symbol: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: `handle` came from dlopen and is never closed.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
+    }
+
+    /// The file that holds `address`, as the loader names it.
+    pub fn file_of(address: NonNull<c_void>) -> Option<PathBuf> {
+        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: dladdr accepts any address and fills `info` when it
+        // returns non-zero.
+        if unsafe { libc::dladdr(address.as_ptr(), info.as_mut_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: filled, as dladdr returned non-zero.
+        let file = unsafe { info.assume_init() }.dli_fname;
+        if file.is_null() {
+            return None;
+        }
+        // SAFETY: the loader's own C string, alive while the object is loaded.
+        let file = unsafe { CStr::from_ptr(file) };
+        Some(PathBuf::from(file.to_string_lossy().into_owned()))
+    }
+}
+
+fn loader_message() -> String {
+    // SAFETY: dlerror returns null or a C string that lives until the next
+    // call of a loader function by this thread; it is copied here.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "the loader gave no reason".to_owned();
+    }
+    // SAFETY: not null, see above.
+    unsafe { CStr::from_ptr(message) }
+        .to_string_lossy()
+        .into_owned()
+}
