@@ -3,7 +3,9 @@
 //! Invariant: what [`resolve`] returns for a name, a version and flags is the
 //! exported symbol a CUDA 13.0 driver gives for them.
 
-use crate::types::{CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, c_int};
+use crate::types::{
+    CUDA_VERSION, CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, c_int,
+};
 
 /// One function of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,44 +52,58 @@ pub enum Resolution {
     },
     /// No such name.
     NotFound,
+    /// Unknown flags, or a version newer than the table: the call itself is
+    /// refused with `CUDA_ERROR_INVALID_VALUE` and no status is written.
+    Refused,
 }
 
 impl Resolution {
     /// The query status `cuGetProcAddress_v2` reports with this answer.
-    pub fn status(self) -> CUdriverProcAddressQueryResult {
+    pub fn status(self) -> Option<CUdriverProcAddressQueryResult> {
         match self {
-            Self::Symbol(_) => CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS,
+            Self::Symbol(_) => Some(CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS),
             Self::VersionNotSufficient { .. } => {
-                CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                Some(CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
             }
-            Self::NotFound => CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+            Self::NotFound => {
+                Some(CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+            }
+            Self::Refused => None,
         }
     }
 }
 
 /// The symbol for `base` in CUDA `version`: the newest that is no newer than
-/// the version, and its per-thread twin where [`PER_THREAD`] is in `flags`
-/// and there is one.
+/// the version. With [`PER_THREAD`] in `flags`, a name that has per-thread
+/// twins is looked for among those alone, so it needs CUDA 7.0 at least.
+/// A negative version stands for the newest, as it does for NVIDIA's driver.
 pub fn resolve(base: &str, version: c_int, flags: u64) -> Resolution {
-    let version = u32::try_from(version).unwrap_or(0);
-    let per_thread = flags & PER_THREAD != 0;
-    let mut best: Option<&Entry> = None;
-    let mut earliest: Option<u32> = None;
-    for entry in ENTRIES.iter().filter(|entry| entry.base == base) {
-        earliest = Some(earliest.map_or(entry.since, |since| since.min(entry.since)));
-        if entry.since <= version && best.is_none_or(|best| best.since < entry.since) {
-            best = Some(entry);
-        }
+    if version > CUDA_VERSION || flags & !KNOWN_FLAGS != 0 {
+        return Resolution::Refused;
     }
-    match (best, earliest) {
-        (Some(entry), _) => Resolution::Symbol(match entry.per_thread {
-            Some((twin, since)) if per_thread && since <= version => twin,
-            _ => entry.name,
-        }),
+    let version = u32::try_from(version).unwrap_or(CUDA_VERSION as u32);
+    let named = || ENTRIES.iter().filter(|entry| entry.base == base);
+    let twins = flags & PER_THREAD != 0 && named().any(|entry| entry.per_thread.is_some());
+    let candidates = named().filter_map(|entry| {
+        if twins {
+            entry.per_thread
+        } else {
+            Some((entry.name, entry.since))
+        }
+    });
+    let newest = candidates
+        .clone()
+        .filter(|(_, since)| *since <= version)
+        .max_by_key(|(_, since)| *since);
+    match (newest, candidates.map(|(_, since)| since).min()) {
+        (Some((name, _)), _) => Resolution::Symbol(name),
         (None, Some(since)) => Resolution::VersionNotSufficient { since },
         (None, None) => Resolution::NotFound,
     }
 }
+
+const KNOWN_FLAGS: u64 =
+    CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM.0 as u64 | PER_THREAD;
 
 /// Public symbols of `libcuda.so.1` that are not in the table: they exchange
 /// objects with graphics and video libraries whose types are not bound here.
@@ -179,7 +195,19 @@ mod tests {
             resolve("cuLaunchKernelEx", 11000, 0),
             Resolution::VersionNotSufficient { since: 11060 }
         );
+        assert_eq!(
+            resolve("cuEventRecord", 6050, PER_THREAD),
+            Resolution::VersionNotSufficient { since: 7000 }
+        );
         assert_eq!(resolve("cuMakeCoffee", 13000, 0), Resolution::NotFound);
+        assert_eq!(resolve("cuMemAlloc_v2", 13000, 0), Resolution::NotFound);
+    }
+
+    #[test]
+    fn unknown_flags_and_versions_to_come_are_refused() {
+        assert_eq!(resolve("cuInit", 13010, 0), Resolution::Refused);
+        assert_eq!(resolve("cuInit", 13000, 8), Resolution::Refused);
+        assert_eq!(symbol("cuGraphInstantiate", -1, 0), "cuGraphInstantiate_v2");
     }
 
     #[test]
