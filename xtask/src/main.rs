@@ -1,2 +1,94 @@
-//! Project chores.
-fn main() {}
+//! Project chores, run as `cargo xtask CHORE`.
+//!
+//! Holds what a contributor and CI both run: set-up, tests, checks of the
+//! repository itself, and the bundle for a machine that has a GPU.
+//!
+//! Invariant: a chore ends with exit status 0 only if everything it names was
+//! done and passed. Elsewhere: the order of CI's steps (`.ci/run`).
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "these are programs that talk to a person"
+)]
+
+mod bench;
+mod bundle;
+mod cargo;
+mod conformance;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the feRcuda repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Make build/venv and install the pinned wheels of requirements.txt.
+    Setup {
+        /// Install again even if nothing changed.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Set up, then run every test: the workspace's and the foreign clients'.
+    Test {
+        /// Only tests of this package (may be repeated); skips the foreign clients.
+        #[arg(long, short)]
+        package: Vec<String>,
+        /// Passed on to the test programs.
+        #[arg(last = true)]
+        rest: Vec<String>,
+    },
+    /// Run .ci/run: format, lints, tidy, tests.
+    Ci,
+    /// Check the repository itself: crate table, dependencies, licences, wording.
+    Tidy,
+    /// Pack tests, benches and kernels for a machine with a GPU and no Rust.
+    Gpu {
+        /// Where the bundle goes; emptied first.
+        #[arg(long, default_value = "target/gpu-bundle")]
+        out: PathBuf,
+    },
+    /// Run the foreign clients over the drop-in library; write docs/conformance.md.
+    Conformance {
+        /// Print the table without writing the document.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Run the benchmarks, optimised.
+    Bench {
+        /// Only benches whose name contains this.
+        filter: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().chore {
+        Chore::Setup { force } => setup::run(force).map(drop),
+        Chore::Test { package, rest } => test::run(&package, &rest),
+        Chore::Ci => shell::run(shell::command(".ci/run")),
+        Chore::Tidy => tidy::run(),
+        Chore::Gpu { out } => bundle::run(&out),
+        Chore::Conformance { dry_run } => conformance::run(dry_run),
+        Chore::Bench { filter } => bench::run(filter.as_deref()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

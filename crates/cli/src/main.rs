@@ -1,2 +1,3 @@
 //! The `fercuda` program.
+#![forbid(unsafe_code)]
 fn main() {}

@@ -1,0 +1,1 @@
+//! Exists so that cargo fetches cudarc; see Cargo.toml.

@@ -1,0 +1,231 @@
+//! A folder to carry to a machine that has a GPU and no Rust.
+//!
+//! Holds the optimised test and bench programs, the `fercuda` program, the
+//! drop-in library, the kernels as text, the foreign clients, and one script,
+//! `run.sh OUTPUT_DIR`, that runs all of it and leaves a table and logs.
+//!
+//! Invariant: under 64 MiB, and nothing of NVIDIA's inside. Binaries run where
+//! glibc is no older than on the machine that built them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{cargo, conformance, shell};
+
+const LIMIT_BYTES: u64 = 64 << 20;
+
+/// Builds everything and fills `out`.
+pub(crate) fn run(out: &Path) -> Result<()> {
+    let root = shell::root();
+    let out = root.join(out);
+    if out.exists() {
+        fs::remove_dir_all(&out).with_context(|| format!("cannot empty {}", out.display()))?;
+    }
+    for folder in ["bin", "tests", "benches", "dropin", "files"] {
+        fs::create_dir_all(out.join(folder))?;
+    }
+
+    shell::step("building, optimised");
+    let tests = cargo::artifacts(
+        "test",
+        &["--locked", "--workspace", "--release", "--no-run"],
+    )?;
+    let benches = cargo::artifacts(
+        "bench",
+        &["--locked", "--workspace", "--benches", "--no-run"],
+    )?;
+    let programs = cargo::artifacts("build", &["--locked", "--release", "--workspace", "--bins"])?;
+    let drop_in = conformance::build_drop_in()?;
+
+    let mut script = Script::default();
+    for made in &tests {
+        if let Some(program) = made.executable.as_ref().filter(|_| made.is_test)
+            && made.package != "xtask"
+        {
+            let name = format!("{}-{}", made.package, made.target);
+            carry(program, &out.join("tests").join(&name))?;
+            script.tests.push((made.package.clone(), name));
+        }
+    }
+    for made in &benches {
+        if let Some(program) = &made.executable
+            && made.kinds.iter().any(|kind| kind == "bench")
+        {
+            let name = format!("{}-{}", made.package, made.target);
+            carry(program, &out.join("benches").join(&name))?;
+            script.benches.push((made.package.clone(), name));
+        }
+    }
+    for made in &programs {
+        if let Some(program) = &made.executable
+            && made.package != "xtask"
+        {
+            carry(program, &out.join("bin").join(&made.target))?;
+        }
+    }
+    carry(
+        &drop_in.join("libcuda.so.1"),
+        &out.join("dropin/libcuda.so.1"),
+    )?;
+    copy_tracked(&root, &out.join("files"))?;
+    let run = out.join("run.sh");
+    fs::write(&run, script.text())?;
+    make_runnable(&run)?;
+
+    let size_bytes = size_of(&out)?;
+    println!(
+        "\n{}: {:.1} MiB; {} test programs, {} benches\nrun there: run.sh OUTPUT_DIR",
+        out.display(),
+        size_bytes as f64 / f64::from(1 << 20),
+        script.tests.len(),
+        script.benches.len()
+    );
+    if size_bytes > LIMIT_BYTES {
+        bail!(
+            "the bundle has {size_bytes} bytes; the limit is {LIMIT_BYTES}\ntry: fewer test programs, \
+             or less debug information in [profile.release]"
+        );
+    }
+    Ok(())
+}
+
+/// Copies a program without its symbols.
+fn carry(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    let stripped = Command::new("strip")
+        .arg(to)
+        .stderr(Stdio::inherit())
+        .status()
+        .context("cannot start `strip`\ntry: install binutils")?;
+    if !stripped.success() {
+        bail!("`strip {}` failed: {stripped}", to.display());
+    }
+    Ok(())
+}
+
+/// What the test programs read at run time: the files git knows, sources of
+/// Rust and documents apart.
+fn copy_tracked(root: &Path, to: &Path) -> Result<()> {
+    let mut list = shell::command("git");
+    list.args(["ls-files", "-z", "crates", "tests"]);
+    for name in shell::capture(list)?.split('\0').filter(|n| !n.is_empty()) {
+        let skip = [".rs", ".md", "Cargo.toml", "Cargo.lock"]
+            .iter()
+            .any(|end| name.ends_with(end));
+        let from = root.join(name);
+        if skip || !from.is_file() {
+            continue;
+        }
+        let target = to.join(name);
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::copy(&from, &target).with_context(|| format!("cannot copy {name}"))?;
+    }
+    Ok(())
+}
+
+fn make_runnable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(fs::set_permissions(
+        path,
+        fs::Permissions::from_mode(0o755),
+    )?)
+}
+
+fn size_of(folder: &Path) -> Result<u64> {
+    let mut sum_bytes = 0;
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                sum_bytes += entry.metadata()?.len();
+            }
+        }
+    }
+    Ok(sum_bytes)
+}
+
+/// The programs, as (package, name in the bundle).
+#[derive(Default)]
+struct Script {
+    tests: Vec<(String, String)>,
+    benches: Vec<(String, String)>,
+}
+
+impl Script {
+    fn text(&self) -> String {
+        let mut text = String::from(RUN_HEAD);
+        for (package, name) in &self.tests {
+            // Writing to a String cannot fail.
+            let _infallible = writeln!(text, "run test {package} {name} tests/{name}");
+        }
+        for (package, name) in &self.benches {
+            let _infallible = writeln!(text, "run bench {package} {name} benches/{name} --bench");
+        }
+        text.push_str(RUN_TAIL);
+        text
+    }
+}
+
+const RUN_HEAD: &str = r#"#!/usr/bin/env bash
+# Runs everything in this bundle on this machine: run.sh OUTPUT_DIR
+# Without FERCUDA_DEVICE in the environment it asks for the GPU and fails
+# without one.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${1:?usage: run.sh OUTPUT_DIR}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+export FERCUDA_DEVICE=${FERCUDA_DEVICE:-gpu}
+export FERCUDA_BUNDLE=$here
+failures=0
+printf '{"device": "%s", "steps": [\n' "$FERCUDA_DEVICE" > "$out/results.json"
+separator=""
+
+record() { # KIND NAME STATUS SECONDS
+  printf '%-6s %-40s %-6s %6d s\n' "$1" "$2" "$([[ $3 == 0 ]] && echo ok || echo "rc $3")" "$4" | tee -a "$out/table.txt"
+  printf '%s{"kind": "%s", "name": "%s", "rc": %d, "seconds": %d}' "$separator" "$1" "$2" "$3" "$4" >> "$out/results.json"
+  separator=$',\n'
+  [[ $3 == 0 ]] || failures=$((failures + 1))
+}
+
+run() { # KIND PACKAGE NAME PROGRAM ARGS...
+  local kind=$1 package=$2 name=$3 program=$here/$4 start=$SECONDS status=0
+  shift 4
+  local folder=$here/files/crates/$package
+  mkdir -p "$folder"
+  (cd "$folder" && timeout "${FERCUDA_STEP_LIMIT:-300}" "$program" "$@") > "$out/$kind-$name.log" 2>&1 || status=$?
+  record "$kind" "$name" "$status" $((SECONDS - start))
+  grep -h '^test .*FAILED' "$out/$kind-$name.log" | sed 's/^/    /' | tee -a "$out/table.txt"
+  return 0
+}
+
+: > "$out/table.txt"
+(nvidia-smi || true) > "$out/machine.txt" 2>&1
+run tool cli doctor bin/fercuda doctor
+run tool cli demo bin/fercuda demo
+"#;
+
+const RUN_TAIL: &str = r#"
+if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
+  for file in "$here"/files/tests/clients/test_*.py; do
+    name=$(basename "$file" .py) start=$SECONDS status=0
+    timeout "${FERCUDA_STEP_LIMIT:-300}" python3 -m pytest -q -p no:cacheprovider "$file" > "$out/client-$name.log" 2>&1 || status=$?
+    record client "$name" "$status" $((SECONDS - start))
+  done
+else
+  echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
+fi
+printf '\n], "failures": %d}\n' "$failures" >> "$out/results.json"
+echo "$failures failed" | tee -a "$out/table.txt"
+[[ $failures == 0 ]]
+"#;

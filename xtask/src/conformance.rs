@@ -1,0 +1,377 @@
+//! Programs that know nothing of feRcuda, run over the drop-in `libcuda.so.1`.
+//!
+//! The loader finds our library through LD_LIBRARY_PATH; nothing else about
+//! the programs changes. docs/conformance.md is written from what they report.
+//!
+//! Invariant: a client that does not report its counts counts as one failure.
+//! Elsewhere: the Python clients (`tests/clients`); cudarc's tests are its own,
+//! taken from the registry's copy of its source.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::setup::Venv;
+use crate::test::Count;
+use crate::{cargo, setup, shell};
+
+/// One foreign client and what it came to.
+pub(crate) struct Suite {
+    /// What the client is called in the document.
+    pub name: &'static str,
+    /// What it exercises.
+    about: &'static str,
+    /// Its version, as installed.
+    version: String,
+    /// Its tests.
+    pub count: Count,
+    /// Tests that did not pass, by name.
+    failures: Vec<String>,
+}
+
+/// A Python client: a test file, and the wheel whose version names it.
+struct PythonClient {
+    name: &'static str,
+    file: &'static str,
+    wheel: &'static str,
+    about: &'static str,
+}
+
+const PYTHON_CLIENTS: [PythonClient; 4] = [
+    PythonClient {
+        name: "cuda.bindings.driver",
+        file: "test_bindings_driver.py",
+        wheel: "cuda-bindings",
+        about: "NVRTC to PTX to launch, memory, streams, graphs",
+    },
+    PythonClient {
+        name: "cuda.core",
+        file: "test_cuda_core.py",
+        wheel: "cuda-core",
+        about: "NVIDIA's object layer: programs, buffers, launches",
+    },
+    PythonClient {
+        name: "numba-cuda",
+        file: "test_numba.py",
+        wheel: "numba-cuda",
+        about: "kernels compiled from Python, linked by the driver",
+    },
+    PythonClient {
+        name: "driver rules",
+        file: "test_driver_rules.py",
+        wheel: "cuda-bindings",
+        about: "answers at the edges, as a real driver gives them",
+    },
+];
+
+/// Runs all clients and writes docs/conformance.md.
+pub(crate) fn run(dry_run: bool) -> Result<()> {
+    let venv = setup::run(false)?;
+    let suites = run_all(&venv)?;
+    let document = document(&suites);
+    if dry_run {
+        println!("\n{document}");
+    } else {
+        let path = shell::root().join("docs/conformance.md");
+        fs::write(&path, &document).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("\nwrote docs/conformance.md");
+    }
+    let failed: u64 = suites.iter().map(|suite| suite.count.failed).sum();
+    if failed > 0 {
+        bail!("{failed} tests of foreign clients failed");
+    }
+    Ok(())
+}
+
+/// Builds the drop-in library and runs every client over it.
+pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
+    let folder = build_drop_in()?;
+    let mut search = folder.into_os_string();
+    search.push(":");
+    search.push(venv.wheels.join("cu13/lib"));
+    let mut suites = Vec::new();
+    for client in &PYTHON_CLIENTS {
+        suites.push(run_python(client, venv, &search)?);
+    }
+    suites.push(run_cudarc(venv, &search)?);
+    Ok(suites)
+}
+
+/// Builds the library and puts it where the loader expects it: in a folder of
+/// its own, under the name `libcuda.so.1`.
+pub(crate) fn build_drop_in() -> Result<PathBuf> {
+    let made = cargo::artifacts(
+        "build",
+        &["--locked", "--release", "--package", "fercuda-dropin"],
+    )?;
+    let library = made
+        .iter()
+        .filter(|made| made.package == "dropin" && made.kinds.iter().any(|kind| kind == "cdylib"))
+        .flat_map(|made| &made.files)
+        .find(|file| file.extension().is_some_and(|extension| extension == "so"))
+        .context("fercuda-dropin built no shared library")?;
+    let folder = shell::root().join("target/dropin");
+    fs::create_dir_all(&folder)?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        // A new file each time: the old one may be mapped by a running client.
+        let to = folder.join(name);
+        if to.exists() {
+            fs::remove_file(&to)?;
+        }
+        fs::copy(library, &to).with_context(|| format!("cannot copy to {}", to.display()))?;
+    }
+    Ok(folder)
+}
+
+fn run_python(client: &PythonClient, venv: &Venv, search: &OsString) -> Result<Suite> {
+    println!("\n-- {}", client.name);
+    let report = shell::root().join(format!("build/conformance/{}.xml", client.file));
+    if let Some(folder) = report.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    if report.exists() {
+        fs::remove_file(&report)?;
+    }
+    let mut command = shell::command(&venv.python);
+    command
+        .args([
+            "-m",
+            "pytest",
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+        ])
+        .arg(format!("--junitxml={}", report.display()))
+        .arg(format!("tests/clients/{}", client.file))
+        .env("LD_LIBRARY_PATH", search)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    crate::test::environment(&mut command, venv);
+    // Clients judge the driver's answers; a finding of the checker is no answer.
+    command.env("FERCUDA_SOFT_CHECK", "0");
+    let succeeded = shell::watch(command, |line| println!("{line}"))?;
+    let (mut count, failures) = fs::read_to_string(&report)
+        .ok()
+        .and_then(|text| junit(&text))
+        .unwrap_or_default();
+    if (!succeeded && count.failed == 0) || count.passed + count.failed == 0 {
+        // It died before its report.
+        count.failed += 1;
+    }
+    let version = format!(
+        "import importlib.metadata as m; print(m.version('{}'))",
+        client.wheel
+    );
+    let mut ask = shell::command(&venv.python);
+    ask.args(["-c", &version]);
+    Ok(Suite {
+        name: client.name,
+        about: client.about,
+        version: shell::capture(ask)?.trim().to_owned(),
+        count,
+        failures,
+    })
+}
+
+/// Reads the counts and the names of failed tests from pytest's JUnit report.
+/// A skipped test counts as failed: a client skips when the driver cannot do
+/// what it asks.
+fn junit(text: &str) -> Option<(Count, Vec<String>)> {
+    let suite = text.split("<testsuite ").nth(1)?;
+    let number = |name: &str| attribute(suite, name)?.parse::<u64>().ok();
+    let failed = number("failures")? + number("errors")? + number("skipped")?;
+    let count = Count {
+        passed: number("tests")?.saturating_sub(failed),
+        failed,
+        ignored: 0,
+    };
+    let failures = text
+        .split("<testcase ")
+        .skip(1)
+        .filter(|case| {
+            ["<failure", "<error", "<skipped"]
+                .iter()
+                .any(|tag| case.contains(tag))
+        })
+        .filter_map(|case| attribute(case, "name").map(str::to_owned))
+        .collect();
+    Some((count, failures))
+}
+
+fn attribute<'t>(element: &'t str, name: &str) -> Option<&'t str> {
+    let value = element.split_once(&format!("{name}=\""))?.1;
+    Some(value.split_once('"')?.0)
+}
+
+/// Runs the tests that cudarc has in its own source for its `driver` module.
+fn run_cudarc(venv: &Venv, search: &OsString) -> Result<Suite> {
+    println!("\n-- cudarc");
+    let (version, source) = unpack_cudarc()?;
+    let mut command = cargo::command("test");
+    command
+        .current_dir(&source)
+        .args([
+            "--lib",
+            "--no-default-features",
+            "--features",
+            CUDARC_FEATURES,
+        ])
+        .arg("--target-dir")
+        .arg(shell::root().join("target/cudarc"))
+        .args(["--", "driver::", "--test-threads=1"])
+        .env("LD_LIBRARY_PATH", search)
+        // Its build ends here: our lints are not its lints.
+        .env("RUSTFLAGS", "--cap-lints allow");
+    crate::test::environment(&mut command, venv);
+    command.env("FERCUDA_SOFT_CHECK", "0");
+    let mut count = Count::default();
+    let mut failures = Vec::new();
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        let Some((name, outcome)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        else {
+            return;
+        };
+        // `ok` may follow what the test itself printed.
+        if outcome.ends_with("ok") {
+            count.passed += 1;
+        } else {
+            count.failed += 1;
+            failures.push(name.to_owned());
+        }
+    })?;
+    if (!succeeded && count.failed == 0) || count.passed + count.failed == 0 {
+        count.failed += 1;
+    }
+    Ok(Suite {
+        name: "cudarc",
+        about: "its own tests of its module `driver`",
+        version,
+        count,
+        failures,
+    })
+}
+
+const CUDARC_FEATURES: &str = "std,driver,nvrtc,f16,dynamic-loading,cuda-13000";
+
+/// Copies cudarc's source, as the registry has it, to where it can be built.
+fn unpack_cudarc() -> Result<(String, PathBuf)> {
+    let mut metadata = cargo::command("metadata");
+    metadata.args([
+        "--format-version",
+        "1",
+        "--locked",
+        "--manifest-path",
+        "tests/clients/cudarc/Cargo.toml",
+    ]);
+    let metadata: serde_json::Value = serde_json::from_str(&shell::capture(metadata)?)?;
+    let package = metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|package| package["name"] == "cudarc")
+        .context("tests/clients/cudarc does not depend on cudarc")?;
+    let version = package["version"].as_str().unwrap_or_default().to_owned();
+    let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
+    let from = manifest
+        .parent()
+        .context("cudarc's manifest has no folder")?;
+    let to = shell::root().join(format!("build/cudarc-{version}"));
+    if !to.join("Cargo.toml").is_file() {
+        copy_tree(from, &to)?;
+        // It must not take the workspace around it for its own.
+        let own = to.join("Cargo.toml");
+        let text = fs::read_to_string(&own)?;
+        if !text.contains("[workspace]") {
+            fs::write(&own, format!("{text}\n[workspace]\n"))?;
+        }
+    }
+    Ok((version, to))
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)
+                .with_context(|| format!("cannot copy to {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn document(suites: &[Suite]) -> String {
+    let mut text = String::from(
+        "# Conformance\n\n\
+         Programs that know nothing of feRcuda, run over its drop-in `libcuda.so.1`\n\
+         on a machine without a GPU. This file is written by `cargo xtask conformance`.\n\n\
+         | client | version | what it exercises | passed | failed |\n\
+         |---|---|---|---:|---:|\n",
+    );
+    let mut total = Count::default();
+    for suite in suites {
+        let Count { passed, failed, .. } = suite.count;
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(
+            text,
+            "| {} | {} | {} | {passed} | {failed} |",
+            suite.name, suite.version, suite.about
+        );
+        total.passed += passed;
+        total.failed += failed;
+    }
+    let _infallible = writeln!(
+        text,
+        "| **all** | | | **{}** | **{}** |",
+        total.passed, total.failed
+    );
+    if total.failed > 0 {
+        text.push_str("\n## What does not pass\n\n");
+        for suite in suites {
+            for failure in &suite.failures {
+                let _infallible = writeln!(text, "- {}: `{failure}`", suite.name);
+            }
+        }
+    }
+    text.push_str(
+        "\n## What is not here\n\n\
+         NVIDIA's own `libcudart`, and all that embeds it (PyTorch, CuPy,\n\
+         `cuda.bindings.runtime`), asks the driver for an undocumented table before its\n\
+         first call. Only the documented driver API is implemented here, so those\n\
+         programs run on a real GPU only.\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_failed_names_come_from_the_report() {
+        let text = r#"<testsuites><testsuite name="pytest" errors="0" failures="1" skipped="1" tests="5">
+            <testcase classname="t" name="test_a" time="0.1"/>
+            <testcase classname="t" name="test_b" time="0.1"><failure message="no"/></testcase>
+            <testcase classname="t" name="test_c" time="0.1"><skipped/></testcase>"#;
+        let (count, failures) = junit(text).expect("a report");
+        assert_eq!((count.passed, count.failed), (3, 2));
+        assert_eq!(failures, ["test_b", "test_c"]);
+    }
+
+    #[test]
+    fn a_report_cut_short_is_no_report() {
+        assert_eq!(
+            junit("<testsuites><testsuite name=\"pytest\" errors=\"0\""),
+            None
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! Every test there is, after set-up, with one honest count at the end.
+//!
+//! Invariant: a test program that fails, crashes before its summary or ignores
+//! a test makes the whole run fail.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::setup::Venv;
+use crate::{cargo, conformance, setup, shell};
+
+/// What one suite came to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub passed: u64,
+    pub failed: u64,
+    pub ignored: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: &Count) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+/// Runs the tests of `packages` (empty: all, and the foreign clients).
+pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
+    let venv = setup::run(false)?;
+    let mut suites = BTreeMap::new();
+
+    shell::step("tests of the workspace");
+    suites.insert("workspace".to_owned(), workspace(&venv, packages, rest)?);
+    if packages.is_empty() {
+        shell::step("foreign clients over the drop-in library");
+        for suite in conformance::run_all(&venv)? {
+            suites.insert(suite.name.to_owned(), suite.count);
+        }
+    }
+
+    shell::step("summary");
+    let mut total = Count::default();
+    for (name, count) in &suites {
+        let Count { passed, failed, .. } = count;
+        println!("{name:<22} {passed:>6} passed {failed:>6} failed");
+        total.add(count);
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.ignored > 0 {
+        bail!("{} tests are ignored; none may be", total.ignored);
+    }
+    if total.failed > 0 {
+        bail!("{} tests failed", total.failed);
+    }
+    if total.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(())
+}
+
+fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count> {
+    let mut command = cargo::command("test");
+    command.args(["--locked", "--no-fail-fast"]);
+    if packages.is_empty() {
+        command.arg("--workspace");
+    }
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    command.arg("--").args(rest);
+    environment(&mut command, venv);
+    let mut count = Count::default();
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        if let Some(one) = summary(line) {
+            count.add(&one);
+        }
+    })?;
+    if !succeeded && count.failed == 0 {
+        // It did not build, or a test program died before its summary.
+        count.failed = 1;
+    }
+    Ok(count)
+}
+
+/// What every test may rely on. Values already set win, so that the same
+/// command tests a GPU.
+pub(crate) fn environment(command: &mut Command, venv: &Venv) {
+    command.env("FERCUDA_WHEELS", &venv.wheels);
+    command.env("FERCUDA_PYTHON", &venv.python);
+    for (name, value) in [("FERCUDA_DEVICE", "soft"), ("FERCUDA_SOFT_CHECK", "1")] {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+}
+
+/// Reads libtest's `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
+fn summary(line: &str) -> Option<Count> {
+    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let mut count = Count::default();
+    for part in counts.split("; ") {
+        let Some((number, what)) = part.split_once(' ') else {
+            continue;
+        };
+        match what {
+            "passed" => count.passed = number.parse().ok()?,
+            "failed" => count.failed = number.parse().ok()?,
+            "ignored" => count.ignored = number.parse().ok()?,
+            _ => {}
+        }
+    }
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_line_of_the_harness_is_counted() {
+        let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; \
+                    4 filtered out; finished in 0.01s";
+        let expected = Count {
+            passed: 3,
+            failed: 2,
+            ignored: 1,
+        };
+        assert_eq!(summary(line), Some(expected));
+    }
+
+    #[test]
+    fn other_lines_are_not_counted() {
+        assert_eq!(summary("test a ... ok"), None);
+        assert_eq!(summary("test result: "), None);
+    }
+}

@@ -1,0 +1,410 @@
+//! Checks of the repository itself, each a promise that some document makes.
+//!
+//! Holds one function a check; a check pushes a line `where: what; try: how`
+//! for each thing it dislikes, and all checks run before the verdict.
+//!
+//! Elsewhere: format and lints (`.ci/run` calls rustfmt and clippy).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::{cargo, shell};
+
+/// Longer files hold more than one subject.
+const FILE_LIMIT_LINES: usize = 1200;
+
+/// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
+const MAY_BE_UNSAFE: [&str; 4] = [
+    "fercuda-cuda-sys",
+    "fercuda-cuda",
+    "fercuda-softgpu",
+    "fercuda-dropin",
+];
+
+/// Licences that ask for nothing but the notice.
+const LICENCES: [&str; 12] = [
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "ISC",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Runs every check.
+pub(crate) fn run() -> Result<()> {
+    let repository = Repository::read()?;
+    let mut dislikes = Vec::new();
+    let checks: [(&str, Check); 8] = [
+        ("crate table and direction of dependencies", crate_table),
+        ("every dependency explained", dependencies),
+        ("licences", licences),
+        ("crate roots and READMEs", crates),
+        ("headers and length of source files", sources),
+        ("wording", wording),
+        ("environment variables documented", environment),
+        ("links between documents", links),
+    ];
+    for (name, check) in checks {
+        let before = dislikes.len();
+        check(&repository, &mut dislikes);
+        let verdict = match dislikes.len() - before {
+            0 => "ok".to_owned(),
+            found => format!("{found} found"),
+        };
+        println!("tidy: {name:<44} {verdict}");
+    }
+    for dislike in &dislikes {
+        eprintln!("  {dislike}");
+    }
+    if !dislikes.is_empty() {
+        bail!("tidy found {} things to mend", dislikes.len());
+    }
+    Ok(())
+}
+
+type Check = fn(&Repository, &mut Vec<String>);
+
+/// What the checks look at: cargo's tables and the text of committed files.
+struct Repository {
+    metadata: Value,
+    /// Path from the root to text; binary files are left out.
+    files: BTreeMap<String, String>,
+}
+
+impl Repository {
+    fn read() -> Result<Repository> {
+        let root = shell::root();
+        // Also files not yet added, so that tidy speaks before the commit.
+        let mut list = shell::command("git");
+        list.args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]);
+        let names = shell::capture(list).context("tidy needs git and a checkout")?;
+        let mut files = BTreeMap::new();
+        for name in names.split('\0').filter(|name| !name.is_empty()) {
+            if let Ok(text) = fs::read_to_string(root.join(name)) {
+                files.insert(name.to_owned(), text);
+            }
+        }
+        Ok(Repository {
+            metadata: cargo::metadata()?,
+            files,
+        })
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.files.get(name).map_or("", String::as_str)
+    }
+
+    fn packages(&self) -> impl Iterator<Item = &Value> {
+        self.metadata["packages"].as_array().into_iter().flatten()
+    }
+
+    /// Our own packages: those without a registry.
+    fn members(&self) -> impl Iterator<Item = &Value> {
+        self.packages()
+            .filter(|package| package["source"].is_null())
+    }
+}
+
+fn name_of(package: &Value) -> &str {
+    package["name"].as_str().unwrap_or_default()
+}
+
+fn dependencies_of(package: &Value) -> impl Iterator<Item = &Value> {
+    package["dependencies"].as_array().into_iter().flatten()
+}
+
+/// First cells of a Markdown table's rows, unquoted, in order.
+fn first_cells(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" |"))
+        .map(|(cell, _)| cell.trim_matches('`'))
+        .filter(|cell| *cell != "crate")
+        .collect()
+}
+
+/// ARCHITECTURE.md lists every crate, each above those that use it.
+fn crate_table(repository: &Repository, dislikes: &mut Vec<String>) {
+    let table = first_cells(repository.text("ARCHITECTURE.md"));
+    let place = |package: &str| {
+        let short = package.strip_prefix("fercuda-").unwrap_or(package);
+        table.iter().position(|row| *row == short)
+    };
+    let mut known = BTreeSet::new();
+    for package in repository.members() {
+        let name = name_of(package);
+        let Some(own) = place(name) else {
+            dislikes.push(format!(
+                "ARCHITECTURE.md: no row for {name}; try: add it to the crate table"
+            ));
+            continue;
+        };
+        known.insert(own);
+        for dependency in dependencies_of(package) {
+            let used = name_of(dependency);
+            let direct = dependency["kind"].is_null();
+            if direct && used.starts_with("fercuda-") && place(used).is_none_or(|at| at >= own) {
+                dislikes.push(format!(
+                    "{name}: depends on {used}, which the crate table does not put above it"
+                ));
+            }
+        }
+    }
+    for (at, row) in table.iter().enumerate() {
+        if !known.contains(&at) {
+            dislikes.push(format!(
+                "ARCHITECTURE.md: row {row} names no crate; try: remove it"
+            ));
+        }
+    }
+}
+
+/// docs/dependencies.md has a row for each crate we asked for, and no other.
+fn dependencies(repository: &Repository, dislikes: &mut Vec<String>) {
+    let listed: BTreeSet<&str> = first_cells(repository.text("docs/dependencies.md"))
+        .into_iter()
+        .collect();
+    let mut used = BTreeMap::new();
+    for package in repository.members() {
+        for dependency in dependencies_of(package) {
+            let name = name_of(dependency);
+            if !name.starts_with("fercuda-") {
+                used.insert(name, name_of(package));
+            }
+        }
+    }
+    for (name, by) in &used {
+        if !listed.contains(name) {
+            dislikes.push(format!(
+                "docs/dependencies.md: {name}, used by {by}, has no row; try: say why it earns its place"
+            ));
+        }
+    }
+    for name in listed {
+        if !used.contains_key(name) {
+            dislikes.push(format!(
+                "docs/dependencies.md: nothing uses {name}; try: remove its row"
+            ));
+        }
+    }
+}
+
+fn licences(repository: &Repository, dislikes: &mut Vec<String>) {
+    for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        if repository.text(file).is_empty() {
+            dislikes.push(format!("{file}: missing"));
+        }
+    }
+    for package in repository.packages() {
+        let licence = package["license"].as_str().unwrap_or("none");
+        let allowed = if package["source"].is_null() {
+            licence == "MIT OR Apache-2.0"
+        } else {
+            permissive(licence)
+        };
+        if !allowed {
+            dislikes.push(format!(
+                "{}: licence {licence:?} is not on tidy's list",
+                name_of(package)
+            ));
+        }
+    }
+}
+
+/// Whether an SPDX expression can be met with listed licences alone.
+fn permissive(expression: &str) -> bool {
+    let flat = expression.replace(['(', ')'], "").replace('/', " OR ");
+    flat.split(" AND ")
+        .all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
+}
+
+/// A crate forbids unsafe code unless it is its subject; a library has a README.
+fn crates(repository: &Repository, dislikes: &mut Vec<String>) {
+    let root = shell::root();
+    for package in repository.members() {
+        let name = name_of(package);
+        let targets = package["targets"].as_array().into_iter().flatten();
+        for target in targets {
+            let kind = target["kind"][0].as_str().unwrap_or_default();
+            if !matches!(kind, "lib" | "bin" | "cdylib") || MAY_BE_UNSAFE.contains(&name) {
+                continue;
+            }
+            let path = target["src_path"].as_str().unwrap_or_default();
+            let path = path
+                .strip_prefix(&format!("{}/", root.display()))
+                .unwrap_or(path);
+            if !repository.text(path).contains("#![forbid(unsafe_code)]") {
+                dislikes.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
+            }
+        }
+        let manifest = package["manifest_path"].as_str().unwrap_or_default();
+        let folder = manifest
+            .strip_prefix(&format!("{}/", root.display()))
+            .and_then(|manifest| manifest.strip_suffix("/Cargo.toml"));
+        if let Some(folder) = folder
+            && folder.starts_with("crates/")
+            && repository.text(&format!("{folder}/README.md")).is_empty()
+        {
+            dislikes.push(format!(
+                "{folder}/README.md: missing; try: contract, invariants, one request followed through"
+            ));
+        }
+    }
+}
+
+fn sources(repository: &Repository, dislikes: &mut Vec<String>) {
+    for (path, text) in &repository.files {
+        if !path.ends_with(".rs") {
+            continue;
+        }
+        if !text.starts_with("//!") {
+            dislikes.push(format!("{path}:1: no header saying what lives here"));
+        }
+        let lines = text.lines().count();
+        if lines > FILE_LIMIT_LINES {
+            dislikes.push(format!(
+                "{path}: {lines} lines, the limit is {FILE_LIMIT_LINES}; try: one module a subject"
+            ));
+        }
+    }
+}
+
+/// Words that never reach a commit. Each is written here in two halves, so
+/// that this file passes its own check.
+const FORBIDDEN: [(&str, &str, &str); 9] = [
+    ("TO", "DO", "do it, or open an issue"),
+    ("FIX", "ME", "mend it, or open an issue"),
+    ("XX", "X:", "mend it, or open an issue"),
+    (
+        "#[ign",
+        "ore",
+        "run on the software device, or delete the test",
+    ),
+    ("/ho", "me/", "no path of one machine"),
+    ("/ro", "ot/", "no path of one machine"),
+    ("/wo", "rk/", "no path of one machine"),
+    ("--index", "-url", "no registry but the default"),
+    ("replace-", "with =", "no registry but the default"),
+];
+
+fn wording(repository: &Repository, dislikes: &mut Vec<String>) {
+    for (path, text) in &repository.files {
+        for (number, line) in text.lines().enumerate() {
+            for (head, tail, hint) in FORBIDDEN {
+                let word = format!("{head}{tail}");
+                if line.contains(&word) {
+                    dislikes.push(format!("{path}:{}: {word:?}; try: {hint}", number + 1));
+                }
+            }
+        }
+        if path.ends_with("Cargo.lock") {
+            for line in text.lines().filter(|line| line.starts_with("source = ")) {
+                if line != "source = \"registry+https://github.com/rust-lang/crates.io-index\"" {
+                    dislikes.push(format!("{path}: {line}; only crates.io may be a source"));
+                }
+            }
+        }
+    }
+}
+
+/// docs/environment.md names each variable that the code reads, and no other.
+fn environment(repository: &Repository, dislikes: &mut Vec<String>) {
+    let document = "docs/environment.md";
+    let documented: BTreeSet<&str> = variables(repository.text(document)).collect();
+    let mut read = BTreeMap::new();
+    for (path, text) in &repository.files {
+        if [".rs", ".py", ".sh"].iter().any(|end| path.ends_with(end)) {
+            for variable in variables(text) {
+                read.entry(variable).or_insert(path);
+            }
+        }
+    }
+    for (variable, path) in &read {
+        if !documented.contains(variable) {
+            dislikes.push(format!("{document}: no word of {variable}, read by {path}"));
+        }
+    }
+    for variable in documented {
+        if !read.contains_key(variable) {
+            dislikes.push(format!("{document}: nothing reads {variable}"));
+        }
+    }
+}
+
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    const PREFIX: &str = "FERCUDA_";
+    text.match_indices(PREFIX)
+        .map(|(at, _)| {
+            let rest = &text[at..];
+            let end = rest
+                .find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))
+                .unwrap_or(rest.len());
+            &rest[..end]
+        })
+        .filter(|name| name.len() > PREFIX.len() && !name.ends_with('_'))
+}
+
+/// Relative links between Markdown files lead somewhere.
+fn links(repository: &Repository, dislikes: &mut Vec<String>) {
+    let root = shell::root();
+    for (path, text) in &repository.files {
+        if !path.ends_with(".md") {
+            continue;
+        }
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for part in text.split("](").skip(1) {
+            let Some((link, _)) = part.split_once(')') else {
+                continue;
+            };
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || link.contains("://") || link.contains(char::is_whitespace) {
+                continue;
+            }
+            if !root.join(folder).join(target).exists() {
+                dislikes.push(format!("{path}: link to {link} leads nowhere"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_licence_choice_needs_one_listed_and_a_sum_needs_all() {
+        assert!(permissive("MIT OR GPL-3.0"));
+        assert!(permissive("(MIT OR Apache-2.0) AND Unicode-3.0"));
+        assert!(permissive("Unlicense/MIT"));
+        assert!(!permissive("MIT AND GPL-3.0"));
+        assert!(!permissive("none"));
+    }
+
+    #[test]
+    fn first_cells_are_read_with_and_without_backquotes() {
+        let table = "| crate | why |\n|---|---|\n| `a` | x |\n| b | y |\n| `c-d` | z |\n";
+        assert_eq!(first_cells(table), ["a", "b", "c-d"]);
+    }
+
+    #[test]
+    fn variables_end_where_their_name_ends() {
+        let text = "set FERCUDA_SOFT_CHECK=1, not FERCUDA_ nor FERCUDA_*; FERCUDA_SEED.";
+        let found: Vec<_> = variables(text).collect();
+        assert_eq!(found, ["FERCUDA_SOFT_CHECK", "FERCUDA_SEED"]);
+    }
+}
