@@ -202,7 +202,8 @@ fn junit(text: &str) -> Option<(Count, Vec<String>)> {
 }
 
 fn attribute<'t>(element: &'t str, name: &str) -> Option<&'t str> {
-    let value = element.split_once(&format!("{name}=\""))?.1;
+    // With the space before it: `classname` ends in `name`.
+    let value = element.split_once(&format!(" {name}=\""))?.1;
     Some(value.split_once('"')?.0)
 }
 
