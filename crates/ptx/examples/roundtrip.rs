@@ -1,0 +1,56 @@
+//! Reads PTX files, checks that what is printed reads back equal, and prints the speed of both.
+//!
+//! `cargo run --release -p fercuda-ptx --example roundtrip -- FILE.ptx ...`
+#![expect(clippy::print_stdout, reason = "printing is what this program does")]
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+fn main() -> ExitCode {
+    let mut failed = false;
+    for path in std::env::args().skip(1) {
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => {
+                println!("{path}: {error}");
+                failed = true;
+                continue;
+            }
+        };
+        let start = Instant::now();
+        let module = match fercuda_ptx::parse(&text) {
+            Ok(module) => module,
+            Err(error) => {
+                println!("{path}: {error}");
+                failed = true;
+                continue;
+            }
+        };
+        let parse_s = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let printed = fercuda_ptx::print(&module);
+        let print_s = start.elapsed().as_secs_f64();
+        let verdict = match fercuda_ptx::parse(&printed) {
+            Ok(again) if again == module => "equal".to_owned(),
+            Ok(_) => {
+                failed = true;
+                "DIFFERS".to_owned()
+            }
+            Err(error) => {
+                failed = true;
+                format!("DOES NOT READ BACK: {error}")
+            }
+        };
+        println!(
+            "{path}: {} bytes, parse {:.0} MB/s, print {:.0} MB/s, {verdict}",
+            text.len(),
+            text.len() as f64 / parse_s / 1e6,
+            printed.len() as f64 / print_s / 1e6,
+        );
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
