@@ -2,4 +2,8 @@
 //!
 //! [`order`] says what happened before what.
 
+pub mod check;
+pub mod exec;
+pub mod mem;
 pub mod order;
+pub mod report;

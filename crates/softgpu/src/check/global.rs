@@ -1,0 +1,407 @@
+//! The shadow of global memory: a state for each byte, the last writer and reader of each word.
+//!
+//! Invariants: a byte is unallocated, freed, allocated or initialised. A record names a segment: a
+//! stretch of one block's execution, or a whole driver operation; segments are numbered in order
+//! of beginning, so of one block's segments the later has the greater number.
+//! Concurrent accesses to one word may lose a record (a missed finding), never invent one.
+//!
+//! Elsewhere: the order between blocks ([`super::clock`]), between operations ([`crate::order`]).
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::CheckContext;
+use crate::mem::{AddressSpace, AllocInfo, AllocKind, LazyTable, MemError};
+use crate::order::OpId;
+use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
+
+/// Never allocated, or padding.
+pub(crate) const UNALLOCATED: u8 = 0;
+/// In a freed allocation.
+pub(crate) const FREED: u8 = 1;
+/// Allocated, never written.
+pub(crate) const ALLOCATED: u8 = 2;
+/// Allocated and written.
+pub(crate) const INITIALISED: u8 = 3;
+
+/// The last access to a word: segment, instruction, thread, strength and bytes in 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record(pub(crate) u64);
+
+impl Record {
+    const PC_BITS: u32 = 17;
+
+    /// The part that all words of one access by one thread share.
+    #[inline(always)]
+    pub(crate) fn new(segment: u32, pc: u32, thread: u32, strong: bool) -> Self {
+        let pc = pc.min((1 << Self::PC_BITS) - 1);
+        Record(
+            (u64::from(segment) << 32)
+                | (u64::from(pc) << 15)
+                | (u64::from(thread & 1023) << 5)
+                | (u64::from(strong) << 4),
+        )
+    }
+    #[inline(always)]
+    pub(crate) fn segment(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+    pub(crate) fn pc(self) -> u32 {
+        (self.0 >> 15) as u32 & ((1 << Self::PC_BITS) - 1)
+    }
+    pub(crate) fn thread(self) -> u32 {
+        (self.0 >> 5) as u32 & 1023
+    }
+    #[inline(always)]
+    pub(crate) fn strong(self) -> bool {
+        self.0 & 16 != 0
+    }
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> u8 {
+        self.0 as u8 & 15
+    }
+}
+
+/// Tells a record's place from its instruction and thread.
+pub(crate) trait Launch: std::fmt::Debug + Send + Sync {
+    /// Where `thread` of `block` was at instruction `pc`, and what that did.
+    fn place(&self, block: u32, thread: u32, pc: u32) -> (Place, AccessKind);
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    pub(crate) op: OpId,
+    /// `None` for a driver operation.
+    pub(crate) launch: Option<Arc<dyn Launch>>,
+    /// Block of the first segment; later segments are later blocks when `spread`, else the same one.
+    pub(crate) block: u32,
+    pub(crate) spread: bool,
+}
+
+#[derive(Debug)]
+struct Segments {
+    start: u32,
+    owner: Owner,
+}
+
+/// The shadow of an address space.
+#[derive(Debug)]
+pub struct Shadow {
+    base: u64,
+    pub(crate) state: LazyTable<AtomicU8>,
+    pub(crate) writes: LazyTable<AtomicU64>,
+    pub(crate) reads: LazyTable<AtomicU64>,
+    segments: RwLock<Vec<Segments>>,
+    next: AtomicU32,
+}
+
+impl Shadow {
+    pub(crate) fn new(base: u64, size: u64) -> Result<Self, MemError> {
+        Ok(Shadow {
+            base,
+            state: LazyTable::new(size as usize)?,
+            writes: LazyTable::new(size as usize / 4)?,
+            reads: LazyTable::new(size as usize / 4)?,
+            segments: RwLock::default(),
+            next: AtomicU32::new(1),
+        })
+    }
+
+    /// Takes `count` segment numbers.
+    pub(crate) fn begin(&self, owner: Owner, count: u32) -> u32 {
+        let mut all = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let start = self.next.fetch_add(count, Ordering::Relaxed);
+        all.push(Segments { start, owner });
+        start
+    }
+
+    /// Whose segment it is: (owner, block).
+    pub(crate) fn owner(&self, segment: u32) -> Option<(Owner, u32)> {
+        let all = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let at = all.partition_point(|s| s.start <= segment).checked_sub(1)?;
+        let s = &all[at];
+        let block = if s.owner.spread {
+            s.owner.block + (segment - s.start)
+        } else {
+            s.owner.block
+        };
+        Some((s.owner.clone(), block))
+    }
+
+    /// Bytes that the shadow covers from `addr`, as indices.
+    #[inline(always)]
+    pub(crate) fn index(&self, addr: u64) -> usize {
+        (addr - self.base) as usize
+    }
+
+    fn covers(&self, addr: u64, len: u64) -> bool {
+        addr >= self.base && addr - self.base + len <= self.state.len() as u64
+    }
+
+    fn set_state(&self, addr: u64, len: u64, state: u8) {
+        let at = self.index(addr);
+        for s in &self.state[at..at + len as usize] {
+            s.store(state, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks a range as written by somebody whom the shadow does not see.
+    pub fn mark_initialised(&self, addr: u64, len: u64) {
+        if self.covers(addr, len) {
+            self.set_state(addr, len, INITIALISED);
+        }
+    }
+
+    pub(crate) fn allocated(
+        &self,
+        space: &AddressSpace,
+        info: &AllocInfo,
+        initialised: bool,
+        ctx: Option<&CheckContext>,
+    ) {
+        if !self.covers(info.start, info.len) {
+            return;
+        }
+        let host_visible = matches!(
+            info.kind,
+            AllocKind::Pinned | AllocKind::Managed | AllocKind::Ipc
+        );
+        if let Some(ctx) = ctx {
+            self.pass(
+                space,
+                info.start,
+                info.len,
+                true,
+                ctx,
+                "allocated before that was done",
+            );
+        } else {
+            self.forget(info.start, info.len);
+        }
+        self.set_state(
+            info.start,
+            info.len,
+            if initialised || host_visible {
+                INITIALISED
+            } else {
+                ALLOCATED
+            },
+        );
+    }
+
+    fn forget(&self, addr: u64, len: u64) {
+        let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
+        for table in [&self.writes, &self.reads] {
+            for w in &table[words.clone()] {
+                // Untouched pages of the table stay untouched.
+                if w.load(Ordering::Relaxed) != 0 {
+                    w.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn freed(&self, space: &AddressSpace, info: &AllocInfo, ctx: Option<&CheckContext>) {
+        if !self.covers(info.start, info.len) {
+            return;
+        }
+        if let Some(ctx) = ctx {
+            self.pass(
+                space,
+                info.start,
+                info.len,
+                true,
+                ctx,
+                "freed before that was done",
+            );
+        }
+        self.set_state(info.start, info.len, FREED);
+    }
+
+    pub(crate) fn copied(
+        &self,
+        space: &AddressSpace,
+        dst: u64,
+        src: u64,
+        len: u64,
+        ctx: &CheckContext,
+    ) {
+        let (from, to) = (self.covers(src, len), self.covers(dst, len));
+        if from {
+            self.pass(space, src, len, false, ctx, "");
+        }
+        if !to {
+            return;
+        }
+        self.pass(space, dst, len, true, ctx, "");
+        // Uninitialised bytes stay so where they go: copying padding is no error, reading it is.
+        for i in 0..len {
+            let state = if from {
+                self.state[self.index(src + i)].load(Ordering::Relaxed)
+            } else {
+                INITIALISED
+            };
+            let to = &self.state[self.index(dst + i)];
+            if to.load(Ordering::Relaxed) >= ALLOCATED {
+                to.store(state.max(ALLOCATED), Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn written(&self, space: &AddressSpace, addr: u64, len: u64, ctx: &CheckContext) {
+        if self.covers(addr, len) {
+            self.pass(space, addr, len, true, ctx, "");
+            for s in &self.state[self.index(addr)..self.index(addr) + len as usize] {
+                if s.load(Ordering::Relaxed) >= ALLOCATED {
+                    s.store(INITIALISED, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn read(&self, space: &AddressSpace, addr: u64, len: u64, ctx: &CheckContext) {
+        if self.covers(addr, len) {
+            self.pass(space, addr, len, false, ctx, "");
+        }
+    }
+
+    /// A driver operation touches a range: bounds, use after free, hazards; then it is the last to have been there.
+    fn pass(
+        &self,
+        space: &AddressSpace,
+        addr: u64,
+        len: u64,
+        write: bool,
+        ctx: &CheckContext,
+        note: &str,
+    ) {
+        if len == 0 {
+            return;
+        }
+        let owner = Owner {
+            op: ctx.op,
+            launch: None,
+            block: 0,
+            spread: false,
+        };
+        let segment = self.begin(owner, 1);
+        let kind = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let access = |addr, len| {
+            Some(Access {
+                kind,
+                space: MemSpace::Global,
+                addr,
+                len,
+            })
+        };
+        let actor = || Actor::Operation(ctx.order.describe(ctx.op));
+        let states = &self.state[self.index(addr)..self.index(addr) + len as usize];
+        if note.is_empty()
+            && let Some(at) = states
+                .iter()
+                .position(|s| s.load(Ordering::Relaxed) < ALLOCATED)
+        {
+            let freed = states[at].load(Ordering::Relaxed) == FREED;
+            let at = addr + at as u64;
+            let nearest = if freed {
+                space.find(at)
+            } else {
+                space.neighbours(at).0
+            };
+            ctx.sink.add(Finding {
+                kind: if freed {
+                    FindingKind::UseAfterFree
+                } else {
+                    FindingKind::OutOfBounds
+                },
+                access: access(at, addr + len - at),
+                actor: actor(),
+                note: String::new(),
+                allocation: nearest,
+                other: None,
+                count: 1,
+            });
+        }
+        let mut last_ok = 0u32;
+        let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
+        let mut reported = false;
+        for w in words {
+            let check = |record: Record, last_ok: &mut u32| -> bool {
+                if record.0 == 0 || record.segment() == *last_ok {
+                    return true;
+                }
+                let Some((owner, _)) = self.owner(record.segment()) else {
+                    return true;
+                };
+                let ok = owner.op == ctx.op || ctx.order.happens_before(owner.op, ctx.op);
+                if ok {
+                    *last_ok = record.segment();
+                }
+                ok
+            };
+            let before = Record(self.writes[w].load(Ordering::Relaxed));
+            let mut bad = (!check(before, &mut last_ok)).then_some(before);
+            if write && bad.is_none() {
+                let before = Record(self.reads[w].load(Ordering::Relaxed));
+                bad = (!check(before, &mut last_ok)).then_some(before);
+            }
+            if let Some(record) = bad
+                && !reported
+            {
+                reported = true;
+                let at = self.base + w as u64 * 4;
+                ctx.sink.add(Finding {
+                    kind: FindingKind::StreamHazard,
+                    access: access(at.max(addr), (addr + len).min(at + 4) - at.max(addr)),
+                    actor: actor(),
+                    note: if note.is_empty() {
+                        "not ordered after the access below".to_owned()
+                    } else {
+                        note.to_owned()
+                    },
+                    allocation: space.find(at),
+                    other: self.actor_of(record, ctx, true),
+                    count: 1,
+                });
+            }
+            let table = if write { &self.writes } else { &self.reads };
+            table[w].store((u64::from(segment) << 32) | 15, Ordering::Relaxed);
+        }
+    }
+
+    /// Who made a record.
+    pub(crate) fn actor_of(
+        &self,
+        record: Record,
+        ctx: &CheckContext,
+        name_launch: bool,
+    ) -> Option<(AccessKind, Actor)> {
+        let (owner, block) = self.owner(record.segment())?;
+        Some(match &owner.launch {
+            None => {
+                // Only the table that it stands in says which; callers that care pass it on.
+                (
+                    AccessKind::Write,
+                    Actor::Operation(ctx.order.describe(owner.op)),
+                )
+            }
+            Some(launch) => {
+                let (place, kind) = launch.place(block, record.thread(), record.pc());
+                (
+                    kind,
+                    Actor::Thread(
+                        Box::new(place),
+                        name_launch.then(|| ctx.order.describe(owner.op)),
+                    ),
+                )
+            }
+        })
+    }
+}

@@ -1,0 +1,1067 @@
+//! One range of host addresses that is the memory of every device, of pinned and of managed memory.
+//!
+//! A device pointer is the host address. Physical memory is a [`Backing`]: a piece of a memfd, lazily
+//! backed, which may be mapped at several addresses and in several processes.
+//! Addresses are handed out and mapped in granules of 2 MiB; smaller blocks are cut by the caller.
+//!
+//! Invariants: a granule with an access bit set is mapped. A granule that was ever mapped stays
+//! mapped to *something* (after `unmap`, to anonymous memory that nobody reads), so that a kernel that
+//! runs behind an unmap reads rubbish and is reported, but never kills the process.
+//!
+//! Elsewhere: what each byte has been through ([`crate::check`]), cutting blocks (`device`),
+//! the accesses of kernels ([`crate::exec`], through [`Window`]).
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::check::{CheckContext, Shadow};
+
+mod window;
+pub(crate) use window::{Scalar, Window};
+
+/// Size and alignment of everything that can be mapped, in bytes.
+pub const GRANULE: u64 = 2 << 20;
+/// Devices that access bits can tell apart.
+pub const MAX_DEVICES: u32 = 16;
+const HEAP_LEN: u64 = 1 << 42;
+const FIRST_CHOICE: u64 = 0x0700_0000_0000;
+const FREED_KEPT: usize = 8192;
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemError {
+    /// The operating system refused.
+    #[error("cannot {what} ({len} bytes): {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Bytes.
+        len: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// No run of addresses is that long.
+    #[error("no free range of {len} bytes of addresses")]
+    NoAddresses {
+        /// Bytes asked for.
+        len: u64,
+    },
+    /// The range is not what it must be for this operation.
+    #[error("range {start:#x}+{len:#x} is {what}")]
+    BadRange {
+        /// First address.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// A driver call, named so that two runs of a program name it alike.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Site {
+    /// Driver function.
+    pub call: &'static str,
+    /// Ordinal of this call among its thread's calls of that function, from 1.
+    pub ordinal: u64,
+    /// Host thread.
+    pub thread: Arc<str>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, call {} of thread {}",
+            self.call, self.ordinal, self.thread
+        )
+    }
+}
+
+/// What an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AllocKind {
+    /// `cuMemAlloc`.
+    Device,
+    /// `cuMemAllocAsync`.
+    Pool,
+    /// Mapped by `cuMemMap`.
+    Vmm,
+    /// `cuMemHostAlloc` and registered host memory.
+    Pinned,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// A module's variable.
+    Global,
+    /// Opened from another process.
+    Ipc,
+}
+
+impl fmt::Display for AllocKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AllocKind::Device => "device",
+            AllocKind::Pool => "pool",
+            AllocKind::Vmm => "mapped",
+            AllocKind::Pinned => "pinned host",
+            AllocKind::Managed => "managed",
+            AllocKind::Global => "module variable",
+            AllocKind::Ipc => "imported",
+        })
+    }
+}
+
+/// The record of one allocation, kept for a while after its free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocInfo {
+    /// Ordinal in this address space, from 1.
+    pub id: u64,
+    /// First address.
+    pub start: u64,
+    /// Bytes asked for.
+    pub len: u64,
+    /// What it is.
+    pub kind: AllocKind,
+    /// Device ordinal.
+    pub device: u32,
+    /// The variable's name, for [`AllocKind::Global`].
+    pub name: Option<Arc<str>>,
+    /// Where it was made.
+    pub made: Site,
+    /// Where it was freed, if it was.
+    pub freed: Option<Site>,
+}
+
+impl AllocInfo {
+    /// One past its last address.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
+}
+
+/// Physical memory. Dropping the last clone gives it back.
+#[derive(Debug, Clone)]
+pub struct Backing(Arc<BackingInner>);
+
+#[derive(Debug)]
+struct BackingInner {
+    file: Arc<OwnedFd>,
+    offset: u64,
+    len: u64,
+    /// Where the piece goes back to; `None` for a file of its own.
+    heap: Option<Arc<Heap>>,
+}
+
+#[derive(Debug)]
+struct Heap {
+    file: Arc<OwnedFd>,
+    free: Mutex<FreeRanges>,
+    used: AtomicU64,
+}
+
+impl Backing {
+    /// A file of its own, which can be exported as a descriptor.
+    ///
+    /// # Errors
+    /// [`MemError::System`].
+    pub fn dedicated(len: u64) -> Result<Self, MemError> {
+        let len = round_up(len);
+        let file = memfd(len)?;
+        Ok(Backing(Arc::new(BackingInner {
+            file: Arc::new(file),
+            offset: 0,
+            len,
+            heap: None,
+        })))
+    }
+
+    /// From a descriptor that another process exported.
+    ///
+    /// # Errors
+    /// [`MemError::System`] if it is not a file of at least `len` bytes.
+    pub fn from_fd(file: OwnedFd, offset: u64, len: u64) -> Result<Self, MemError> {
+        // SAFETY: an all-zero `stat` is a valid value, and `fstat` writes only into it.
+        let size = unsafe {
+            let mut st: libc::stat = std::mem::zeroed();
+            check_os(
+                libc::fstat(file.as_raw_fd(), &raw mut st),
+                "inspect a shared file",
+                len,
+            )?;
+            st.st_size as u64
+        };
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(MemError::BadRange {
+                start: offset,
+                len,
+                what: "outside the shared file",
+            });
+        }
+        Ok(Backing(Arc::new(BackingInner {
+            file: Arc::new(file),
+            offset,
+            len,
+            heap: None,
+        })))
+    }
+
+    /// From `(process, descriptor, offset)` as another process published it.
+    ///
+    /// # Errors
+    /// [`MemError::System`] when that process is gone or is another user's.
+    pub fn open_foreign(pid: u32, fd: RawFd, offset: u64, len: u64) -> Result<Self, MemError> {
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/fd/{fd}"))
+            .map_err(|source| MemError::System {
+                what: "open another process's memory",
+                len,
+                source,
+            })?;
+        Self::from_fd(file.into(), offset, len)
+    }
+
+    /// The file's descriptor in this process.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.0.file.as_raw_fd()
+    }
+
+    /// A new descriptor of the same file.
+    ///
+    /// # Errors
+    /// [`MemError::System`].
+    pub fn duplicate_fd(&self) -> Result<OwnedFd, MemError> {
+        self.0.file.try_clone().map_err(|source| MemError::System {
+            what: "duplicate a descriptor",
+            len: self.0.len,
+            source,
+        })
+    }
+
+    /// Where in the file it begins.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.0.offset
+    }
+
+    /// Bytes, a multiple of [`GRANULE`] unless it came from elsewhere.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Never: backings have bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+}
+
+impl Drop for BackingInner {
+    fn drop(&mut self) {
+        if let Some(heap) = &self.heap {
+            // SAFETY: plain system call on a descriptor that `self.file` keeps open.
+            let rc = unsafe {
+                libc::fallocate(
+                    self.file.as_raw_fd(),
+                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                    self.offset as i64,
+                    self.len as i64,
+                )
+            };
+            // A piece that could not be emptied is not handed out again: its bytes are another's.
+            if rc == 0 {
+                heap.used.fetch_sub(self.len, Ordering::Relaxed);
+                lock(&heap.free).give(self.offset, self.len);
+            }
+        }
+    }
+}
+
+/// Runs of free addresses or offsets; neighbours are joined.
+#[derive(Debug, Default)]
+struct FreeRanges(BTreeMap<u64, u64>);
+
+impl FreeRanges {
+    fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        let (&start, _) = self.0.iter().find(|&(&start, &have)| {
+            let aligned = start.next_multiple_of(align);
+            aligned - start <= have && have - (aligned - start) >= len
+        })?;
+        let aligned = start.next_multiple_of(align);
+        self.take_at(aligned, len).then_some(aligned)
+    }
+
+    fn take_at(&mut self, at: u64, len: u64) -> bool {
+        let Some((&start, &have)) = self.0.range(..=at).next_back() else {
+            return false;
+        };
+        if at + len > start + have {
+            return false;
+        }
+        self.0.remove(&start);
+        if at > start {
+            self.0.insert(start, at - start);
+        }
+        if start + have > at + len {
+            self.0.insert(at + len, start + have - at - len);
+        }
+        true
+    }
+
+    fn give(&mut self, mut start: u64, mut len: u64) {
+        if let Some((&before, &n)) = self.0.range(..start).next_back()
+            && before + n == start
+        {
+            self.0.remove(&before);
+            start = before;
+            len += n;
+        }
+        if let Some(n) = self.0.remove(&(start + len)) {
+            len += n;
+        }
+        self.0.insert(start, len);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    live: BTreeMap<u64, Arc<AllocInfo>>,
+    freed: BTreeMap<(u64, u64), Arc<AllocInfo>>,
+    freed_order: std::collections::VecDeque<(u64, u64)>,
+    next_id: u64,
+}
+
+/// The memory of one process's software devices.
+#[derive(Debug)]
+pub struct AddressSpace {
+    base: u64,
+    size: u64,
+    /// Bit `d`: device `d` may read; bit `16 + d`: may write.
+    access: Box<[AtomicU32]>,
+    addresses: Mutex<FreeRanges>,
+    heap: Arc<Heap>,
+    registered: RwLock<BTreeMap<u64, (u64, u32)>>,
+    records: RwLock<Records>,
+    shadow: Option<Shadow>,
+}
+
+impl AddressSpace {
+    /// Reserves `size` bytes of addresses; with `checks`, also a shadow of them.
+    ///
+    /// # Errors
+    /// [`MemError::System`].
+    pub fn new(size: u64, checks: bool) -> Result<Arc<Self>, MemError> {
+        let size = round_up(size);
+        // A fixed first choice, so that two runs of a program see the same addresses in their reports.
+        // SAFETY: without MAP_FIXED the kernel takes the address as a hint and replaces nothing of ours.
+        let raw = unsafe {
+            libc::mmap(
+                FIRST_CHOICE as *mut c_void,
+                (size + GRANULE) as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if raw == libc::MAP_FAILED {
+            return Err(os_error("reserve addresses", size));
+        }
+        let base = (raw as u64).next_multiple_of(GRANULE);
+        let file = Arc::new(memfd(HEAP_LEN)?);
+        let mut offsets = FreeRanges::default();
+        offsets.give(0, HEAP_LEN);
+        let mut addresses = FreeRanges::default();
+        addresses.give(base, size);
+        Ok(Arc::new(AddressSpace {
+            base,
+            size,
+            access: (0..size / GRANULE).map(|_| AtomicU32::new(0)).collect(),
+            addresses: Mutex::new(addresses),
+            heap: Arc::new(Heap {
+                file,
+                free: Mutex::new(offsets),
+                used: AtomicU64::new(0),
+            }),
+            registered: RwLock::default(),
+            records: RwLock::default(),
+            shadow: if checks {
+                Some(Shadow::new(base, size)?)
+            } else {
+                None
+            },
+        }))
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes of addresses.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The shadow, if checks are on.
+    #[must_use]
+    pub fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
+    }
+
+    /// Whether all of the range lies in this space.
+    #[must_use]
+    pub fn contains(&self, addr: u64, len: u64) -> bool {
+        addr >= self.base && len <= self.size && addr - self.base <= self.size - len
+    }
+
+    /// Takes a run of addresses, at `hint` if that is free (0: anywhere). Nothing is mapped there yet.
+    ///
+    /// # Errors
+    /// [`MemError::NoAddresses`].
+    pub fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, MemError> {
+        let len = round_up(len);
+        let mut free = lock(&self.addresses);
+        if hint != 0 && hint.is_multiple_of(align.max(GRANULE)) && free.take_at(hint, len) {
+            return Ok(hint);
+        }
+        free.take(len, align.max(GRANULE))
+            .ok_or(MemError::NoAddresses { len })
+    }
+
+    /// Gives back a run of addresses, unmapped before.
+    pub fn release(&self, start: u64, len: u64) {
+        lock(&self.addresses).give(start, round_up(len));
+    }
+
+    /// Takes physical memory.
+    ///
+    /// # Errors
+    /// [`MemError::NoAddresses`] after 4 TiB.
+    pub fn backing(&self, len: u64) -> Result<Backing, MemError> {
+        let len = round_up(len);
+        let offset = lock(&self.heap.free)
+            .take(len, GRANULE)
+            .ok_or(MemError::NoAddresses { len })?;
+        self.heap.used.fetch_add(len, Ordering::Relaxed);
+        Ok(Backing(Arc::new(BackingInner {
+            file: self.heap.file.clone(),
+            offset,
+            len,
+            heap: Some(self.heap.clone()),
+        })))
+    }
+
+    /// Maps `len` bytes of `backing` from `offset` at `start`, without access for any device.
+    ///
+    /// The caller keeps `backing` for as long as it is mapped.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`] outside this space or not in granules; [`MemError::System`].
+    pub fn map(
+        &self,
+        start: u64,
+        len: u64,
+        backing: &Backing,
+        offset: u64,
+    ) -> Result<(), MemError> {
+        self.granules(start, len)?;
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > round_up(backing.len()))
+        {
+            return Err(MemError::BadRange {
+                start: offset,
+                len,
+                what: "outside the physical memory",
+            });
+        }
+        // SAFETY: the range is inside our own reservation (checked above), so only our mappings are replaced.
+        let at = unsafe {
+            libc::mmap(
+                start as *mut c_void,
+                len as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                backing.fd(),
+                (backing.offset() + offset) as i64,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            Err(os_error("map memory", len))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes all access away and unmaps.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`], [`MemError::System`].
+    pub fn unmap(&self, start: u64, len: u64) -> Result<(), MemError> {
+        for g in self.granules(start, len)? {
+            self.access[g].store(0, Ordering::Release);
+        }
+        // SAFETY: inside our own reservation. Readable anonymous memory rather than a hole, so that a
+        // kernel that looked up this range just before does not bring the process down.
+        let at = unsafe {
+            libc::mmap(
+                start as *mut c_void,
+                len as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            Err(os_error("unmap memory", len))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sets what `device` may do in a mapped range.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`].
+    pub fn set_access(
+        &self,
+        start: u64,
+        len: u64,
+        device: u32,
+        read: bool,
+        write: bool,
+    ) -> Result<(), MemError> {
+        let bits = (u32::from(read) << device) | (u32::from(write) << (16 + device));
+        let clear = !((1 << device) | (1 << (16 + device)));
+        for g in self.granules(start, len)? {
+            self.access[g]
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
+                    Some((old & clear) | bits)
+                })
+                .ok();
+        }
+        Ok(())
+    }
+
+    /// What `device` may do at `addr`: (read, write).
+    #[must_use]
+    pub fn access_of(&self, addr: u64, device: u32) -> (bool, bool) {
+        if !self.contains(addr, 1) {
+            return (false, false);
+        }
+        let bits = self.access[((addr - self.base) / GRANULE) as usize].load(Ordering::Acquire);
+        (bits & (1 << device) != 0, bits & (1 << (16 + device)) != 0)
+    }
+
+    /// Reserves, backs and maps at once, readable and writable by the devices in `devices` (bit `d`).
+    ///
+    /// # Errors
+    /// As for the steps; nothing is left behind.
+    pub fn map_new(&self, len: u64, devices: u32) -> Result<(u64, Backing), MemError> {
+        let len = round_up(len);
+        let backing = self.backing(len)?;
+        let start = self.reserve(len, GRANULE, 0)?;
+        if let Err(e) = self.map(start, len, &backing, 0) {
+            self.release(start, len);
+            return Err(e);
+        }
+        for device in (0..MAX_DEVICES).filter(|d| devices & (1 << d) != 0) {
+            self.set_access(start, len, device, true, true)?;
+        }
+        Ok((start, backing))
+    }
+
+    /// Makes ordinary host memory reachable by the devices in `devices`.
+    ///
+    /// # Safety
+    /// The memory stays mapped, readable and writable until [`AddressSpace::unregister_host`].
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`] if part of it is registered.
+    pub unsafe fn register_host(&self, start: u64, len: u64, devices: u32) -> Result<(), MemError> {
+        let mut map = self
+            .registered
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if map
+            .range(..start + len)
+            .next_back()
+            .is_some_and(|(&s, &(l, _))| s + l > start)
+        {
+            return Err(MemError::BadRange {
+                start,
+                len,
+                what: "registered already",
+            });
+        }
+        map.insert(start, (len, devices));
+        Ok(())
+    }
+
+    /// Ends a registration; returns its length, or `None` if there is none at `start`.
+    pub fn unregister_host(&self, start: u64) -> Option<u64> {
+        self.registered
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&start)
+            .map(|r| r.0)
+    }
+
+    /// The host address for an access by `device`, if it may.
+    #[must_use]
+    pub fn translate(&self, device: u32, addr: u64, len: u64, write: bool) -> Option<*mut u8> {
+        if self.contains(addr, len.max(1)) {
+            let first = ((addr - self.base) / GRANULE) as usize;
+            let last = ((addr - self.base + len.max(1) - 1) / GRANULE) as usize;
+            let bit = Self::bit(device, write);
+            return self.access[first..=last]
+                .iter()
+                .all(|a| a.load(Ordering::Acquire) & bit != 0)
+                .then_some(addr as *mut u8);
+        }
+        let map = self
+            .registered
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (&start, &(have, devices)) = map.range(..=addr).next_back()?;
+        (devices & (1 << device) != 0 && addr.checked_add(len)? <= start + have)
+            .then_some(addr as *mut u8)
+    }
+
+    /// The longest run of addresses around `addr` (looking at most 1 GiB each way) that `device` may access.
+    pub(crate) fn window(&self, device: u32, addr: u64, write: bool) -> Option<Window> {
+        if !self.contains(addr, 1) {
+            let map = self
+                .registered
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            let (&start, &(len, devices)) = map.range(..=addr).next_back()?;
+            // SAFETY: a registered range is accessible by the contract of `register_host`.
+            return (devices & (1 << device) != 0 && addr < start + len)
+                .then(|| unsafe { Window::new(start, start + len) });
+        }
+        let bit = Self::bit(device, write);
+        let ok = |g: usize| self.access[g].load(Ordering::Acquire) & bit != 0;
+        let at = ((addr - self.base) / GRANULE) as usize;
+        if !ok(at) {
+            return None;
+        }
+        let mut lo = at;
+        while lo > 0 && at - lo < 512 && ok(lo - 1) {
+            lo -= 1;
+        }
+        let mut hi = at + 1;
+        while hi < self.access.len() && hi - at < 512 && ok(hi) {
+            hi += 1;
+        }
+        // SAFETY: granules with an access bit are mapped readable and writable, and stay mapped (module invariant).
+        Some(unsafe {
+            Window::new(
+                self.base + lo as u64 * GRANULE,
+                self.base + hi as u64 * GRANULE,
+            )
+        })
+    }
+
+    fn bit(device: u32, write: bool) -> u32 {
+        if write {
+            1 << (16 + device)
+        } else {
+            1 << device
+        }
+    }
+
+    fn granules(&self, start: u64, len: u64) -> Result<std::ops::Range<usize>, MemError> {
+        if !self.contains(start, len)
+            || !start.is_multiple_of(GRANULE)
+            || !len.is_multiple_of(GRANULE)
+        {
+            return Err(MemError::BadRange {
+                start,
+                len,
+                what: "not whole granules of this address space",
+            });
+        }
+        let first = ((start - self.base) / GRANULE) as usize;
+        Ok(first..first + (len / GRANULE) as usize)
+    }
+
+    // ---- records -------------------------------------------------------------------------
+
+    /// Records an allocation. With checks on, its bytes become accessible, and initialised if
+    /// `initialised`; `ctx` is the operation that made it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a record's fields, each of another type"
+    )]
+    pub fn add(
+        &self,
+        start: u64,
+        len: u64,
+        kind: AllocKind,
+        device: u32,
+        name: Option<Arc<str>>,
+        made: Site,
+        initialised: bool,
+        ctx: Option<&CheckContext>,
+    ) -> Arc<AllocInfo> {
+        let mut records = self.records.write().unwrap_or_else(PoisonError::into_inner);
+        records.next_id += 1;
+        let info = Arc::new(AllocInfo {
+            id: records.next_id,
+            start,
+            len,
+            kind,
+            device,
+            name,
+            made,
+            freed: None,
+        });
+        records.live.insert(start, info.clone());
+        drop(records);
+        if let Some(shadow) = &self.shadow {
+            shadow.allocated(self, &info, initialised, ctx);
+        }
+        info
+    }
+
+    /// Retires the allocation that starts at `start`. With checks on, later accesses are uses after
+    /// free, and uses that `ctx`'s operation does not follow are hazards.
+    pub fn retire(
+        &self,
+        start: u64,
+        freed: Site,
+        ctx: Option<&CheckContext>,
+    ) -> Option<Arc<AllocInfo>> {
+        let mut records = self.records.write().unwrap_or_else(PoisonError::into_inner);
+        let old = records.live.remove(&start)?;
+        let info = Arc::new(AllocInfo {
+            freed: Some(freed),
+            ..(*old).clone()
+        });
+        records.freed.insert((start, info.id), info.clone());
+        records.freed_order.push_back((start, info.id));
+        if records.freed_order.len() > FREED_KEPT
+            && let Some(oldest) = records.freed_order.pop_front()
+        {
+            records.freed.remove(&oldest);
+        }
+        drop(records);
+        if let Some(shadow) = &self.shadow {
+            shadow.freed(self, &info, ctx);
+        }
+        Some(info)
+    }
+
+    /// The live allocation that holds `addr`.
+    #[must_use]
+    pub fn find_live(&self, addr: u64) -> Option<Arc<AllocInfo>> {
+        let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
+        records
+            .live
+            .range(..=addr)
+            .next_back()
+            .map(|e| e.1)
+            .filter(|a| addr < a.end().max(a.start + 1))
+            .cloned()
+    }
+
+    /// The allocation that holds `addr`, else the one freed last that did.
+    #[must_use]
+    pub fn find(&self, addr: u64) -> Option<Arc<AllocInfo>> {
+        self.find_live(addr).or_else(|| {
+            let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
+            records
+                .freed
+                .values()
+                .filter(|a| a.start <= addr && addr < a.end())
+                .max_by_key(|a| a.id)
+                .cloned()
+        })
+    }
+
+    /// The live allocations on either side of `addr`: the last that starts at or before it, the first after.
+    #[must_use]
+    pub fn neighbours(&self, addr: u64) -> (Option<Arc<AllocInfo>>, Option<Arc<AllocInfo>>) {
+        let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
+        (
+            records.live.range(..=addr).next_back().map(|e| e.1.clone()),
+            records.live.range(addr + 1..).next().map(|e| e.1.clone()),
+        )
+    }
+
+    /// Every live allocation, by address.
+    #[must_use]
+    pub fn live(&self) -> Vec<Arc<AllocInfo>> {
+        self.records
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .live
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    // ---- bulk operations of the driver ------------------------------------------------------
+
+    /// Copies between two ranges that the caller has found accessible with [`AddressSpace::translate`]
+    /// or that are the program's own host memory. In check mode records the copy in the shadow.
+    ///
+    /// # Safety
+    /// `src..src+len` is readable and `dst..dst+len` writable for the duration.
+    pub unsafe fn copy(&self, dst: u64, src: u64, len: u64, ctx: Option<&CheckContext>) {
+        if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
+            shadow.copied(self, dst, src, len, ctx);
+        }
+        // SAFETY: by this function's contract. `copy` tolerates overlap, as the driver does.
+        unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, len as usize) }
+    }
+
+    /// Fills `count` elements of `width` (1, 2 or 4) bytes.
+    ///
+    /// # Safety
+    /// The range is writable for the duration.
+    pub unsafe fn fill(
+        &self,
+        dst: u64,
+        value: u32,
+        width: u64,
+        count: u64,
+        ctx: Option<&CheckContext>,
+    ) {
+        if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
+            shadow.written(self, dst, width * count, ctx);
+        }
+        // SAFETY: by this function's contract; elements may be unaligned, hence bytes or unaligned writes.
+        unsafe {
+            match width {
+                1 => std::ptr::write_bytes(dst as *mut u8, value as u8, count as usize),
+                2 => (0..count as usize)
+                    .for_each(|i| (dst as *mut u16).add(i).write_unaligned(value as u16)),
+                _ => (0..count as usize)
+                    .for_each(|i| (dst as *mut u32).add(i).write_unaligned(value)),
+            }
+        }
+    }
+
+    /// Reads device memory into `out`.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`] if the range is not accessible to `device`.
+    pub fn read(
+        &self,
+        device: u32,
+        addr: u64,
+        out: &mut [u8],
+        ctx: Option<&CheckContext>,
+    ) -> Result<(), MemError> {
+        let len = out.len() as u64;
+        let at = self
+            .translate(device, addr, len, false)
+            .ok_or(MemError::BadRange {
+                start: addr,
+                len,
+                what: "not accessible",
+            })?;
+        if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
+            shadow.read(self, addr, len, ctx);
+        }
+        // SAFETY: `translate` found the whole range mapped; `out` is ours alone.
+        unsafe { std::ptr::copy(at, out.as_mut_ptr(), out.len()) }
+        Ok(())
+    }
+
+    /// Writes device memory from `data`.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`] if the range is not writable by `device`.
+    pub fn write(
+        &self,
+        device: u32,
+        addr: u64,
+        data: &[u8],
+        ctx: Option<&CheckContext>,
+    ) -> Result<(), MemError> {
+        let len = data.len() as u64;
+        let at = self
+            .translate(device, addr, len, true)
+            .ok_or(MemError::BadRange {
+                start: addr,
+                len,
+                what: "not writable",
+            })?;
+        if let (Some(shadow), Some(ctx)) = (&self.shadow, ctx) {
+            shadow.written(self, addr, len, ctx);
+        }
+        // SAFETY: `translate` found the whole range mapped; `data` is borrowed for the call.
+        unsafe { std::ptr::copy(data.as_ptr(), at, data.len()) }
+        Ok(())
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is ours, and the last owner of the space is going.
+        unsafe { libc::munmap(self.base as *mut c_void, self.size as usize) };
+    }
+}
+
+/// `len` in whole granules, at least one.
+#[must_use]
+pub fn round_up(len: u64) -> u64 {
+    len.max(1).next_multiple_of(GRANULE)
+}
+
+/// Lazily backed zeroed memory for tables as large as the address space.
+pub(crate) struct LazyTable<T> {
+    at: *mut T,
+    len: usize,
+}
+
+// SAFETY: the table is memory like a boxed slice of atomics; access is through shared references to `T: Sync`.
+unsafe impl<T: Sync + Send> Send for LazyTable<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync + Send> Sync for LazyTable<T> {}
+
+impl<T> fmt::Debug for LazyTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyTable").field("len", &self.len).finish()
+    }
+}
+
+/// Types for which all-zero bytes are a value.
+pub(crate) trait ZeroValid {}
+impl ZeroValid for std::sync::atomic::AtomicU8 {}
+impl ZeroValid for AtomicU64 {}
+
+impl<T: ZeroValid> LazyTable<T> {
+    pub(crate) fn new(len: usize) -> Result<Self, MemError> {
+        let bytes = len * size_of::<T>();
+        // SAFETY: a fresh anonymous mapping.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(os_error("reserve the shadow", bytes as u64));
+        }
+        Ok(LazyTable { at: at.cast(), len })
+    }
+}
+
+impl<T> std::ops::Deref for LazyTable<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements were mapped zeroed at `at`, zero is a valid `T` (bound of `new`), and the mapping lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl<T> Drop for LazyTable<T> {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of this length.
+        unsafe { libc::munmap(self.at.cast(), self.len * size_of::<T>()) };
+    }
+}
+
+fn memfd(len: u64) -> Result<OwnedFd, MemError> {
+    // SAFETY: the name is a C string; the descriptor is fresh and owned by nobody else.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"fercuda-device-memory".as_ptr(), libc::MFD_CLOEXEC);
+        check_os(fd, "create device memory", len)?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    // SAFETY: plain system call on our descriptor.
+    check_os(
+        unsafe { libc::ftruncate(file.as_raw_fd(), len as i64) },
+        "size device memory",
+        len,
+    )?;
+    Ok(file)
+}
+
+fn check_os(rc: i32, what: &'static str, len: u64) -> Result<i32, MemError> {
+    if rc < 0 {
+        Err(os_error(what, len))
+    } else {
+        Ok(rc)
+    }
+}
+
+fn os_error(what: &'static str, len: u64) -> MemError {
+    MemError::System {
+        what,
+        len,
+        source: io::Error::last_os_error(),
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_backing_mapped_twice_shows_one_content() {
+        let space = AddressSpace::new(64 * GRANULE, false).unwrap();
+        let (a, backing) = space.map_new(GRANULE, 1).unwrap();
+        let b = space.reserve(GRANULE, GRANULE, 0).unwrap();
+        space.map(b, GRANULE, &backing, 0).unwrap();
+        space.set_access(b, GRANULE, 0, true, false).unwrap();
+        space.write(0, a + 5, &[1, 2, 3], None).unwrap();
+        let mut out = [0; 3];
+        space.read(0, b + 5, &mut out, None).unwrap();
+        assert_eq!(out, [1, 2, 3]);
+        assert!(space.write(0, b, &[0], None).is_err());
+        assert!(space.translate(1, a, 1, false).is_none());
+    }
+
+    #[test]
+    fn a_freed_backing_is_zero_when_it_comes_back() {
+        let space = AddressSpace::new(8 * GRANULE, false).unwrap();
+        let (a, backing) = space.map_new(GRANULE, 1).unwrap();
+        space.write(0, a, &[9; 64], None).unwrap();
+        space.unmap(a, GRANULE).unwrap();
+        space.release(a, GRANULE);
+        drop(backing);
+        let (b, _backing) = space.map_new(GRANULE, 1).unwrap();
+        let mut out = [1; 64];
+        space.read(0, b, &mut out, None).unwrap();
+        assert_eq!(out, [0; 64]);
+    }
+
+    #[test]
+    fn ranges_join_and_split() {
+        let mut free = FreeRanges::default();
+        free.give(0, 100);
+        assert_eq!(free.take(10, 1), Some(0));
+        assert_eq!(free.take(10, 16), Some(16));
+        free.give(0, 10);
+        free.give(16, 10);
+        assert_eq!(free.0.into_iter().collect::<Vec<_>>(), [(0, 100)]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Accesses of kernels to memory that other blocks, copies and the host may touch at the same time.
+//!
+//! Invariant: every access lies inside a window, which is mapped memory. Scalars go through relaxed
+//! atomics; bulk copies go through assembly, which like a GPU's loads has no undefined outcome in a race,
+//! only an unspecified one.
+
+use std::arch::asm;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// A run of accessible addresses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Window {
+    lo: u64,
+    hi: u64,
+}
+
+/// An integer that memory holds.
+pub(crate) trait Scalar: Copy + Default {
+    /// Loads, relaxed.
+    ///
+    /// # Safety
+    /// `at` is mapped and aligned.
+    unsafe fn load(at: u64) -> Self;
+    /// Stores, relaxed.
+    ///
+    /// # Safety
+    /// `at` is mapped, writable and aligned.
+    unsafe fn store(self, at: u64);
+}
+
+macro_rules! scalar {
+    ($($t:ty, $atomic:ty;)*) => {$(
+        impl Scalar for $t {
+            #[inline(always)]
+            unsafe fn load(at: u64) -> Self {
+                // SAFETY: by the contract, a mapped and aligned address; atomics allow concurrent access.
+                unsafe { (*(at as *const $atomic)).load(Ordering::Relaxed) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, at: u64) {
+                // SAFETY: as for `load`.
+                unsafe { (*(at as *const $atomic)).store(self, Ordering::Relaxed) }
+            }
+        }
+    )*};
+}
+scalar! { u8, AtomicU8; u16, AtomicU16; u32, AtomicU32; u64, AtomicU64; }
+
+impl Window {
+    /// # Safety
+    /// `lo..hi` is mapped readable and writable and stays so while the window is used.
+    pub(super) unsafe fn new(lo: u64, hi: u64) -> Self {
+        Window { lo, hi }
+    }
+
+    /// Whether all of the range is inside.
+    #[inline(always)]
+    pub(crate) fn holds(&self, addr: u64, len: u64) -> bool {
+        addr >= self.lo && addr < self.hi && self.hi - addr >= len
+    }
+
+    /// Whether a range from the least to the greatest address, the last one `len` long, is inside.
+    #[inline(always)]
+    pub(crate) fn spans(&self, least: u64, greatest: u64, len: u64) -> bool {
+        least >= self.lo && greatest < self.hi && self.hi - greatest >= len
+    }
+
+    /// Loads an aligned scalar.
+    #[inline(always)]
+    pub(crate) fn load<T: Scalar>(&self, addr: u64) -> T {
+        assert!(
+            self.holds(addr, size_of::<T>() as u64) && addr.is_multiple_of(size_of::<T>() as u64)
+        );
+        // SAFETY: inside the window and aligned, checked just above.
+        unsafe { T::load(addr) }
+    }
+
+    /// Stores an aligned scalar.
+    #[inline(always)]
+    pub(crate) fn store<T: Scalar>(&self, addr: u64, value: T) {
+        assert!(
+            self.holds(addr, size_of::<T>() as u64) && addr.is_multiple_of(size_of::<T>() as u64)
+        );
+        // SAFETY: inside the window and aligned, checked just above.
+        unsafe { value.store(addr) }
+    }
+
+    /// The memory at `addr` as an atomic.
+    #[inline(always)]
+    pub(crate) fn atomic32(&self, addr: u64) -> &AtomicU32 {
+        assert!(self.holds(addr, 4) && addr.is_multiple_of(4));
+        // SAFETY: inside the window and aligned, checked just above; all other access is atomic or assembly.
+        unsafe { &*(addr as *const AtomicU32) }
+    }
+
+    /// The memory at `addr` as an atomic.
+    #[inline(always)]
+    pub(crate) fn atomic64(&self, addr: u64) -> &AtomicU64 {
+        assert!(self.holds(addr, 8) && addr.is_multiple_of(8));
+        // SAFETY: as for `atomic32`.
+        unsafe { &*(addr as *const AtomicU64) }
+    }
+
+    /// The memory at `addr` as an atomic.
+    #[inline(always)]
+    pub(crate) fn atomic16(&self, addr: u64) -> &AtomicU16 {
+        assert!(self.holds(addr, 2) && addr.is_multiple_of(2));
+        // SAFETY: as for `atomic32`.
+        unsafe { &*(addr as *const AtomicU16) }
+    }
+
+    /// Replaces 16 bytes if they are `expected`; returns what was there. One whole operation.
+    pub(crate) fn compare_exchange_128(&self, addr: u64, expected: u128, new: u128) -> u128 {
+        assert!(self.holds(addr, 16) && addr.is_multiple_of(16));
+        if std::arch::is_x86_feature_detected!("cmpxchg16b") {
+            // SAFETY: the instruction exists, the address is mapped and aligned.
+            return unsafe {
+                std::arch::x86_64::cmpxchg16b(
+                    addr as *mut u128,
+                    expected,
+                    new,
+                    Ordering::SeqCst,
+                    Ordering::SeqCst,
+                )
+            };
+        }
+        static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _guard = ONE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let old =
+            u128::from(self.load::<u64>(addr)) | (u128::from(self.load::<u64>(addr + 8)) << 64);
+        if old == expected {
+            self.store(addr, new as u64);
+            self.store(addr + 8, (new >> 64) as u64);
+        }
+        old
+    }
+
+    /// Copies memory out.
+    #[inline(always)]
+    pub(crate) fn copy_out<const N: usize>(&self, addr: u64, out: &mut [u8; N]) {
+        assert!(self.holds(addr, N as u64));
+        // SAFETY: the source is inside the window, the target is `out`.
+        unsafe { copy16(addr, out.as_mut_ptr() as u64, N) }
+    }
+
+    /// Copies memory in.
+    #[inline(always)]
+    pub(crate) fn copy_in<const N: usize>(&self, addr: u64, data: &[u8; N]) {
+        assert!(self.holds(addr, N as u64));
+        // SAFETY: the target is inside the window, the source is `data`.
+        unsafe { copy16(data.as_ptr() as u64, addr, N) }
+    }
+
+    /// Copies any number of bytes out.
+    pub(crate) fn read_bytes(&self, addr: u64, out: &mut [u8]) {
+        assert!(self.holds(addr, out.len() as u64));
+        for (i, b) in out.iter_mut().enumerate() {
+            *b = self.load::<u8>(addr + i as u64);
+        }
+    }
+
+    /// Copies any number of bytes in.
+    pub(crate) fn write_bytes(&self, addr: u64, data: &[u8]) {
+        assert!(self.holds(addr, data.len() as u64));
+        for (i, b) in data.iter().enumerate() {
+            self.store::<u8>(addr + i as u64, *b);
+        }
+    }
+}
+
+/// Copies `n` bytes, a multiple of 64.
+///
+/// # Safety
+/// Both ranges are mapped, the target writable; they do not overlap.
+#[inline(always)]
+unsafe fn copy16(from: u64, to: u64, n: usize) {
+    debug_assert!(n.is_multiple_of(64));
+    for at in (0..n as u64).step_by(64) {
+        // SAFETY: 64 bytes inside both ranges by the contract. SSE is part of x86-64. The block is
+        // opaque to the compiler, so a concurrent writer makes the value unspecified and nothing else.
+        unsafe {
+            asm!(
+                "movups {a}, [{f}]",
+                "movups {b}, [{f} + 16]",
+                "movups {c}, [{f} + 32]",
+                "movups {d}, [{f} + 48]",
+                "movups [{t}], {a}",
+                "movups [{t} + 16], {b}",
+                "movups [{t} + 32], {c}",
+                "movups [{t} + 48], {d}",
+                f = in(reg) from + at,
+                t = in(reg) to + at,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! What went wrong in a kernel: a [`Fault`] ends it, a [`Finding`] is reported and it goes on.
+//!
+//! Invariants: the text of a report is the same in every run of a deterministic program. Findings are
+//! one for each (kind, kernel, PTX line), the one of the lowest block and thread, with a count.
+//!
+//! Elsewhere: finding them ([`crate::check`], [`crate::exec`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::mem::AllocInfo;
+
+/// Findings kept by a sink; more are only counted.
+pub const MAX_FINDINGS: usize = 256;
+
+/// A position in a kernel's execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Kernel.
+    pub kernel: Arc<str>,
+    /// Device function, when not the kernel itself.
+    pub function: Option<Arc<str>>,
+    /// 1-based line of the PTX; 0 if it was built rather than parsed.
+    pub ptx_line: u32,
+    /// The instruction's opcode with its modifiers.
+    pub opcode: Arc<str>,
+    /// File and line, where `.loc` is given.
+    pub source: Option<(Arc<str>, u32)>,
+    /// Block index.
+    pub block: [u32; 3],
+    /// Thread index.
+    pub thread: [u32; 3],
+}
+
+/// The state space of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemSpace {
+    /// Device, pinned and managed memory.
+    Global,
+    /// A block's.
+    Shared,
+    /// A thread's.
+    Local,
+    /// Parameters.
+    Param,
+}
+
+/// What a thread did to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// Load.
+    Read,
+    /// Store.
+    Write,
+    /// Atomic read-modify-write.
+    Atomic,
+    /// Asynchronous copy into shared memory.
+    AsyncCopy,
+}
+
+impl fmt::Display for AccessKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AccessKind::Read => "read",
+            AccessKind::Write => "write",
+            AccessKind::Atomic => "atomic",
+            AccessKind::AsyncCopy => "asynchronous copy",
+        })
+    }
+}
+
+impl fmt::Display for MemSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemSpace::Global => "global",
+            MemSpace::Shared => "shared",
+            MemSpace::Local => "local",
+            MemSpace::Param => "parameter",
+        })
+    }
+}
+
+/// One access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// What it did.
+    pub kind: AccessKind,
+    /// Where.
+    pub space: MemSpace,
+    /// Address; for shared, local and parameter memory an offset.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Why a kernel stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// No such memory.
+    IllegalAddress(Access),
+    /// Not a multiple of the access's size.
+    Misaligned(Access),
+    /// An instruction with impossible operands, or a jump to nowhere.
+    IllegalInstruction(String),
+    /// `trap`.
+    Trap,
+    /// `assert` failed.
+    Assert {
+        /// The expression.
+        message: String,
+        /// Where, in the source.
+        file: String,
+        /// 1-based.
+        line: u32,
+        /// Function.
+        function: String,
+    },
+    /// The watchdog ran out.
+    Timeout {
+        /// Milliseconds allowed.
+        limit_ms: u64,
+    },
+    /// Nothing in a block can go on.
+    Deadlock(String),
+    /// Local memory for calls ran out.
+    StackOverflow {
+        /// Bytes a thread may have.
+        limit: u64,
+    },
+    /// Valid PTX that this device does not execute.
+    NotImplemented {
+        /// With modifiers.
+        opcode: String,
+        /// 1-based.
+        line: u32,
+    },
+}
+
+/// The end of a kernel. A result of the simulated program, not a failure of the simulator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Why.
+    pub kind: FaultKind,
+    /// Where; absent when no thread is to blame.
+    pub place: Option<Place>,
+    /// The allocation at the address, or nearest to it, live or freed.
+    pub allocation: Option<Arc<AllocInfo>>,
+}
+
+impl std::error::Error for Fault {}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            FaultKind::IllegalAddress(a) => {
+                write!(
+                    f,
+                    "illegal address: {}-byte {} {} at {:#x}",
+                    a.len, a.space, a.kind, a.addr
+                )?;
+            }
+            FaultKind::Misaligned(a) => {
+                write!(
+                    f,
+                    "misaligned address: {}-byte {} {} at {:#x}",
+                    a.len, a.space, a.kind, a.addr
+                )?;
+            }
+            FaultKind::IllegalInstruction(why) => write!(f, "illegal instruction: {why}")?,
+            FaultKind::Trap => f.write_str("trap")?,
+            FaultKind::Assert {
+                message,
+                file,
+                line,
+                function,
+            } => {
+                write!(f, "{file}:{line}: {function}: assertion `{message}` failed")?;
+            }
+            FaultKind::Timeout { limit_ms } => {
+                write!(
+                    f,
+                    "the kernel did not end within the watchdog's {limit_ms} ms"
+                )?;
+            }
+            FaultKind::Deadlock(why) => write!(f, "deadlock: {why}")?,
+            FaultKind::StackOverflow { limit } => {
+                write!(
+                    f,
+                    "stack overflow: calls need more than the {limit} bytes of local memory a thread has"
+                )?;
+            }
+            FaultKind::NotImplemented { opcode, line } => {
+                write!(
+                    f,
+                    "not implemented on the software device: {opcode} at line {line}"
+                )?;
+            }
+        }
+        if let Some(place) = &self.place {
+            write!(f, "\n{place}")?;
+        }
+        if let Some(a) = &self.allocation {
+            let addr = match &self.kind {
+                FaultKind::IllegalAddress(x) | FaultKind::Misaligned(x) => Some(x.addr),
+                _ => None,
+            };
+            write_allocation(f, a, addr)?;
+        }
+        Ok(())
+    }
+}
+
+/// The class of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// Outside every allocation.
+    OutOfBounds,
+    /// Not a multiple of the access's size.
+    Misaligned,
+    /// Bytes that nobody wrote.
+    Uninitialised,
+    /// Inside a freed allocation.
+    UseAfterFree,
+    /// Two threads of a block, shared memory, no barrier between.
+    SharedRace,
+    /// Two blocks of a launch, nothing between.
+    GlobalRace,
+    /// Some threads of a block wait where others never come.
+    BarrierDivergence,
+    /// Shared memory read before the asynchronous copy into it was waited for.
+    MissingAsyncWait,
+    /// Two operations on device memory that no stream order, event or synchronisation orders.
+    StreamHazard,
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FindingKind::OutOfBounds => "out of bounds",
+            FindingKind::Misaligned => "misaligned",
+            FindingKind::Uninitialised => "uninitialised read",
+            FindingKind::UseAfterFree => "use after free",
+            FindingKind::SharedRace => "shared memory race",
+            FindingKind::GlobalRace => "global memory race",
+            FindingKind::BarrierDivergence => "barrier divergence",
+            FindingKind::MissingAsyncWait => "missing wait for an asynchronous copy",
+            FindingKind::StreamHazard => "stream hazard",
+        })
+    }
+}
+
+/// Who did something: a thread of a kernel, or an operation of the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Actor {
+    /// A thread; the text names the launch when it is another's.
+    Thread(Box<Place>, Option<String>),
+    /// Such as ``cuMemcpyDtoHAsync_v2, call 3 on stream 2``.
+    Operation(String),
+}
+
+/// Undefined behaviour that was seen; the kernel went on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Class.
+    pub kind: FindingKind,
+    /// What was done, absent for [`FindingKind::BarrierDivergence`].
+    pub access: Option<Access>,
+    /// Who did it.
+    pub actor: Actor,
+    /// One line more about this case, or empty.
+    pub note: String,
+    /// The allocation concerned or nearest.
+    pub allocation: Option<Arc<AllocInfo>>,
+    /// The other party of a race or hazard: what it did and who it was.
+    pub other: Option<(AccessKind, Actor)>,
+    /// How often it was seen.
+    pub count: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "   kernel: {}", self.kernel)?;
+        if let Some(function) = &self.function {
+            write!(f, ", in {function}")?;
+        }
+        if self.ptx_line != 0 {
+            write!(f, ", PTX line {}", self.ptx_line)?;
+        }
+        if !self.opcode.is_empty() {
+            write!(f, ": {}", self.opcode)?;
+        }
+        if let Some((file, line)) = &self.source {
+            write!(f, "\n   source: {file}:{line}")?;
+        }
+        let (b, t) = (self.block, self.thread);
+        write!(
+            f,
+            "\n   thread: ({},{},{}) of block ({},{},{})",
+            t[0], t[1], t[2], b[0], b[1], b[2]
+        )
+    }
+}
+
+impl Actor {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Actor::Thread(place, launch) => {
+                if let Some(launch) = launch {
+                    write!(f, "   launch: {launch}\n{place}")
+                } else {
+                    write!(f, "{place}")
+                }
+            }
+            Actor::Operation(text) => write!(f, "   driver: {text}"),
+        }
+    }
+
+    fn key(&self) -> (Arc<str>, u32) {
+        match self {
+            Actor::Thread(place, _) => (place.kernel.clone(), place.ptx_line),
+            Actor::Operation(text) => (text.as_str().into(), 0),
+        }
+    }
+
+    fn rank(&self) -> ([u32; 3], [u32; 3]) {
+        match self {
+            Actor::Thread(p, _) => (
+                [p.block[2], p.block[1], p.block[0]],
+                [p.thread[2], p.thread[1], p.thread[0]],
+            ),
+            Actor::Operation(_) => ([0; 3], [0; 3]),
+        }
+    }
+}
+
+fn write_allocation(f: &mut fmt::Formatter<'_>, a: &AllocInfo, addr: Option<u64>) -> fmt::Result {
+    write!(f, "\n   memory: ")?;
+    if let Some(addr) = addr {
+        if addr < a.start {
+            write!(f, "{} bytes before ", a.start - addr)?;
+        } else if addr >= a.end() {
+            write!(f, "{} bytes past the end of ", addr - a.end())?;
+        } else {
+            write!(f, "byte {} of ", addr - a.start)?;
+        }
+    }
+    write!(f, "{} allocation {}", a.kind, a.id)?;
+    if let Some(name) = &a.name {
+        write!(f, " `{name}`")?;
+    }
+    write!(
+        f,
+        " ({} bytes at {:#x} on device {})",
+        a.len, a.start, a.device
+    )?;
+    write!(f, "\n     made: {}", a.made)?;
+    if let Some(freed) = &a.freed {
+        write!(f, "\n     freed: {freed}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(a) = &self.access {
+            write!(
+                f,
+                ": {}-byte {} {} at {:#x}",
+                a.len, a.space, a.kind, a.addr
+            )?;
+        }
+        if !self.note.is_empty() {
+            write!(
+                f,
+                "{} {}",
+                if self.access.is_some() { "," } else { ":" },
+                self.note
+            )?;
+        }
+        writeln!(f)?;
+        self.actor.write(f)?;
+        if let Some((kind, other)) = &self.other {
+            write!(f, "\n  against a {kind} by\n")?;
+            other.write(f)?;
+        }
+        if let Some(a) = &self.allocation {
+            write_allocation(f, a, self.access.map(|x| x.addr))?;
+        }
+        if self.count > 1 {
+            write!(f, "\n   seen {} times", self.count)?;
+        }
+        Ok(())
+    }
+}
+
+type Key = (FindingKind, Arc<str>, u32);
+
+#[derive(Debug, Default)]
+struct Kept {
+    findings: BTreeMap<Key, Finding>,
+    order: Vec<Key>,
+    dropped: u64,
+}
+
+/// Where findings go. Shared by everything that runs in one process.
+#[derive(Debug, Default)]
+pub struct FindingSink {
+    kept: Mutex<Kept>,
+}
+
+impl FindingSink {
+    /// An empty sink.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a finding, or counts it with the one of the same kind, kernel and line.
+    pub fn add(&self, finding: Finding) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kernel, line) = finding.actor.key();
+        let key = (finding.kind, kernel, line);
+        if let Some(old) = kept.findings.get_mut(&key) {
+            let count = old.count + finding.count;
+            if finding.actor.rank() < old.actor.rank() {
+                *old = finding;
+            }
+            old.count = count;
+            return;
+        }
+        if kept.findings.len() >= MAX_FINDINGS {
+            kept.dropped += 1;
+            return;
+        }
+        kept.order.push(key.clone());
+        kept.findings.insert(key, finding);
+    }
+
+    /// How many different findings are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .order
+            .len()
+    }
+
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes everything out, sorted by kernel, PTX line and kind.
+    #[must_use]
+    pub fn take(&self) -> Vec<Finding> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = std::mem::take(&mut *kept);
+        let mut all: Vec<(Key, Finding)> = kept.findings.into_iter().collect();
+        all.sort_by(|a, b| (&a.0.1, a.0.2, a.0.0).cmp(&(&b.0.1, b.0.2, b.0.0)));
+        all.into_iter().map(|e| e.1).collect()
+    }
+}
