@@ -1,4 +1,4 @@
-//! Reads PTX files, checks that what is printed reads back equal, and prints the speed of both.
+//! Reads PTX files, checks their names and that what is printed reads back equal, and prints the speed of both.
 //!
 //! `cargo run --release -p fercuda-ptx --example roundtrip -- FILE.ptx ...`
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
@@ -41,11 +41,19 @@ fn main() -> ExitCode {
                 format!("DOES NOT READ BACK: {error}")
             }
         };
+        let start = Instant::now();
+        let diagnostics = fercuda_ptx::check(&module);
+        let check_s = start.elapsed().as_secs_f64();
+        for diagnostic in &diagnostics {
+            println!("{path}, {diagnostic}");
+            failed = true;
+        }
         println!(
-            "{path}: {} bytes, parse {:.0} MB/s, print {:.0} MB/s, {verdict}",
+            "{path}: {} bytes, parse {:.0} MB/s, print {:.0} MB/s, check {:.0} MB/s, {verdict}",
             text.len(),
             text.len() as f64 / parse_s / 1e6,
             printed.len() as f64 / print_s / 1e6,
+            text.len() as f64 / check_s / 1e6,
         );
     }
     if failed {

@@ -13,7 +13,9 @@ use crate::words::{Mod, Op, ScalarType, Space};
 pub struct Sym(pub u32);
 
 /// A translation unit.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Modules compare as their texts do: see [`crate::walk`].
+#[derive(Debug, Clone)]
 pub struct Module {
     /// `.version` as (major, minor).
     pub version: (u32, u32),
@@ -354,7 +356,7 @@ pub enum Operand {
 pub enum AddrBase {
     /// Register or variable.
     Name(Sym),
-    /// Absolute.
+    /// Absolute; the whole address, so that the offset beside it is 0.
     Imm(i64),
 }
 

@@ -244,21 +244,15 @@ impl<'a> Cursor<'a> {
             return Err(self.expected(what));
         }
         let rest = &self.text[self.pos + 1..];
-        let mut escaped = false;
-        for (i, b) in rest.bytes().enumerate() {
-            match b {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => {
-                    self.pos += i + 2;
-                    self.skip();
-                    return Ok(rest[..i].to_owned());
-                }
-                b'\n' => break,
-                _ => {}
+        // PTX has no escapes: a backslash stands for itself, as in a path of Windows.
+        match rest.bytes().position(|b| matches!(b, b'"' | b'\n')) {
+            Some(len) if rest.as_bytes()[len] == b'"' => {
+                self.pos += len + 2;
+                self.skip();
+                Ok(rest[..len].to_owned())
             }
+            _ => Err(self.error("this string has no closing quote on its line")),
         }
-        Err(self.error("this string has no closing quote on its line"))
     }
 
     /// The literal that is next: an integer in any base, with or without `U`, or a float.

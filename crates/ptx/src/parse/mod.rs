@@ -7,7 +7,7 @@
 //! linearly with the input, whose size is bounded by [`MAX_LEN_BYTES`]; the first fault is the one
 //! reported.
 //!
-//! Elsewhere: whether names are declared (`check`); what an instruction means.
+//! Elsewhere: whether names are declared ([`crate::check`]); what an instruction means.
 
 mod cursor;
 mod error;
@@ -17,6 +17,7 @@ mod module;
 mod operand;
 
 pub use error::ParseError;
+pub(crate) use operand::is_special_vector;
 
 use crate::ast::{Module, Operand, Symbols};
 use crate::words::Mod;
@@ -32,7 +33,7 @@ pub const MAX_NESTING: u32 = 64;
 ///
 /// # Errors
 /// The first thing that is not PTX, with its position. Names are not looked up: that is
-/// `check`.
+/// [`crate::check()`].
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     if text.len() > MAX_LEN_BYTES {
         return Err(ParseError {

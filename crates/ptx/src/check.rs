@@ -1,0 +1,556 @@
+//! Whether every name in a module means something.
+//!
+//! Finds registers, labels, functions and variables that are used and not declared, and names
+//! declared twice in one scope. As in ptxas: scopes nest as braces do and a function's parameters
+//! are in its body's; a label is known throughout its block and the blocks within, everything else
+//! behind its declaration only.
+//!
+//! Elsewhere: the grammar ([`crate::parse`]); types and operand counts, which are for who
+//! compiles the module.
+
+use crate::ast::{AddrBase, Function, Init, Inst, Item, Linkage, Module, Operand, Stmt, Sym};
+use crate::parse::is_special_vector;
+use crate::words::Op;
+use rustc_hash::FxHashMap;
+use std::fmt;
+
+/// Something wrong in a module that is grammatical.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// 1-based line of the instruction at fault; for a declaration, of the next instruction after
+    /// it; 0 if there is none or the module was built.
+    pub line: u32,
+    /// What is wrong, with the names concerned.
+    pub message: String,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line != 0 {
+            write!(f, "line {}; ", self.line)?;
+        }
+        write!(f, "error   : {}", self.message)
+    }
+}
+
+/// Everything wrong with the names of `module`, each name once in a function, in order.
+#[must_use]
+pub fn check(module: &Module) -> Vec<Diagnostic> {
+    let mut checker = Checker {
+        module,
+        globals: FxHashMap::default(),
+        scopes: Vec::new(),
+        found: Vec::new(),
+    };
+    checker.module();
+    checker.found
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Register,
+    Variable,
+    Label,
+    Function,
+    Prototype,
+    Targets,
+    /// Reported missing; not to be reported again.
+    Missing,
+}
+
+impl Kind {
+    fn text(self) -> &'static str {
+        match self {
+            Kind::Register => "a register",
+            Kind::Variable => "a variable",
+            Kind::Label => "a label",
+            Kind::Function => "a function",
+            Kind::Prototype => "a call prototype",
+            Kind::Targets => "a list of targets",
+            Kind::Missing => "not declared",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Scope {
+    names: FxHashMap<Sym, Kind>,
+    /// `%r<10>` as (`%r`, 10).
+    ranges: FxHashMap<Sym, u32>,
+}
+
+struct Checker<'a> {
+    module: &'a Module,
+    /// Kind, and whether defined rather than declared.
+    globals: FxHashMap<Sym, (Kind, bool)>,
+    scopes: Vec<Scope>,
+    found: Vec<Diagnostic>,
+}
+
+impl<'a> Checker<'a> {
+    fn module(&mut self) {
+        for item in &self.module.items {
+            match item {
+                Item::Var(var) => {
+                    if let Some(init) = &var.init {
+                        self.init(init, 0);
+                    }
+                    let defined = !matches!(
+                        var.linkage,
+                        Linkage::Extern | Linkage::Weak | Linkage::Common
+                    );
+                    self.declare_global(var.name, Kind::Variable, defined, 0);
+                }
+                Item::Function(function) => {
+                    let line = function
+                        .instructions()
+                        .next()
+                        .map_or(0, |(_, inst)| inst.line);
+                    self.declare_global(
+                        function.name,
+                        Kind::Function,
+                        function.body.is_some(),
+                        line,
+                    );
+                    self.function(function);
+                }
+                Item::Alias { name, target } => {
+                    if !self.globals.contains_key(target) {
+                        let message = format!(
+                            "undeclared function `{}` as the target of an alias",
+                            self.name(*target)
+                        );
+                        self.report(0, message);
+                    }
+                    // The alias itself is declared before, as a function.
+                    self.declare_global(*name, Kind::Function, true, 0);
+                }
+                Item::File { .. } | Item::Section { .. } | Item::Pragma(_) => {}
+            }
+        }
+    }
+
+    fn declare_global(&mut self, name: Sym, kind: Kind, defined: bool, line: u32) {
+        let message = match self.globals.get(&name) {
+            Some(&(before, true)) if defined && before == kind => {
+                format!("`{}` is defined twice", self.name(name))
+            }
+            Some(&(before, _)) if before != kind => {
+                format!(
+                    "`{}` is declared as {} and as {}",
+                    self.name(name),
+                    before.text(),
+                    kind.text()
+                )
+            }
+            before => {
+                let defined = defined || before.is_some_and(|b| b.1);
+                self.globals.insert(name, (kind, defined));
+                return;
+            }
+        };
+        self.report(line, message);
+    }
+
+    fn function(&mut self, function: &'a Function) {
+        let Some(body) = &function.body else { return };
+        let mut scope = Scope::default();
+        for var in function.returns.iter().chain(&function.params) {
+            let kind = if var.space == crate::words::Space::Reg {
+                Kind::Register
+            } else {
+                Kind::Variable
+            };
+            scope.names.insert(var.name, kind);
+        }
+        self.block(scope, body);
+    }
+
+    /// `scope`: what the block has from its function's header.
+    fn block(&mut self, scope: Scope, body: &'a [Stmt]) {
+        self.scopes.push(scope);
+        // Labels may be used before they stand; everything else after.
+        for (i, stmt) in body.iter().enumerate() {
+            match stmt {
+                Stmt::Label(name) => self.declare(*name, Kind::Label, &body[i..]),
+                Stmt::CallPrototype { name, .. } => {
+                    self.declare(*name, Kind::Prototype, &body[i..])
+                }
+                Stmt::BranchTargets { name, .. } | Stmt::CallTargets { name, .. } => {
+                    self.declare(*name, Kind::Targets, &body[i..]);
+                }
+                _ => {}
+            }
+        }
+        for (i, stmt) in body.iter().enumerate() {
+            match stmt {
+                Stmt::Inst(inst) => self.inst(inst),
+                Stmt::Reg { names, .. } => {
+                    for &(name, count) in names {
+                        match count {
+                            None => self.declare(name, Kind::Register, &body[i..]),
+                            Some(count) => self.declare_range(name, count, &body[i..]),
+                        }
+                    }
+                }
+                Stmt::Var(var) => {
+                    self.declare(var.name, Kind::Variable, &body[i..]);
+                    if let Some(init) = &var.init {
+                        self.init(init, next_line(&body[i..]));
+                    }
+                }
+                Stmt::Block(body) => self.block(Scope::default(), body),
+                Stmt::BranchTargets { targets, .. } => {
+                    for &target in targets {
+                        self.label(target, next_line(&body[i..]));
+                    }
+                }
+                Stmt::CallTargets { targets, .. } => {
+                    for &target in targets {
+                        self.callee(target, next_line(&body[i..]));
+                    }
+                }
+                Stmt::Label(_) | Stmt::Loc(_) | Stmt::Pragma(_) | Stmt::CallPrototype { .. } => {}
+            }
+        }
+        self.scopes.pop();
+    }
+
+    fn declare(&mut self, name: Sym, kind: Kind, rest: &[Stmt]) {
+        let text = self.name(name);
+        let prefix = split_index(text).and_then(|(p, i)| Some((self.module.symbols.get(p)?, i)));
+        let Some(scope) = self.scopes.last_mut() else {
+            return;
+        };
+        let in_range = prefix.is_some_and(|(p, i)| scope.ranges.get(&p).is_some_and(|&n| i < n));
+        let before = match scope.names.insert(name, kind) {
+            Some(Kind::Missing) => return,
+            Some(before) => before,
+            None if in_range => Kind::Register,
+            None => return,
+        };
+        let also = if before == kind {
+            String::new()
+        } else {
+            format!(" and as {}", kind.text())
+        };
+        let message = format!(
+            "`{text}` is declared twice in one block, as {}{also}",
+            before.text()
+        );
+        self.report(next_line(rest), message);
+    }
+
+    fn declare_range(&mut self, name: Sym, count: u32, rest: &[Stmt]) {
+        let text = self.name(name);
+        let Some(scope) = self.scopes.last_mut() else {
+            return;
+        };
+        let twice = match scope.ranges.insert(name, count) {
+            Some(_) => Some(format!("`{text}<...>`")),
+            None => scope
+                .names
+                .keys()
+                .map(|&sym| self.module.symbols.name(sym))
+                .find(|name| {
+                    split_index(name).is_some_and(|(prefix, i)| prefix == text && i < count)
+                })
+                .map(|name| format!("`{name}`, one of `{text}<{count}>`,")),
+        };
+        if let Some(what) = twice {
+            self.report(
+                next_line(rest),
+                format!("{what} is declared twice in one block, as a register"),
+            );
+        }
+    }
+
+    fn init(&mut self, init: &Init, line: u32) {
+        match init {
+            Init::Imm(_) => {}
+            Init::Address { name, .. } => {
+                if self.globals.get(name).is_none_or(|g| g.0 == Kind::Missing)
+                    && self.local(*name).is_none()
+                {
+                    let message =
+                        format!("undeclared name `{}` in an initialiser", self.name(*name));
+                    self.report(line, message);
+                }
+            }
+            Init::List(list) => list.iter().for_each(|init| self.init(init, line)),
+        }
+    }
+
+    fn inst(&mut self, inst: &Inst) {
+        if let Some(guard) = inst.guard {
+            self.value(guard.pred, inst.line);
+        }
+        match inst.op {
+            Op::Bra | Op::Brx => {
+                let last = inst.operands.len().saturating_sub(1);
+                for (i, operand) in inst.operands.iter().enumerate() {
+                    match operand {
+                        Operand::Name(target) if i == last => self.label(*target, inst.line),
+                        other => self.operand(other, inst.line),
+                    }
+                }
+            }
+            Op::Call => {
+                let callee = inst
+                    .operands
+                    .iter()
+                    .position(|o| !matches!(o, Operand::List(_)));
+                for (i, operand) in inst.operands.iter().enumerate() {
+                    match operand {
+                        Operand::Name(name) if Some(i) == callee => self.callee(*name, inst.line),
+                        Operand::Name(name) => self.prototype(*name, inst.line),
+                        other => self.operand(other, inst.line),
+                    }
+                }
+            }
+            _ => {
+                for operand in &inst.operands {
+                    self.operand(operand, inst.line);
+                }
+            }
+        }
+    }
+
+    fn operand(&mut self, operand: &Operand, line: u32) {
+        match operand {
+            Operand::Name(name)
+            | Operand::Not(name)
+            | Operand::Offset(name, _)
+            | Operand::Member(name, _)
+            | Operand::Select(name, _)
+            | Operand::Address {
+                base: AddrBase::Name(name),
+                ..
+            } => self.value(*name, line),
+            Operand::Imm(_)
+            | Operand::Address {
+                base: AddrBase::Imm(_),
+                ..
+            } => {}
+            Operand::Bracket(items) | Operand::Vector(items) | Operand::List(items) => {
+                for item in items {
+                    self.operand(item, line);
+                }
+            }
+            Operand::Pair(first, second) => {
+                self.operand(first, line);
+                self.operand(second, line);
+            }
+        }
+    }
+
+    /// The kind of `name` in the scopes of this function.
+    fn local(&mut self, name: Sym) -> Option<Kind> {
+        if let Some(kind) = self
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|scope| scope.names.get(&name))
+        {
+            return Some(*kind);
+        }
+        let (prefix, index) = split_index(self.module.symbols.name(name))?;
+        let prefix = self.module.symbols.get(prefix)?;
+        let scope = self
+            .scopes
+            .iter_mut()
+            .rev()
+            .find(|s| s.ranges.get(&prefix).is_some_and(|&n| index < n))?;
+        // Found once, it is found at once.
+        scope.names.insert(name, Kind::Register);
+        Some(Kind::Register)
+    }
+
+    /// A register, variable, label or function whose value or address is used.
+    fn value(&mut self, name: Sym, line: u32) {
+        if self.local(name).is_some() || self.globals.contains_key(&name) {
+            return;
+        }
+        let text = self.name(name);
+        if text == "_" || is_special_register(text) {
+            return;
+        }
+        let hint = match split_index(text) {
+            Some((prefix, _)) => {
+                match self.module.symbols.get(prefix).and_then(|p| self.range(p)) {
+                    Some(0) => format!(": `{prefix}<0>` declares none"),
+                    Some(n) => format!(": `{prefix}<{n}>` declares up to `{prefix}{}`", n - 1),
+                    None => String::new(),
+                }
+            }
+            None => String::new(),
+        };
+        let kind = if text.starts_with('%') {
+            "register"
+        } else {
+            "name"
+        };
+        self.missing(name, line, format!("undeclared {kind} `{text}`{hint}"));
+    }
+
+    fn range(&self, prefix: Sym) -> Option<u32> {
+        self.scopes
+            .iter()
+            .rev()
+            .find_map(|scope| scope.ranges.get(&prefix))
+            .copied()
+    }
+
+    fn label(&mut self, name: Sym, line: u32) {
+        match self.local(name) {
+            Some(Kind::Label | Kind::Targets | Kind::Missing) => {}
+            Some(kind) => {
+                let message = format!(
+                    "a branch needs a label, but `{}` is {}",
+                    self.name(name),
+                    kind.text()
+                );
+                self.report(line, message);
+            }
+            None => {
+                let message = format!("undeclared label `{}`", self.name(name));
+                self.missing(name, line, message);
+            }
+        }
+    }
+
+    fn callee(&mut self, name: Sym, line: u32) {
+        match self.local(name) {
+            Some(Kind::Register | Kind::Missing) => {}
+            Some(kind) => {
+                let message = format!(
+                    "a call needs a function, but `{}` is {}",
+                    self.name(name),
+                    kind.text()
+                );
+                self.report(line, message);
+            }
+            None => match self.globals.get(&name) {
+                Some((Kind::Function, _)) => {}
+                Some((kind, _)) => {
+                    let message = format!(
+                        "a call needs a function, but `{}` is {}",
+                        self.name(name),
+                        kind.text()
+                    );
+                    self.report(line, message);
+                }
+                None => {
+                    let message = format!("call of undeclared function `{}`", self.name(name));
+                    self.missing(name, line, message);
+                }
+            },
+        }
+    }
+
+    /// The last operand of an indirect call.
+    fn prototype(&mut self, name: Sym, line: u32) {
+        match self.local(name) {
+            Some(Kind::Prototype | Kind::Targets | Kind::Missing) => {}
+            Some(kind) => {
+                let message = format!(
+                    "an indirect call needs a prototype or targets, but `{}` is {}",
+                    self.name(name),
+                    kind.text()
+                );
+                self.report(line, message);
+            }
+            None => {
+                let message = format!("undeclared call prototype `{}`", self.name(name));
+                self.missing(name, line, message);
+            }
+        }
+    }
+
+    fn missing(&mut self, name: Sym, line: u32, message: String) {
+        if let Some(scope) = self.scopes.first_mut() {
+            scope.names.insert(name, Kind::Missing);
+        }
+        self.report(line, message);
+    }
+
+    fn report(&mut self, line: u32, message: String) {
+        self.found.push(Diagnostic { line, message });
+    }
+
+    fn name(&self, name: Sym) -> &'a str {
+        self.module.symbols.name(name)
+    }
+}
+
+/// The line of the first instruction in `body`.
+fn next_line(body: &[Stmt]) -> u32 {
+    body.iter()
+        .find_map(|stmt| match stmt {
+            Stmt::Inst(inst) => Some(inst.line),
+            Stmt::Block(body) => Some(next_line(body)).filter(|&line| line != 0),
+            _ => None,
+        })
+        .unwrap_or(0)
+}
+
+/// `%r12` as (`%r`, 12), if that is how `%r<...>` spells it.
+#[must_use]
+pub fn split_index(name: &str) -> Option<(&str, u32)> {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (prefix, index) = name.split_at(name.len() - digits);
+    if index.is_empty() || prefix.is_empty() || (index.len() > 1 && index.starts_with('0')) {
+        return None;
+    }
+    Some((prefix, index.parse().ok()?))
+}
+
+/// Whether `name` is a register that the ISA declares: `%tid.x`, `%clock64`, `%envreg3`.
+#[must_use]
+pub fn is_special_register(name: &str) -> bool {
+    if let Some((vector, "x" | "y" | "z" | "w")) = name.split_once('.') {
+        return is_special_vector(vector);
+    }
+    if is_special_vector(name) {
+        return true;
+    }
+    if matches!(
+        name,
+        "%laneid"
+            | "%warpid"
+            | "%nwarpid"
+            | "%smid"
+            | "%nsmid"
+            | "%gridid"
+            | "%is_explicit_cluster"
+            | "%cluster_ctarank"
+            | "%cluster_nctarank"
+            | "%lanemask_eq"
+            | "%lanemask_le"
+            | "%lanemask_lt"
+            | "%lanemask_ge"
+            | "%lanemask_gt"
+            | "%clock"
+            | "%clock_hi"
+            | "%clock64"
+            | "%globaltimer"
+            | "%globaltimer_lo"
+            | "%globaltimer_hi"
+            | "%reserved_smem_offset_begin"
+            | "%reserved_smem_offset_end"
+            | "%reserved_smem_offset_cap"
+            | "%reserved_smem_offset_0"
+            | "%reserved_smem_offset_1"
+            | "%total_smem_size"
+            | "%aggr_smem_size"
+            | "%dynamic_smem_size"
+            | "%current_graph_exec"
+    ) {
+        return true;
+    }
+    match split_index(name.strip_suffix("_64").unwrap_or(name)) {
+        Some(("%pm", n)) => n < 8,
+        Some(("%envreg", n)) => n < 32 && !name.ends_with("_64"),
+        _ => false,
+    }
+}
