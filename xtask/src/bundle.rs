@@ -39,7 +39,7 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         &["--locked", "--workspace", "--benches", "--no-run"],
     )?;
     let programs = cargo::artifacts("build", &["--locked", "--release", "--workspace", "--bins"])?;
-    let drop_in = conformance::build_drop_in()?;
+    let drop_in = conformance::build_drop_in("release")?;
 
     let mut script = Script::default();
     for made in &tests {
