@@ -1,0 +1,69 @@
+//! NVIDIA's assembler as a judge: found in the wheels that `FERCUDA_WHEELS` names.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fercuda_ptx::build::Arch;
+
+/// A ptxas that can be run.
+pub(crate) struct Ptxas {
+    folder: tempfile::TempDir,
+}
+
+/// The ptxas of the wheels, or `None` where `FERCUDA_WHEELS` is not set.
+///
+/// # Panics
+/// If it is set and there is no ptxas in it: that is a broken set-up, not a reason to skip.
+pub(crate) fn find() -> Option<Ptxas> {
+    let wheels = PathBuf::from(std::env::var_os("FERCUDA_WHEELS")?);
+    let found = ["", "cu13", "cuda_nvcc", "nvidia/cu13"]
+        .iter()
+        .map(|f| wheels.join(f).join("bin/ptxas"))
+        .find(|p| p.is_file())
+        .unwrap_or_else(|| panic!("no bin/ptxas under FERCUDA_WHEELS={}", wheels.display()));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The wheels' programs lack the run bit, and are not ours to change.
+    let own = folder.path().join("ptxas");
+    fs::copy(&found, &own).expect("ptxas can be copied");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o755))
+        .expect("ptxas can be made runnable");
+    Some(Ptxas { folder })
+}
+
+impl Ptxas {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Assembles `text`; gives what ptxas says, resource use included.
+    ///
+    /// # Panics
+    /// If it does not assemble.
+    pub(crate) fn assemble(&self, text: &str, arch: Arch) -> String {
+        let source = self.path("kernel.ptx");
+        fs::write(&source, text).expect("the source can be written");
+        let run = Command::new(self.path("ptxas"))
+            .args(["-v", "--gpu-name", &arch.to_string(), "-o"])
+            .arg(self.path("kernel.cubin"))
+            .arg(&source)
+            .output()
+            .expect("ptxas runs");
+        let log = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(
+            run.status.success(),
+            "ptxas refuses for {arch}:\n{log}\n{}",
+            numbered(text)
+        );
+        assert!(Path::new(&self.path("kernel.cubin")).is_file());
+        log
+    }
+}
+
+fn numbered(text: &str) -> String {
+    text.lines()
+        .enumerate()
+        .map(|(i, l)| format!("{:5} {l}\n", i + 1))
+        .collect()
+}
