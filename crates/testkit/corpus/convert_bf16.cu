@@ -4,7 +4,7 @@
 //@   out i: i32[65536] exact
 //@   out u: u32[65536] exact
 //@ run f32_to_bf16: f32_to_bf16 grid=64 block=256
-//@   in f: f32[16384] made
+//@   in f: f32[16384] mix
 //@   out near: bf16[16384] exact
 //@   out zero: bf16[16384] exact
 //@   out pair: bf16[16384] exact

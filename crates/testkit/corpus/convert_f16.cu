@@ -8,8 +8,8 @@
 //@   out l: i64[65536] exact
 //@   out whole: f16[65536] exact
 //@ run all_to_f16: all_to_f16 grid=64 block=256
-//@   in f: f32[16384] made
-//@   in d: f64[16384] made
+//@   in f: f32[16384] mix
+//@   in d: f64[16384] mix
 //@   in i: i32[16384] bits
 //@   out near: f16[16384] exact
 //@   out zero: f16[16384] exact

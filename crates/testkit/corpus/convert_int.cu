@@ -1,7 +1,7 @@
 // f32 and f64 to integers in four roundings, saturating at the ends; integers to floats in four roundings; narrowing.
 //@ run float_to_int: float_to_int grid=32 block=256
-//@   in f: f32[8192] made
-//@   in d: f64[8192] made
+//@   in f: f32[8192] mix
+//@   in d: f64[8192] mix
 //@   out i: i32[32768] exact
 //@   out u: u32[32768] exact
 //@   out l: i64[32768] exact
@@ -15,7 +15,7 @@
 //@   out g: f32[16384] exact
 //@   out d: f64[16384] exact
 //@ run f64_to_f32: f64_to_f32 grid=16 block=256
-//@   in d: f64[4096] made
+//@   in d: f64[4096] mix
 //@   out f: f32[16384] exact
 //@   out flushed: f32[4096] exact
 

@@ -1,8 +1,8 @@
 // Arithmetic on pairs of f16 and bf16: sums, products, fused, relu, extrema with and without NaN, comparisons.
 //@ run f16_pairs: f16_pairs grid=16 block=128
-//@   in a: f16[4096] made
-//@   in b: f16[4096] made
-//@   in c: f16[4096] made
+//@   in a: f16[4096] mix
+//@   in b: f16[4096] mix
+//@   in c: f16[4096] mix
 //@   out sum: f16[4096] exact
 //@   out difference: f16[4096] exact
 //@   out product: f16[4096] exact
@@ -13,9 +13,9 @@
 //@   out saturated: f16[4096] exact
 //@   out less: u32[2048] exact
 //@ run bf16_pairs: bf16_pairs grid=16 block=128
-//@   in a: bf16[4096] made
-//@   in b: bf16[4096] made
-//@   in c: bf16[4096] made
+//@   in a: bf16[4096] mix
+//@   in b: bf16[4096] mix
+//@   in c: bf16[4096] mix
 //@   out fused: bf16[4096] exact
 //@   out relu: bf16[4096] exact
 //@   out high: bf16[4096] exact

@@ -1,8 +1,8 @@
 // Wide integers by carry chains: 128-bit sums, products and quotients of the compiler, and 256-bit sums written out.
 //@ options: --device-int128
 //@ run int128: int128 grid=4 block=128
-//@   in a: u64[1024] made
-//@   in b: u64[1024] made
+//@   in a: u64[1024] mix
+//@   in b: u64[1024] mix
 //@   out sum: u64[1024] exact
 //@   out product: u64[1024] exact
 //@   out quotient: u64[1024] exact

@@ -1,8 +1,8 @@
 // Bits: counting, finding, reversing, permuting bytes, funnel shifts, fields in and out, three-input logic, shifts past the width.
 //@ run int_bits: int_bits grid=8 block=256
-//@   in a: u32[2048] made
-//@   in b: u32[2048] made
-//@   in p: u64[2048] made
+//@   in a: u32[2048] mix
+//@   in b: u32[2048] mix
+//@   in p: u64[2048] mix
 //@   out r: u32[51200] exact
 //@   out w: u64[12288] exact
 

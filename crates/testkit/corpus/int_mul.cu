@@ -1,16 +1,16 @@
 // Integer products and quotients: high halves, wide, 24-bit, multiply-add, 64-bit division and remainder, sums of differences.
 //@ run int_products: int_products grid=8 block=256
-//@   in a: u32[2048] made
-//@   in b: u32[2048] made
-//@   in p: u64[2048] made
-//@   in q: u64[2048] made
+//@   in a: u32[2048] mix
+//@   in b: u32[2048] mix
+//@   in p: u64[2048] mix
+//@   in q: u64[2048] mix
 //@   out r: u32[20480] exact
 //@   out w: u64[14336] exact
 //@ run int_quotients: int_quotients grid=8 block=256
-//@   in a: u32[2048] made
-//@   in b: u32[2048] made
-//@   in p: u64[2048] made
-//@   in q: u64[2048] made
+//@   in a: u32[2048] mix
+//@   in b: u32[2048] mix
+//@   in p: u64[2048] mix
+//@   in q: u64[2048] mix
 //@   out r: u32[8192] exact
 //@   out w: u64[8192] exact
 
@@ -36,7 +36,9 @@ extern "C" __global__ void int_products(const unsigned* a, const unsigned* b, co
     z[2] = (unsigned long long)__mul64hi((long long)u, (long long)v);
     asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(z[3]) : "r"(x), "r"(y), "l"(u));
     asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(z[4]) : "r"(x), "r"(y), "l"(v));
-    asm("mul.wide.s16 %0, %1, %2;" : "=r"(o[3]) : "h"((short)x), "h"((short)y));
+    unsigned narrow;
+    asm("mul.wide.s16 %0, %1, %2;" : "=r"(narrow) : "h"((short)x), "h"((short)y));
+    o[3] ^= narrow;
     z[5] = u * v + x;
     z[6] = (unsigned long long)((long long)(int)x * (long long)(int)y);
 }

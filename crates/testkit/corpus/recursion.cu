@@ -28,8 +28,8 @@ __device__ __noinline__ void towers(int discs, int from, int to, int spare, unsi
 extern "C" __global__ void recursion(unsigned* fibonacci, unsigned* ackermann, unsigned* parity, unsigned long long* hanoi) {
     unsigned t = threadIdx.x;
     fibonacci[t] = fib(t % 11);
-    ackermann[t] = acker(t % 3, t % 4);
-    parity[t] = even(t);
+    ackermann[t] = acker(t % 3, t % 3);
+    parity[t] = even(t % 16);
     unsigned long long hash = 14695981039346656037ull;
     towers((int)(t % 6), 0, 2, 1, hash);
     hanoi[t] = hash;

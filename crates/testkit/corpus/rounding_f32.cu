@@ -1,8 +1,8 @@
 // f32 arithmetic in all four roundings, division and roots correctly rounded, subnormals kept, flushed and saturated.
 //@ run rounding_f32: rounding_f32 grid=16 block=256
-//@   in a: f32[4096] made
-//@   in b: f32[4096] made
-//@   in c: f32[4096] made
+//@   in a: f32[4096] mix
+//@   in b: f32[4096] mix
+//@   in c: f32[4096] mix
 //@   out sum: f32[16384] exact
 //@   out product: f32[16384] exact
 //@   out fused: f32[16384] exact
@@ -10,8 +10,8 @@
 //@   out root: f32[16384] exact
 //@   out reciprocal: f32[16384] exact
 //@ run special_f32: special_f32 grid=16 block=256
-//@   in a: f32[4096] made
-//@   in b: f32[4096] made
+//@   in a: f32[4096] mix
+//@   in b: f32[4096] mix
 //@   out low: f32[4096] exact
 //@   out high: f32[4096] exact
 //@   out nan_high: f32[4096] exact

@@ -1,8 +1,8 @@
 // f64 arithmetic in all four roundings, division and roots correctly rounded, comparisons, whole numbers.
 //@ run rounding_f64: rounding_f64 grid=8 block=256
-//@   in a: f64[2048] made
-//@   in b: f64[2048] made
-//@   in c: f64[2048] made
+//@   in a: f64[2048] mix
+//@   in b: f64[2048] mix
+//@   in c: f64[2048] mix
 //@   out sum: f64[8192] exact
 //@   out product: f64[8192] exact
 //@   out fused: f64[8192] exact

@@ -1,1 +1,12 @@
-//! feRcuda.
+//! Tests as files: CUDA kernels whose headers say how they are launched and what they should give.
+//!
+//! A `.cu` file in `corpus/` begins with lines that name its launches, their arguments and how each output is
+//! judged ([`filetest`]). A host reference of the same name ([`reference`]) says what should come out.
+//!
+//! Elsewhere: the devices (`fercuda_cuda`), the tests themselves (`tests/`).
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod filetest;
+pub mod reference;
+pub mod rng;
