@@ -1,14 +1,23 @@
 //! Reads PTX files, checks their names and that what is printed reads back equal, and prints the speed of both.
 //!
-//! `cargo run --release -p fercuda-ptx --example roundtrip -- FILE.ptx ...`
+//! `cargo run --release -p fercuda-ptx --example roundtrip -- [--to DIR] FILE.ptx ...`
+//!
+//! With `--to`, the printed texts are written there under the same names, for ptxas to compare.
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut failed = false;
-    for path in std::env::args().skip(1) {
+    let mut directory = None;
+    let mut args = std::env::args().skip(1);
+    while let Some(path) = args.next() {
+        if path == "--to" {
+            directory = args.next();
+            continue;
+        }
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) => {
@@ -30,6 +39,12 @@ fn main() -> ExitCode {
         let start = Instant::now();
         let printed = fercuda_ptx::print(&module);
         let print_s = start.elapsed().as_secs_f64();
+        if let (Some(directory), Some(name)) = (&directory, Path::new(&path).file_name()) {
+            if let Err(error) = std::fs::write(Path::new(directory).join(name), &printed) {
+                println!("{path}: {error}");
+                failed = true;
+            }
+        }
         let verdict = match fercuda_ptx::parse(&printed) {
             Ok(again) if again == module => "equal".to_owned(),
             Ok(_) => {

@@ -494,11 +494,10 @@ impl Printer<'_> {
         }
     }
 
+    /// `+8` or `+-8`: ptxas reads no `-8` behind a name.
     fn offset(&mut self, offset: i64) {
-        if offset > 0 {
-            self.out.push('+');
-        }
         if offset != 0 {
+            self.out.push('+');
             self.int(offset);
         }
     }

@@ -306,6 +306,11 @@ impl Parser<'_> {
 
     #[cold]
     pub(super) fn not_a_type(&self, word: &str) -> Box<super::ParseError> {
+        if ScalarType::parse(word).is_some() {
+            return self.cur.error(&format!(
+                "`.{word}` would be this declaration's second type"
+            ));
+        }
         let hint =
             suggestion(word, ScalarType::ALL.iter().map(|t| t.text())).replace("mean `", "mean `.");
         self.cur.error(&format!(
