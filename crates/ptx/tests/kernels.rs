@@ -130,8 +130,11 @@ fn launches_cover_the_shape_exactly() {
             .launch(&softmax::Shape { rows, cols })
             .unwrap()
     };
-    assert_eq!((rows(3, 1).grid, rows(3, 1).block), ([3, 1, 1], [32, 1, 1]));
-    assert_eq!(rows(1, 129).block, [64, 1, 1]);
+    assert_eq!((rows(9, 1).grid, rows(9, 1).block), ([2, 1, 1], [32, 8, 1]));
+    assert_eq!(
+        (rows(9, 513).grid, rows(9, 513).block),
+        ([9, 1, 1], [160, 1, 1])
+    );
     assert_eq!(rows(1, 1 << 20).block, [512, 1, 1]);
     assert_eq!(rows(5, 0).grid, [0, 1, 1], "nothing to do");
 

@@ -147,10 +147,21 @@ impl Kernel {
         identity: impl Arg<'k, T>,
         combine: impl Fn(Reg<'k, T>, Reg<'k, T>) -> Reg<'k, T>,
     ) -> Reg<'k, T> {
+        let value = self.warp_reduce(value, &combine);
+        self.block_combine(scratch, value, identity, combine)
+    }
+
+    /// As [`Kernel::block_reduce`], of a value that each warp has in all its lanes.
+    pub fn block_combine<'k, T: Bits32 + Element<Value = T>>(
+        &'k self,
+        scratch: Ptr<'k, Shared, T>,
+        value: Reg<'k, T>,
+        identity: impl Arg<'k, T>,
+        combine: impl Fn(Reg<'k, T>, Reg<'k, T>) -> Reg<'k, T>,
+    ) -> Reg<'k, T> {
         let lane = self.lane();
         let warps = self.ntid_x() >> 5;
         let warp = self.tid_x() >> 5;
-        let value = self.warp_reduce(value, &combine);
         // A barrier first: somebody may still be reading the last result from `scratch`.
         self.barrier();
         self.if_(lane.equals(0), || scratch.index(warp).store(value));

@@ -15,6 +15,7 @@ const ARGS: &[ArgDoc] = &[
     arg("gamma", F32_PTR, "[cols]: factor"),
     arg("beta", F32_PTR, "[cols]: addend"),
     arg("out", F32_PTR, "[rows, cols], contiguous; may be x"),
+    arg("rows", U32, "number of rows"),
     arg("cols", U32, "length of a row"),
     arg("eps", F32, "added to the variance"),
 ];
@@ -32,10 +33,10 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         let gamma = k.param_ptr::<f32>("gamma");
         let beta = k.param_ptr::<f32>("beta");
         let out = k.param_ptr::<f32>("out");
+        let rows = k.param::<u32>("rows");
         let cols = k.param::<u32>("cols");
         let eps = k.param::<f32>("eps");
-        let scratch = k.shared::<f32>("scratch", 32);
-        let (row, [x, out]) = Row::new(k, cols, [("x", x), ("out", out)]);
+        let (row, [x, out]) = Row::new(k, [rows, cols], [("x", x), ("out", out)]);
         let row = row.with(gamma).with(beta);
         let length = cols.to::<f32>().named("length");
 
@@ -46,7 +47,7 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
                 .for_each(|v| sum.set(sum + v))
         };
         row.each(|i| add(i, true), |i| add(i, false));
-        let mean = (k.block_reduce(scratch, *sum, 0.0, |a, b| a + b) / length).named("mean");
+        let mean = (row.reduce("sum", *sum, 0.0, |a, b| a + b) / length).named("mean");
 
         let squares = k.var("squares", 0.0);
         let add_squares = |i: Reg<'_, u32>, four| {
@@ -57,7 +58,7 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         };
         row.each(|i| add_squares(i, true), |i| add_squares(i, false));
         let variance =
-            (k.block_reduce(scratch, *squares, 0.0, |a, b| a + b) / length).named("variance");
+            (row.reduce("squares", *squares, 0.0, |a, b| a + b) / length).named("variance");
         let inverse = (variance + eps).sqrt().recip().named("inverse");
 
         let write = |i: Reg<'_, u32>, four| {

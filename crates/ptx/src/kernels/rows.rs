@@ -1,7 +1,12 @@
-//! What kernels over the rows of a matrix share: one block a row, its threads side by side.
+//! What kernels over the rows of a matrix share.
+//!
+//! A long row has a block to itself. Short rows have a warp each, eight to a block: the block
+//! is then 32 by 8 threads, and nothing waits for another row.
+//!
+//! Invariant: the threads of a row are those of one `tid.y`, and a warp belongs to one row.
 
 use super::{Launch, MAX_X, ShapeError, at_most};
-use crate::build::{Element, Global, Kernel, Pred, Ptr, Reg};
+use crate::build::{Element, Global, Kernel, Pred, Ptr, Reg, Shared};
 
 /// Rows and columns of a contiguous matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,38 +19,59 @@ pub struct Rows {
 
 /// Most threads a block.
 pub(super) const MAX_THREADS: u32 = 512;
+/// Longest row that a warp does alone: four vectors a lane.
+const SHORT: u32 = 512;
+/// Short rows of a block.
+const SHORT_ROWS: u32 = 8;
 
-/// A block a row; as many threads as have four elements each to do, in whole warps.
+/// As many threads a row as have four elements each to do, in whole warps.
 pub(super) fn launch(kernel: &'static str, s: &Rows) -> Result<Launch, ShapeError> {
     let rows = at_most(kernel, "rows", s.rows, MAX_X)?;
     // Less a stride of the widest block, so that a running index cannot wrap.
     let cols = at_most(kernel, "cols", s.cols, MAX_X - 4 * u64::from(MAX_THREADS))?;
-    let threads = cols.div_ceil(4).next_multiple_of(32).clamp(32, MAX_THREADS);
-    let grid = if cols == 0 { 0 } else { rows };
+    let (blocks, block) = if cols <= SHORT {
+        (rows.div_ceil(SHORT_ROWS), [32, SHORT_ROWS, 1])
+    } else {
+        (
+            rows,
+            [cols.div_ceil(4).next_multiple_of(32).min(MAX_THREADS), 1, 1],
+        )
+    };
+    let grid = if cols == 0 { 0 } else { blocks };
     Ok(Launch {
         grid: [grid, 1, 1],
-        block: [threads, 1, 1],
+        block,
         dynamic_shared_bytes: 0,
     })
 }
 
-/// One row as its block sees it.
+/// One row as its threads see it.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'k> {
     kernel: &'k Kernel,
     cols: Reg<'k, u32>,
     /// Whether it can be read four elements at a time.
     vectors: Pred<'k>,
+    /// Whether it has one warp only.
+    short: Pred<'k>,
+    scratch: Ptr<'k, Shared, f32>,
 }
 
 impl<'k> Row<'k> {
-    /// The row of this block, and each named pointer at its beginning.
+    /// The row of this thread, and each named pointer at its beginning. Threads that have none
+    /// return.
     pub(super) fn new<const N: usize>(
         kernel: &'k Kernel,
-        cols: Reg<'k, u32>,
+        [rows, cols]: [Reg<'k, u32>; 2],
         pointers: [(&str, Ptr<'k, Global, f32>); N],
     ) -> (Self, [Ptr<'k, Global, f32>; N]) {
-        let start = kernel.ctaid_x().mul_wide(cols).named("row_start");
+        let scratch = kernel.shared::<f32>("scratch", 32);
+        let row = kernel
+            .ctaid_x()
+            .mul_add(kernel.ntid_y(), kernel.tid_y())
+            .named("row");
+        kernel.ret_if(row.ge(rows));
+        let start = row.mul_wide(cols).named("row_start");
         let pointers = pointers.map(|(name, p)| p.index(start).named(format!("{name}_row")));
         let all = pointers
             .iter()
@@ -53,11 +79,14 @@ impl<'k> Row<'k> {
             .reduce(|a, b| a | b)
             .unwrap_or(start);
         let vectors = ((all & 15).equals(0) & (cols & 3).equals(0)).named("vectors");
+        let short = kernel.ntid_x().equals(32).named("short");
         (
             Row {
                 kernel,
                 cols,
                 vectors,
+                short,
+                scratch,
             },
             pointers,
         )
@@ -82,6 +111,23 @@ impl<'k> Row<'k> {
             || k.for_range("quad", tid << 2, self.cols, ntid << 2, four),
             || k.for_range("col", tid, self.cols, ntid, one),
         );
+    }
+
+    /// Combines a value of each thread of the row; every thread gets the result.
+    pub(super) fn reduce(
+        self,
+        name: &str,
+        value: Reg<'k, f32>,
+        identity: f32,
+        combine: impl Fn(Reg<'k, f32>, Reg<'k, f32>) -> Reg<'k, f32>,
+    ) -> Reg<'k, f32> {
+        let k = self.kernel;
+        let result = k.var(name, k.warp_reduce(value, &combine));
+        let warps = (!self.short).named("several_warps");
+        k.if_(warps, || {
+            result.set(k.block_combine(self.scratch, *result, identity, &combine))
+        });
+        *result
     }
 }
 

@@ -13,6 +13,7 @@ use crate::build::{Arch, BuildError, ModuleBuilder, Reg};
 const ARGS: &[ArgDoc] = &[
     arg("x", F32_PTR, "[rows, cols], contiguous"),
     arg("out", F32_PTR, "[rows, cols], contiguous; may be x"),
+    arg("rows", U32, "number of rows"),
     arg("cols", U32, "length of a row"),
 ];
 
@@ -28,9 +29,9 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         k.max_threads(MAX_THREADS);
         let x = k.param_ptr::<f32>("x");
         let out = k.param_ptr::<f32>("out");
+        let rows = k.param::<u32>("rows");
         let cols = k.param::<u32>("cols");
-        let scratch = k.shared::<f32>("scratch", 32);
-        let (row, [x, out]) = Row::new(k, cols, [("x", x), ("out", out)]);
+        let (row, [x, out]) = Row::new(k, [rows, cols], [("x", x), ("out", out)]);
 
         let max = k.var("max", f32::NEG_INFINITY);
         let sum = k.var("sum", 0.0);
@@ -46,12 +47,10 @@ pub fn f32(arch: Arch) -> Result<KernelDesc<Shape>, BuildError> {
         };
         row.each(|i| accumulate(i, true), |i| accumulate(i, false));
 
-        let row_max = k.block_reduce(scratch, *max, f32::NEG_INFINITY, |a, b| a.max(b));
+        let row_max = row.reduce("row_max", *max, f32::NEG_INFINITY, |a, b| a.max(b));
         let shift = shift(row_max);
         let scaled = sum * (max - shift).exp();
-        let row_sum = k
-            .block_reduce(scratch, scaled, 0.0, |a, b| a + b)
-            .named("row_sum");
+        let row_sum = row.reduce("row_sum", scaled, 0.0, |a, b| a + b);
         let inverse = row_sum.recip().named("inverse");
 
         let write = |i: Reg<'_, u32>, four| {
