@@ -43,9 +43,13 @@ pub(crate) struct Artifact {
 /// Builds with the given arguments and lists what came out.
 pub(crate) fn artifacts(subcommand: &str, args: &[&str]) -> Result<Vec<Artifact>> {
     let mut command = command(subcommand);
-    command
-        .args(args)
-        .arg("--message-format=json-render-diagnostics");
+    command.args(args);
+    artifacts_of(command)
+}
+
+/// The same for a build that is more than arguments.
+pub(crate) fn artifacts_of(mut command: Command) -> Result<Vec<Artifact>> {
+    command.arg("--message-format=json-render-diagnostics");
     let line = shell::describe(&command);
     let mut made = Vec::new();
     let succeeded = shell::watch(command, |line| {

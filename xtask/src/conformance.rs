@@ -214,55 +214,101 @@ fn attribute<'t>(element: &'t str, name: &str) -> Option<&'t str> {
     Some(value.split_once('"')?.0)
 }
 
+/// Tests of cudarc's that measure a real machine's bus; a CPU has none.
+const BUS_SPEED: [&str; 2] = [
+    "driver::safe::core::tests::test_pinned_copy_is_faster",
+    "driver::safe::core::tests::test_default_pinned_host_reads_are_faster_than_write_combined",
+];
+
 /// Runs the tests that cudarc has in its own source for its `driver` module.
 fn run_cudarc(venv: &Venv, search: &OsString) -> Result<Suite> {
     println!("\n-- cudarc");
-    let (version, source) = unpack_cudarc()?;
-    let mut command = cargo::command("test");
-    command
-        .current_dir(&source)
-        .args([
-            "--lib",
-            "--no-default-features",
-            "--features",
-            CUDARC_FEATURES,
-        ])
-        .arg("--target-dir")
-        .arg(shell::root().join("target/cudarc"))
-        .args(["--", "driver::", "--test-threads=1"])
-        .env("LD_LIBRARY_PATH", search)
-        // Its build ends here: our lints are not its lints.
-        .env("RUSTFLAGS", "--cap-lints allow");
-    crate::test::environment(&mut command, venv);
-    command.env("FERCUDA_SOFT_CHECK", "0");
-    let mut count = Count::default();
-    let mut failures = Vec::new();
-    let succeeded = shell::watch(command, |line| {
-        println!("{line}");
-        let Some((name, outcome)) = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.split_once(" ... "))
-        else {
-            return;
-        };
-        // `ok` may follow what the test itself printed.
-        if outcome.ends_with("ok") {
-            count.passed += 1;
-        } else {
-            count.failed += 1;
-            failures.push(name.to_owned());
-        }
-    })?;
-    if (!succeeded && count.failed == 0) || count.passed + count.failed == 0 {
-        count.failed += 1;
-    }
-    Ok(Suite {
+    let (version, program) = build_cudarc()?;
+    let start = |args: &[&str]| {
+        let mut command = shell::command(&program);
+        command.args(args).env("LD_LIBRARY_PATH", search);
+        crate::test::environment(&mut command, venv);
+        // Some of them copy between two devices.
+        command
+            .env("FERCUDA_SOFT_CHECK", "0")
+            .env("FERCUDA_SOFT_DEVICES", "2");
+        command
+    };
+    let mut suite = Suite {
         name: "cudarc",
         about: "its own tests of its module `driver`",
         version,
-        count,
-        failures,
-    })
+        count: Count::default(),
+        failures: Vec::new(),
+    };
+    let mut args = vec!["driver::", "--test-threads=1"];
+    args.extend(BUS_SPEED.iter().flat_map(|name| ["--skip", name]));
+    suite.add(start(&args))?;
+    // It marks as ignored what wants a process, or a second device, to itself.
+    let list = shell::capture(start(&["driver::", "--list", "--ignored"]))?;
+    for name in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        suite.add(start(&["--exact", name, "--ignored"]))?;
+    }
+    Ok(suite)
+}
+
+impl Suite {
+    /// Runs a program of libtest's and counts its tests.
+    fn add(&mut self, command: std::process::Command) -> Result<()> {
+        let (mut passed, mut failures) = (0, Vec::new());
+        let mut running = String::new();
+        let succeeded = shell::watch(command, |line| {
+            println!("{line}");
+            if let Some((name, _)) = line
+                .strip_prefix("test ")
+                .and_then(|rest| rest.split_once(" ... "))
+            {
+                name.clone_into(&mut running);
+            }
+            // What a test prints may stand between its name and its outcome.
+            if running.is_empty() {
+            } else if line.ends_with("ok") {
+                passed += 1;
+                running.clear();
+            } else if line.ends_with("FAILED") {
+                failures.push(std::mem::take(&mut running));
+            } else if line.ends_with("ignored") || line.contains("... ignored, ") {
+                running.clear();
+            }
+        })?;
+        if !running.is_empty() {
+            // It ended the process.
+            failures.push(running);
+        } else if (!succeeded && failures.is_empty()) || (passed == 0 && failures.is_empty()) {
+            failures.push("the test program itself".to_owned());
+        }
+        self.count.passed += passed;
+        self.count.failed += failures.len() as u64;
+        self.failures.append(&mut failures);
+        Ok(())
+    }
+}
+
+/// Builds cudarc's tests from the registry's copy of its source.
+fn build_cudarc() -> Result<(String, PathBuf)> {
+    let (version, source) = unpack_cudarc()?;
+    let target = shell::root().join("target/cudarc");
+    let mut command = cargo::command("test");
+    command
+        .current_dir(&source)
+        .args(["--lib", "--no-run", "--no-default-features", "--features"])
+        .arg(CUDARC_FEATURES)
+        .arg("--target-dir")
+        .arg(&target)
+        // Our lints are not its lints.
+        .env("RUSTFLAGS", "--cap-lints allow");
+    let made = cargo::artifacts_of(command)?;
+    let program = made
+        .into_iter()
+        .filter(|made| made.is_test && made.target == "cudarc")
+        .find_map(|made| made.executable)
+        .context("cudarc built no test program")?;
+    Ok((version, program))
 }
 
 const CUDARC_FEATURES: &str = "std,driver,nvrtc,f16,dynamic-loading,cuda-13000";
@@ -350,6 +396,11 @@ fn document(suites: &[Suite]) -> String {
             }
         }
     }
+    let bus = BUS_SPEED
+        .map(|name| format!("- cudarc: `{name}`\n"))
+        .concat();
+    text.push_str("\n## What is not run\n\nTests that measure the bus of a real machine:\n\n");
+    text.push_str(&bus);
     text.push_str(
         "\n## What is not here\n\n\
          NVIDIA's own `libcudart`, and all that embeds it (PyTorch, CuPy,\n\
