@@ -1,1 +1,50 @@
-//! feRcuda.
+//! CUDA in safe Rust, over NVIDIA's driver or the software device.
+//!
+//! A [`Cuda`] is a driver, a [`Device`] one of its devices, a [`Context`] what
+//! everything is made in. [`Stream`]s take work: copies of [`DeviceBuffer`]s,
+//! [`Launch`]es of a [`Module`]'s [`Function`]s, whole [`Graph`]s.
+//!
+//! Invariants: nothing safe reads through a pointer it was given, and nothing
+//! is destroyed before the work that uses it is done. The one promise a caller
+//! makes is in [`Launch::run`]: that a kernel does what it should.
+//! Elsewhere: the C interface (`fercuda-cuda-sys`), the software device
+//! (`fercuda-softgpu`), CUDA C++ to PTX ([`nvrtc`]).
+
+mod allocation;
+mod buffer;
+mod callback;
+mod context;
+mod device;
+mod error;
+mod event;
+mod graph;
+mod image;
+mod ipc;
+mod launch;
+mod module;
+pub mod nvrtc;
+mod pinned;
+mod pool;
+mod select;
+mod stream;
+mod transfer;
+mod uses;
+mod vmm;
+
+pub use buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+pub use context::Context;
+pub use device::Device;
+pub use error::{ArgumentError, Error, Failure, LoadFailure, OutOfMemory, Result, is_sticky};
+pub use event::Event;
+pub use fercuda_cuda_sys as sys;
+pub use graph::{Capture, CaptureMode, Graph, GraphExec, HostSlot};
+pub use image::{Image, ImageError};
+pub use ipc::{IpcEventHandle, IpcMemoryHandle};
+pub use launch::{Argument, Arguments, ByValue, Dim, Launch, Value};
+pub use module::{Function, Module};
+pub use pinned::PinnedBuffer;
+pub use pool::MemoryPool;
+pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};
+pub use stream::Stream;
+pub use transfer::{CopyScope, Transfer};
+pub use vmm::{PhysicalMemory, VirtualRange};

@@ -1,0 +1,362 @@
+//! A block of device memory and its end.
+//!
+//! Every view of device memory shares one of these. Work that uses it notes
+//! its stream first; freeing waits for those streams, or is queued behind them
+//! where the memory was allocated in stream order. What a capture uses, the
+//! graph keeps.
+//!
+//! Invariant: memory is given back exactly once, after all work that was given
+//! it. Elsewhere: typed views (`buffer`).
+
+use std::sync::Arc;
+
+use fercuda_cuda_sys::types::{CUdeviceptr, CUevent, CUevent_flags, CUresult};
+
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::error::{Error, OutOfMemory, Result, call, check};
+use crate::module::ModuleInner;
+use crate::pool::MemoryPool;
+use crate::stream::Stream;
+use crate::uses::Uses;
+use crate::vmm::Mapping;
+
+/// A block of device memory; freed behind its last use when dropped.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    /// `None` only while being dropped.
+    block: Option<Block>,
+    address: CUdeviceptr,
+    bytes: usize,
+    uses: Uses,
+}
+
+#[derive(Debug)]
+struct Block {
+    context: Context,
+    address: CUdeviceptr,
+    origin: Origin,
+}
+
+/// How the memory came to be, which says how it goes.
+#[derive(Debug)]
+enum Origin {
+    /// No bytes, no memory.
+    Empty,
+    /// From cuMemAlloc.
+    Plain,
+    /// From cuMemAllocAsync in this stream; from this pool, if it is not the
+    /// device's own.
+    Ordered {
+        home: Stream,
+        _pool: Option<MemoryPool>,
+    },
+    /// A module's variable.
+    Global { _module: Arc<ModuleInner> },
+    /// Mapped by hand.
+    Mapped { mapping: Mapping },
+    /// Opened from another process.
+    Imported,
+}
+
+impl Allocation {
+    fn new(context: &Context, address: CUdeviceptr, bytes: usize, origin: Origin) -> Arc<Self> {
+        let block = Some(Block {
+            context: context.clone(),
+            address,
+            origin,
+        });
+        Arc::new(Self {
+            block,
+            address,
+            bytes,
+            uses: Uses::default(),
+        })
+    }
+
+    /// Allocates now; for any stream.
+    pub(crate) fn plain(context: &Context, bytes: usize) -> Result<Arc<Self>> {
+        if bytes == 0 {
+            return Ok(Self::new(context, 0, 0, Origin::Empty));
+        }
+        callback::drain();
+        let driver = context.bind()?;
+        let mut address = 0;
+        let answer = {
+            let _relaxed = Relaxed::enter(driver);
+            // SAFETY: `address` outlives the call.
+            unsafe { driver.cuMemAlloc_v2(&mut address, bytes) }
+        };
+        allocated(context, answer, "cuMemAlloc_v2", bytes)?;
+        Ok(Self::new(context, address, bytes, Origin::Plain))
+    }
+
+    /// Allocates in the order of `stream`.
+    pub(crate) fn ordered(
+        stream: &Stream,
+        pool: Option<&MemoryPool>,
+        bytes: usize,
+    ) -> Result<Arc<Self>> {
+        let context = stream.context();
+        if bytes == 0 {
+            return Ok(Self::new(context, 0, 0, Origin::Empty));
+        }
+        stream.refuse_capture("allocate in stream order")?;
+        if stream.is_per_thread() {
+            return Err(Error::Value {
+                operation: "allocate in stream order",
+                reason: "the per-thread stream is another one in the thread that frees".into(),
+            });
+        }
+        callback::drain();
+        let driver = context.bind()?;
+        let mut address = 0;
+        let (answer, function) = {
+            let _relaxed = Relaxed::enter(driver);
+            // SAFETY: `address` outlives the calls; stream and pool are alive.
+            unsafe {
+                match pool {
+                    Some(pool) => (
+                        driver.cuMemAllocFromPoolAsync(
+                            &mut address,
+                            bytes,
+                            pool.raw(),
+                            stream.raw(),
+                        ),
+                        "cuMemAllocFromPoolAsync",
+                    ),
+                    None => (
+                        driver.cuMemAllocAsync(&mut address, bytes, stream.raw()),
+                        "cuMemAllocAsync",
+                    ),
+                }
+            }
+        };
+        allocated(context, answer, function, bytes)?;
+        let origin = Origin::Ordered {
+            home: stream.clone(),
+            _pool: pool.cloned(),
+        };
+        let allocation = Self::new(context, address, bytes, origin);
+        allocation.uses.note(stream);
+        Ok(allocation)
+    }
+
+    /// A variable of a module.
+    pub(crate) fn global(
+        module: &Arc<ModuleInner>,
+        address: CUdeviceptr,
+        bytes: usize,
+    ) -> Arc<Self> {
+        Self::new(
+            module.context(),
+            address,
+            bytes,
+            Origin::Global {
+                _module: module.clone(),
+            },
+        )
+    }
+
+    /// Memory mapped by hand; unmapped when dropped.
+    pub(crate) fn mapped(
+        context: &Context,
+        address: CUdeviceptr,
+        bytes: usize,
+        mapping: Mapping,
+    ) -> Arc<Self> {
+        Self::new(context, address, bytes, Origin::Mapped { mapping })
+    }
+
+    /// Memory of another process, from cuIpcOpenMemHandle.
+    pub(crate) fn imported(context: &Context, address: CUdeviceptr, bytes: usize) -> Arc<Self> {
+        Self::new(context, address, bytes, Origin::Imported)
+    }
+
+    #[inline]
+    pub(crate) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        match &self.block {
+            Some(block) => &block.context,
+            None => unreachable!("only `drop` takes the block"),
+        }
+    }
+
+    /// To be called before work with this memory goes into `stream`.
+    #[inline]
+    pub(crate) fn note(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+        if self.uses.was_last(stream) && !stream.is_capturing() {
+            return Ok(());
+        }
+        self.note_slowly(stream)
+    }
+
+    #[cold]
+    fn note_slowly(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+        let Some(block) = &self.block else {
+            return Ok(());
+        };
+        let home = match &block.origin {
+            Origin::Empty => return Ok(()),
+            Origin::Ordered { home, .. } => Some(home),
+            _ => None,
+        };
+        if let Some(state) = stream.capture_state() {
+            let new = state.keep(Arc::as_ptr(self) as usize, self.clone());
+            // The graph may be launched in any stream, so the memory must be
+            // there for all. A home that is being captured itself has settled
+            // when its capture began.
+            if let Some(home) = home.filter(|home| new && !home.is_capturing()) {
+                home.settle()?;
+            }
+            self.uses.note(stream);
+            return Ok(());
+        }
+        // A home that is being captured settled before its capture began.
+        if self.uses.note(stream)
+            && let Some(home) = home.filter(|home| *home != stream && !home.is_capturing())
+        {
+            order_after(home, stream)?;
+        }
+        Ok(())
+    }
+}
+
+/// Turns running out of memory into an error with the numbers.
+fn allocated(
+    context: &Context,
+    answer: std::result::Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: &'static str,
+    bytes: usize,
+) -> Result<()> {
+    if let Ok(CUresult::CUDA_ERROR_OUT_OF_MEMORY) = answer {
+        return Err(Error::OutOfMemory(Box::new(OutOfMemory {
+            call,
+            asked_bytes: bytes as u64,
+            free_and_total_bytes: context.memory_info().ok(),
+            device: context.device().to_string(),
+        })));
+    }
+    check(answer, call, || {
+        format!(
+            "allocate {} on {}",
+            crate::error::Bytes(bytes as u64),
+            context.device()
+        )
+    })
+}
+
+/// Lets later work of `after` wait for the work of `before` so far.
+fn order_after(before: &Stream, after: &Stream) -> Result<()> {
+    let mut event = CUevent::NULL;
+    let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
+    let driver = before.context().bind()?;
+    let _relaxed = Relaxed::enter(driver);
+    // SAFETY: `event` outlives the call; both streams are alive. An event may
+    // be destroyed as soon as the wait is queued.
+    unsafe {
+        call!(
+            driver,
+            cuEventCreate(&mut event, flags),
+            "order two streams"
+        )?;
+        let recorded = call!(
+            driver,
+            cuEventRecord(event, before.raw()),
+            "order two streams"
+        );
+        after.context().bind()?;
+        let waits = recorded.and_then(|()| {
+            call!(
+                driver,
+                cuStreamWaitEvent(after.raw(), event, 0),
+                "order two streams"
+            )
+        });
+        drop(driver.cuEventDestroy_v2(event));
+        waits
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else {
+            return;
+        };
+        let uses = std::mem::take(&mut self.uses);
+        callback::outside(move || give_back(block, uses));
+    }
+}
+
+/// Memory whose stream was being captured when it was dropped: it goes when
+/// the capture's graph does.
+struct Parked(Option<(Block, Uses)>);
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        if let Some((block, uses)) = self.0.take() {
+            callback::outside(move || give_back(block, uses));
+        }
+    }
+}
+
+fn give_back(block: Block, uses: Uses) {
+    if matches!(block.origin, Origin::Empty) {
+        return;
+    }
+    let streams = uses.streams();
+    if let Some(state) = streams.iter().find_map(Stream::capture_state) {
+        state.park(Parked(Some((block, uses))));
+        return;
+    }
+    let Ok(driver) = block.context.bind() else {
+        return;
+    };
+    let _relaxed = Relaxed::enter(driver);
+    // The driver's answers below are not passed on: a failure is that of
+    // earlier work, which its waiters are told, or of a lost context, whose
+    // memory is gone already.
+    match &block.origin {
+        Origin::Empty => {}
+        // Its module goes with `block`, once nothing uses the variable.
+        Origin::Global { .. } => uses.wait(),
+        Origin::Plain => {
+            uses.wait();
+            // SAFETY: from cuMemAlloc, given back once, and no work uses it.
+            drop(unsafe { driver.cuMemFree_v2(block.address) });
+        }
+        Origin::Imported => {
+            uses.wait();
+            // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
+            drop(unsafe { driver.cuIpcCloseMemHandle(block.address) });
+        }
+        Origin::Mapped { mapping } => {
+            uses.wait();
+            mapping.unmap(driver);
+        }
+        Origin::Ordered { home, .. } => {
+            let queued = streams
+                .iter()
+                .filter(|stream| *stream != home)
+                .all(|stream| !stream.is_per_thread() && order_after(stream, home).is_ok());
+            // SAFETY: from cuMemAllocAsync and given back once: in its home
+            // stream behind all work that uses it or, failing that, when that
+            // work is done.
+            unsafe {
+                if queued && block.context.bind().is_ok() {
+                    drop(driver.cuMemFreeAsync(block.address, home.raw()));
+                } else {
+                    uses.wait();
+                    drop(driver.cuMemFree_v2(block.address));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,708 @@
+//! Device memory as typed buffers and slices, and copies in and out.
+//!
+//! The host never sees device memory as a reference, so what device work does
+//! to it at the same time can garble values and nothing else; and every bit
+//! pattern is a value of a `Pod` type.
+//!
+//! Invariant: a slice lies inside its allocation and holds it. Elsewhere:
+//! freeing (`allocation`), copies the host does not wait for (`transfer`).
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::size_of;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use fercuda_cuda_sys::types::CUdeviceptr;
+
+use crate::allocation::Allocation;
+use crate::context::Context;
+use crate::error::{Error, Result, call};
+use crate::pool::MemoryPool;
+use crate::stream::Stream;
+
+/// An address in device memory. A number: nothing safe reads through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct DeviceAddr(pub u64);
+
+impl fmt::Display for DeviceAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Device memory for `len` values of `T`. Dropped, it is freed behind its last
+/// use; what a captured graph uses of it, the graph keeps.
+#[derive(Debug)]
+pub struct DeviceBuffer<T> {
+    allocation: Arc<Allocation>,
+    len: usize,
+    values: PhantomData<T>,
+}
+
+/// A part of a buffer, for reading.
+#[derive(Debug)]
+pub struct DeviceSlice<'a, T> {
+    allocation: &'a Arc<Allocation>,
+    address: CUdeviceptr,
+    len: usize,
+    values: PhantomData<T>,
+}
+
+impl<T> Clone for DeviceSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DeviceSlice<'_, T> {}
+
+/// A part of a buffer, for writing.
+#[derive(Debug)]
+pub struct DeviceSliceMut<'a, T> {
+    allocation: &'a Arc<Allocation>,
+    address: CUdeviceptr,
+    len: usize,
+    values: PhantomData<&'a mut T>,
+}
+
+fn bytes_of<T>(len: usize) -> Result<usize> {
+    len.checked_mul(size_of::<T>()).ok_or_else(|| Error::Value {
+        operation: "allocate a buffer",
+        reason: format!(
+            "{len} values of {} bytes are more than an address can reach",
+            size_of::<T>()
+        ),
+    })
+}
+
+impl<T: Pod> DeviceBuffer<T> {
+    /// Memory for `len` values, to be used in any stream. What is in it at
+    /// first is unspecified.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; nothing is allocated then.
+    pub fn alloc(context: &Context, len: usize) -> Result<Self> {
+        Ok(Self::new(
+            Allocation::plain(context, bytes_of::<T>(len)?)?,
+            len,
+        ))
+    }
+
+    /// Memory for `len` values, allocated in the order of `stream` from the
+    /// device's pool, and freed in that order when dropped. Another stream
+    /// that uses it waits for the allocation by itself.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::Capturing`].
+    pub fn alloc_ordered(stream: &Stream, len: usize) -> Result<Self> {
+        Ok(Self::new(
+            Allocation::ordered(stream, None, bytes_of::<T>(len)?)?,
+            len,
+        ))
+    }
+
+    /// As [`DeviceBuffer::alloc_ordered`], from `pool`.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::alloc_ordered`].
+    pub fn alloc_from(pool: &MemoryPool, stream: &Stream, len: usize) -> Result<Self> {
+        Ok(Self::new(
+            Allocation::ordered(stream, Some(pool), bytes_of::<T>(len)?)?,
+            len,
+        ))
+    }
+
+    /// Memory for `len` values, all bytes zero once `stream` gets there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
+        let mut buffer = Self::alloc(stream.context(), len)?;
+        buffer.fill_bytes(0, stream)?;
+        Ok(buffer)
+    }
+
+    /// A copy of `values`. Waits for `stream`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn from_host(values: &[T], stream: &Stream) -> Result<Self> {
+        let mut buffer = Self::alloc(stream.context(), values.len())?;
+        buffer.copy_from_host(values, stream)?;
+        Ok(buffer)
+    }
+
+    /// The whole buffer, for reading.
+    #[inline]
+    pub fn as_slice(&self) -> DeviceSlice<'_, T> {
+        DeviceSlice {
+            allocation: &self.allocation,
+            address: self.allocation.address(),
+            len: self.len,
+            values: PhantomData,
+        }
+    }
+
+    /// The whole buffer, for writing.
+    #[inline]
+    pub fn as_slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
+        DeviceSliceMut {
+            allocation: &self.allocation,
+            address: self.allocation.address(),
+            len: self.len,
+            values: PhantomData,
+        }
+    }
+
+    /// The values in `range`, for reading.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the range reaches outside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
+        self.as_slice().slice(range)
+    }
+
+    /// The values in `range`, for writing.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the range reaches outside.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
+        self.as_slice_mut().into_slice(range)
+    }
+
+    /// Copies all of `values`, which must be as long as the buffer. Waits for
+    /// `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`].
+    pub fn copy_from_host(&mut self, values: &[T], stream: &Stream) -> Result<()> {
+        self.as_slice_mut().copy_from_host(values, stream)
+    }
+
+    /// Copies the buffer to `values`, which must be as long. Waits for
+    /// `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`]; an error of earlier work.
+    pub fn copy_to_host(&self, values: &mut [T], stream: &Stream) -> Result<()> {
+        self.as_slice().copy_to_host(values, stream)
+    }
+
+    /// The buffer's values. Waits for `stream`.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::copy_to_host`].
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
+        self.as_slice().to_vec(stream)
+    }
+
+    /// Queues a copy from device memory of the same length.
+    ///
+    /// # Errors
+    /// [`Error::Length`].
+    pub fn copy_from(&mut self, source: DeviceSlice<'_, T>, stream: &Stream) -> Result<()> {
+        self.as_slice_mut().copy_from(source, stream)
+    }
+
+    /// Queues setting every byte.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn fill_bytes(&mut self, byte: u8, stream: &Stream) -> Result<()> {
+        self.as_slice_mut().fill_bytes(byte, stream)
+    }
+
+    /// Queues setting every value; see [`DeviceSliceMut::fill`].
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a value of a width the driver cannot fill with.
+    pub fn fill(&mut self, value: T, stream: &Stream) -> Result<()> {
+        self.as_slice_mut().fill(value, stream)
+    }
+
+    /// The same memory as values of another type, as many as fit.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if the address is not aligned for `U`, or `U` has no
+    /// size.
+    pub fn cast<U: Pod>(self) -> Result<DeviceBuffer<U>> {
+        let aligned = self
+            .allocation
+            .address()
+            .is_multiple_of(align_of::<U>() as u64);
+        if size_of::<U>() == 0 || !aligned {
+            return Err(Error::Value {
+                operation: "read a buffer as another type",
+                reason: format!("{} is not aligned to {}", self.address(), align_of::<U>()),
+            });
+        }
+        let len = self.allocation.bytes() / size_of::<U>();
+        Ok(DeviceBuffer::new(self.allocation, len))
+    }
+
+    fn new(allocation: Arc<Allocation>, len: usize) -> Self {
+        Self {
+            allocation,
+            len,
+            values: PhantomData,
+        }
+    }
+
+    /// The first `len` values of an allocation that holds as many.
+    pub(crate) fn from_allocation(allocation: Arc<Allocation>, len: usize) -> Self {
+        debug_assert!(len * size_of::<T>() <= allocation.bytes());
+        Self::new(allocation, len)
+    }
+}
+
+impl<T> DeviceBuffer<T> {
+    /// How many values it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address on the device; zero for an empty buffer.
+    #[inline]
+    pub fn address(&self) -> DeviceAddr {
+        DeviceAddr(self.allocation.address())
+    }
+
+    /// The context it was allocated in.
+    pub fn context(&self) -> &Context {
+        self.allocation.context()
+    }
+
+    #[inline]
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+}
+
+/// The offset and length of `range` in something of `len` values.
+fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    if start > end || end > len {
+        return Err(Error::Length {
+            operation: "take a slice",
+            left_name: "the end of the range",
+            left: end.max(start),
+            right_name: "the buffer",
+            right: len,
+        });
+    }
+    Ok((start, end - start))
+}
+
+fn same_length(
+    operation: &'static str,
+    (left_name, left): (&'static str, usize),
+    (right_name, right): (&'static str, usize),
+) -> Result<()> {
+    if left == right {
+        return Ok(());
+    }
+    Err(Error::Length {
+        operation,
+        left_name,
+        left,
+        right_name,
+        right,
+    })
+}
+
+const FROM_HOST_IN_CAPTURE: Error = Error::Capturing {
+    operation: "copy from ordinary host memory",
+    advice: "a graph reads host memory each time it runs: give it some with HostSlot and Capture::upload",
+};
+
+const TO_HOST_IN_CAPTURE: Error = Error::Capturing {
+    operation: "copy to ordinary host memory",
+    advice: "a graph writes host memory each time it runs: give it some with HostSlot and Capture::download",
+};
+
+impl<'a, T: Pod> DeviceSlice<'a, T> {
+    /// The values in `range`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the range reaches outside.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, len) = resolve(range, self.len)?;
+        let address = self.address + (start * size_of::<T>()) as u64;
+        Ok(Self {
+            address,
+            len,
+            ..self
+        })
+    }
+
+    /// How many values it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address on the device.
+    #[inline]
+    pub fn address(&self) -> DeviceAddr {
+        DeviceAddr(self.address)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    #[inline]
+    pub(crate) fn allocation(&self) -> &'a Arc<Allocation> {
+        self.allocation
+    }
+
+    /// Copies to `values`, which must be as long. Waits for `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`]; an error of earlier work.
+    pub fn copy_to_host(&self, values: &mut [T], stream: &Stream) -> Result<()> {
+        same_length(
+            "copy to the host",
+            ("the buffer", self.len),
+            ("the slice", values.len()),
+        )?;
+        if stream.is_capturing() {
+            return Err(TO_HOST_IN_CAPTURE);
+        }
+        if self.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `values` is as long and is borrowed until the stream is done.
+        let queued = unsafe { self.queue_to_host(values.as_mut_ptr(), stream) };
+        finish(queued, stream)
+    }
+
+    /// The values. Waits for `stream`.
+    ///
+    /// # Errors
+    /// As [`DeviceSlice::copy_to_host`].
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); self.len];
+        self.copy_to_host(&mut values, stream)?;
+        Ok(values)
+    }
+
+    /// Queues a copy of all values to `to`.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of as many values until the copy is done, and
+    /// nothing else touches them until then.
+    pub(crate) unsafe fn queue_to_host(&self, to: *mut T, stream: &Stream) -> Result<()> {
+        let driver = stream.context().bind()?;
+        self.allocation.note(stream)?;
+        // SAFETY: the source is inside its allocation, which waits for the
+        // stream; the caller vouches for `to`.
+        unsafe {
+            call!(
+                driver,
+                cuMemcpyDtoHAsync_v2(to.cast(), self.address, self.bytes(), stream.raw()),
+                "copy {} bytes to the host",
+                self.bytes()
+            )
+        }
+    }
+}
+
+/// Waits for the copy just queued and says how it went. Waits even if queueing
+/// reported a failure, which may be one of earlier work.
+fn finish(queued: Result<()>, stream: &Stream) -> Result<()> {
+    let waited = stream.synchronize();
+    queued.and(waited)
+}
+
+impl<'a, T: Pod> DeviceSliceMut<'a, T> {
+    /// The values in `range`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the range reaches outside.
+    pub fn into_slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, len) = resolve(range, self.len)?;
+        let address = self.address + (start * size_of::<T>()) as u64;
+        Ok(Self {
+            address,
+            len,
+            ..self
+        })
+    }
+
+    /// The first `middle` values and the rest.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are fewer.
+    pub fn split_at(self, middle: usize) -> Result<(Self, Self)> {
+        resolve(..middle, self.len)?;
+        let Self {
+            allocation,
+            address,
+            len,
+            values,
+        } = self;
+        let rest = address + (middle * size_of::<T>()) as u64;
+        Ok((
+            Self {
+                allocation,
+                address,
+                len: middle,
+                values,
+            },
+            Self {
+                allocation,
+                address: rest,
+                len: len - middle,
+                values,
+            },
+        ))
+    }
+
+    /// A shorter borrow of the same values.
+    pub fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
+        DeviceSliceMut {
+            allocation: self.allocation,
+            address: self.address,
+            len: self.len,
+            values: PhantomData,
+        }
+    }
+
+    /// The same values, for reading.
+    pub fn as_slice(&self) -> DeviceSlice<'_, T> {
+        DeviceSlice {
+            allocation: self.allocation,
+            address: self.address,
+            len: self.len,
+            values: PhantomData,
+        }
+    }
+
+    /// How many values it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address on the device.
+    #[inline]
+    pub fn address(&self) -> DeviceAddr {
+        DeviceAddr(self.address)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    #[inline]
+    pub(crate) fn allocation(&self) -> &'a Arc<Allocation> {
+        self.allocation
+    }
+
+    /// Copies all of `values`, which must be as long. Waits for `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`].
+    pub fn copy_from_host(&mut self, values: &[T], stream: &Stream) -> Result<()> {
+        same_length(
+            "copy from the host",
+            ("the slice", values.len()),
+            ("the buffer", self.len),
+        )?;
+        if stream.is_capturing() {
+            return Err(FROM_HOST_IN_CAPTURE);
+        }
+        if self.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `values` is as long and is borrowed until the stream is done.
+        let queued = unsafe { self.queue_from_host(values.as_ptr(), stream) };
+        finish(queued, stream)
+    }
+
+    /// Queues a copy of as many values from `from`.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of as many values until the copy is done, and
+    /// nothing writes to them until then.
+    pub(crate) unsafe fn queue_from_host(&mut self, from: *const T, stream: &Stream) -> Result<()> {
+        let driver = stream.context().bind()?;
+        self.allocation.note(stream)?;
+        // SAFETY: the target is inside its allocation, which waits for the
+        // stream; the caller vouches for `from`.
+        unsafe {
+            call!(
+                driver,
+                cuMemcpyHtoDAsync_v2(self.address, from.cast(), self.bytes(), stream.raw()),
+                "copy {} bytes from the host",
+                self.bytes()
+            )
+        }
+    }
+
+    /// Queues a copy from device memory of the same length, of this device or
+    /// of another.
+    ///
+    /// # Errors
+    /// [`Error::Length`].
+    pub fn copy_from(&mut self, source: DeviceSlice<'_, T>, stream: &Stream) -> Result<()> {
+        same_length(
+            "copy on the device",
+            ("the source", source.len),
+            ("the target", self.len),
+        )?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let driver = stream.context().bind()?;
+        self.allocation.note(stream)?;
+        source.allocation.note(stream)?;
+        let (from, to) = (source.allocation.context(), self.allocation.context());
+        // SAFETY: both ranges are inside their allocations, which wait for the
+        // stream.
+        unsafe {
+            if from == to {
+                call!(
+                    driver,
+                    cuMemcpyDtoDAsync_v2(self.address, source.address, self.bytes(), stream.raw()),
+                    "copy {} bytes on {}",
+                    self.bytes(),
+                    to.device()
+                )
+            } else {
+                call!(
+                    driver,
+                    cuMemcpyPeerAsync(
+                        self.address,
+                        to.raw(),
+                        source.address,
+                        from.raw(),
+                        self.bytes(),
+                        stream.raw(),
+                    ),
+                    "copy {} bytes from {} to {}",
+                    self.bytes(),
+                    from.device(),
+                    to.device()
+                )
+            }
+        }
+    }
+
+    /// Queues setting every byte.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn fill_bytes(&mut self, byte: u8, stream: &Stream) -> Result<()> {
+        let bytes = self.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let driver = stream.context().bind()?;
+        self.allocation.note(stream)?;
+        // SAFETY: the range is inside its allocation, which waits for the
+        // stream.
+        unsafe {
+            call!(
+                driver,
+                cuMemsetD8Async(self.address, byte, bytes, stream.raw()),
+                "fill {bytes} bytes"
+            )
+        }
+    }
+
+    /// Queues setting every value. The driver can fill with 1, 2 or 4 bytes;
+    /// a wider value works if all its bytes are equal.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for another value.
+    pub fn fill(&mut self, value: T, stream: &Stream) -> Result<()> {
+        let bytes = bytemuck::bytes_of(&value);
+        match *bytes {
+            [] => Ok(()),
+            [byte, ref rest @ ..] if rest.iter().all(|other| *other == byte) => {
+                self.fill_bytes(byte, stream)
+            }
+            [a, b] => self.fill_with(stream, |driver, address, count, stream| {
+                let value = u16::from_ne_bytes([a, b]);
+                // SAFETY: `fill_with` gives a range inside the allocation.
+                unsafe {
+                    call!(
+                        driver,
+                        cuMemsetD16Async(address, value, count, stream),
+                        "fill {count} values"
+                    )
+                }
+            }),
+            [a, b, c, d] => self.fill_with(stream, |driver, address, count, stream| {
+                let value = u32::from_ne_bytes([a, b, c, d]);
+                // SAFETY: `fill_with` gives a range inside the allocation.
+                unsafe {
+                    call!(
+                        driver,
+                        cuMemsetD32Async(address, value, count, stream),
+                        "fill {count} values"
+                    )
+                }
+            }),
+            _ => Err(Error::Value {
+                operation: "fill a buffer",
+                reason: format!(
+                    "its values have {} bytes; the driver fills with 1, 2 or 4",
+                    bytes.len()
+                ),
+            }),
+        }
+    }
+
+    /// Calls `memset` with this range, in units of `T`.
+    fn fill_with(
+        &mut self,
+        stream: &Stream,
+        memset: impl FnOnce(
+            &fercuda_cuda_sys::Driver,
+            CUdeviceptr,
+            usize,
+            fercuda_cuda_sys::types::CUstream,
+        ) -> Result<()>,
+    ) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let driver = stream.context().bind()?;
+        self.allocation.note(stream)?;
+        memset(driver, self.address, self.len, stream.raw())
+    }
+}

@@ -1,0 +1,288 @@
+//! Primary contexts, usable from any thread.
+//!
+//! CUDA keeps a current context for each thread. Here a context is a value:
+//! every operation makes its own context current first, which costs one look
+//! at the driver's thread-local variable when it already is.
+//!
+//! Invariant: whatever is made in a context holds it, so it is released after
+//! the last of them. Elsewhere: destroying things from inside a host callback
+//! (`callback`).
+
+use std::sync::Arc;
+
+use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUlimit, CUresult, CUstreamCaptureMode};
+use fercuda_cuda_sys::{Driver, Missing};
+
+use crate::callback;
+use crate::device::Device;
+use crate::error::{Error, Result, call, check};
+use crate::stream::{self, Stream};
+
+/// The primary context of a device, shared with every library in the process
+/// that uses the CUDA runtime. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    device: Device,
+    raw: CUcontext,
+    driver: &'static Driver,
+    legacy_id: u64,
+    per_thread_id: u64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (driver, device) = (self.driver, self.device.raw());
+        // SAFETY: balances the retain in `primary`, once.
+        callback::outside(move || unsafe { release(driver, device) });
+    }
+}
+
+/// # Safety
+/// Balances one retain of `device`'s primary context.
+unsafe fn release(driver: &Driver, device: CUdevice) {
+    // SAFETY: the caller's contract.
+    let answer: std::result::Result<CUresult, Missing> =
+        unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) };
+    // A lost context answers its sticky error here too; there is nobody left
+    // to tell and nothing left to release.
+    drop(answer);
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner.raw == other.inner.raw
+    }
+}
+
+impl Eq for Context {}
+
+impl Context {
+    /// The primary context of `device`.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the device is lost, or in exclusive use elsewhere.
+    pub fn primary(device: Device) -> Result<Self> {
+        let driver = device.cuda().driver();
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call; `Inner` releases what is retained.
+        unsafe {
+            call!(
+                driver,
+                cuDevicePrimaryCtxRetain(&mut raw, device.raw()),
+                "open a context on {device}"
+            )?;
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                device,
+                raw,
+                driver,
+                legacy_id: stream::next_id(),
+                per_thread_id: stream::next_id(),
+            }),
+        })
+    }
+
+    /// Its device.
+    pub fn device(&self) -> Device {
+        self.inner.device
+    }
+
+    /// The driver's own handle.
+    pub fn raw(&self) -> CUcontext {
+        self.inner.raw
+    }
+
+    /// The driver's table, with this context current in the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::InCallback`] inside a host callback.
+    #[inline]
+    pub fn bind(&self) -> Result<&'static Driver> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
+        let driver = self.inner.driver;
+        let mut current = CUcontext::NULL;
+        // SAFETY: `current` outlives the call.
+        let answer = unsafe { driver.cuCtxGetCurrent(&mut current) };
+        check(answer, "cuCtxGetCurrent", || {
+            "ask for the current context".to_owned()
+        })?;
+        if current != self.inner.raw {
+            self.switch(driver)?;
+        }
+        Ok(driver)
+    }
+
+    #[cold]
+    fn switch(&self, driver: &'static Driver) -> Result<()> {
+        // SAFETY: the context is retained while `self` lives.
+        unsafe {
+            call!(
+                driver,
+                cuCtxSetCurrent(self.inner.raw),
+                "switch to {}",
+                self.inner.device
+            )
+        }
+    }
+
+    /// Waits for all work in this context, of whatever stream.
+    ///
+    /// # Errors
+    /// The first error of that work, and a sticky one ever after.
+    pub fn synchronize(&self) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: takes no arguments; this context is current.
+        unsafe { call!(driver, cuCtxSynchronize(), "wait for {}", self.inner.device)? };
+        callback::drain();
+        Ok(())
+    }
+
+    /// Free and total memory of the device in bytes, as the driver counts it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        let driver = self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both outlive the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemGetInfo_v2(&mut free, &mut total),
+                "ask for free memory"
+            )?;
+        }
+        Ok((free as u64, total as u64))
+    }
+
+    /// Lets kernels and copies of this context reach the memory of `other`.
+    /// Doing so twice is no error.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the devices cannot reach each other.
+    pub fn enable_peer_access(&self, other: &Context) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: `other` is a live context.
+        let answer = unsafe { driver.cuCtxEnablePeerAccess(other.raw(), 0) };
+        if let Ok(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) = answer {
+            return Ok(());
+        }
+        check(answer, "cuCtxEnablePeerAccess", || {
+            format!("let {} reach {}", self.device(), other.device())
+        })
+    }
+
+    /// Takes back what [`Context::enable_peer_access`] gave.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if it was not given.
+    pub fn disable_peer_access(&self, other: &Context) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: `other` is a live context.
+        unsafe {
+            call!(
+                driver,
+                cuCtxDisablePeerAccess(other.raw()),
+                "stop {} from reaching {}",
+                self.device(),
+                other.device()
+            )
+        }
+    }
+
+    /// The lowest and the highest priority a stream can have; a smaller
+    /// number is the higher priority.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn stream_priorities(&self) -> Result<(i32, i32)> {
+        let driver = self.bind()?;
+        let (mut lowest, mut highest) = (0, 0);
+        // SAFETY: both outlive the call.
+        unsafe {
+            call!(
+                driver,
+                cuCtxGetStreamPriorityRange(&mut lowest, &mut highest),
+                "ask for stream priorities"
+            )?;
+        }
+        Ok((lowest, highest))
+    }
+
+    /// One of the context's limits, such as the size of the printf buffer.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] for a limit the device does not have.
+    pub fn limit(&self, limit: CUlimit) -> Result<u64> {
+        let driver = self.bind()?;
+        let mut value = 0;
+        // SAFETY: `value` outlives the call.
+        unsafe { call!(driver, cuCtxGetLimit(&mut value, limit), "ask {limit:?}")? };
+        Ok(value as u64)
+    }
+
+    /// Sets one of the context's limits.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] for a limit the device does not have.
+    pub fn set_limit(&self, limit: CUlimit, value: u64) -> Result<()> {
+        let driver = self.bind()?;
+        // SAFETY: takes no pointers.
+        unsafe {
+            call!(
+                driver,
+                cuCtxSetLimit(limit, value as usize),
+                "set {limit:?} to {value}"
+            )
+        }
+    }
+
+    /// The stream that waits for, and is waited for by, every stream that was
+    /// not made non-blocking. Work of the CUDA runtime's null stream is here.
+    pub fn legacy_stream(&self) -> Stream {
+        Stream::legacy(self.clone(), self.inner.legacy_id)
+    }
+
+    /// The calling thread's own default stream: the same value is another
+    /// stream in another thread.
+    pub fn per_thread_stream(&self) -> Stream {
+        Stream::per_thread(self.clone(), self.inner.per_thread_id)
+    }
+}
+
+/// While it lives, calls of this thread that a global capture anywhere in the
+/// process forbids are allowed, and do not end that capture.
+pub(crate) struct Relaxed {
+    driver: &'static Driver,
+    before: Option<CUstreamCaptureMode>,
+}
+
+impl Relaxed {
+    pub(crate) fn enter(driver: &'static Driver) -> Self {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` outlives the call.
+        let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+        // A driver too old to capture has nothing to relax.
+        let before = matches!(answer, Ok(CUresult::CUDA_SUCCESS)).then_some(mode);
+        Self { driver, before }
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: `mode` outlives the call.
+            let answer = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+            // It worked on the way in, and takes any mode it gave.
+            debug_assert!(matches!(answer, Ok(CUresult::CUDA_SUCCESS)));
+        }
+    }
+}

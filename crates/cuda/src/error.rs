@@ -1,0 +1,488 @@
+//! What can go wrong, with what was asked, the numbers, and what to try.
+//!
+//! Invariant: an error of the driver keeps its status, so CUDA's sticky errors
+//! stay recognisable however often they come back.
+
+use std::fmt;
+
+use fercuda_cuda_sys::types::CUresult;
+use fercuda_cuda_sys::{Missing, OpenError};
+
+use crate::image::ImageError;
+use crate::nvrtc::CompileError;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no driver library.
+    #[error(transparent)]
+    NoDriver(#[from] OpenError),
+    /// The driver has no device, or none of the asked ordinal.
+    #[error("there is no device {ordinal}: {driver} has {count}\ntry: {advice}")]
+    NoDevice {
+        /// The ordinal asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+        /// Which driver was asked.
+        driver: String,
+        /// What the reader can do.
+        advice: &'static str,
+    },
+    /// `FERCUDA_DEVICE` holds something else than `soft`, `gpu` or `auto`.
+    #[error("FERCUDA_DEVICE is {value:?}\ntry: soft, gpu or auto")]
+    Selection {
+        /// Its value.
+        value: String,
+    },
+    /// The driver lacks a function; nothing was called.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The driver answered with an error.
+    #[error("{0}")]
+    Driver(Box<Failure>),
+    /// Device memory does not suffice; nothing was allocated.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The driver refused a module.
+    #[error("{0}")]
+    Load(Box<LoadFailure>),
+    /// A module's bytes are damaged; the driver was not asked.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The arguments of a launch do not fit the kernel; nothing was launched.
+    #[error("{0}")]
+    Arguments(Box<ArgumentError>),
+    /// A launch is outside a limit; nothing was launched.
+    #[error("cannot launch `{kernel}`: {what} is {asked}, the limit is {limit}\ntry: {advice}")]
+    LaunchLimit {
+        /// The kernel's name.
+        kernel: String,
+        /// The quantity.
+        what: &'static str,
+        /// What was asked for.
+        asked: u64,
+        /// The largest that is possible.
+        limit: u64,
+        /// What the reader can do.
+        advice: &'static str,
+    },
+    /// Two lengths that have to agree do not, or a range is outside its buffer.
+    #[error("cannot {operation}: {left_name} has {left} elements, {right_name} has {right}")]
+    Length {
+        /// What was to be done.
+        operation: &'static str,
+        /// The first of the two.
+        left_name: &'static str,
+        /// Its length in elements.
+        left: usize,
+        /// The second of the two.
+        right_name: &'static str,
+        /// Its length in elements.
+        right: usize,
+    },
+    /// Something that has to belong to one context belongs to another.
+    #[error(
+        "cannot {operation}: it belongs to {left} and the stream to {right}\ntry: a stream of the same device"
+    )]
+    OtherContext {
+        /// What was to be done.
+        operation: &'static str,
+        /// The device of the object.
+        left: String,
+        /// The device of the stream.
+        right: String,
+    },
+    /// The stream is being captured, and this cannot be part of a graph.
+    #[error("cannot {operation} while its stream is being captured\ntry: {advice}")]
+    Capturing {
+        /// What was to be done.
+        operation: &'static str,
+        /// What the reader can do.
+        advice: &'static str,
+    },
+    /// Host memory of a graph is being read or written by the host.
+    #[error(
+        "cannot launch the graph: the host holds one of its host slots\ntry: return from `with` first"
+    )]
+    SlotHeld,
+    /// A host callback called into CUDA, which CUDA forbids.
+    #[error("a host callback must not call CUDA\ntry: send to another thread what is to be done")]
+    InCallback,
+    /// A host callback panicked; its stream went on.
+    #[error("a host callback panicked: {message}")]
+    CallbackPanicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// A value lies outside what can be passed on.
+    #[error("cannot {operation}: {reason}")]
+    Value {
+        /// What was to be done.
+        operation: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// NVRTC is missing or refused a program.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+/// A call the driver answered with an error.
+#[derive(Debug)]
+pub struct Failure {
+    /// The function called.
+    pub call: &'static str,
+    /// What it answered.
+    pub code: CUresult,
+    /// What was being done, for instance `copy 16 B to device 0`.
+    pub doing: String,
+}
+
+/// An allocation that did not fit.
+#[derive(Debug)]
+pub struct OutOfMemory {
+    /// The function called.
+    pub call: &'static str,
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Free and total bytes of the device right after, if it could say.
+    pub free_and_total_bytes: Option<(u64, u64)>,
+    /// The device, for instance `device 0 (NVIDIA H200)`.
+    pub device: String,
+}
+
+/// A module the driver refused, with what its compiler wrote.
+#[derive(Debug)]
+pub struct LoadFailure {
+    /// What the driver answered.
+    pub code: CUresult,
+    /// What was loaded, for instance `PTX, 1.2 KiB`.
+    pub what: String,
+    /// The compiler's error log; empty if it wrote none.
+    pub log: String,
+}
+
+/// Arguments that do not fit a kernel.
+#[derive(Debug)]
+pub struct ArgumentError {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The sizes in bytes that the kernel declares.
+    pub expected: Vec<usize>,
+    /// The sizes in bytes that were passed.
+    pub given: Vec<usize>,
+}
+
+impl Error {
+    /// What the driver answered, if it was the driver.
+    pub fn code(&self) -> Option<CUresult> {
+        match self {
+            Self::Driver(failure) => Some(failure.code),
+            Self::OutOfMemory(_) => Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY),
+            Self::Load(failure) => Some(failure.code),
+            _ => None,
+        }
+    }
+
+    /// Whether the context is lost: every later call that uses it answers the
+    /// same, and only a new process (or resetting the device) helps.
+    pub fn is_sticky(&self) -> bool {
+        self.code().is_some_and(is_sticky)
+    }
+}
+
+/// Whether a status means that the context is lost.
+pub fn is_sticky(code: CUresult) -> bool {
+    matches!(
+        code,
+        CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUresult::CUDA_ERROR_CONTAINED
+            | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUresult::CUDA_ERROR_ASSERT
+            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::CUDA_ERROR_INVALID_PC
+            | CUresult::CUDA_ERROR_LAUNCH_FAILED
+            | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
+    )
+}
+
+/// A status as its name and number.
+struct Named(CUresult);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.name() {
+            Some(name) => write!(f, "{name} ({})", self.0.0),
+            None => write!(f, "error {}", self.0.0),
+        }
+    }
+}
+
+/// What a reader can do about a status.
+fn advice(code: CUresult) -> Option<&'static str> {
+    Some(match code {
+        code if is_sticky(code) => {
+            "the context is lost and answers this until the process ends; \
+             `fercuda check` runs the kernel on the software device and says where it went wrong"
+        }
+        CUresult::CUDA_ERROR_NOT_FOUND => {
+            "look for a spelling mistake; C++ names are mangled unless extern \"C\""
+        }
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
+            "compile for this device's architecture, or ship PTX"
+        }
+        CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => "a newer driver, or an older compiler",
+        CUresult::CUDA_ERROR_NOT_SUPPORTED => "ask the device's attributes first",
+        CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        | CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        | CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
+            "end the capture first, or capture in relaxed mode"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => "reboot, or reload the NVIDIA kernel module",
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set FERCUDA_DEVICE=soft"
+        }
+        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => {
+            "fewer threads a block, or less dynamic shared memory"
+        }
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cannot {}: {} answered {}",
+            self.doing,
+            self.call,
+            Named(self.code)
+        )?;
+        match advice(self.code) {
+            Some(advice) => write!(f, "\ntry: {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cannot allocate {} on {}",
+            Bytes(self.asked_bytes),
+            self.device
+        )?;
+        match self.free_and_total_bytes {
+            Some((free, total)) => write!(f, ": {} of {} are free", Bytes(free), Bytes(total))?,
+            None => write!(f, ": {} answered CUDA_ERROR_OUT_OF_MEMORY (2)", self.call)?,
+        }
+        write!(
+            f,
+            "\ntry: free buffers or trim pools, then allocate again; this call changed nothing"
+        )
+    }
+}
+
+impl fmt::Display for LoadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let log = self.log.trim_end();
+        let first = log
+            .lines()
+            .find(|line| line.contains("error"))
+            .or_else(|| log.lines().next());
+        match first {
+            Some(line) => write!(f, "cannot load the module ({}): {}", self.what, line.trim())?,
+            None => write!(f, "cannot load the module ({})", self.what)?,
+        }
+        write!(f, "\n  the driver answered {}", Named(self.code))?;
+        if log.lines().count() > 1 {
+            for line in log.lines() {
+                write!(f, "\n  | {line}")?;
+            }
+        }
+        match advice(self.code) {
+            Some(advice) => write!(f, "\ntry: {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ArgumentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kernel,
+            expected,
+            given,
+        } = self;
+        if expected.len() != given.len() {
+            return write!(
+                f,
+                "cannot launch `{kernel}`: it takes {} arguments and {} were passed\n  \
+                 sizes it declares: {expected:?} bytes, sizes passed: {given:?} bytes",
+                expected.len(),
+                given.len()
+            );
+        }
+        for (index, (expected, given)) in expected.iter().zip(given).enumerate() {
+            if expected != given {
+                return write!(
+                    f,
+                    "cannot launch `{kernel}`: argument {index} is {expected} bytes wide \
+                     in the kernel and {given} as passed"
+                );
+            }
+        }
+        write!(f, "cannot launch `{kernel}`: its arguments do not fit")
+    }
+}
+
+/// A size as a person writes it.
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        write!(f, "{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// Turns what a call of the table returned into this crate's result. `doing`
+/// is only asked for when there is something to say.
+#[inline]
+pub(crate) fn check(
+    result: std::result::Result<CUresult, Missing>,
+    call: &'static str,
+    doing: impl FnOnce() -> String,
+) -> Result<()> {
+    match result {
+        Ok(CUresult::CUDA_SUCCESS) => Ok(()),
+        other => Err(failed(other, call, doing)),
+    }
+}
+
+#[cold]
+fn failed(
+    result: std::result::Result<CUresult, Missing>,
+    call: &'static str,
+    doing: impl FnOnce() -> String,
+) -> Error {
+    match result {
+        Ok(code) => Error::Driver(Box::new(Failure {
+            call,
+            code,
+            doing: doing(),
+        })),
+        Err(missing) => Error::Missing(missing),
+    }
+}
+
+/// Calls one function of the table and checks its answer:
+/// `call!(driver, cuInit(0), "initialise the driver")?`. Needs `unsafe`.
+macro_rules! call {
+    ($driver:expr, $name:ident($($arg:expr),* $(,)?), $($doing:tt)+) => {
+        $crate::error::check(
+            $driver.$name($($arg),*),
+            stringify!($name),
+            || format!($($doing)+),
+        )
+    };
+}
+pub(crate) use call;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_context_is_recognisable_and_a_bad_value_is_not() {
+        let error = |code| {
+            Error::Driver(Box::new(Failure {
+                call: "cuStreamSynchronize",
+                code,
+                doing: "wait".into(),
+            }))
+        };
+        assert!(error(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).is_sticky());
+        assert!(error(CUresult::CUDA_ERROR_LAUNCH_FAILED).is_sticky());
+        assert!(!error(CUresult::CUDA_ERROR_INVALID_VALUE).is_sticky());
+        assert!(!error(CUresult::CUDA_ERROR_OUT_OF_MEMORY).is_sticky());
+    }
+
+    #[test]
+    fn a_message_says_what_where_how_much_and_what_to_try() {
+        let error = Error::OutOfMemory(Box::new(OutOfMemory {
+            call: "cuMemAlloc_v2",
+            asked_bytes: 6 << 30,
+            free_and_total_bytes: Some((5 << 29, 8 << 30)),
+            device: "device 0 (feRcuda software device)".into(),
+        }));
+        assert_eq!(
+            error.to_string(),
+            "cannot allocate 6.0 GiB on device 0 (feRcuda software device): 2.5 GiB of 8.0 GiB are free\n\
+             try: free buffers or trim pools, then allocate again; this call changed nothing"
+        );
+    }
+
+    #[test]
+    fn the_log_of_a_refused_module_has_its_first_error_up_front() {
+        let failure = LoadFailure {
+            code: CUresult::CUDA_ERROR_INVALID_PTX,
+            what: "PTX, 80 B".into(),
+            log: "ptxas info: hello\nptxas application ptx input, line 3; fatal : error near 'addd'\n".into(),
+        };
+        let text = failure.to_string();
+        let first = text.lines().next().unwrap();
+        assert_eq!(
+            first,
+            "cannot load the module (PTX, 80 B): ptxas application ptx input, line 3; fatal : error near 'addd'"
+        );
+        assert!(text.contains("CUDA_ERROR_INVALID_PTX (218)"), "{text}");
+    }
+
+    #[test]
+    fn argument_errors_name_the_argument_and_both_sizes() {
+        let error = |expected: &[usize], given: &[usize]| {
+            ArgumentError {
+                kernel: "k".into(),
+                expected: expected.into(),
+                given: given.into(),
+            }
+            .to_string()
+        };
+        assert!(error(&[8, 4], &[8]).contains("takes 2 arguments and 1 were passed"));
+        assert!(
+            error(&[8, 4], &[8, 8])
+                .contains("argument 1 is 4 bytes wide in the kernel and 8 as passed")
+        );
+    }
+
+    #[test]
+    fn sizes_read_like_a_person_wrote_them() {
+        let shown = |bytes| Bytes(bytes).to_string();
+        assert_eq!(shown(0), "0 B");
+        assert_eq!(shown(1023), "1023 B");
+        assert_eq!(shown(1536), "1.5 KiB");
+        assert_eq!(shown(8 << 30), "8.0 GiB");
+    }
+}

@@ -1,0 +1,213 @@
+//! Events: marks in a stream's work that others wait for.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
+
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::error::{Error, Result, call, check};
+use crate::graph::CaptureState;
+use crate::ipc::IpcEventHandle;
+use crate::stream::Stream;
+use crate::uses::lock;
+
+/// A mark that streams and the host can wait for. Recording it again moves it;
+/// those that wait already are not affected.
+#[derive(Debug)]
+pub struct Event {
+    context: Context,
+    raw: CUevent,
+    /// The capture it was last recorded in, if it was one.
+    captured: Mutex<Option<Weak<CaptureState>>>,
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context.clone(), self.raw);
+        callback::outside(move || {
+            if let Ok(driver) = context.bind() {
+                // SAFETY: `raw` came from cuEventCreate or cuIpcOpenEventHandle
+                // and this is its only owner. The driver destroys an event
+                // that is still pending once it has completed.
+                drop(unsafe { driver.cuEventDestroy_v2(raw) });
+            }
+        });
+    }
+}
+
+impl Event {
+    /// An event that takes the time at which it completes.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn timed(context: &Context) -> Result<Self> {
+        Self::create(context, CUevent_flags::CU_EVENT_DEFAULT.0)
+    }
+
+    /// An event without a time, which is cheaper.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn untimed(context: &Context) -> Result<Self> {
+        Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING.0)
+    }
+
+    /// An untimed event that another process may open.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn shared(context: &Context) -> Result<Self> {
+        let flags =
+            CUevent_flags::CU_EVENT_DISABLE_TIMING.0 | CUevent_flags::CU_EVENT_INTERPROCESS.0;
+        Self::create(context, flags)
+    }
+
+    fn create(context: &Context, flags: u32) -> Result<Self> {
+        let driver = context.bind()?;
+        let mut raw = CUevent::NULL;
+        // SAFETY: `raw` outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuEventCreate(&mut raw, flags),
+                "make an event on {}",
+                context.device()
+            )?;
+        }
+        Ok(Self {
+            context: context.clone(),
+            raw,
+            captured: Mutex::new(None),
+        })
+    }
+
+    /// The driver's own handle.
+    pub fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Moves the mark behind the work so far in `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], for instance if the stream is of another context.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        let driver = stream.context().bind()?;
+        // SAFETY: both are alive.
+        unsafe {
+            call!(
+                driver,
+                cuEventRecord(self.raw, stream.raw()),
+                "record an event"
+            )?
+        };
+        *lock(&self.captured) = stream.capture_state().map(|state| Arc::downgrade(&state));
+        Ok(())
+    }
+
+    /// The running capture it was last recorded in.
+    pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
+        let state = lock(&self.captured).as_ref().and_then(Weak::upgrade)?;
+        (!state.has_ended()).then_some(state)
+    }
+
+    fn refuse_capture(&self, operation: &'static str) -> Result<()> {
+        if lock(&self.captured).is_some() {
+            return Err(Error::Capturing {
+                operation,
+                advice: "an event recorded in a capture marks a place in the graph, not in time",
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits until the work before the mark is done; at once if it was never
+    /// recorded.
+    ///
+    /// # Errors
+    /// The first error of that work.
+    pub fn synchronize(&self) -> Result<()> {
+        self.refuse_capture("wait for a captured event")?;
+        let driver = self.context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        // SAFETY: the event is alive.
+        unsafe { call!(driver, cuEventSynchronize(self.raw), "wait for an event") }
+    }
+
+    /// Whether the work before the mark is done. Never waits.
+    ///
+    /// # Errors
+    /// The first error of that work.
+    pub fn is_done(&self) -> Result<bool> {
+        self.refuse_capture("query a captured event")?;
+        let driver = self.context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        // SAFETY: the event is alive.
+        match unsafe { driver.cuEventQuery(self.raw) } {
+            Ok(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
+            answer => check(answer, "cuEventQuery", || "query an event".into()).map(|()| true),
+        }
+    }
+
+    /// The device's time from `earlier` to this mark; both must be timed and
+    /// done.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if one is not.
+    pub fn since(&self, earlier: &Event) -> Result<Duration> {
+        let driver = self.context.bind()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: both events are alive and `milliseconds` outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw),
+                "take the time between two events"
+            )?;
+        }
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) / 1e3,
+        ))
+    }
+
+    /// A handle under which another process can open this event.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] unless made by [`Event::shared`].
+    pub fn ipc_handle(&self) -> Result<IpcEventHandle> {
+        let driver = self.context.bind()?;
+        let mut handle = CUipcEventHandle::default();
+        // SAFETY: the event is alive and `handle` outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuIpcGetEventHandle(&mut handle, self.raw),
+                "share an event"
+            )?
+        };
+        Ok(IpcEventHandle::from_raw(handle))
+    }
+
+    /// Opens an event of another process.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the handle is not one, or that process is gone.
+    pub fn open(context: &Context, handle: &IpcEventHandle) -> Result<Self> {
+        let driver = context.bind()?;
+        let mut raw = CUevent::NULL;
+        // SAFETY: `raw` outlives the call; the driver checks the handle.
+        unsafe {
+            call!(
+                driver,
+                cuIpcOpenEventHandle(&mut raw, handle.to_raw()),
+                "open a shared event"
+            )?;
+        }
+        Ok(Self {
+            context: context.clone(),
+            raw,
+            captured: Mutex::new(None),
+        })
+    }
+}

@@ -1,0 +1,658 @@
+//! Graphs: work recorded once from streams, and launched many times.
+//!
+//! While a stream is captured, what its work refers to is kept: memory,
+//! modules, callbacks, host slots. The keeping goes from the capture to the
+//! graph and from there to everything instantiated from it.
+//!
+//! Invariant: a capture that began has ended or been discarded when its guard
+//! is gone; what a graph refers to lives until the last launch of it is done.
+//! Elsewhere: which streams take part (`stream`, `event`).
+
+use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use bytemuck::Pod;
+use fercuda_cuda_sys::types::{
+    CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUresult, CUstreamCaptureMode,
+};
+
+use crate::buffer::{DeviceSlice, DeviceSliceMut};
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::error::{Error, Failure, Result, call};
+use crate::pinned::PinnedBuffer;
+use crate::stream::{Stream, run_guarded};
+use crate::uses::{Uses, lock};
+
+/// What a capture forbids elsewhere while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Calls of any thread that might not be meant for the graph.
+    Global,
+    /// Such calls of the capturing thread.
+    #[default]
+    ThreadLocal,
+    /// Nothing.
+    Relaxed,
+}
+
+impl CaptureMode {
+    fn raw(self) -> CUstreamCaptureMode {
+        match self {
+            Self::Global => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Self::ThreadLocal => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Self::Relaxed => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        }
+    }
+}
+
+/// Something kept only so that it is dropped later.
+trait Kept: Send + Sync {}
+
+impl<T: Send + Sync> Kept for T {}
+
+/// What a graph refers to.
+#[derive(Default)]
+struct Keep {
+    /// Addresses of what is kept already.
+    keys: HashSet<usize>,
+    things: Vec<Box<dyn Kept>>,
+    slots: Vec<Arc<Gate>>,
+    panicked: Arc<Mutex<Option<String>>>,
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keep")
+            .field("things", &self.things.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Keep {
+    /// Keeps `thing` unless `key` is kept already; says whether it is new.
+    fn add(&mut self, key: usize, thing: impl Kept + 'static) -> bool {
+        let new = self.keys.insert(key);
+        if new {
+            self.things.push(Box::new(thing));
+        }
+        new
+    }
+
+    fn add_slot(&mut self, slot: &Arc<Gate>) {
+        if self.keys.insert(Arc::as_ptr(slot) as usize) {
+            self.slots.push(slot.clone());
+        }
+    }
+}
+
+/// A capture while it runs, shared by the streams that take part.
+#[derive(Debug, Default)]
+pub(crate) struct CaptureState {
+    ended: AtomicBool,
+    keep: Mutex<Keep>,
+    streams: Mutex<Vec<Stream>>,
+}
+
+impl CaptureState {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Keeps `thing`, whose address is `key`, once; says whether it is new.
+    pub(crate) fn keep(&self, key: usize, thing: impl Send + Sync + 'static) -> bool {
+        lock(&self.keep).add(key, thing)
+    }
+
+    /// Keeps something that has no address of its own.
+    pub(crate) fn park(&self, thing: impl Send + Sync + 'static) {
+        lock(&self.keep).things.push(Box::new(thing));
+    }
+
+    pub(crate) fn joined(&self, stream: Stream) {
+        lock(&self.streams).push(stream);
+    }
+
+    /// Lets every stream go and returns what was kept.
+    fn finish(&self) -> Keep {
+        self.ended.store(true, Ordering::Release);
+        for stream in std::mem::take(&mut *lock(&self.streams)) {
+            stream.leave_capture();
+        }
+        std::mem::take(&mut *lock(&self.keep))
+    }
+}
+
+impl Stream {
+    /// Begins to capture: until the guard returned ends, work given to this
+    /// stream becomes a graph and is not done. Waits for earlier work of the
+    /// stream first, so that the graph finds its memory whatever stream it is
+    /// launched in.
+    ///
+    /// Another stream takes part from when it waits for an event recorded in
+    /// this one, and must be waited for in its turn before the capture ends.
+    ///
+    /// # Errors
+    /// [`Error::Capturing`] if the stream is being captured, or is a default
+    /// stream; [`Error::Driver`].
+    pub fn begin_capture(&self, mode: CaptureMode) -> Result<Capture> {
+        self.refuse_capture("capture a stream")?;
+        if !self.is_owned() {
+            return Err(Error::Capturing {
+                operation: "capture a default stream",
+                advice: "a stream made with Stream::new",
+            });
+        }
+        self.settle()?;
+        let driver = self.context().bind()?;
+        // SAFETY: the stream is alive and its context current.
+        unsafe {
+            call!(
+                driver,
+                cuStreamBeginCapture_v2(self.raw(), mode.raw()),
+                "capture a stream"
+            )?;
+        }
+        let state = Arc::new(CaptureState::default());
+        self.join_capture(state.clone());
+        Ok(Capture {
+            stream: self.clone(),
+            state,
+            running: true,
+            one_thread: PhantomData,
+        })
+    }
+}
+
+/// A capture that runs. [`Capture::end`] makes the graph; dropping it discards
+/// what was captured.
+///
+/// A capture ends in the thread it began in:
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>() {}
+/// send::<fercuda_cuda::Capture>();
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a capture discards it"]
+pub struct Capture {
+    stream: Stream,
+    state: Arc<CaptureState>,
+    running: bool,
+    one_thread: PhantomData<*const ()>,
+}
+
+impl Capture {
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if it was lost through a call that it forbids, or if
+    /// a stream that takes part was not waited for. The streams are usable
+    /// again.
+    pub fn end(mut self) -> Result<Graph> {
+        self.running = false;
+        let context = self.stream.context().clone();
+        let ended = end_capture(&self.stream);
+        let keep = self.state.finish();
+        let raw = ended?;
+        Ok(Graph {
+            inner: Arc::new(GraphInner {
+                context,
+                raw: Mutex::new(raw),
+                keep: Arc::new(keep),
+            }),
+        })
+    }
+
+    /// The stream that is captured.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Captures a copy of all of `slot`, which must be as long, in `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`] if `stream` takes no part.
+    pub fn upload<T: Pod + Send>(
+        &self,
+        to: &mut DeviceSliceMut<'_, T>,
+        slot: &HostSlot<T>,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.takes_part(stream)?;
+        slot.fits(to.len())?;
+        lock(&self.state.keep).add_slot(&slot.gate);
+        self.state
+            .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the memory is as long; the graph keeps it, and its gate
+        // keeps the host away while a launch may read it.
+        unsafe { to.queue_from_host(slot.memory.pointer(), stream) }
+    }
+
+    /// Captures a copy to all of `slot`, which must be as long, in `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`] if `stream` takes no part.
+    pub fn download<T: Pod + Send>(
+        &self,
+        from: DeviceSlice<'_, T>,
+        slot: &HostSlot<T>,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.takes_part(stream)?;
+        slot.fits(from.len())?;
+        lock(&self.state.keep).add_slot(&slot.gate);
+        self.state
+            .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the memory is as long; the graph keeps it, and its gate
+        // keeps the host away while a launch may write it.
+        unsafe { from.queue_to_host(slot.memory.pointer(), stream) }
+    }
+
+    /// Captures a call of `body` in `stream`: it runs on a thread of the
+    /// driver's in every launch. It must not call CUDA; see
+    /// [`Stream::host_callback`]. A panic is caught and told by
+    /// [`GraphExec::callback_panic`].
+    ///
+    /// # Errors
+    /// [`Error::Capturing`] if `stream` takes no part.
+    pub fn host_callback(
+        &self,
+        stream: &Stream,
+        body: impl Fn() + Send + Sync + 'static,
+    ) -> Result<()> {
+        struct Many<F> {
+            body: F,
+            panicked: Arc<Mutex<Option<String>>>,
+        }
+        unsafe extern "C" fn run<F: Fn()>(data: *mut c_void) {
+            // SAFETY: `data` is the value the graph keeps; launches of the
+            // graph end before it goes. It is only shared.
+            let many = unsafe { &*data.cast::<Many<F>>() };
+            run_guarded(&many.body, &many.panicked);
+        }
+        fn pointer_to<F: Fn()>(_: &Many<F>) -> unsafe extern "C" fn(*mut c_void) {
+            run::<F>
+        }
+
+        self.takes_part(stream)?;
+        let driver = stream.context().bind()?;
+        let panicked = lock(&self.state.keep).panicked.clone();
+        let many = Arc::new(Many { body, panicked });
+        let function = pointer_to(&many);
+        let data = Arc::as_ptr(&many).cast_mut().cast::<c_void>();
+        self.state.park(many);
+        // SAFETY: `function` takes `data`, which the graph keeps.
+        unsafe {
+            call!(
+                driver,
+                cuLaunchHostFunc(stream.raw(), Some(function), data),
+                "capture a host callback"
+            )
+        }
+    }
+
+    fn takes_part(&self, stream: &Stream) -> Result<()> {
+        match stream.capture_state() {
+            Some(state) if Arc::ptr_eq(&state, &self.state) => Ok(()),
+            _ => Err(Error::Capturing {
+                operation: "capture work of a stream that takes no part",
+                advice: "let it wait for an event recorded in the captured stream first",
+            }),
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.running {
+            if let Ok(raw) = end_capture(&self.stream) {
+                destroy_graph(self.stream.context(), raw);
+            }
+            drop(self.state.finish());
+        }
+    }
+}
+
+fn end_capture(stream: &Stream) -> Result<CUgraph> {
+    let driver = stream.context().bind()?;
+    let mut raw = CUgraph::NULL;
+    // SAFETY: the stream is alive and `raw` outlives the call.
+    unsafe {
+        call!(
+            driver,
+            cuStreamEndCapture(stream.raw(), &mut raw),
+            "end a capture"
+        )?
+    };
+    Ok(raw)
+}
+
+fn destroy_graph(context: &Context, raw: CUgraph) {
+    if let Ok(driver) = context.bind() {
+        // SAFETY: from cuStreamEndCapture, destroyed once.
+        drop(unsafe { driver.cuGraphDestroy(raw) });
+    }
+}
+
+/// Captured work. Cloning gives another name for it.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    inner: Arc<GraphInner>,
+}
+
+#[derive(Debug)]
+struct GraphInner {
+    context: Context,
+    /// The driver's graphs are not to be used by two threads at a time.
+    raw: Mutex<CUgraph>,
+    keep: Arc<Keep>,
+}
+
+impl Drop for GraphInner {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context.clone(), *lock(&self.raw));
+        callback::outside(move || destroy_graph(&context, raw));
+    }
+}
+
+impl Graph {
+    /// How many pieces of work it has.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn node_count(&self) -> Result<usize> {
+        let driver = self.inner.context.bind()?;
+        let raw = lock(&self.inner.raw);
+        let mut count = 0;
+        // SAFETY: the graph is alive and used by this thread alone; without
+        // an array only the number is written.
+        unsafe {
+            call!(
+                driver,
+                cuGraphGetNodes(*raw, std::ptr::null_mut::<CUgraphNode>(), &mut count),
+                "count the nodes of a graph"
+            )?;
+        }
+        Ok(count)
+    }
+
+    /// Makes it launchable.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        let driver = self.inner.context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let graph = lock(&self.inner.raw);
+        let mut raw = CUgraphExec::NULL;
+        // SAFETY: the graph is alive and used by this thread alone.
+        unsafe {
+            call!(
+                driver,
+                cuGraphInstantiateWithFlags(&mut raw, *graph, 0),
+                "instantiate a graph"
+            )?
+        };
+        Ok(GraphExec {
+            context: self.inner.context.clone(),
+            raw,
+            keeps: vec![self.inner.keep.clone()],
+            uses: Uses::default(),
+        })
+    }
+}
+
+/// A graph that can be launched. Dropping it waits for its launches.
+#[derive(Debug)]
+pub struct GraphExec {
+    context: Context,
+    raw: CUgraphExec,
+    /// What its launches refer to; the last is of the graph it now is, earlier
+    /// ones may be in use by launches before an update.
+    keeps: Vec<Arc<Keep>>,
+    uses: Uses,
+}
+
+impl GraphExec {
+    /// Sends it to the device, so that the first launch need not.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn upload(&mut self, stream: &Stream) -> Result<()> {
+        let driver = self.bind_for(stream)?;
+        self.uses.note(stream);
+        // SAFETY: both are alive; `self` is used by this thread alone.
+        unsafe {
+            call!(
+                driver,
+                cuGraphUpload(self.raw, stream.raw()),
+                "upload a graph"
+            )
+        }
+    }
+
+    /// Queues all its work in `stream`. If that is being captured, the work
+    /// becomes part of the graph captured.
+    ///
+    /// # Errors
+    /// [`Error::SlotHeld`] while the host uses one of its host slots;
+    /// [`Error::Driver`].
+    pub fn launch(&mut self, stream: &Stream) -> Result<()> {
+        let driver = self.bind_for(stream)?;
+        if let Some(state) = stream.capture_state() {
+            for keep in &self.keeps {
+                state.keep(Arc::as_ptr(keep) as usize, keep.clone());
+                let mut outer = lock(&state.keep);
+                for slot in &keep.slots {
+                    outer.add_slot(slot);
+                }
+            }
+        }
+        if !self.uses.was_last(stream) {
+            self.uses.note(stream);
+        }
+        // Held until the launch is queued, so that the host cannot slip in
+        // between a slot's noting the stream and the work being there.
+        let mut held = Vec::new();
+        if let Some(keep) = self.keeps.last() {
+            for slot in &keep.slots {
+                held.push(slot.close().ok_or(Error::SlotHeld)?);
+                slot.uses.note(stream);
+            }
+        }
+        // SAFETY: both are alive; `self` is used by this thread alone, and
+        // keeps what the work refers to until it is done.
+        unsafe {
+            call!(
+                driver,
+                cuGraphLaunch(self.raw, stream.raw()),
+                "launch a graph"
+            )
+        }
+    }
+
+    /// Makes it do what `graph` does, which must have the same shape as the
+    /// graph it was made from. Cheaper than instantiating.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
+    pub fn update(&mut self, graph: &Graph) -> Result<()> {
+        const ENOUGH: usize = 8;
+        if self.keeps.len() >= ENOUGH {
+            self.uses.wait();
+            self.keeps.drain(..ENOUGH - 1);
+        }
+        let driver = self.context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let raw = lock(&graph.inner.raw);
+        let mut info = CUgraphExecUpdateResultInfo::default();
+        // SAFETY: both are alive and used by this thread alone.
+        let answer = unsafe { driver.cuGraphExecUpdate_v2(self.raw, *raw, &mut info)? };
+        if answer != CUresult::CUDA_SUCCESS {
+            return Err(Error::Driver(Box::new(Failure {
+                call: "cuGraphExecUpdate_v2",
+                code: answer,
+                doing: format!("update a graph ({:?})", info.result),
+            })));
+        }
+        self.keeps.push(graph.inner.keep.clone());
+        Ok(())
+    }
+
+    /// What a host callback of the graph said when it panicked, once.
+    pub fn callback_panic(&self) -> Option<String> {
+        self.keeps
+            .iter()
+            .find_map(|keep| lock(&keep.panicked).take())
+    }
+
+    fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
+        if *stream.context() != self.context {
+            return Err(Error::OtherContext {
+                operation: "launch a graph",
+                left: self.context.device().to_string(),
+                right: stream.context().device().to_string(),
+            });
+        }
+        self.context.bind()
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context.clone(), self.raw);
+        let uses = std::mem::take(&mut self.uses);
+        let keeps = std::mem::take(&mut self.keeps);
+        callback::outside(move || {
+            uses.wait();
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                // SAFETY: from cuGraphInstantiate, destroyed once, and no
+                // launch of it is under way.
+                drop(unsafe { driver.cuGraphExecDestroy(raw) });
+            }
+            drop(keeps);
+        });
+    }
+}
+
+/// Keeps the host and launches of graphs apart in one host slot.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Held by the host while it uses the memory, and by a launch while it is
+    /// being queued.
+    gate: Mutex<()>,
+    /// The streams in which launches may use the memory.
+    uses: Uses,
+}
+
+impl Gate {
+    fn close(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.gate.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Pinned memory that a graph copies from or to. The host uses it through
+/// [`HostSlot::with`], which waits for the launches that do.
+#[derive(Debug)]
+pub struct HostSlot<T> {
+    context: Context,
+    gate: Arc<Gate>,
+    memory: Arc<SlotMemory<T>>,
+}
+
+struct SlotMemory<T>(UnsafeCell<PinnedBuffer<T>>);
+
+impl<T> fmt::Debug for SlotMemory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SlotMemory")
+    }
+}
+
+// SAFETY: `PinnedBuffer<T>` is `Send` for these, and whoever reaches into the
+// cell holds the slot's gate.
+unsafe impl<T: Send> Send for SlotMemory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SlotMemory<T> {}
+
+impl<T: Pod> SlotMemory<T> {
+    /// The address of the values.
+    fn pointer(&self) -> *mut T {
+        // SAFETY: reads the buffer's pointer and length, which nothing
+        // changes after `new`; the values themselves are not touched.
+        unsafe { (*self.0.get()).address() }
+    }
+}
+
+impl<T: Pod> HostSlot<T> {
+    /// Memory for `len` values, all bytes zero at first.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::new`].
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        let memory = PinnedBuffer::new(context, len)?;
+        Ok(Self {
+            context: context.clone(),
+            gate: Arc::default(),
+            memory: Arc::new(SlotMemory(UnsafeCell::new(memory))),
+        })
+    }
+
+    /// How many values it holds.
+    pub fn len(&self) -> usize {
+        // SAFETY: reads the length only, which nothing changes after `new`.
+        unsafe { (*self.memory.0.get()).capacity() }
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits for the launches that use the memory, and gives it to `body`.
+    /// Until that returns, launching such a graph is [`Error::SlotHeld`].
+    ///
+    /// # Errors
+    /// [`Error::SlotHeld`] if another thread, or `body` itself, is at it;
+    /// [`Error::InCallback`]; the first error of the launches.
+    pub fn with<R>(&self, body: impl FnOnce(&mut [T]) -> R) -> Result<R> {
+        // Inside a callback nothing below could wait.
+        self.context.bind()?;
+        let _closed = self.gate.close().ok_or(Error::SlotHeld)?;
+        for stream in self.gate.uses.streams() {
+            stream.settle_or_lost()?;
+        }
+        // SAFETY: the gate is closed, so no launch can be queued and nobody
+        // else is here; those queued before are done.
+        Ok(body(unsafe { &mut *self.memory.0.get() }))
+    }
+
+    fn fits(&self, len: usize) -> Result<()> {
+        if self.len() == len {
+            return Ok(());
+        }
+        Err(Error::Length {
+            operation: "capture a copy",
+            left_name: "the host slot",
+            left: self.len(),
+            right_name: "the buffer",
+            right: len,
+        })
+    }
+}

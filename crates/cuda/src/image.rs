@@ -1,0 +1,364 @@
+//! Looks at a module's bytes before the driver does.
+//!
+//! The driver takes an image by its address alone and believes the lengths
+//! inside. A truncated file would have it read past the end, so every length
+//! is checked against the slice here.
+//!
+//! Invariant: an image that passes has no length that reaches outside it.
+//! Elsewhere: loading (`module`).
+
+use std::borrow::Cow;
+use std::ffi::CString;
+
+use crate::error::Bytes;
+
+/// What a module is made from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Image<'a> {
+    /// PTX text, compiled by the driver.
+    Ptx(Cow<'a, str>),
+    /// An ELF image for one architecture, as `nvcc -cubin` and NVRTC give.
+    Cubin(Cow<'a, [u8]>),
+    /// Several of these in one container, as `nvcc -fatbin` gives.
+    Fatbin(Cow<'a, [u8]>),
+}
+
+/// Why an image cannot be handed to the driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the {kind} is damaged: {reason}\ntry: make it again; it may have been cut off or is another kind of file"
+)]
+pub struct ImageError {
+    /// `PTX`, `cubin` or `fatbin`.
+    pub kind: &'static str,
+    /// What does not hold, with positions in bytes.
+    pub reason: String,
+}
+
+impl<'a> Image<'a> {
+    /// PTX text.
+    pub fn ptx(text: impl Into<Cow<'a, str>>) -> Self {
+        Self::Ptx(text.into())
+    }
+
+    /// Tells the kind of `bytes` by how they begin; text is taken for PTX.
+    ///
+    /// # Errors
+    /// [`ImageError`] if they begin like none of the three.
+    pub fn of(bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, ImageError> {
+        let bytes = bytes.into();
+        if bytes.starts_with(ELF_MAGIC) {
+            return Ok(Self::Cubin(bytes));
+        }
+        if bytes.starts_with(&FATBIN_MAGIC.to_le_bytes()) {
+            return Ok(Self::Fatbin(bytes));
+        }
+        let text = match bytes {
+            Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).ok(),
+            Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).ok(),
+        };
+        match text {
+            Some(text) => Ok(Self::Ptx(text)),
+            None => Err(ImageError {
+                kind: "module",
+                reason: "it begins neither as an ELF file nor as a fatbin, and it is not text"
+                    .into(),
+            }),
+        }
+    }
+
+    /// A few words for messages.
+    pub(crate) fn describe(&self) -> String {
+        let (kind, len) = match self {
+            Self::Ptx(text) => ("PTX", text.len()),
+            Self::Cubin(bytes) => ("cubin", bytes.len()),
+            Self::Fatbin(bytes) => ("fatbin", bytes.len()),
+        };
+        format!("{kind}, {}", Bytes(len as u64))
+    }
+
+    /// A checked copy the driver may read, aligned to 8 bytes, text ended by a
+    /// zero byte.
+    pub(crate) fn checked(&self) -> Result<Checked, ImageError> {
+        match self {
+            Self::Ptx(text) => {
+                let text = text.trim_end_matches('\0');
+                if let Some(at) = text.find('\0') {
+                    return Err(ImageError {
+                        kind: "PTX",
+                        reason: format!("zero byte at {at}"),
+                    });
+                }
+                // The search above leaves no zero byte for `new` to find.
+                let text = CString::new(text).map_err(|error| ImageError {
+                    kind: "PTX",
+                    reason: error.to_string(),
+                })?;
+                Ok(Checked::Text(text))
+            }
+            Self::Cubin(bytes) => {
+                check_elf(bytes)?;
+                Ok(Checked::Words(aligned(bytes)))
+            }
+            Self::Fatbin(bytes) => {
+                check_fatbin(bytes)?;
+                Ok(Checked::Words(aligned(bytes)))
+            }
+        }
+    }
+}
+
+/// An image fit to be read by the driver.
+pub(crate) enum Checked {
+    Text(CString),
+    Words(Vec<u64>),
+}
+
+impl Checked {
+    pub(crate) fn as_ptr(&self) -> *const std::ffi::c_void {
+        match self {
+            Self::Text(text) => text.as_ptr().cast(),
+            Self::Words(words) => words.as_ptr().cast(),
+        }
+    }
+}
+
+fn aligned(bytes: &[u8]) -> Vec<u64> {
+    // One word more, so that a reader of whole words stays inside.
+    let mut words = vec![0u64; bytes.len().div_ceil(8) + 1];
+    bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words
+}
+
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+const FATBIN_MAGIC: u32 = 0xBA55_ED50;
+
+/// Reads little-endian fields, each checked against the end.
+struct Fields<'a> {
+    bytes: &'a [u8],
+    kind: &'static str,
+}
+
+impl Fields<'_> {
+    fn error(&self, reason: String) -> ImageError {
+        ImageError {
+            kind: self.kind,
+            reason,
+        }
+    }
+
+    fn at<const N: usize>(&self, offset: u64, what: &str) -> Result<[u8; N], ImageError> {
+        usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.bytes.get(offset..)?.first_chunk::<N>().copied())
+            .ok_or_else(|| {
+                self.error(format!(
+                    "{what} at byte {offset} is past the end at {}",
+                    self.bytes.len()
+                ))
+            })
+    }
+
+    fn u16(&self, offset: u64, what: &str) -> Result<u64, ImageError> {
+        Ok(u16::from_le_bytes(self.at(offset, what)?).into())
+    }
+
+    fn u32(&self, offset: u64, what: &str) -> Result<u64, ImageError> {
+        Ok(u32::from_le_bytes(self.at(offset, what)?).into())
+    }
+
+    fn u64(&self, offset: u64, what: &str) -> Result<u64, ImageError> {
+        Ok(u64::from_le_bytes(self.at(offset, what)?))
+    }
+
+    /// Whether `len` bytes from `offset` are inside.
+    fn range(&self, offset: u64, len: u64, what: &str) -> Result<(), ImageError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes.len() as u64 => Ok(()),
+            _ => Err(self.error(format!(
+                "{what} takes {len} bytes from {offset}, the file ends at {}",
+                self.bytes.len()
+            ))),
+        }
+    }
+}
+
+/// Checks the header and the section and program tables of a 64-bit ELF file.
+fn check_elf(bytes: &[u8]) -> Result<(), ImageError> {
+    let elf = Fields {
+        bytes,
+        kind: "cubin",
+    };
+    if !bytes.starts_with(ELF_MAGIC) {
+        return Err(elf.error("it does not begin as an ELF file".into()));
+    }
+    let [class, data] = elf.at(4, "the ELF class")?;
+    if (class, data) != (2, 1) {
+        return Err(elf.error("it is not a 64-bit little-endian ELF file".into()));
+    }
+    let sections = elf.u64(40, "the section table's offset")?;
+    let section_size = elf.u16(58, "the section header's size")?;
+    let section_count = elf.u16(60, "the number of sections")?;
+    let segments = elf.u64(32, "the program table's offset")?;
+    let segment_size = elf.u16(54, "the program header's size")?;
+    let segment_count = elf.u16(56, "the number of segments")?;
+    if section_count == 0 || section_size < 64 {
+        return Err(elf.error("it has no section table".into()));
+    }
+    elf.range(sections, section_size * section_count, "the section table")?;
+    for index in 0..section_count {
+        let header = sections + index * section_size;
+        const NO_BITS: u64 = 8;
+        if elf.u32(header + 4, "a section's type")? == NO_BITS {
+            continue;
+        }
+        let offset = elf.u64(header + 24, "a section's offset")?;
+        let size = elf.u64(header + 32, "a section's size")?;
+        elf.range(offset, size, &format!("section {index}"))?;
+    }
+    if segment_count > 0 {
+        if segment_size < 56 {
+            return Err(elf.error(format!("its program headers have {segment_size} bytes")));
+        }
+        elf.range(segments, segment_size * segment_count, "the program table")?;
+        for index in 0..segment_count {
+            let header = segments + index * segment_size;
+            let offset = elf.u64(header + 8, "a segment's offset")?;
+            let size = elf.u64(header + 32, "a segment's size")?;
+            elf.range(offset, size, &format!("segment {index}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the header of a fatbin and of each entry in it.
+///
+/// The header is a magic number, a version (u16), its own size (u16) and the
+/// size of what follows (u64). An entry begins with its kind and version
+/// (u16 each), the size of its header (u32) and of its payload (u64).
+fn check_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
+    let fatbin = Fields {
+        bytes,
+        kind: "fatbin",
+    };
+    if fatbin.u32(0, "the magic number")? != u64::from(FATBIN_MAGIC) {
+        return Err(fatbin.error("it does not begin as a fatbin".into()));
+    }
+    let header = fatbin.u16(6, "the header's size")?;
+    if header < 16 {
+        return Err(fatbin.error(format!("its header has {header} bytes, fewer than 16")));
+    }
+    let size = fatbin.u64(8, "the content's size")?;
+    fatbin.range(header, size, "the content")?;
+    let end = header + size;
+    let mut at = header;
+    let mut entries = 0;
+    while at < end {
+        let entry_header = fatbin.u32(at + 4, "an entry's header size")?;
+        let payload = fatbin.u64(at + 8, "an entry's payload size")?;
+        if entry_header < 16 {
+            return Err(fatbin.error(format!(
+                "the entry at {at} has a header of {entry_header} bytes"
+            )));
+        }
+        let next = entry_header
+            .checked_add(payload)
+            .and_then(|len| at.checked_add(len))
+            .filter(|next| *next <= end)
+            .ok_or_else(|| {
+                fatbin.error(format!(
+                    "the entry at {at} takes {entry_header} + {payload} bytes, the content ends at {end}"
+                ))
+            })?;
+        at = next;
+        entries += 1;
+    }
+    if entries == 0 {
+        return Err(fatbin.error("it holds nothing".into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fatbin(payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(FATBIN_MAGIC.to_le_bytes());
+        bytes.extend(1u16.to_le_bytes());
+        bytes.extend(16u16.to_le_bytes());
+        bytes.extend((16 + payload.len() as u64).to_le_bytes());
+        bytes.extend(1u16.to_le_bytes());
+        bytes.extend(0x101u16.to_le_bytes());
+        bytes.extend(16u32.to_le_bytes());
+        bytes.extend((payload.len() as u64).to_le_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn elf() -> Vec<u8> {
+        let mut bytes = vec![0u8; 64 + 2 * 64];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[40..48].copy_from_slice(&64u64.to_le_bytes());
+        bytes[58..60].copy_from_slice(&64u16.to_le_bytes());
+        bytes[60..62].copy_from_slice(&2u16.to_le_bytes());
+        let second = 128;
+        bytes[second + 4] = 1;
+        bytes[second + 24..second + 32].copy_from_slice(&192u64.to_le_bytes());
+        bytes[second + 32..second + 40].copy_from_slice(&8u64.to_le_bytes());
+        bytes.extend([7; 8]);
+        bytes
+    }
+
+    #[test]
+    fn every_truncation_of_a_fatbin_is_an_error() {
+        let whole = fatbin(&[5; 40]);
+        assert_eq!(check_fatbin(&whole), Ok(()));
+        for len in 0..whole.len() {
+            let error = check_fatbin(&whole[..len]).expect_err("it was cut off");
+            assert!(error.to_string().contains("fatbin is damaged"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_truncation_of_a_cubin_is_an_error() {
+        let whole = elf();
+        assert_eq!(check_elf(&whole), Ok(()));
+        for len in 0..whole.len() {
+            assert!(
+                check_elf(&whole[..len]).is_err(),
+                "{len} of {} bytes",
+                whole.len()
+            );
+        }
+    }
+
+    #[test]
+    fn lengths_that_wrap_around_are_errors() {
+        let mut bytes = fatbin(&[1; 8]);
+        bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(check_fatbin(&bytes).is_err());
+        let mut bytes = fatbin(&[1; 8]);
+        bytes[24..32].copy_from_slice(&(u64::MAX - 8).to_le_bytes());
+        assert!(check_fatbin(&bytes).is_err());
+        let mut bytes = elf();
+        bytes[128 + 24..128 + 32].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(check_elf(&bytes).is_err());
+    }
+
+    #[test]
+    fn the_kind_is_told_by_the_first_bytes() {
+        assert!(matches!(Image::of(elf()), Ok(Image::Cubin(_))));
+        assert!(matches!(Image::of(fatbin(&[0; 8])), Ok(Image::Fatbin(_))));
+        assert!(matches!(Image::of(&b".version 9.0"[..]), Ok(Image::Ptx(_))));
+        assert!(Image::of(&b"\xff\xfe\x00"[..]).is_err());
+    }
+
+    #[test]
+    fn a_zero_byte_inside_ptx_is_an_error_and_one_at_its_end_is_not() {
+        assert!(Image::ptx(".version 9.0\0").checked().is_ok());
+        assert!(Image::ptx(".version\09.0").checked().is_err());
+    }
+}

@@ -1,0 +1,498 @@
+//! Launching kernels.
+//!
+//! A launch is a value made once and used many times: shape, shared memory and
+//! attributes. Launching checks the arguments against what the kernel
+//! declares, notes which memory is in use, and makes one call of the driver's,
+//! with arguments and attributes on the stack.
+//!
+//! Invariant: what a launch refers to is noted before the driver hears of it.
+
+use std::ffi::c_void;
+
+use bytemuck::{NoUninit, Pod};
+use fercuda_cuda_sys::types::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_clusterDim, CUlaunchConfig,
+};
+
+use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+use crate::error::{ArgumentError, Error, Result, call};
+use crate::module::Function;
+use crate::stream::Stream;
+
+/// Three extents, of which those not given are 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dim {
+    /// Along x.
+    pub x: u32,
+    /// Along y.
+    pub y: u32,
+    /// Along z.
+    pub z: u32,
+}
+
+impl Dim {
+    /// The product of the three.
+    pub fn count(self) -> u64 {
+        // Three factors below 2^32 may not fit 64 bits; no launch is that big.
+        u64::from(self.x)
+            .saturating_mul(u64::from(self.y))
+            .saturating_mul(u64::from(self.z))
+    }
+}
+
+impl From<u32> for Dim {
+    fn from(x: u32) -> Self {
+        Self { x, y: 1, z: 1 }
+    }
+}
+
+impl From<(u32, u32)> for Dim {
+    fn from((x, y): (u32, u32)) -> Self {
+        Self { x, y, z: 1 }
+    }
+}
+
+impl From<(u32, u32, u32)> for Dim {
+    fn from((x, y, z): (u32, u32, u32)) -> Self {
+        Self { x, y, z }
+    }
+}
+
+/// The shape of a launch and what else the driver is told.
+///
+/// ```no_run
+/// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
+/// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+/// # let (stream, ptx) = (Stream::new(&context)?, "");
+/// let scale = Module::load(&context, &Image::ptx(ptx))?.function("scale")?;
+/// let mut values = DeviceBuffer::from_host(&[1.0f32; 1000], &stream)?;
+/// let launch = Launch::new(4, 256).shared_bytes(64 << 10);
+/// // SAFETY: `scale` writes `values` only, and at indices below 1000.
+/// unsafe { launch.run(&scale, &stream, (&mut values, 2.0f32, 1000u32))? };
+/// # Ok::<(), fercuda_cuda::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    grid: Dim,
+    block: Dim,
+    shared_bytes: u32,
+    cluster: Option<Dim>,
+    cooperative: bool,
+    overlaps_previous: bool,
+}
+
+impl Launch {
+    /// `grid` blocks of `block` threads.
+    pub fn new(grid: impl Into<Dim>, block: impl Into<Dim>) -> Self {
+        Self {
+            grid: grid.into(),
+            block: block.into(),
+            shared_bytes: 0,
+            cluster: None,
+            cooperative: false,
+            overlaps_previous: false,
+        }
+    }
+
+    /// As many blocks of `block` threads as `threads` need.
+    pub fn for_threads(threads: u32, block: u32) -> Self {
+        Self::new(threads.div_ceil(block.max(1)).max(1), block)
+    }
+
+    /// Dynamic shared memory for each block. Above the 48 KiB every kernel may
+    /// have, the kernel is given leave first.
+    pub fn shared_bytes(self, bytes: u32) -> Self {
+        Self {
+            shared_bytes: bytes,
+            ..self
+        }
+    }
+
+    /// Groups blocks into clusters of this shape.
+    pub fn cluster(self, cluster: impl Into<Dim>) -> Self {
+        Self {
+            cluster: Some(cluster.into()),
+            ..self
+        }
+    }
+
+    /// All blocks run at once, so that they may wait for each other.
+    pub fn cooperative(self) -> Self {
+        Self {
+            cooperative: true,
+            ..self
+        }
+    }
+
+    /// The kernel may start before the one ahead of it in the stream has
+    /// finished, and waits for it itself (programmatic dependent launch).
+    pub fn overlaps_previous(self) -> Self {
+        Self {
+            overlaps_previous: true,
+            ..self
+        }
+    }
+
+    /// Queues `function` with `arguments` in `stream`.
+    ///
+    /// Buffers passed are not freed before the kernel is done with them.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] if number or sizes of the arguments are not the
+    /// kernel's; [`Error::LaunchLimit`]; [`Error::OtherContext`];
+    /// [`Error::Driver`]. Nothing is launched then. What the kernel does wrong
+    /// is an error of a later call.
+    ///
+    /// # Safety
+    /// A kernel can read and write any address it computes, and the compiler
+    /// that made it is not ours. The caller vouches that, with these arguments
+    /// and this shape, it accesses only memory that it was passed (or that
+    /// stays alive until it is done, like its module's variables), within
+    /// bounds; that parameters mean what the arguments are; and that other
+    /// work on the same memory, the host's on pinned memory included, is
+    /// ordered by streams and events.
+    #[inline]
+    pub unsafe fn run<A: Arguments>(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        arguments: A,
+    ) -> Result<()> {
+        // SAFETY: the caller's contract.
+        arguments.with(|pointers, sizes, note| unsafe {
+            self.run_raw(function, stream, pointers, sizes, note)
+        })
+    }
+
+    /// # Safety
+    /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes.
+    unsafe fn run_raw(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        pointers: &mut [*mut c_void],
+        sizes: &[usize],
+        note: &dyn Fn(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let inner = &*function.inner;
+        if let Some(expected) = &inner.parameters
+            && **expected != *sizes
+        {
+            return Err(wrong_arguments(function, expected, sizes));
+        }
+        if self.block.count() > u64::from(inner.max_threads) {
+            return Err(too_many_threads(function, self.block.count()));
+        }
+        if stream.context() != function.context() {
+            return Err(Error::OtherContext {
+                operation: "launch a kernel",
+                left: function.context().device().to_string(),
+                right: stream.context().device().to_string(),
+            });
+        }
+        let driver = stream.context().bind()?;
+        function.allow_shared(self.shared_bytes)?;
+        let uses = inner.module.uses();
+        if !uses.was_last(stream) || stream.is_capturing() {
+            note_module(function, stream);
+        }
+        note(stream)?;
+
+        let mut attributes = [const { NO_ATTRIBUTE }; 3];
+        let mut count = 0;
+        let mut add = |id, value| {
+            attributes[count].id = id;
+            attributes[count].value = value;
+            count += 1;
+        };
+        if let Some(Dim { x, y, z }) = self.cluster {
+            add(
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                CUlaunchAttributeValue {
+                    clusterDim: CUlaunchAttributeValue_clusterDim { x, y, z },
+                },
+            );
+        }
+        if self.cooperative {
+            add(
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                CUlaunchAttributeValue { cooperative: 1 },
+            );
+        }
+        if self.overlaps_previous {
+            add(
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                CUlaunchAttributeValue {
+                    programmaticStreamSerializationAllowed: 1,
+                },
+            );
+        }
+        let config = CUlaunchConfig {
+            gridDimX: self.grid.x,
+            gridDimY: self.grid.y,
+            gridDimZ: self.grid.z,
+            blockDimX: self.block.x,
+            blockDimY: self.block.y,
+            blockDimZ: self.block.z,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        };
+        // SAFETY: config, attributes and the values behind `pointers` outlive
+        // the call, which copies them; the number and sizes of the values are
+        // the kernel's as far as the driver can tell, and for the rest the
+        // caller vouches.
+        unsafe {
+            call!(
+                driver,
+                cuLaunchKernelEx(
+                    &config,
+                    inner.raw,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                ),
+                "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",
+                inner.name,
+                (self.grid.x, self.grid.y, self.grid.z),
+                (self.block.x, self.block.y, self.block.z),
+                self.shared_bytes
+            )
+        }
+    }
+}
+
+const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
+    id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE,
+    pad: [0; 4],
+    value: CUlaunchAttributeValue { pad: [0; 64] },
+};
+
+#[cold]
+fn note_module(function: &Function, stream: &Stream) {
+    let module = &function.inner.module;
+    if let Some(state) = stream.capture_state() {
+        state.keep(std::sync::Arc::as_ptr(module) as usize, module.clone());
+    }
+    module.uses().note(stream);
+}
+
+#[cold]
+fn wrong_arguments(function: &Function, expected: &[usize], given: &[usize]) -> Error {
+    Error::Arguments(Box::new(ArgumentError {
+        kernel: function.name().to_owned(),
+        expected: expected.to_vec(),
+        given: given.to_vec(),
+    }))
+}
+
+#[cold]
+fn too_many_threads(function: &Function, asked: u64) -> Error {
+    Error::LaunchLimit {
+        kernel: function.name().to_owned(),
+        what: "the number of threads in a block",
+        asked,
+        limit: function.max_threads_per_block().into(),
+        advice: "smaller blocks and more of them",
+    }
+}
+
+/// Something a kernel can be passed: a number, a buffer or slice (as its
+/// address), [`ByValue`] for a structure, [`DeviceAddr`] for a bare address.
+///
+/// What a kernel parameter means is not known here, only its size; that the
+/// types match is part of the promise of [`Launch::run`].
+pub trait Argument: sealed::Argument {}
+
+impl<A: sealed::Argument> Argument for A {}
+
+/// A structure passed by value, as C lays it out.
+#[derive(Clone, Copy, Debug)]
+pub struct ByValue<T>(pub T);
+
+mod sealed {
+    use super::{Result, Stream, c_void};
+
+    pub trait Argument {
+        /// What is copied to the kernel.
+        type Passed: Copy;
+
+        fn passed(&self) -> Self::Passed;
+
+        /// Notes what must stay alive while `stream` works.
+        #[inline]
+        fn note(&self, _stream: &Stream) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    pub trait Arguments {
+        /// Calls `launch` with the address and size of each argument and a
+        /// function that notes what they refer to.
+        fn with<R>(
+            &self,
+            launch: impl FnOnce(&mut [*mut c_void], &[usize], &dyn Fn(&Stream) -> Result<()>) -> R,
+        ) -> R;
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl sealed::Argument for $number {
+            type Passed = Self;
+
+            #[inline]
+            fn passed(&self) -> Self {
+                *self
+            }
+        }
+    )*};
+}
+
+numbers! { u8 i8 u16 i16 u32 i32 u64 i64 usize isize f32 f64 }
+
+impl<T: NoUninit> sealed::Argument for ByValue<T> {
+    type Passed = T;
+
+    #[inline]
+    fn passed(&self) -> T {
+        self.0
+    }
+}
+
+impl sealed::Argument for DeviceAddr {
+    type Passed = u64;
+
+    #[inline]
+    fn passed(&self) -> u64 {
+        self.0
+    }
+}
+
+macro_rules! memory {
+    ($(($($generics:tt)*) $memory:ty, |$this:ident| $address:expr;)*) => {$(
+        impl<$($generics)*> sealed::Argument for $memory {
+            type Passed = u64;
+
+            #[inline]
+            fn passed(&self) -> u64 {
+                let $this = self;
+                $address.0
+            }
+
+            #[inline]
+            fn note(&self, stream: &Stream) -> Result<()> {
+                self.allocation().note(stream)
+            }
+        }
+    )*};
+}
+
+memory! {
+    (T) &DeviceBuffer<T>, |this| this.address();
+    (T) &mut DeviceBuffer<T>, |this| this.address();
+    (T: Pod) DeviceSlice<'_, T>, |this| this.address();
+    (T: Pod) &DeviceSlice<'_, T>, |this| this.address();
+    (T: Pod) DeviceSliceMut<'_, T>, |this| this.address();
+    (T: Pod) &mut DeviceSliceMut<'_, T>, |this| this.address();
+}
+
+/// The arguments of a launch: a tuple of up to sixteen [`Argument`]s, or a
+/// slice of [`Value`]s when they are only known at run time.
+pub trait Arguments: sealed::Arguments {}
+
+impl<A: sealed::Arguments + ?Sized> Arguments for A {}
+
+macro_rules! tuples {
+    ($(($($name:ident)*))*) => {$(
+        impl<$($name: Argument),*> sealed::Arguments for ($($name,)*) {
+            #[allow(non_snake_case, reason = "a variable for each type parameter, of which () has none")]
+            #[inline]
+            fn with<R>(
+                &self,
+                launch: impl FnOnce(
+                    &mut [*mut c_void],
+                    &[usize],
+                    &dyn Fn(&Stream) -> Result<()>,
+                ) -> R,
+            ) -> R {
+                let ($($name,)*) = self;
+                let note = |_stream: &Stream| -> Result<()> {
+                    $($name.note(_stream)?;)*
+                    Ok(())
+                };
+                $(let mut $name = $name.passed();)*
+                launch(
+                    &mut [$((&raw mut $name).cast::<c_void>()),*],
+                    &[$(size_of_val(&$name)),*],
+                    &note,
+                )
+            }
+        }
+    )*};
+}
+
+tuples! {
+    () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H)
+    (A B C D E F G H I) (A B C D E F G H I J) (A B C D E F G H I J K)
+    (A B C D E F G H I J K L) (A B C D E F G H I J K L M) (A B C D E F G H I J K L M N)
+    (A B C D E F G H I J K L M N O) (A B C D E F G H I J K L M N O P)
+}
+
+/// An argument whose type is only known at run time.
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'a> {
+    bytes: [u8; 8],
+    len: usize,
+    buffer: Option<&'a DeviceBuffer<u8>>,
+}
+
+impl<'a> Value<'a> {
+    /// A number of 1, 2, 4 or 8 bytes.
+    pub fn number<T: Pod + Argument>(number: T) -> Self {
+        let from = bytemuck::bytes_of(&number);
+        let mut bytes = [0; 8];
+        // The numbers above have at most eight bytes; a longer value is cut
+        // and its length kept, so that the launch refuses it.
+        let len = from.len().min(8);
+        bytes[..len].copy_from_slice(&from[..len]);
+        Self {
+            bytes,
+            len: from.len(),
+            buffer: None,
+        }
+    }
+
+    /// The address of a buffer.
+    pub fn buffer(buffer: &'a DeviceBuffer<u8>) -> Self {
+        Self {
+            bytes: buffer.address().0.to_ne_bytes(),
+            len: 8,
+            buffer: Some(buffer),
+        }
+    }
+}
+
+impl sealed::Arguments for &[Value<'_>] {
+    fn with<R>(
+        &self,
+        launch: impl FnOnce(&mut [*mut c_void], &[usize], &dyn Fn(&Stream) -> Result<()>) -> R,
+    ) -> R {
+        let mut bytes: Vec<u64> = self
+            .iter()
+            .map(|value| u64::from_ne_bytes(value.bytes))
+            .collect();
+        let mut pointers: Vec<*mut c_void> = bytes
+            .iter_mut()
+            .map(|bytes| (bytes as *mut u64).cast())
+            .collect();
+        let sizes: Vec<usize> = self.iter().map(|value| value.len).collect();
+        let note = |stream: &Stream| -> Result<()> {
+            self.iter()
+                .filter_map(|value| value.buffer)
+                .try_for_each(|buffer| buffer.allocation().note(stream))
+        };
+        launch(&mut pointers, &sizes, &note)
+    }
+}

@@ -1,0 +1,358 @@
+//! Compiled programs on disk.
+//!
+//! A directory of the user's own (mode 0700) holds one file (mode 0600) for
+//! each program, named by the SHA-256 of everything the program depends on. A
+//! file begins with the SHA-256 of its content, so one that was cut off or
+//! changed is noticed, reported and written anew. Files appear whole, by a
+//! rename.
+//!
+//! File: the line `fercuda nvrtc 1`, a line with the hash of the rest in hex,
+//! then code, log and the pairs of names, each with its length before it (8
+//! bytes, little-endian).
+//!
+//! Invariant: whatever goes wrong here is a [`Warning`]; nothing fails.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+/// The variable that names the cache's directory; empty means no cache.
+pub const CACHE_VARIABLE: &str = "FERCUDA_CACHE";
+
+const HEADER: &[u8] = b"fercuda nvrtc 1\n";
+
+/// A cache directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+/// Why the cache was not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The file or directory concerned.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the cache of compiled programs was not used: {}: {}\n\
+             try: a private directory of yours in FERCUDA_CACHE",
+            self.path.display(),
+            self.reason
+        )
+    }
+}
+
+/// The hash of everything a compiled program depends on.
+#[derive(Clone, Debug)]
+pub(super) struct Key(Sha256);
+
+impl Key {
+    pub(super) fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    /// Adds one part. Label and length go before it, so that no two lists of
+    /// parts run together to the same bytes.
+    pub(super) fn add(&mut self, label: &str, part: impl AsRef<[u8]>) {
+        for bytes in [label.as_bytes(), part.as_ref()] {
+            self.0.update((bytes.len() as u64).to_le_bytes());
+            self.0.update(bytes);
+        }
+    }
+
+    fn file_name(&self) -> String {
+        hex(&self.0.clone().finalize())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A program from the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) code: Vec<u8>,
+    pub(super) log: String,
+    pub(super) names: Vec<(String, String)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Lookup {
+    Found(Entry),
+    Absent,
+    Unusable(Warning),
+}
+
+impl Cache {
+    /// The user's: `FERCUDA_CACHE`, else `fercuda/nvrtc` in `XDG_CACHE_HOME`
+    /// or in `~/.cache`. None if `FERCUDA_CACHE` is empty or there is no home.
+    pub fn of_user() -> Option<Self> {
+        let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        if let Some(directory) = path(CACHE_VARIABLE) {
+            return (!directory.as_os_str().is_empty()).then(|| Self::at(directory));
+        }
+        let caches = path("XDG_CACHE_HOME")
+            .filter(|path| path.is_absolute())
+            .or_else(|| path("HOME").map(|home| home.join(".cache")))?;
+        Some(Self::at(caches.join("fercuda/nvrtc")))
+    }
+
+    /// A cache in `directory`, which is made when first needed.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+        }
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn look_up(&self, key: &Key) -> Lookup {
+        let path = self.directory.join(key.file_name());
+        let unusable = |reason: String| {
+            Lookup::Unusable(Warning {
+                path: path.clone(),
+                reason,
+            })
+        };
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Absent,
+            Err(error) => return unusable(error.to_string()),
+        };
+        // What others may write here they could make us run.
+        if let Err(warning) = self.check_private() {
+            return Lookup::Unusable(warning);
+        }
+        match read_entry(&bytes) {
+            Some(entry) => Lookup::Found(entry),
+            None => unusable("it is damaged; the program is compiled anew".into()),
+        }
+    }
+
+    pub(super) fn store(
+        &self,
+        key: &Key,
+        code: &[u8],
+        log: &str,
+        names: &[(String, String)],
+    ) -> Result<(), Warning> {
+        let of_directory = |error: io::Error| Warning {
+            path: self.directory.clone(),
+            reason: error.to_string(),
+        };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory)
+            .map_err(of_directory)?;
+        self.check_private()?;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = self
+            .directory
+            .join(format!(".{}-{unique}.part", std::process::id()));
+        let path = self.directory.join(key.file_name());
+        let written =
+            write_entry(&temporary, code, log, names).and_then(|()| fs::rename(&temporary, &path));
+        written.map_err(|error| {
+            // Best effort: it may never have been made.
+            drop(fs::remove_file(&temporary));
+            Warning {
+                path,
+                reason: error.to_string(),
+            }
+        })
+    }
+
+    /// Whether nobody else can write to the directory. One that is ours and
+    /// too open is closed.
+    fn check_private(&self) -> Result<(), Warning> {
+        let warning = |reason: String| Warning {
+            path: self.directory.clone(),
+            reason,
+        };
+        let metadata = fs::metadata(&self.directory).map_err(|error| warning(error.to_string()))?;
+        // SAFETY: takes and returns a number.
+        let user = unsafe { libc::geteuid() };
+        if metadata.uid() != user {
+            return Err(warning(format!(
+                "it belongs to user {}, we are {user}",
+                metadata.uid()
+            )));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o700))
+                .map_err(|error| warning(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_entry(path: &Path, code: &[u8], log: &str, names: &[(String, String)]) -> io::Result<()> {
+    let mut rest = Vec::with_capacity(code.len() + log.len() + 64);
+    let mut field = |bytes: &[u8]| {
+        rest.extend((bytes.len() as u64).to_le_bytes());
+        rest.extend(bytes);
+    };
+    field(code);
+    field(log.as_bytes());
+    for (expression, lowered) in names {
+        field(expression.as_bytes());
+        field(lowered.as_bytes());
+    }
+    let mut file: File = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(HEADER)?;
+    file.write_all(hex(&Sha256::digest(&rest)).as_bytes())?;
+    file.write_all(b"\n")?;
+    file.write_all(&rest)
+}
+
+/// The entry in a file's bytes, if they are whole.
+fn read_entry(bytes: &[u8]) -> Option<Entry> {
+    let rest = bytes.strip_prefix(HEADER)?;
+    let (hash, rest) = rest.split_at_checked(64)?;
+    let rest = rest.strip_prefix(b"\n")?;
+    if hash != hex(&Sha256::digest(rest)).as_bytes() {
+        return None;
+    }
+    let mut rest = rest;
+    let mut field = || -> Option<Option<&[u8]>> {
+        if rest.is_empty() {
+            return Some(None);
+        }
+        let (len, after) = rest.split_first_chunk::<8>()?;
+        let (bytes, after) =
+            after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+        rest = after;
+        Some(Some(bytes))
+    };
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let code = field()??.to_vec();
+    let log = text(field()??)?;
+    let mut names = Vec::new();
+    while let Some(expression) = field()? {
+        names.push((text(expression)?, text(field()??)?));
+    }
+    Some(Entry { code, log, names })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(parts: &[&str]) -> Key {
+        let mut key = Key::new();
+        for part in parts {
+            key.add("part", part);
+        }
+        key
+    }
+
+    fn names() -> Vec<(String, String)> {
+        vec![("f<int>".into(), "_Z1fIiEvv".into())]
+    }
+
+    #[test]
+    fn what_is_stored_is_found_again_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("deep/cache"));
+        assert_eq!(cache.look_up(&key(&["a"])), Lookup::Absent);
+        cache.store(&key(&["a"]), b"code", "log", &names()).unwrap();
+        let entry = Entry {
+            code: b"code".to_vec(),
+            log: "log".into(),
+            names: names(),
+        };
+        assert_eq!(cache.look_up(&key(&["a"])), Lookup::Found(entry));
+        assert_eq!(cache.look_up(&key(&["b"])), Lookup::Absent);
+    }
+
+    #[test]
+    fn directory_and_files_are_private_and_no_part_is_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"));
+        cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
+        assert_eq!(
+            fs::metadata(cache.directory()).unwrap().mode() & 0o777,
+            0o700
+        );
+        let files: Vec<_> = fs::read_dir(cache.directory())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .collect();
+        assert_eq!(files.len(), 1);
+        assert_eq!(files[0].metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_directory_left_open_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
+        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn any_damage_to_an_entry_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let key = key(&["a"]);
+        cache.store(&key, b"code", "log", &names()).unwrap();
+        let path = folder.path().join(key.file_name());
+        let whole = fs::read(&path).unwrap();
+        for len in 0..whole.len() {
+            fs::write(&path, &whole[..len]).unwrap();
+            assert!(
+                matches!(cache.look_up(&key), Lookup::Unusable(_)),
+                "cut at {len}"
+            );
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            assert!(
+                matches!(cache.look_up(&key), Lookup::Unusable(_)),
+                "changed at {at}"
+            );
+        }
+        cache.store(&key, b"code", "log", &names()).unwrap();
+        assert!(matches!(cache.look_up(&key), Lookup::Found(_)));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let cache = Cache::at(file.join("cache"));
+        let warning = cache.store(&key(&["a"]), b"code", "", &[]).unwrap_err();
+        assert!(warning.to_string().contains("FERCUDA_CACHE"), "{warning}");
+    }
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(key(&["ab", "c"]).file_name(), key(&["a", "bc"]).file_name());
+        assert_ne!(key(&["a", ""]).file_name(), key(&["", "a"]).file_name());
+    }
+}

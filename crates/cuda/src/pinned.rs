@@ -1,0 +1,175 @@
+//! Page-locked host memory, which devices copy from and to at full speed.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytemuck::Pod;
+use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
+
+use crate::buffer::DeviceAddr;
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::error::{Bytes, Error, Result, call};
+
+/// Page-locked host memory, all bytes zero at first; a slice to the host.
+///
+/// No queued work of this crate refers to it while it can be used: a copy that
+/// the host does not wait for owns or borrows it until it is done.
+pub struct PinnedBuffer<T> {
+    context: Context,
+    values: NonNull<T>,
+    len: usize,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory, which any thread may use and free.
+unsafe impl<T: Send> Send for PinnedBuffer<T> {}
+// SAFETY: shared, it gives shared references only.
+unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
+
+impl<T: Pod> PinnedBuffer<T> {
+    /// Memory for `len` values.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the host's memory does not suffice.
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        let too_large = || Error::Value {
+            operation: "allocate pinned memory",
+            reason: format!("{len} values of {} bytes are too many", size_of::<T>()),
+        };
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(too_large)?;
+        if bytes == 0 {
+            let values = NonNull::dangling();
+            return Ok(Self {
+                context: context.clone(),
+                values,
+                len,
+                owns: PhantomData,
+            });
+        }
+        callback::drain();
+        let driver = context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let mut address: *mut c_void = std::ptr::null_mut();
+        // SAFETY: `address` outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemHostAlloc(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE),
+                "pin {} of host memory",
+                Bytes(bytes as u64)
+            )?;
+        }
+        let values = NonNull::new(address.cast::<T>())
+            .filter(|values| values.as_ptr().addr().is_multiple_of(align_of::<T>()))
+            .ok_or_else(|| Error::Value {
+                operation: "allocate pinned memory",
+                reason: format!(
+                    "the driver gave {address:?}, which is no address for these values"
+                ),
+            })?;
+        // SAFETY: the driver gave `bytes` of memory to us alone.
+        unsafe { values.cast::<u8>().write_bytes(0, bytes) };
+        Ok(Self {
+            context: context.clone(),
+            values,
+            len,
+            owns: PhantomData,
+        })
+    }
+
+    /// A copy of `values`.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::new`].
+    pub fn from_slice(context: &Context, values: &[T]) -> Result<Self> {
+        let mut buffer = Self::new(context, values.len())?;
+        buffer.copy_from_slice(values);
+        Ok(buffer)
+    }
+
+    /// The address at which kernels can read and write it. They are launched
+    /// by `unsafe` code, which sees to it that the host does not meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the device cannot reach host memory.
+    pub fn device_address(&self) -> Result<DeviceAddr> {
+        if self.len * size_of::<T>() == 0 {
+            return Ok(DeviceAddr(0));
+        }
+        let driver = self.context.bind()?;
+        let mut address = 0;
+        // SAFETY: `address` outlives the call; the memory is the driver's own.
+        unsafe {
+            call!(
+                driver,
+                cuMemHostGetDevicePointer_v2(&mut address, self.values.as_ptr().cast(), 0),
+                "ask the device address of pinned memory"
+            )?;
+        }
+        Ok(DeviceAddr(address))
+    }
+}
+
+impl<T> PinnedBuffer<T> {
+    /// The address of the first value, without a reference to any.
+    pub(crate) fn address(&self) -> *mut T {
+        self.values.as_ptr()
+    }
+
+    /// How many values there are, without a reference to any.
+    pub(crate) fn capacity(&self) -> usize {
+        self.len
+    }
+}
+
+impl<T> Deref for PinnedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `values` is memory for `len` values, aligned and initialised
+        // in `new`, owned by `self`.
+        unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for PinnedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len) }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for PinnedBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedBuffer")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Drop for PinnedBuffer<T> {
+    fn drop(&mut self) {
+        if self.len * size_of::<T>() == 0 {
+            return;
+        }
+        let context = self.context.clone();
+        let address = self.values.as_ptr().expose_provenance();
+        callback::outside(move || {
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
+                // SAFETY: from cuMemHostAlloc and freed once. Queued work that
+                // uses it owns it, so there is none.
+                drop(unsafe { driver.cuMemFreeHost(address) });
+            }
+        });
+    }
+}

@@ -1,0 +1,241 @@
+//! Which driver fills the table: NVIDIA's, or the software device's.
+//!
+//! Invariant: a process opens each at most once and never closes it, so a
+//! driver is `&'static`. Elsewhere: what the drivers do (`fercuda-cuda-sys`,
+//! `fercuda-softgpu`).
+
+use std::sync::OnceLock;
+
+use fercuda_cuda_sys::types::{CUresult, c_int};
+use fercuda_cuda_sys::{Driver, OpenError};
+
+use crate::device::Device;
+use crate::error::{Error, Result, call};
+
+/// The variable that chooses when the program does not.
+pub const DEVICE_VARIABLE: &str = "FERCUDA_DEVICE";
+
+/// Which device to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Select {
+    /// A GPU if the driver is there and has one, else the software device.
+    #[default]
+    Auto,
+    /// A GPU, or an error.
+    Hardware,
+    /// The software device.
+    Software,
+}
+
+impl Select {
+    /// What `FERCUDA_DEVICE` asks for: `soft`, `gpu` or `auto`, which is also
+    /// what an absent or empty variable means.
+    ///
+    /// # Errors
+    /// [`Error::Selection`] for anything else.
+    pub fn from_env() -> Result<Self> {
+        let value = std::env::var_os(DEVICE_VARIABLE).unwrap_or_default();
+        Self::parse(&value.to_string_lossy())
+    }
+
+    fn parse(value: &str) -> Result<Self> {
+        match value {
+            "" | "auto" => Ok(Self::Auto),
+            "gpu" => Ok(Self::Hardware),
+            "soft" => Ok(Self::Software),
+            _ => Err(Error::Selection {
+                value: value.to_owned(),
+            }),
+        }
+    }
+}
+
+/// One driver, initialised.
+#[derive(Clone, Copy, Debug)]
+pub struct Cuda {
+    driver: &'static Driver,
+    software: bool,
+}
+
+impl PartialEq for Cuda {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.driver, other.driver)
+    }
+}
+
+impl Eq for Cuda {}
+
+impl Cuda {
+    /// The driver that `FERCUDA_DEVICE` asks for.
+    ///
+    /// # Errors
+    /// As [`Cuda::select`], and [`Error::Selection`].
+    pub fn from_env() -> Result<Self> {
+        Self::select(Select::from_env()?)
+    }
+
+    /// The driver for `select`, initialised. Later calls return the same one.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] or [`Error::Driver`] where hardware was asked for
+    /// and is not usable.
+    pub fn select(select: Select) -> Result<Self> {
+        match select {
+            Select::Hardware => hardware(),
+            Select::Software => software(),
+            Select::Auto => match hardware() {
+                Ok(cuda) if cuda.device_count().is_ok_and(|count| count > 0) => Ok(cuda),
+                _ => software(),
+            },
+        }
+    }
+
+    /// The table of functions, for calls this crate has no safe form of.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Whether this is the software device.
+    pub fn is_software(&self) -> bool {
+        self.software
+    }
+
+    /// The newest CUDA version the driver supports, as (major, minor).
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn version(&self) -> Result<(u32, u32)> {
+        let mut version: c_int = 0;
+        // SAFETY: `version` outlives the call.
+        unsafe {
+            call!(
+                self.driver,
+                cuDriverGetVersion(&mut version),
+                "ask the driver's version"
+            )?
+        };
+        let version = version.unsigned_abs();
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    /// How many devices the driver shows.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn device_count(&self) -> Result<u32> {
+        let mut count: c_int = 0;
+        // SAFETY: `count` outlives the call.
+        unsafe {
+            call!(
+                self.driver,
+                cuDeviceGetCount(&mut count),
+                "count the devices"
+            )?
+        };
+        Ok(count.unsigned_abs())
+    }
+
+    /// The device of this ordinal.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    pub fn device(&self, ordinal: u32) -> Result<Device> {
+        let count = self.device_count()?;
+        if ordinal >= count {
+            return Err(Error::NoDevice {
+                ordinal,
+                count,
+                driver: self.driver.origin().to_string(),
+                advice: if self.software {
+                    "FERCUDA_SOFT_DEVICES sets how many the software device shows"
+                } else {
+                    "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set FERCUDA_DEVICE=soft"
+                },
+            });
+        }
+        Device::new(*self, ordinal)
+    }
+
+    /// Every device, by ordinal.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        (0..self.device_count()?)
+            .map(|ordinal| Device::new(*self, ordinal))
+            .collect()
+    }
+}
+
+/// The table of functions for `select`; see [`Cuda::select`].
+///
+/// # Errors
+/// As [`Cuda::select`].
+pub fn driver(select: Select) -> Result<&'static Driver> {
+    Cuda::select(select).map(|cuda| cuda.driver)
+}
+
+fn hardware() -> Result<Cuda> {
+    static OPENED: OnceLock<std::result::Result<&'static Driver, OpenError>> = OnceLock::new();
+    static INITIALISED: OnceLock<CUresult> = OnceLock::new();
+    let driver = OPENED
+        .get_or_init(|| Driver::open().map(|driver| &*Box::leak(Box::new(driver))))
+        .as_ref()
+        .map_err(|error| Error::NoDriver(error.clone()))?;
+    initialise(driver, &INITIALISED)?;
+    Ok(Cuda {
+        driver,
+        software: false,
+    })
+}
+
+fn software() -> Result<Cuda> {
+    static MADE: OnceLock<Driver> = OnceLock::new();
+    static INITIALISED: OnceLock<CUresult> = OnceLock::new();
+    let driver = MADE.get_or_init(placeholder);
+    initialise(driver, &INITIALISED)?;
+    Ok(Cuda {
+        driver,
+        software: true,
+    })
+}
+
+fn initialise(driver: &'static Driver, done: &OnceLock<CUresult>) -> Result<()> {
+    let answer = match done.get() {
+        Some(answer) => *answer,
+        None => {
+            // SAFETY: takes no pointers; a second thread may call it as well.
+            let answer = unsafe { driver.cuInit(0)? };
+            *done.get_or_init(|| answer)
+        }
+    };
+    crate::error::check(Ok(answer), "cuInit", || {
+        format!("initialise the driver in {}", driver.origin())
+    })
+}
+
+// PLACEHOLDER
+fn placeholder() -> Driver {
+    // SAFETY: answers nothing.
+    unsafe {
+        Driver::from_resolver(
+            Box::new(|_| None),
+            fercuda_cuda_sys::Origin::Linked("none yet"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_takes_three_words_and_no_other() {
+        assert_eq!(Select::parse("").unwrap(), Select::Auto);
+        assert_eq!(Select::parse("auto").unwrap(), Select::Auto);
+        assert_eq!(Select::parse("gpu").unwrap(), Select::Hardware);
+        assert_eq!(Select::parse("soft").unwrap(), Select::Software);
+        let error = Select::parse("tpu").unwrap_err().to_string();
+        assert_eq!(error, "FERCUDA_DEVICE is \"tpu\"\ntry: soft, gpu or auto");
+    }
+}

@@ -1,0 +1,316 @@
+//! Copies between host and device that the host does not wait for.
+//!
+//! The host's memory is owned by the pending copy, or borrowed by a scope that
+//! waits, so nothing can free or change it too early. Forgetting a pending
+//! copy leaks its memory, which is safe.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use crate::buffer::{DeviceSlice, DeviceSliceMut};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::pinned::PinnedBuffer;
+use crate::stream::Stream;
+
+mod sealed {
+    /// Memory that stays where it is when its owner is moved.
+    ///
+    /// # Safety
+    /// The values have one address from the first call to the owner's end.
+    pub unsafe trait HostSource<T> {
+        /// The values.
+        fn values(&self) -> &[T];
+    }
+
+    /// As [`HostSource`], and nobody else reads or writes it.
+    ///
+    /// # Safety
+    /// As for [`HostSource`]; the owner is the only way to the values.
+    pub unsafe trait HostTarget<T>: HostSource<T> {
+        /// The values.
+        fn values_mut(&mut self) -> &mut [T];
+    }
+}
+
+pub(crate) use sealed::{HostSource, HostTarget};
+
+// SAFETY: the values are on the heap; moving a `Vec` moves its pointer.
+unsafe impl<T: Pod> HostSource<T> for Vec<T> {
+    fn values(&self) -> &[T] {
+        self
+    }
+}
+
+// SAFETY: as above, and a `Vec` owns its values alone.
+unsafe impl<T: Pod> HostTarget<T> for Vec<T> {
+    fn values_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+// SAFETY: the values are pinned memory of the driver's.
+unsafe impl<T: Pod> HostSource<T> for PinnedBuffer<T> {
+    fn values(&self) -> &[T] {
+        self
+    }
+}
+
+// SAFETY: as above, and the buffer owns its values alone.
+unsafe impl<T: Pod> HostTarget<T> for PinnedBuffer<T> {
+    fn values_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+// SAFETY: as above; no clone can write, since the pending copy holds one.
+unsafe impl<T: Pod> HostSource<T> for Arc<PinnedBuffer<T>> {
+    fn values(&self) -> &[T] {
+        self
+    }
+}
+
+/// A copy on its way, and the host memory it needs. [`Transfer::wait`] gives
+/// that back; dropping it waits as well.
+#[derive(Debug)]
+#[must_use = "dropping a transfer waits for it"]
+pub struct Transfer<H> {
+    /// `None` only after `wait`.
+    host: Option<H>,
+    done: Event,
+    stream: Stream,
+}
+
+impl<H> Transfer<H> {
+    /// Whether the copy is done. Never waits.
+    ///
+    /// # Errors
+    /// The first error of the stream's work.
+    pub fn is_done(&self) -> Result<bool> {
+        self.done.is_done()
+    }
+
+    /// Waits for the copy and returns the host memory.
+    ///
+    /// # Errors
+    /// The first error of the stream's work; the memory is dropped then.
+    pub fn wait(mut self) -> Result<H> {
+        self.done.synchronize()?;
+        match self.host.take() {
+            Some(host) => Ok(host),
+            None => unreachable!("only `wait` takes it, and it takes `self`"),
+        }
+    }
+}
+
+impl<H> Drop for Transfer<H> {
+    fn drop(&mut self) {
+        let Some(host) = self.host.take() else { return };
+        if crate::callback::inside() {
+            // A callback must not wait. The copy may still run, so its memory
+            // is not given back.
+            std::mem::forget(host);
+        } else if self.done.synchronize().is_err() {
+            // Of a lost context nothing runs any more; of anything else the
+            // stream itself knows.
+            self.stream.wait_to_destroy();
+        }
+    }
+}
+
+impl<T: Pod> DeviceSliceMut<'_, T> {
+    /// Queues a copy of all of `host`, which must be as long: a
+    /// [`PinnedBuffer`], an `Arc` of one, or a `Vec`. From a `Vec` the driver
+    /// may copy before this returns.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`]. The memory is dropped then.
+    pub fn upload<H: HostSource<T>>(&mut self, host: H, stream: &Stream) -> Result<Transfer<H>> {
+        check(host.values().len(), self.len(), stream)?;
+        let done = Event::untimed(stream.context())?;
+        if !self.is_empty() {
+            // SAFETY: `host` is as long and stays in place; nobody can write to
+            // it before `Transfer` lets go of it, which is after the copy.
+            let queued = unsafe { self.queue_from_host(host.values().as_ptr(), stream) };
+            pending(queued, host, done, stream)
+        } else {
+            pending(Ok(()), host, done, stream)
+        }
+    }
+}
+
+impl<T: Pod> DeviceSlice<'_, T> {
+    /// Queues a copy to all of `host`, which must be as long: a
+    /// [`PinnedBuffer`] or a `Vec`.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`]. The memory is dropped then.
+    pub fn download<H: HostTarget<T>>(&self, mut host: H, stream: &Stream) -> Result<Transfer<H>> {
+        check(host.values().len(), self.len(), stream)?;
+        let done = Event::untimed(stream.context())?;
+        if !self.is_empty() {
+            let to = host.values_mut().as_mut_ptr();
+            // SAFETY: `host` is as long and stays in place; nobody can reach it
+            // before `Transfer` lets go of it, which is after the copy.
+            let queued = unsafe { self.queue_to_host(to, stream) };
+            pending(queued, host, done, stream)
+        } else {
+            pending(Ok(()), host, done, stream)
+        }
+    }
+}
+
+fn check(host: usize, device: usize, stream: &Stream) -> Result<()> {
+    stream.refuse_capture("queue a copy with host memory")?;
+    if host != device {
+        return Err(Error::Length {
+            operation: "queue a copy",
+            left_name: "the host memory",
+            left: host,
+            right_name: "the buffer",
+            right: device,
+        });
+    }
+    Ok(())
+}
+
+/// The copy just queued. If that failed or it cannot be marked, whatever is in
+/// the stream is waited for before `host` goes.
+fn pending<H>(queued: Result<()>, host: H, done: Event, stream: &Stream) -> Result<Transfer<H>> {
+    match queued.and_then(|()| done.record(stream)) {
+        Ok(()) => Ok(Transfer {
+            host: Some(host),
+            done,
+            stream: stream.clone(),
+        }),
+        Err(error) => {
+            stream.wait_to_destroy();
+            Err(error)
+        }
+    }
+}
+
+/// Queues copies that borrow host memory; see [`Stream::scope`].
+#[derive(Debug)]
+pub struct CopyScope<'scope, 'env: 'scope> {
+    stream: &'scope Stream,
+    // Invariant in both, as for `std::thread::Scope`: neither may shrink to
+    // let a borrow end before the scope does.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'scope> CopyScope<'scope, '_> {
+    /// Queues a copy of all of `host`, which must be as long.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`].
+    pub fn upload<T: Pod>(
+        &'scope self,
+        to: &mut DeviceSliceMut<'_, T>,
+        host: &'scope [T],
+    ) -> Result<()> {
+        check(host.len(), to.len(), self.stream)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `host` is as long and borrowed until the scope has waited.
+        unsafe { to.queue_from_host(host.as_ptr(), self.stream) }
+    }
+
+    /// Queues a copy to all of `host`, which must be as long.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Capturing`].
+    pub fn download<T: Pod>(
+        &'scope self,
+        from: DeviceSlice<'_, T>,
+        host: &'scope mut [T],
+    ) -> Result<()> {
+        check(host.len(), from.len(), self.stream)?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `host` is as long and borrowed alone until the scope has
+        // waited.
+        unsafe { from.queue_to_host(host.as_mut_ptr(), self.stream) }
+    }
+}
+
+impl Stream {
+    /// Runs `body`, whose copies may borrow host memory of the caller's, and
+    /// waits for the stream before returning, also when `body` panics.
+    ///
+    /// ```no_run
+    /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
+    /// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+    /// let stream = Stream::new(&context)?;
+    /// let mut buffer = DeviceBuffer::<f32>::alloc(&context, 3)?;
+    /// let (input, mut output) = ([1.0, 2.0, 3.0], [0.0; 3]);
+    /// stream.scope(|copies| {
+    ///     copies.upload(&mut buffer.as_slice_mut(), &input)?;
+    ///     copies.download(buffer.as_slice(), &mut output)
+    /// })?;
+    /// # Ok::<(), fercuda_cuda::Error>(())
+    /// ```
+    ///
+    /// Host memory that does not live as long as the scope is refused:
+    ///
+    /// ```compile_fail,E0597
+    /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
+    /// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let mut buffer = DeviceBuffer::<f32>::alloc(&context, 3)?;
+    /// stream.scope(|copies| {
+    ///     let input = [1.0, 2.0, 3.0];
+    ///     copies.upload(&mut buffer.as_slice_mut(), &input)
+    /// })?;
+    /// # Ok::<(), fercuda_cuda::Error>(())
+    /// ```
+    ///
+    /// And so is reading it while the copy may still write:
+    ///
+    /// ```compile_fail,E0502
+    /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
+    /// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::<f32>::alloc(&context, 3)?;
+    /// let mut output = [0.0; 3];
+    /// stream.scope(|copies| {
+    ///     copies.download(buffer.as_slice(), &mut output)?;
+    ///     assert_eq!(output[0], 1.0);
+    ///     copies.download(buffer.as_slice(), &mut output)
+    /// })?;
+    /// # Ok::<(), fercuda_cuda::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returns, else the first error of the stream's work.
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope CopyScope<'scope, 'env>) -> Result<R>,
+    ) -> Result<R> {
+        struct Wait<'a>(&'a Stream);
+        impl Drop for Wait<'_> {
+            fn drop(&mut self) {
+                self.0.wait_to_destroy();
+            }
+        }
+        self.refuse_capture("borrow host memory")?;
+        // What the waiting below needs must work before anything borrows.
+        self.context().bind()?;
+        let wait = Wait(self);
+        let scope = CopyScope {
+            stream: self,
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let result = body(&scope);
+        drop(wait);
+        let value = result?;
+        self.synchronize()?;
+        Ok(value)
+    }
+}

@@ -1,0 +1,375 @@
+//! Address ranges and physical memory, put together by hand.
+//!
+//! A [`VirtualRange`] is addresses without memory, [`PhysicalMemory`] is
+//! memory without addresses. Mapping one into the other gives a
+//! [`DeviceBuffer`], and dropping that unmaps it behind its last use.
+//!
+//! Invariant: no two mappings of a range overlap, and range and memory live at
+//! least as long as every mapping of them.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult, c_int, c_void,
+};
+
+use crate::allocation::Allocation;
+use crate::buffer::DeviceBuffer;
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::device::Device;
+use crate::error::{Bytes, Error, OutOfMemory, Result, call, check};
+use crate::uses::lock;
+
+fn location(device: &Device) -> CUmemLocation {
+    CUmemLocation {
+        r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: device.raw(),
+    }
+}
+
+fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        r#type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: if shareable {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        } else {
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
+        },
+        location: location(device),
+        ..Default::default()
+    }
+}
+
+/// Physical memory of a device. Cloning gives another name for it.
+#[derive(Clone, Debug)]
+pub struct PhysicalMemory {
+    inner: Arc<Physical>,
+}
+
+#[derive(Debug)]
+struct Physical {
+    context: Context,
+    raw: CUmemGenericAllocationHandle,
+    bytes: usize,
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context.clone(), self.raw);
+        callback::outside(move || {
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                // SAFETY: from cuMemCreate or an import, released once; every
+                // mapping of it is gone, since each holds `self`.
+                drop(unsafe { driver.cuMemRelease(raw) });
+            }
+        });
+    }
+}
+
+impl PhysicalMemory {
+    /// The size that sizes, offsets and addresses must be multiples of.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the device cannot map memory by hand.
+    pub fn granularity_bytes(context: &Context) -> Result<usize> {
+        let driver = context.bind()?;
+        let props = properties(&context.device(), true);
+        let mut bytes = 0;
+        // SAFETY: both outlive the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemGetAllocationGranularity(
+                    &mut bytes,
+                    &props,
+                    CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+                ),
+                "ask the granularity of {}",
+                context.device()
+            )?;
+        }
+        Ok(bytes)
+    }
+
+    /// `bytes` of memory, a multiple of the granularity.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::Driver`] for a size that is no
+    /// multiple.
+    pub fn new(context: &Context, bytes: usize) -> Result<Self> {
+        Self::create(context, bytes, false)
+    }
+
+    /// As [`PhysicalMemory::new`], for [`PhysicalMemory::export`].
+    ///
+    /// # Errors
+    /// As [`PhysicalMemory::new`].
+    pub fn shareable(context: &Context, bytes: usize) -> Result<Self> {
+        Self::create(context, bytes, true)
+    }
+
+    fn create(context: &Context, bytes: usize, shareable: bool) -> Result<Self> {
+        callback::drain();
+        let driver = context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let props = properties(&context.device(), shareable);
+        let mut raw = 0;
+        // SAFETY: both outlive the call.
+        let answer = unsafe { driver.cuMemCreate(&mut raw, bytes, &props, 0) };
+        if let Ok(CUresult::CUDA_ERROR_OUT_OF_MEMORY) = answer {
+            return Err(Error::OutOfMemory(Box::new(OutOfMemory {
+                call: "cuMemCreate",
+                asked_bytes: bytes as u64,
+                free_and_total_bytes: context.memory_info().ok(),
+                device: context.device().to_string(),
+            })));
+        }
+        check(answer, "cuMemCreate", || {
+            format!(
+                "take {} of physical memory on {}",
+                Bytes(bytes as u64),
+                context.device()
+            )
+        })?;
+        Ok(Self {
+            inner: Arc::new(Physical {
+                context: context.clone(),
+                raw,
+                bytes,
+            }),
+        })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes
+    }
+
+    /// A file descriptor that names it to other processes.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] unless made by [`PhysicalMemory::shareable`].
+    pub fn export(&self) -> Result<OwnedFd> {
+        let driver = self.inner.context.bind()?;
+        let mut fd: c_int = -1;
+        // SAFETY: for this handle type the driver writes an int, and `fd`
+        // outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemExportToShareableHandle(
+                    (&raw mut fd).cast::<c_void>(),
+                    self.inner.raw,
+                    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                    0,
+                ),
+                "share physical memory"
+            )?;
+        }
+        // SAFETY: the driver made the descriptor for its caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The memory that another process exported as `fd`, of `bytes`, which
+    /// that process says. The memory lives as long as anyone holds it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the descriptor is something else.
+    pub fn import(context: &Context, fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        let driver = context.bind()?;
+        let mut raw = 0;
+        let handle = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
+        // SAFETY: for this handle type the driver reads the descriptor from
+        // the pointer's value and dereferences nothing.
+        unsafe {
+            call!(
+                driver,
+                cuMemImportFromShareableHandle(
+                    &mut raw,
+                    handle,
+                    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                ),
+                "open shared physical memory"
+            )?;
+        }
+        Ok(Self {
+            inner: Arc::new(Physical {
+                context: context.clone(),
+                raw,
+                bytes,
+            }),
+        })
+    }
+}
+
+/// A range of device addresses. Cloning gives another name for it.
+#[derive(Clone, Debug)]
+pub struct VirtualRange {
+    inner: Arc<Range>,
+}
+
+#[derive(Debug)]
+struct Range {
+    context: Context,
+    address: CUdeviceptr,
+    bytes: usize,
+    /// Mapped parts: start to end, as offsets.
+    mapped: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
+        callback::outside(move || {
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                // SAFETY: from cuMemAddressReserve with this size, freed once,
+                // and nothing is mapped: each mapping holds `self`.
+                drop(unsafe { driver.cuMemAddressFree(address, bytes) });
+            }
+        });
+    }
+}
+
+impl VirtualRange {
+    /// Reserves `bytes` of addresses, a multiple of the granularity.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn reserve(context: &Context, bytes: usize) -> Result<Self> {
+        let driver = context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let mut address = 0;
+        // SAFETY: `address` outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemAddressReserve(&mut address, bytes, 0, 0, 0),
+                "reserve {} of addresses",
+                Bytes(bytes as u64)
+            )?;
+        }
+        let mapped = Mutex::new(BTreeMap::new());
+        Ok(Self {
+            inner: Arc::new(Range {
+                context: context.clone(),
+                address,
+                bytes,
+                mapped,
+            }),
+        })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> crate::DeviceAddr {
+        crate::DeviceAddr(self.inner.address)
+    }
+
+    /// Puts all of `memory` at `offset`, readable and writable from `devices`.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if it would reach outside the range or into another
+    /// mapping; [`Error::Driver`] if the offset is no multiple of the
+    /// granularity.
+    pub fn map(
+        &self,
+        offset: usize,
+        memory: &PhysicalMemory,
+        devices: &[Device],
+    ) -> Result<DeviceBuffer<u8>> {
+        let bytes = memory.bytes();
+        let end = offset
+            .checked_add(bytes)
+            .filter(|end| *end <= self.inner.bytes)
+            .ok_or_else(|| Error::Value {
+                operation: "map memory",
+                reason: format!(
+                    "{bytes} bytes at {offset} reach outside the range of {}",
+                    self.inner.bytes
+                ),
+            })?;
+        let context = &self.inner.context;
+        let driver = context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let address = self.inner.address + offset as u64;
+        {
+            let mut mapped = lock(&self.inner.mapped);
+            if let Some((start, stop)) = mapped
+                .range(..end)
+                .next_back()
+                .filter(|(_, stop)| **stop > offset)
+            {
+                return Err(Error::Value {
+                    operation: "map memory",
+                    reason: format!("{offset}..{end} overlaps {start}..{stop}, which is mapped"),
+                });
+            }
+            // SAFETY: the range is reserved and this part free; the memory is
+            // all of `memory`, which `mapping` below holds.
+            unsafe {
+                call!(
+                    driver,
+                    cuMemMap(address, bytes, 0, memory.inner.raw, 0),
+                    "map {} at offset {offset}",
+                    Bytes(bytes as u64)
+                )?;
+            }
+            mapped.insert(offset, end);
+        }
+        let mapping = Mapping {
+            range: self.clone(),
+            offset,
+            memory: memory.clone(),
+        };
+        // From here on dropping the buffer unmaps.
+        let allocation = Allocation::mapped(context, address, bytes, mapping);
+        let access: Vec<CUmemAccessDesc> = devices
+            .iter()
+            .map(|device| CUmemAccessDesc {
+                location: location(device),
+                flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            })
+            .collect();
+        // SAFETY: `access` has the length given and outlives the call.
+        unsafe {
+            call!(
+                driver,
+                cuMemSetAccess(address, bytes, access.as_ptr(), access.len()),
+                "give access to mapped memory"
+            )?;
+        }
+        Ok(DeviceBuffer::from_allocation(allocation, bytes))
+    }
+}
+
+/// One mapping, held by the allocation it became.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    range: VirtualRange,
+    offset: usize,
+    memory: PhysicalMemory,
+}
+
+impl Mapping {
+    /// Unmaps; called once, when no work uses the memory.
+    pub(crate) fn unmap(&self, driver: &Driver) {
+        let mut mapped = lock(&self.range.inner.mapped);
+        let address = self.range.inner.address + self.offset as u64;
+        // SAFETY: mapped by `VirtualRange::map` with this size. An error is
+        // that of a lost context.
+        drop(unsafe { driver.cuMemUnmap(address, self.memory.bytes()) });
+        mapped.remove(&self.offset);
+    }
+}
