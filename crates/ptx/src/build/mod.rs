@@ -76,6 +76,11 @@
 //! Elsewhere: the tree ([`crate::ast`]), its text ([`crate::print`]), finished kernels
 //! ([`crate::kernels`]).
 
+/// The recipe's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/recipes/build-a-kernel.md")]
+struct Recipe;
+
 mod finish;
 mod kernel;
 mod ptr;
