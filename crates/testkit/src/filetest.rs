@@ -10,9 +10,11 @@
 //! //@   set taps: f32[16] uniform(-1, 1)
 //! //@   get total: u32[1] exact
 //! //@   prints "a line of the kernel's printf"
+//! //@ program
+//! //@   alloc x 1024
 //! ```
 //! Arguments are passed in the order in which they stand. Fills: `zero iota bits mix made const(v) uniform(a, b)
-//! int(a, b)`. Judges: `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` lets two devices differ within the bound.
+//! int(a, b)`. What follows `program` are operations of the driver ([`crate::program`]). Judges: `exact`, `ulp=N`, `bound`, `sorted`, `raw`; `loose` lets two devices differ within the bound.
 
 use crate::data::{Arg, Buffer, Case, Elem, Fill, Judge, Role};
 use crate::reference::Reference;
@@ -41,6 +43,10 @@ pub struct FileTest {
     pub options: Vec<String>,
     /// Launches.
     pub runs: Vec<Run>,
+    /// Operations of the driver, in words.
+    pub program: Vec<Vec<String>>,
+    /// Whether `program` has been read.
+    in_program: bool,
 }
 
 /// One launch.
@@ -67,8 +73,23 @@ pub struct Run {
 }
 
 impl Run {
+    /// A launch of `kernel` without arguments.
+    pub fn shape(kernel: &str, grid: u32, block: u32) -> Run {
+        Run {
+            name: kernel.to_string(),
+            kernel: kernel.to_string(),
+            grid: [grid, 1, 1],
+            block: [block, 1, 1],
+            shared_bytes: 0,
+            cooperative: false,
+            args: Vec::new(),
+            prints: Vec::new(),
+            scalars: Vec::new(),
+        }
+    }
+
     /// Inputs from `seed`, the reference having made its part.
-    pub fn case(&self, reference: &Reference, seed: u64) -> Case {
+    pub fn case(&self, reference: Option<&Reference>, seed: u64) -> Case {
         let mut rng = Rng::new(seed, &self.name);
         let mut case = Case {
             grid: self.grid,
@@ -92,7 +113,7 @@ impl Run {
             }
             case.buffers.insert(arg.name.clone(), buffer);
         }
-        if let Some(make) = reference.make {
+        if let Some(make) = reference.and_then(|r| r.make) {
             make(&mut case, &mut rng);
         }
         case
@@ -109,6 +130,8 @@ pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
         source: source.to_string(),
         options: Vec::new(),
         runs: Vec::new(),
+        program: Vec::new(),
+        in_program: false,
     };
     for (index, line) in source.lines().enumerate() {
         let Some(text) = line.strip_prefix("//@") else {
@@ -120,11 +143,11 @@ pub fn parse(name: &str, source: &str) -> Result<FileTest, HeaderError> {
             message,
         })?;
     }
-    if test.runs.is_empty() {
+    if test.runs.is_empty() && test.program.is_empty() {
         return Err(HeaderError {
             file: format!("{name}.cu"),
             line: 1,
-            message: "no `//@ run` line".to_string(),
+            message: "no `//@ run` or `//@ program` line".to_string(),
         });
     }
     Ok(test)
@@ -138,6 +161,15 @@ fn parse_line(test: &mut FileTest, text: &str) -> Result<(), String> {
     }
     if let Some(rest) = text.strip_prefix("run ") {
         test.runs.push(parse_run(rest)?);
+        return Ok(());
+    }
+    if text == "program" {
+        test.in_program = true;
+        return Ok(());
+    }
+    if test.in_program {
+        test.program
+            .push(text.split_whitespace().map(str::to_string).collect());
         return Ok(());
     }
     let run = test

@@ -4,9 +4,10 @@
 //! judged ([`filetest`]). A host reference of the same name ([`reference`]) says what should come out.
 //!
 //! Elsewhere: the devices (`fercuda_cuda`), the tests themselves (`tests/`).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod data;
 pub mod filetest;
+pub mod raw;
 pub mod reference;
 pub mod rng;

@@ -1,0 +1,21 @@
+// A graph writes in one stream, a kernel reads in another.
+//@ program
+//@   stream a
+//@   stream b
+//@   alloc x 1024
+//@   alloc y 1024
+//@   capture a
+//@   launch a produce x 256
+//@   end_capture a g
+//@   launch_graph a g
+//@   pause
+//@   launch b consume x y 256
+//@   sync
+
+extern "C" __global__ void produce(float* x, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = (float)i;
+}
+
+extern "C" __global__ void consume(const float* x, float* y, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 2.0f;
+}

@@ -1,0 +1,17 @@
+// The default stream does not wait for a non-blocking one.
+//@ program
+//@   stream a
+//@   alloc x 1024
+//@   alloc y 1024
+//@   launch a produce x 256
+//@   pause
+//@   launch default consume x y 256
+//@   sync
+
+extern "C" __global__ void produce(float* x, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = (float)i;
+}
+
+extern "C" __global__ void consume(const float* x, float* y, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 2.0f;
+}

@@ -1,0 +1,19 @@
+// Cleared for the next round in a stream of its own, while the last round reads.
+//@ program
+//@   stream a
+//@   stream b
+//@   alloc x 1024
+//@   alloc y 1024
+//@   launch a produce x 256
+//@   launch a consume x y 256
+//@   pause
+//@   memset b x
+//@   sync
+
+extern "C" __global__ void produce(float* x, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = (float)i;
+}
+
+extern "C" __global__ void consume(const float* x, float* y, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 2.0f;
+}

@@ -1,0 +1,21 @@
+// Waits, but for a third stream.
+//@ program
+//@   stream a
+//@   stream b
+//@   stream c
+//@   alloc x 1024
+//@   alloc y 1024
+//@   launch a produce x 256
+//@   record c e
+//@   pause
+//@   wait b e
+//@   launch b consume x y 256
+//@   sync
+
+extern "C" __global__ void produce(float* x, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = (float)i;
+}
+
+extern "C" __global__ void consume(const float* x, float* y, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] * 2.0f;
+}

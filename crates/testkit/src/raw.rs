@@ -1,0 +1,426 @@
+//! Launches and small programs written straight to the driver's table, as a C program would.
+//!
+//! The safe layer above the table prevents most of what the planted bugs do, so they are written below it.
+//! Nothing is freed that a program does not free: a process runs one of them and ends.
+//!
+//! Operations of a program, one a line (`STREAM` is a name given by `stream`, or `default`):
+//! ```text
+//! stream S              blocking S           alloc X BYTES          alloc_async S X BYTES
+//! free X                free_async S X       pinned H BYTES         launch S KERNEL ARG...
+//! copy_in S X           copy_out S X         copy S TO FROM         memset S X
+//! copy_in S X from H    copy_out S X to H    record S E             wait S E
+//! sync                  sync S               sync_event E           pause
+//! capture S             end_capture S G      launch_graph S G
+//! ```
+//! Arguments of `launch` are buffers or whole numbers (`i32`); kernels run as one block of 64 threads.
+//! `pause` lets the device get on with its work and orders nothing.
+#![expect(unsafe_code, reason = "the driver's table is a C interface")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_int, c_void};
+use std::time::Duration;
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule,
+    CUresult, CUstream, CUstreamCaptureMode,
+};
+
+use crate::data::{Buffer, Case, Role};
+use crate::filetest::Run;
+
+/// A call of the driver that did not succeed, or a program that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawError {
+    /// The driver said no.
+    #[error("{call}: {}", name_of(.code))]
+    Driver {
+        /// What was called.
+        call: &'static str,
+        /// What it answered.
+        code: CUresult,
+    },
+    /// The driver lacks a function.
+    #[error("{0}")]
+    Missing(String),
+    /// A word of a program, or a variable of a module, is unknown.
+    #[error("{0}")]
+    Program(String),
+}
+
+fn name_of(code: &CUresult) -> String {
+    code.name()
+        .map_or_else(|| format!("error {}", code.0), str::to_string)
+}
+
+type Result<T> = std::result::Result<T, RawError>;
+
+/// One device, one context, one module.
+pub struct Machine {
+    driver: &'static Driver,
+    module: CUmodule,
+}
+
+macro_rules! call {
+    ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: handles come from this driver and are never used after they are destroyed; pointers are to
+        // local variables or live buffers of the size passed. What kernels do with device memory is the test.
+        match unsafe { $driver.$name($($arg),*) } {
+            Ok(CUresult::CUDA_SUCCESS) => Ok(()),
+            Ok(code) => Err(RawError::Driver { call: stringify!($name), code }),
+            Err(missing) => Err(RawError::Missing(missing.to_string())),
+        }
+    }};
+}
+
+impl Machine {
+    /// Initialises device 0 and loads `image`, PTX text without a trailing zero.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    pub fn new(driver: &'static Driver, image: &str) -> Result<Machine> {
+        let (mut device, mut context, mut module): (CUdevice, CUcontext, CUmodule) =
+            Default::default();
+        call!(driver, cuInit(0))?;
+        call!(driver, cuDeviceGet(&mut device, 0))?;
+        call!(driver, cuDevicePrimaryCtxRetain(&mut context, device))?;
+        call!(driver, cuCtxSetCurrent(context))?;
+        let text = c_string(image)?;
+        call!(driver, cuModuleLoadData(&mut module, text.as_ptr().cast()))?;
+        Ok(Machine { driver, module })
+    }
+
+    fn function(&self, name: &str) -> Result<CUfunction> {
+        let (name, mut function) = (c_string(name)?, CUfunction::NULL);
+        call!(
+            self.driver,
+            cuModuleGetFunction(&mut function, self.module, name.as_ptr())
+        )?;
+        Ok(function)
+    }
+
+    fn variable(&self, name: &str, bytes: usize) -> Result<CUdeviceptr> {
+        let (text, mut address, mut size) = (c_string(name)?, CUdeviceptr::default(), 0);
+        call!(
+            self.driver,
+            cuModuleGetGlobal_v2(&mut address, &mut size, self.module, text.as_ptr())
+        )?;
+        if size == bytes {
+            Ok(address)
+        } else {
+            Err(RawError::Program(format!(
+                "`{name}` has {size} bytes, the header says {bytes}"
+            )))
+        }
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
+        let mut address = CUdeviceptr::default();
+        call!(self.driver, cuMemAlloc_v2(&mut address, bytes))?;
+        Ok(address)
+    }
+
+    /// Launches `run` on the inputs of `case` and waits; gives every output by name.
+    ///
+    /// # Errors
+    /// The first call that fails, a fault of the kernel included.
+    pub fn run(&self, run: &Run, case: &Case) -> Result<BTreeMap<String, Buffer>> {
+        let function = self.function(&run.kernel)?;
+        let mut values: Vec<Vec<u64>> = Vec::new();
+        let mut outputs = Vec::new();
+        for arg in &run.args {
+            let buffer = case.buffer(&arg.name);
+            let len = buffer.bytes.len();
+            let address = match arg.role {
+                Role::Value => {
+                    values.push(buffer.bytes.chunks(8).map(word).collect());
+                    continue;
+                }
+                Role::Set | Role::Get => self.variable(&arg.name, len)?,
+                Role::In | Role::Out | Role::InOut => {
+                    let address = self.alloc(len)?;
+                    values.push(vec![address]);
+                    address
+                }
+            };
+            if matches!(arg.role, Role::In | Role::InOut | Role::Set) {
+                call!(
+                    self.driver,
+                    cuMemcpyHtoD_v2(address, buffer.bytes.as_ptr().cast(), len)
+                )?;
+            }
+            if arg.is_output() {
+                outputs.push((arg, address));
+            }
+        }
+        if run.shared_bytes > 48 << 10 {
+            use fercuda_cuda_sys::types::CUfunction_attribute;
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            call!(
+                self.driver,
+                cuFuncSetAttribute(function, attribute, run.shared_bytes as c_int)
+            )?;
+        }
+        self.launch(function, run, CUstream::NULL, &mut values)?;
+        call!(self.driver, cuCtxSynchronize())?;
+        let mut out = BTreeMap::new();
+        for (arg, address) in outputs {
+            let mut buffer = Buffer::zeroed(arg.elem, arg.len);
+            call!(
+                self.driver,
+                cuMemcpyDtoH_v2(
+                    buffer.bytes.as_mut_ptr().cast(),
+                    address,
+                    buffer.bytes.len()
+                )
+            )?;
+            out.insert(arg.name.clone(), buffer);
+        }
+        Ok(out)
+    }
+
+    fn launch(
+        &self,
+        function: CUfunction,
+        run: &Run,
+        stream: CUstream,
+        values: &mut [Vec<u64>],
+    ) -> Result<()> {
+        let mut pointers: Vec<*mut c_void> =
+            values.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
+        let ([gx, gy, gz], [bx, by, bz], shared) = (run.grid, run.block, run.shared_bytes);
+        let arguments = pointers.as_mut_ptr();
+        if run.cooperative {
+            call!(
+                self.driver,
+                cuLaunchCooperativeKernel(
+                    function, gx, gy, gz, bx, by, bz, shared, stream, arguments
+                )
+            )
+        } else {
+            call!(
+                self.driver,
+                cuLaunchKernel(
+                    function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shared,
+                    stream,
+                    arguments,
+                    std::ptr::null_mut()
+                )
+            )
+        }
+    }
+
+    /// Executes `program` to its end, or to the first call that fails.
+    ///
+    /// # Errors
+    /// That call's; [`RawError::Program`] for words that mean nothing.
+    pub fn program(&self, program: &[Vec<String>]) -> Result<()> {
+        let mut names = Names::default();
+        for words in program {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.step(&mut names, &words)?;
+        }
+        Ok(())
+    }
+
+    fn step(&self, names: &mut Names, words: &[&str]) -> Result<()> {
+        let d = self.driver;
+        match *words {
+            ["stream" | "blocking", name] => {
+                let mut stream = CUstream::NULL;
+                call!(
+                    d,
+                    cuStreamCreate(&mut stream, u32::from(words[0] == "stream"))
+                )?;
+                names.streams.insert(name.to_string(), stream);
+            }
+            ["alloc", name, bytes] => {
+                let bytes = number(bytes)?;
+                names
+                    .memory
+                    .insert(name.to_string(), (self.alloc(bytes)?, bytes));
+            }
+            ["alloc_async", stream, name, bytes] => {
+                let (bytes, mut address) = (number(bytes)?, CUdeviceptr::default());
+                call!(
+                    d,
+                    cuMemAllocAsync(&mut address, bytes, names.stream(stream)?)
+                )?;
+                names.memory.insert(name.to_string(), (address, bytes));
+            }
+            ["pinned", name, bytes] => {
+                let (bytes, mut address) = (number(bytes)?, std::ptr::null_mut());
+                call!(d, cuMemHostAlloc(&mut address, bytes, 0))?;
+                names.pinned.insert(name.to_string(), address);
+            }
+            ["free", name] => call!(d, cuMemFree_v2(names.memory(name)?.0))?,
+            ["free_async", stream, name] => call!(
+                d,
+                cuMemFreeAsync(names.memory(name)?.0, names.stream(stream)?)
+            )?,
+            ["copy_in", stream, name, ref rest @ ..] => {
+                let (address, bytes) = names.memory(name)?;
+                let from = match *rest {
+                    ["from", host] => names.pinned(host)?,
+                    _ => {
+                        names.host.push(vec![0x3f; bytes]);
+                        names
+                            .host
+                            .last_mut()
+                            .map_or(std::ptr::null_mut(), Vec::as_mut_ptr)
+                            .cast()
+                    }
+                };
+                call!(
+                    d,
+                    cuMemcpyHtoDAsync_v2(address, from, bytes, names.stream(stream)?)
+                )?;
+            }
+            ["copy_out", stream, name, ref rest @ ..] => {
+                let (address, bytes) = names.memory(name)?;
+                let to = match *rest {
+                    ["to", host] => names.pinned(host)?,
+                    _ => {
+                        names.host.push(vec![0; bytes]);
+                        names
+                            .host
+                            .last_mut()
+                            .map_or(std::ptr::null_mut(), Vec::as_mut_ptr)
+                            .cast()
+                    }
+                };
+                call!(
+                    d,
+                    cuMemcpyDtoHAsync_v2(to, address, bytes, names.stream(stream)?)
+                )?;
+            }
+            ["copy", stream, to, from] => {
+                let ((to, bytes), (from, _)) = (names.memory(to)?, names.memory(from)?);
+                call!(
+                    d,
+                    cuMemcpyDtoDAsync_v2(to, from, bytes, names.stream(stream)?)
+                )?;
+            }
+            ["memset", stream, name] => {
+                let (address, bytes) = names.memory(name)?;
+                call!(d, cuMemsetD8Async(address, 0, bytes, names.stream(stream)?))?;
+            }
+            ["launch", stream, kernel, ref arguments @ ..] => {
+                let mut values = Vec::new();
+                for argument in arguments {
+                    values.push(vec![match names.memory(argument) {
+                        Ok((address, _)) => address,
+                        Err(_) => number(argument)? as u64,
+                    }]);
+                }
+                let shape = Run::shape(kernel, 1, 64);
+                self.launch(
+                    self.function(kernel)?,
+                    &shape,
+                    names.stream(stream)?,
+                    &mut values,
+                )?;
+            }
+            ["record", stream, event] => {
+                let mut handle = CUevent::NULL;
+                call!(d, cuEventCreate(&mut handle, 0))?;
+                call!(d, cuEventRecord(handle, names.stream(stream)?))?;
+                names.events.insert(event.to_string(), handle);
+            }
+            ["wait", stream, event] => call!(
+                d,
+                cuStreamWaitEvent(names.stream(stream)?, names.event(event)?, 0)
+            )?,
+            ["sync"] => call!(d, cuCtxSynchronize())?,
+            ["sync", stream] => call!(d, cuStreamSynchronize(names.stream(stream)?))?,
+            ["sync_event", event] => call!(d, cuEventSynchronize(names.event(event)?))?,
+            ["pause"] => std::thread::sleep(Duration::from_millis(60)),
+            ["capture", stream] => {
+                call!(
+                    d,
+                    cuStreamBeginCapture_v2(
+                        names.stream(stream)?,
+                        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED
+                    )
+                )?;
+            }
+            ["end_capture", stream, graph] => {
+                let (mut captured, mut ready) = (CUgraph::NULL, CUgraphExec::NULL);
+                call!(d, cuStreamEndCapture(names.stream(stream)?, &mut captured))?;
+                call!(d, cuGraphInstantiateWithFlags(&mut ready, captured, 0))?;
+                names.graphs.insert(graph.to_string(), ready);
+            }
+            ["launch_graph", stream, graph] => {
+                let ready = *names.graphs.get(graph).ok_or_else(|| unknown(graph))?;
+                call!(d, cuGraphLaunch(ready, names.stream(stream)?))?;
+            }
+            _ => {
+                return Err(RawError::Program(format!(
+                    "`{}` is no operation",
+                    words.join(" ")
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    streams: BTreeMap<String, CUstream>,
+    events: BTreeMap<String, CUevent>,
+    graphs: BTreeMap<String, CUgraphExec>,
+    memory: BTreeMap<String, (CUdeviceptr, usize)>,
+    pinned: BTreeMap<String, *mut c_void>,
+    /// Pageable memory of copies; kept, so that no copy outlives it.
+    host: Vec<Vec<u8>>,
+}
+
+impl Names {
+    fn stream(&self, name: &str) -> Result<CUstream> {
+        if name == "default" {
+            Ok(CUstream::NULL)
+        } else {
+            self.streams.get(name).copied().ok_or_else(|| unknown(name))
+        }
+    }
+
+    fn event(&self, name: &str) -> Result<CUevent> {
+        self.events.get(name).copied().ok_or_else(|| unknown(name))
+    }
+
+    fn memory(&self, name: &str) -> Result<(CUdeviceptr, usize)> {
+        self.memory.get(name).copied().ok_or_else(|| unknown(name))
+    }
+
+    fn pinned(&self, name: &str) -> Result<*mut c_void> {
+        self.pinned.get(name).copied().ok_or_else(|| unknown(name))
+    }
+}
+
+fn unknown(name: &str) -> RawError {
+    RawError::Program(format!("nothing is called `{name}`"))
+}
+
+fn number(text: &str) -> Result<usize> {
+    text.parse()
+        .map_err(|_| RawError::Program(format!("`{text}` is neither a name nor a number")))
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| RawError::Program("a zero byte in a text".to_string()))
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
