@@ -305,7 +305,7 @@ fn mixed(elem: Elem, rng: &mut Rng) -> u64 {
         7 => {
             // Few fraction bits, so that ties and exact results happen.
             let kept =
-                fraction & !((1 << fraction_bits) - 1 >> rng.below(u64::from(fraction_bits)));
+                fraction & !(((1 << fraction_bits) - 1) >> rng.below(u64::from(fraction_bits)));
             sign | (top / 2 - 8 + rng.below(16).min(top / 2)) << fraction_bits | kept
         }
         // Around the borders of the narrower formats and of the integers.
@@ -587,7 +587,7 @@ pub fn judge(arg: &Arg, got: &Buffer, wanted: &Wanted) -> Result<Closeness, Mism
                     }
                     let distance = (g - want).abs();
                     worst = worst.max(distance / allowed);
-                    if !(distance <= allowed) {
+                    if distance.is_nan() || distance > allowed {
                         fail(
                             i,
                             format!(

@@ -8,6 +8,10 @@
 
 pub mod data;
 pub mod filetest;
+pub mod folder;
+pub mod planted;
 pub mod raw;
+pub mod record;
 pub mod reference;
 pub mod rng;
+pub mod runner;

@@ -199,7 +199,7 @@ fn shuffles(c: &Case, e: &mut Expected) {
                 own
             },
             if lane % 2 == 1 {
-                v((lane + 6) % 32 | 1)
+                v(((lane + 6) % 32) | 1)
             } else {
                 v((lane + 4) % 32)
             },
@@ -317,7 +317,7 @@ fn life(c: &Case, e: &mut Expected) {
             .collect();
         before = std::mem::replace(&mut now, next);
     }
-    let (even, odd) = if c.size("generations") % 2 == 0 {
+    let (even, odd) = if c.size("generations").is_multiple_of(2) {
         (&now, &before)
     } else {
         (&before, &now)

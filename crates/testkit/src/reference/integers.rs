@@ -41,11 +41,11 @@ fn int_products(c: &Case, e: &mut Expected) {
             .wrapping_add((x >> 16) * u32::from(b[1]));
         r.extend([
             x.wrapping_mul(y),
-            (u64::from(x) * u64::from(y) >> 32) as u32,
-            (sx * sy >> 32) as u32,
+            ((u64::from(x) * u64::from(y)) >> 32) as u32,
+            ((sx * sy) >> 32) as u32,
             unsigned24 ^ narrow,
             (low24(x) * low24(y)) as u32,
-            ((sx * sy >> 32) as u32).wrapping_add(7),
+            (((sx * sy) >> 32) as u32).wrapping_add(7),
             unsigned24.wrapping_add(x),
             x.abs_diff(y).wrapping_add(5),
             (x as i32).abs_diff(y as i32).wrapping_add(x),
@@ -54,7 +54,7 @@ fn int_products(c: &Case, e: &mut Expected) {
         let wide = |a: i128, b: i128| a.wrapping_mul(b);
         w.extend([
             u.wrapping_mul(v),
-            (u128::from(u) * u128::from(v) >> 64) as u64,
+            ((u128::from(u) * u128::from(v)) >> 64) as u64,
             (wide((u as i64).into(), (v as i64).into()) >> 64) as u64,
             (u64::from(x) * u64::from(y)).wrapping_add(u),
             ((sx * sy) as u64).wrapping_add(v),

@@ -61,13 +61,7 @@ fn math_f32(c: &Case, e: &mut Expected) {
     let with_large = |f: fn(f64) -> f64| {
         x.iter()
             .enumerate()
-            .map(move |(t, v)| {
-                f(if t == 0 {
-                    f64::from(123_456.789f32)
-                } else {
-                    *v
-                })
-            })
+            .map(move |(t, v)| f(if t == 0 { f64::from(123_456.79f32) } else { *v }))
             .collect::<Vec<_>>()
     };
     e.truth("sine", with_large(f64::sin));

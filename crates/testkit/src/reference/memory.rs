@@ -258,7 +258,7 @@ fn three_stages(c: &Case, e: &mut Expected) {
     let one = |i: usize| {
         (0..16).fold(0u32, |r, tile| {
             r.wrapping_mul(3)
-                .wrapping_add(x[i / 128 * 2048 + tile * 128 + (i % 128 ^ 1)])
+                .wrapping_add(x[i / 128 * 2048 + tile * 128 + ((i % 128) ^ 1)])
         })
     };
     e.exact("y", &(0..256).map(one).collect::<Vec<u32>>());

@@ -101,7 +101,7 @@ fn sub_block(block: &[u8], j: usize) -> (f64, f64, Vec<u8>) {
     let (scale, minimum) = six_bits(&block[4..16], j);
     let nibbles = block[16 + j / 2 * 32..][..32]
         .iter()
-        .map(|b| if j % 2 == 0 { b % 16 } else { b / 16 })
+        .map(|b| if j.is_multiple_of(2) { b % 16 } else { b / 16 })
         .collect();
     (d * f64::from(scale), low * f64::from(minimum), nibbles)
 }

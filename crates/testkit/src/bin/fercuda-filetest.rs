@@ -1,0 +1,283 @@
+//! Runs the corpus on the device that `FERCUDA_DEVICE` names, with a compiler or from a bundle made beforehand.
+//!
+//! ```text
+//! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
+//! fercuda-filetest bundle FOLDER                    PTX, sources and this device's outputs, to be carried elsewhere
+//! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
+//! fercuda-filetest check FILE                       one file's launches or program, and what the checks found
+//! ```
+//! Exit status 1 means that something was wrong or was found, 2 that the question could not be answered.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fercuda_cuda::nvrtc::Nvrtc;
+use fercuda_cuda::{Context, Cuda};
+use fercuda_testkit::filetest::FileTest;
+use fercuda_testkit::record::{Likeness, Record};
+use fercuda_testkit::runner::{ARCHITECTURES, Outcome, RunError};
+use fercuda_testkit::{folder, planted, record, rng, runner};
+use serde::Serialize;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    file: String,
+    arch: String,
+    runs: usize,
+    passed: usize,
+    took_us: u128,
+    /// Largest error in units of what is allowed.
+    worst: f64,
+    /// Outputs of the same bits as the record's; within bound; different.
+    same: usize,
+    within_bound: usize,
+    different: usize,
+    wrong: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    seed: u64,
+    recorded_on: Option<String>,
+    rows: Vec<Row>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (words, json) = match words.iter().position(|w| *w == "--json") {
+        Some(at) if at + 1 < words.len() => (
+            [&words[..at], &words[at + 2..]].concat(),
+            Some(PathBuf::from(words[at + 1])),
+        ),
+        _ => (words, None),
+    };
+    let result = match words[..] {
+        ["run", ref names @ ..] => run(names, json.as_deref()),
+        ["bundle", to] => bundle(Path::new(to)),
+        ["compare", from] => compare(Path::new(from), json.as_deref()),
+        ["check", file] => check(Path::new(file)),
+        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE  [--json FILE]".into()),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "{error}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn open() -> Result<(Context, String)> {
+    let device = Cuda::from_env()?.device(0)?;
+    let name = device.name()?;
+    Ok((Context::primary(device)?, name))
+}
+
+fn tally(file: &FileTest, arch: &str, result: std::result::Result<&[Outcome], RunError>) -> Row {
+    let mut row = Row {
+        file: file.name.clone(),
+        arch: arch.to_string(),
+        runs: file.runs.len(),
+        passed: 0,
+        took_us: 0,
+        worst: 0.0,
+        same: 0,
+        within_bound: 0,
+        different: 0,
+        wrong: Vec::new(),
+    };
+    match result {
+        Err(error) => row.wrong.push(error.to_string()),
+        Ok(outcomes) => {
+            for outcome in outcomes {
+                row.passed += usize::from(outcome.wrong.is_empty());
+                row.took_us += outcome.took.as_micros();
+                row.worst = outcome.worst.values().copied().fold(row.worst, f64::max);
+                row.wrong.extend(
+                    outcome
+                        .wrong
+                        .iter()
+                        .map(|w| format!("{}: {w}", outcome.run)),
+                );
+            }
+        }
+    }
+    row
+}
+
+fn run(names: &[&str], json: Option<&Path>) -> Result<bool> {
+    let (context, device) = open()?;
+    let nvrtc = Nvrtc::find()?;
+    let seed = rng::seed();
+    let mut rows = Vec::new();
+    for file in folder::read(&folder::of_crate("corpus"))?
+        .iter()
+        .filter(|f| names.is_empty() || names.contains(&f.name.as_str()))
+    {
+        for arch in ARCHITECTURES {
+            let outcomes = runner::compile(&nvrtc, file, arch, &[]).and_then(|ptx| {
+                runner::round_trip(&ptx)?;
+                Ok(runner::execute(&context, file, &ptx, seed))
+            });
+            rows.push(tally(
+                file,
+                arch,
+                outcomes
+                    .as_deref()
+                    .map_err(|e| RunError::Text(e.to_string())),
+            ));
+        }
+    }
+    conclude(
+        Report {
+            device,
+            seed,
+            recorded_on: None,
+            rows,
+        },
+        json,
+    )
+}
+
+fn bundle(to: &Path) -> Result<bool> {
+    let (context, device) = open()?;
+    let nvrtc = Nvrtc::find()?;
+    let mut kept = Record {
+        seed: rng::seed(),
+        device: device.clone(),
+        outputs: Default::default(),
+    };
+    let mut rows = Vec::new();
+    std::fs::create_dir_all(to.join("corpus"))?;
+    std::fs::create_dir_all(to.join("ptx"))?;
+    for file in folder::read(&folder::of_crate("corpus"))? {
+        std::fs::write(
+            to.join("corpus").join(format!("{}.cu", file.name)),
+            &file.source,
+        )?;
+        for arch in ARCHITECTURES {
+            let ptx = runner::compile(&nvrtc, &file, arch, &[])?;
+            let outcomes = runner::execute(&context, &file, &ptx, kept.seed);
+            record::add(&mut kept, &file, arch, &outcomes);
+            rows.push(tally(&file, arch, Ok(&outcomes)));
+            std::fs::write(
+                to.join("ptx").join(format!("{}.{arch}.ptx", file.name)),
+                ptx,
+            )?;
+        }
+    }
+    std::fs::write(to.join("record.json"), serde_json::to_vec(&kept)?)?;
+    conclude(
+        Report {
+            device,
+            seed: kept.seed,
+            recorded_on: None,
+            rows,
+        },
+        None,
+    )
+}
+
+fn compare(from: &Path, json: Option<&Path>) -> Result<bool> {
+    let (context, device) = open()?;
+    let kept: Record = serde_json::from_slice(&std::fs::read(from.join("record.json"))?)?;
+    let mut rows = Vec::new();
+    for file in folder::read(&from.join("corpus"))? {
+        for arch in ARCHITECTURES {
+            let ptx = std::fs::read_to_string(
+                from.join("ptx").join(format!("{}.{arch}.ptx", file.name)),
+            )?;
+            let outcomes = runner::execute(&context, &file, &ptx, kept.seed);
+            let mut row = tally(&file, arch, Ok(&outcomes));
+            for (output, likeness) in record::compare(&kept, &file, arch, &outcomes) {
+                match likeness {
+                    Likeness::Same => row.same += 1,
+                    Likeness::WithinBound => row.within_bound += 1,
+                    Likeness::Different(at) => {
+                        row.different += 1;
+                        let place = at.map_or_else(
+                            || "past the bytes that were kept".to_string(),
+                            |at| format!("at byte {at}"),
+                        );
+                        row.wrong
+                            .push(format!("{output}: differs from {} {place}", kept.device));
+                    }
+                    Likeness::Unrecorded => row.wrong.push(format!("{output}: was not recorded")),
+                    _ => {}
+                }
+            }
+            rows.push(row);
+        }
+    }
+    conclude(
+        Report {
+            device,
+            seed: kept.seed,
+            recorded_on: Some(kept.device),
+            rows,
+        },
+        json,
+    )
+}
+
+fn conclude(report: Report, json: Option<&Path>) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{:<18} {:<6} {:>7} {:>10} {:>7} {:>6} {:>6} {:>6}",
+        "file", "arch", "passed", "ms", "worst", "same", "bound", "differ"
+    )?;
+    for row in &report.rows {
+        let passed = format!("{}/{}", row.passed, row.runs);
+        let ms = row.took_us as f64 / 1000.0;
+        writeln!(
+            out,
+            "{:<18} {:<6} {passed:>7} {ms:>10.2} {:>7.3} {:>6} {:>6} {:>6}",
+            row.file, row.arch, row.worst, row.same, row.within_bound, row.different
+        )?;
+        for wrong in &row.wrong {
+            writeln!(out, "    {}", wrong.replace('\n', "\n    "))?;
+        }
+    }
+    let sum = |f: fn(&Row) -> usize| report.rows.iter().map(f).sum::<usize>();
+    writeln!(
+        out,
+        "{}, seed {}: {} of {} launches right",
+        report.device,
+        report.seed,
+        sum(|r| r.passed),
+        sum(|r| r.runs)
+    )?;
+    if let Some(other) = &report.recorded_on {
+        let (same, within, different) = (
+            sum(|r| r.same),
+            sum(|r| r.within_bound),
+            sum(|r| r.different),
+        );
+        writeln!(
+            out,
+            "against {other}: {same} outputs of the same bits, {within} within their bound, {different} different"
+        )?;
+    }
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_vec_pretty(&report)?)?;
+    }
+    Ok(report.rows.iter().all(|r| r.wrong.is_empty()))
+}
+
+fn check(file: &Path) -> Result<bool> {
+    let file = folder::read_file(file)?;
+    let ptx = runner::compile(&Nvrtc::find()?, &file, "sm_90", &["--generate-line-info"])?;
+    let report = planted::report(&file, &ptx)?;
+    write!(std::io::stdout(), "{report}")?;
+    Ok(report.is_empty())
+}

@@ -1,0 +1,90 @@
+//! Every corpus file, compiled for each architecture: reads back equal, runs, matches its reference.
+//!
+//! Runs on the software device, or where `FERCUDA_DEVICE` says. `FERCUDA_SEED` repeats a run's inputs.
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use fercuda_cuda::nvrtc::Nvrtc;
+use fercuda_cuda::{Context, Cuda, Select};
+use fercuda_testkit::filetest::FileTest;
+use fercuda_testkit::{folder, rng, runner};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+struct Lab {
+    context: Context,
+    nvrtc: Nvrtc,
+    seed: u64,
+}
+
+impl Lab {
+    fn open() -> Result<Lab, Box<dyn std::error::Error>> {
+        let select = if std::env::var_os(fercuda_cuda::DEVICE_VARIABLE).is_some() {
+            Select::from_env()?
+        } else {
+            Select::Software
+        };
+        Ok(Lab {
+            context: Context::primary(Cuda::select(select)?.device(0)?)?,
+            nvrtc: Nvrtc::find()?,
+            seed: rng::seed(),
+        })
+    }
+}
+
+fn test(lab: &Lab, file: &FileTest, arch: &str) -> Result<(), Failed> {
+    let ptx = runner::compile(&lab.nvrtc, file, arch, &[])?;
+    runner::round_trip(&ptx)?;
+    let wrong: Vec<String> = runner::execute(&lab.context, file, &ptx, lab.seed)
+        .into_iter()
+        .flat_map(|o| o.wrong.into_iter().map(move |w| format!("{}: {w}", o.run)))
+        .collect();
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
+            "{}\nrepeat with FERCUDA_SEED={}",
+            wrong.join("\n"),
+            lab.seed
+        )
+        .into())
+    }
+}
+
+/// A kernel's printf writes to the process's own output, so it is seen from outside.
+fn prints(file: &FileTest) -> Result<(), Failed> {
+    let output = Command::new(env!("CARGO_BIN_EXE_fercuda-filetest"))
+        .args(["run", &file.name])
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    for line in file.runs.iter().flat_map(|r| &r.prints) {
+        let count = text.lines().filter(|l| l == line).count();
+        if count != runner::ARCHITECTURES.len() {
+            return Err(format!("`{line}` was printed {count} times in\n{text}").into());
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let lab = Arc::new(Lab::open().unwrap_or_else(|e| panic!("{e}")));
+    let mut trials = Vec::new();
+    for file in folder::read(&folder::of_crate("corpus")).unwrap_or_else(|e| panic!("{e}")) {
+        let file = Arc::new(file);
+        for arch in runner::ARCHITECTURES {
+            let (lab, file) = (lab.clone(), file.clone());
+            trials.push(Trial::test(
+                format!("{}::{arch}_matches_its_reference", file.name),
+                move || test(&lab, &file, arch),
+            ));
+        }
+        if file.runs.iter().any(|r| !r.prints.is_empty()) {
+            let file = file.clone();
+            trials.push(Trial::test(
+                format!("{}::prints_what_it_should", file.name),
+                move || prints(&file),
+            ));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
