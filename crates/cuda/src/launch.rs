@@ -446,6 +446,7 @@ pub struct Value<'a> {
     bytes: [u8; 8],
     len: usize,
     buffer: Option<&'a DeviceBuffer<u8>>,
+    structure: Option<&'a [u8]>,
 }
 
 impl<'a> Value<'a> {
@@ -461,6 +462,7 @@ impl<'a> Value<'a> {
             bytes,
             len: from.len(),
             buffer: None,
+            structure: None,
         }
     }
 
@@ -470,6 +472,17 @@ impl<'a> Value<'a> {
             bytes: buffer.address().0.to_ne_bytes(),
             len: 8,
             buffer: Some(buffer),
+            structure: None,
+        }
+    }
+
+    /// A structure passed by value, as C lays it out.
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes: [0; 8],
+            len: bytes.len(),
+            buffer: None,
+            structure: Some(bytes),
         }
     }
 }
@@ -483,9 +496,14 @@ impl sealed::Arguments for &[Value<'_>] {
             .iter()
             .map(|value| u64::from_ne_bytes(value.bytes))
             .collect();
-        let mut pointers: Vec<*mut c_void> = bytes
-            .iter_mut()
-            .map(|bytes| (bytes as *mut u64).cast())
+        // The driver only reads what the pointers point to.
+        let mut pointers: Vec<*mut c_void> = self
+            .iter()
+            .zip(&mut bytes)
+            .map(|(value, bytes)| match value.structure {
+                Some(structure) => structure.as_ptr().cast_mut().cast(),
+                None => (bytes as *mut u64).cast(),
+            })
             .collect();
         let sizes: Vec<usize> = self.iter().map(|value| value.len).collect();
         let note = |stream: &Stream| -> Result<()> {

@@ -217,7 +217,11 @@ fn launch(
             Passed::Scalar(bytes) => Value::bytes(bytes),
         })
         .collect();
-    let mut shape = Launch::new(run.grid, run.block).shared_bytes(run.shared_bytes);
+    let mut shape = Launch::new(
+        <(u32, u32, u32)>::from(run.grid),
+        <(u32, u32, u32)>::from(run.block),
+    )
+    .shared_bytes(run.shared_bytes);
     if run.cooperative {
         shape = shape.cooperative();
     }
