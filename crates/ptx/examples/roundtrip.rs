@@ -39,11 +39,11 @@ fn main() -> ExitCode {
         let start = Instant::now();
         let printed = fercuda_ptx::print(&module);
         let print_s = start.elapsed().as_secs_f64();
-        if let (Some(directory), Some(name)) = (&directory, Path::new(&path).file_name()) {
-            if let Err(error) = std::fs::write(Path::new(directory).join(name), &printed) {
-                println!("{path}: {error}");
-                failed = true;
-            }
+        if let (Some(directory), Some(name)) = (&directory, Path::new(&path).file_name())
+            && let Err(error) = std::fs::write(Path::new(directory).join(name), &printed)
+        {
+            println!("{path}: {error}");
+            failed = true;
         }
         let verdict = match fercuda_ptx::parse(&printed) {
             Ok(again) if again == module => "equal".to_owned(),

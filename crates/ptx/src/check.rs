@@ -33,7 +33,11 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything wrong with the names of `module`, each name once in a function, in order.
+/// As many diagnostics as are made; a module with more is not mended one by one.
+pub const MAX_DIAGNOSTICS: usize = 64;
+
+/// What is wrong with the names of `module`, each name once in a function, in order; the first
+/// [`MAX_DIAGNOSTICS`] of it.
 #[must_use]
 pub fn check(module: &Module) -> Vec<Diagnostic> {
     let mut checker = Checker {
@@ -75,8 +79,18 @@ impl Kind {
 #[derive(Default)]
 struct Scope {
     names: FxHashMap<Sym, Kind>,
+    /// For `%r`, the name with the least number among those declared alone, such as `%r3`.
+    numbered: FxHashMap<Sym, (u32, Sym)>,
     /// `%r<10>` as (`%r`, 10).
     ranges: FxHashMap<Sym, u32>,
+}
+
+/// Where a diagnostic points.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    Line(u32),
+    /// The first instruction among these, looked up only if there is something to report.
+    Before(&'a [Stmt]),
 }
 
 struct Checker<'a> {
@@ -93,13 +107,13 @@ impl<'a> Checker<'a> {
             match item {
                 Item::Var(var) => {
                     if let Some(init) = &var.init {
-                        self.init(init, 0);
+                        self.init(init, At::Line(0));
                     }
                     let defined = !matches!(
                         var.linkage,
                         Linkage::Extern | Linkage::Weak | Linkage::Common
                     );
-                    self.declare_global(var.name, Kind::Variable, defined, 0);
+                    self.declare_global(var.name, Kind::Variable, defined, At::Line(0));
                 }
                 Item::Function(function) => {
                     let line = function
@@ -110,7 +124,7 @@ impl<'a> Checker<'a> {
                         function.name,
                         Kind::Function,
                         function.body.is_some(),
-                        line,
+                        At::Line(line),
                     );
                     self.function(function);
                 }
@@ -120,17 +134,17 @@ impl<'a> Checker<'a> {
                             "undeclared function `{}` as the target of an alias",
                             self.name(*target)
                         );
-                        self.report(0, message);
+                        self.report(At::Line(0), message);
                     }
                     // The alias itself is declared before, as a function.
-                    self.declare_global(*name, Kind::Function, true, 0);
+                    self.declare_global(*name, Kind::Function, true, At::Line(0));
                 }
                 Item::File { .. } | Item::Section { .. } | Item::Pragma(_) => {}
             }
         }
     }
 
-    fn declare_global(&mut self, name: Sym, kind: Kind, defined: bool, line: u32) {
+    fn declare_global(&mut self, name: Sym, kind: Kind, defined: bool, at: At<'a>) {
         let message = match self.globals.get(&name) {
             Some(&(before, true)) if defined && before == kind => {
                 format!("`{}` is defined twice", self.name(name))
@@ -149,7 +163,7 @@ impl<'a> Checker<'a> {
                 return;
             }
         };
-        self.report(line, message);
+        self.report(at, message);
     }
 
     fn function(&mut self, function: &'a Function) {
@@ -172,12 +186,12 @@ impl<'a> Checker<'a> {
         // Labels may be used before they stand; everything else after.
         for (i, stmt) in body.iter().enumerate() {
             match stmt {
-                Stmt::Label(name) => self.declare(*name, Kind::Label, &body[i..]),
+                Stmt::Label(name) => self.declare(*name, Kind::Label, At::Before(&body[i..])),
                 Stmt::CallPrototype { name, .. } => {
-                    self.declare(*name, Kind::Prototype, &body[i..])
+                    self.declare(*name, Kind::Prototype, At::Before(&body[i..]))
                 }
                 Stmt::BranchTargets { name, .. } | Stmt::CallTargets { name, .. } => {
-                    self.declare(*name, Kind::Targets, &body[i..]);
+                    self.declare(*name, Kind::Targets, At::Before(&body[i..]));
                 }
                 _ => {}
             }
@@ -188,26 +202,26 @@ impl<'a> Checker<'a> {
                 Stmt::Reg { names, .. } => {
                     for &(name, count) in names {
                         match count {
-                            None => self.declare(name, Kind::Register, &body[i..]),
-                            Some(count) => self.declare_range(name, count, &body[i..]),
+                            None => self.declare(name, Kind::Register, At::Before(&body[i..])),
+                            Some(count) => self.declare_range(name, count, At::Before(&body[i..])),
                         }
                     }
                 }
                 Stmt::Var(var) => {
-                    self.declare(var.name, Kind::Variable, &body[i..]);
+                    self.declare(var.name, Kind::Variable, At::Before(&body[i..]));
                     if let Some(init) = &var.init {
-                        self.init(init, next_line(&body[i..]));
+                        self.init(init, At::Before(&body[i..]));
                     }
                 }
                 Stmt::Block(body) => self.block(Scope::default(), body),
                 Stmt::BranchTargets { targets, .. } => {
                     for &target in targets {
-                        self.label(target, next_line(&body[i..]));
+                        self.label(target, At::Before(&body[i..]));
                     }
                 }
                 Stmt::CallTargets { targets, .. } => {
                     for &target in targets {
-                        self.callee(target, next_line(&body[i..]));
+                        self.callee(target, At::Before(&body[i..]));
                     }
                 }
                 Stmt::Label(_) | Stmt::Loc(_) | Stmt::Pragma(_) | Stmt::CallPrototype { .. } => {}
@@ -216,12 +230,16 @@ impl<'a> Checker<'a> {
         self.scopes.pop();
     }
 
-    fn declare(&mut self, name: Sym, kind: Kind, rest: &[Stmt]) {
+    fn declare(&mut self, name: Sym, kind: Kind, at: At<'a>) {
         let text = self.name(name);
         let prefix = split_index(text).and_then(|(p, i)| Some((self.module.symbols.get(p)?, i)));
         let Some(scope) = self.scopes.last_mut() else {
             return;
         };
+        if let Some((prefix, index)) = prefix {
+            let least = scope.numbered.entry(prefix).or_insert((index, name));
+            *least = (*least).min((index, name));
+        }
         let in_range = prefix.is_some_and(|(p, i)| scope.ranges.get(&p).is_some_and(|&n| i < n));
         let before = match scope.names.insert(name, kind) {
             Some(Kind::Missing) => return,
@@ -238,34 +256,35 @@ impl<'a> Checker<'a> {
             "`{text}` is declared twice in one block, as {}{also}",
             before.text()
         );
-        self.report(next_line(rest), message);
+        self.report(at, message);
     }
 
-    fn declare_range(&mut self, name: Sym, count: u32, rest: &[Stmt]) {
+    fn declare_range(&mut self, name: Sym, count: u32, at: At<'a>) {
         let text = self.name(name);
         let Some(scope) = self.scopes.last_mut() else {
             return;
         };
-        let twice = match scope.ranges.insert(name, count) {
-            Some(_) => Some(format!("`{text}<...>`")),
-            None => scope
-                .names
-                .keys()
-                .map(|&sym| self.module.symbols.name(sym))
-                .find(|name| {
-                    split_index(name).is_some_and(|(prefix, i)| prefix == text && i < count)
-                })
-                .map(|name| format!("`{name}`, one of `{text}<{count}>`,")),
+        let alone = scope
+            .numbered
+            .get(&name)
+            .filter(|(least, _)| *least < count)
+            .copied();
+        let twice = match (scope.ranges.insert(name, count), alone) {
+            (Some(_), _) => Some(format!("`{text}<...>`")),
+            (None, Some((_, sym))) => {
+                Some(format!("`{}`, one of `{text}<{count}>`,", self.name(sym)))
+            }
+            (None, None) => None,
         };
         if let Some(what) = twice {
             self.report(
-                next_line(rest),
+                at,
                 format!("{what} is declared twice in one block, as a register"),
             );
         }
     }
 
-    fn init(&mut self, init: &Init, line: u32) {
+    fn init(&mut self, init: &Init, at: At<'a>) {
         match init {
             Init::Imm(_) => {}
             Init::Address { name, .. } => {
@@ -274,24 +293,26 @@ impl<'a> Checker<'a> {
                 {
                     let message =
                         format!("undeclared name `{}` in an initialiser", self.name(*name));
-                    self.report(line, message);
+                    self.report(at, message);
                 }
             }
-            Init::List(list) => list.iter().for_each(|init| self.init(init, line)),
+            Init::List(list) => list.iter().for_each(|init| self.init(init, at)),
         }
     }
 
     fn inst(&mut self, inst: &Inst) {
         if let Some(guard) = inst.guard {
-            self.value(guard.pred, inst.line);
+            self.value(guard.pred, At::Line(inst.line));
         }
         match inst.op {
             Op::Bra | Op::Brx => {
                 let last = inst.operands.len().saturating_sub(1);
                 for (i, operand) in inst.operands.iter().enumerate() {
                     match operand {
-                        Operand::Name(target) if i == last => self.label(*target, inst.line),
-                        other => self.operand(other, inst.line),
+                        Operand::Name(target) if i == last => {
+                            self.label(*target, At::Line(inst.line))
+                        }
+                        other => self.operand(other, At::Line(inst.line)),
                     }
                 }
             }
@@ -302,21 +323,23 @@ impl<'a> Checker<'a> {
                     .position(|o| !matches!(o, Operand::List(_)));
                 for (i, operand) in inst.operands.iter().enumerate() {
                     match operand {
-                        Operand::Name(name) if Some(i) == callee => self.callee(*name, inst.line),
-                        Operand::Name(name) => self.prototype(*name, inst.line),
-                        other => self.operand(other, inst.line),
+                        Operand::Name(name) if Some(i) == callee => {
+                            self.callee(*name, At::Line(inst.line))
+                        }
+                        Operand::Name(name) => self.prototype(*name, At::Line(inst.line)),
+                        other => self.operand(other, At::Line(inst.line)),
                     }
                 }
             }
             _ => {
                 for operand in &inst.operands {
-                    self.operand(operand, inst.line);
+                    self.operand(operand, At::Line(inst.line));
                 }
             }
         }
     }
 
-    fn operand(&mut self, operand: &Operand, line: u32) {
+    fn operand(&mut self, operand: &Operand, at: At<'a>) {
         match operand {
             Operand::Name(name)
             | Operand::Not(name)
@@ -326,7 +349,7 @@ impl<'a> Checker<'a> {
             | Operand::Address {
                 base: AddrBase::Name(name),
                 ..
-            } => self.value(*name, line),
+            } => self.value(*name, at),
             Operand::Imm(_)
             | Operand::Address {
                 base: AddrBase::Imm(_),
@@ -334,12 +357,12 @@ impl<'a> Checker<'a> {
             } => {}
             Operand::Bracket(items) | Operand::Vector(items) | Operand::List(items) => {
                 for item in items {
-                    self.operand(item, line);
+                    self.operand(item, at);
                 }
             }
             Operand::Pair(first, second) => {
-                self.operand(first, line);
-                self.operand(second, line);
+                self.operand(first, at);
+                self.operand(second, at);
             }
         }
     }
@@ -367,7 +390,7 @@ impl<'a> Checker<'a> {
     }
 
     /// A register, variable, label or function whose value or address is used.
-    fn value(&mut self, name: Sym, line: u32) {
+    fn value(&mut self, name: Sym, at: At<'a>) {
         if self.local(name).is_some() || self.globals.contains_key(&name) {
             return;
         }
@@ -390,7 +413,7 @@ impl<'a> Checker<'a> {
         } else {
             "name"
         };
-        self.missing(name, line, format!("undeclared {kind} `{text}`{hint}"));
+        self.missing(name, at, format!("undeclared {kind} `{text}`{hint}"));
     }
 
     fn range(&self, prefix: Sym) -> Option<u32> {
@@ -401,7 +424,7 @@ impl<'a> Checker<'a> {
             .copied()
     }
 
-    fn label(&mut self, name: Sym, line: u32) {
+    fn label(&mut self, name: Sym, at: At<'a>) {
         match self.local(name) {
             Some(Kind::Label | Kind::Targets | Kind::Missing) => {}
             Some(kind) => {
@@ -410,16 +433,16 @@ impl<'a> Checker<'a> {
                     self.name(name),
                     kind.text()
                 );
-                self.report(line, message);
+                self.report(at, message);
             }
             None => {
                 let message = format!("undeclared label `{}`", self.name(name));
-                self.missing(name, line, message);
+                self.missing(name, at, message);
             }
         }
     }
 
-    fn callee(&mut self, name: Sym, line: u32) {
+    fn callee(&mut self, name: Sym, at: At<'a>) {
         match self.local(name) {
             Some(Kind::Register | Kind::Missing) => {}
             Some(kind) => {
@@ -428,7 +451,7 @@ impl<'a> Checker<'a> {
                     self.name(name),
                     kind.text()
                 );
-                self.report(line, message);
+                self.report(at, message);
             }
             None => match self.globals.get(&name) {
                 Some((Kind::Function, _)) => {}
@@ -438,18 +461,18 @@ impl<'a> Checker<'a> {
                         self.name(name),
                         kind.text()
                     );
-                    self.report(line, message);
+                    self.report(at, message);
                 }
                 None => {
                     let message = format!("call of undeclared function `{}`", self.name(name));
-                    self.missing(name, line, message);
+                    self.missing(name, at, message);
                 }
             },
         }
     }
 
     /// The last operand of an indirect call.
-    fn prototype(&mut self, name: Sym, line: u32) {
+    fn prototype(&mut self, name: Sym, at: At<'a>) {
         match self.local(name) {
             Some(Kind::Prototype | Kind::Targets | Kind::Missing) => {}
             Some(kind) => {
@@ -458,24 +481,30 @@ impl<'a> Checker<'a> {
                     self.name(name),
                     kind.text()
                 );
-                self.report(line, message);
+                self.report(at, message);
             }
             None => {
                 let message = format!("undeclared call prototype `{}`", self.name(name));
-                self.missing(name, line, message);
+                self.missing(name, at, message);
             }
         }
     }
 
-    fn missing(&mut self, name: Sym, line: u32, message: String) {
+    fn missing(&mut self, name: Sym, at: At<'a>, message: String) {
         if let Some(scope) = self.scopes.first_mut() {
             scope.names.insert(name, Kind::Missing);
         }
-        self.report(line, message);
+        self.report(at, message);
     }
 
-    fn report(&mut self, line: u32, message: String) {
-        self.found.push(Diagnostic { line, message });
+    fn report(&mut self, at: At<'a>, message: String) {
+        if self.found.len() < MAX_DIAGNOSTICS {
+            let line = match at {
+                At::Line(line) => line,
+                At::Before(rest) => next_line(rest),
+            };
+            self.found.push(Diagnostic { line, message });
+        }
     }
 
     fn name(&self, name: Sym) -> &'a str {

@@ -9,6 +9,9 @@ use crate::words::{HASH_START, hash_step};
 /// Failure on its way out; boxed so that a success costs no more than its value.
 pub(super) type Res<T> = Result<T, Box<ParseError>>;
 
+/// Characters of a message that are kept.
+const MESSAGE: usize = 200;
+
 const NAME: u8 = 1;
 const WORD: u8 = 2;
 
@@ -355,11 +358,17 @@ impl<'a> Cursor<'a> {
     /// An error here.
     #[cold]
     pub(super) fn error(&self, message: &str) -> Box<ParseError> {
+        // A message may quote the text, where a name can be of any length.
+        let mut message = message.to_owned();
+        if let Some((end, _)) = message.char_indices().nth(MESSAGE) {
+            message.truncate(end);
+            message.push_str("...");
+        }
         let (column, excerpt) = excerpt(self.text, self.pos);
         Box::new(ParseError {
             line: self.line,
             column,
-            message: message.to_owned(),
+            message,
             excerpt,
         })
     }

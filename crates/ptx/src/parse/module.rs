@@ -211,26 +211,32 @@ impl Parser<'_> {
         Ok(texts)
     }
 
-    /// `(.managed, .unified(1, 2))` behind `.attribute`.
+    /// `(.managed)` or `(.unified(1, 2))` behind `.attribute`. Short, as every variable of a
+    /// declaration gets a copy.
     pub(super) fn attribute(&mut self) -> Res<Vec<String>> {
         self.cur.expect(b'(', "after `.attribute`")?;
         let mut attributes = Vec::new();
         loop {
-            let mut text = String::from(".");
-            text.push_str(self.cur.dot_word("an attribute such as `.managed`")?);
-            if self.cur.eat(b'(') {
-                text.push('(');
-                loop {
-                    text.push_str(&self.number_u64("a number")?.to_string());
-                    if !self.cur.eat(b',') {
-                        break;
-                    }
-                    text.push_str(", ");
-                }
-                self.cur.expect(b')', "after the attribute's numbers")?;
-                text.push(')');
+            match self.cur.peek_dot_word() {
+                "managed" => attributes.push(".managed".to_owned()),
+                "unified" => attributes.push(".unified".to_owned()),
+                _ => return Err(self.cur.expected("`.managed` or `.unified`")),
             }
-            attributes.push(text);
+            if attributes.len() > 2 {
+                return Err(self
+                    .cur
+                    .error("there are two attributes, and here is a third"));
+            }
+            self.cur.dot_word("an attribute")?;
+            if self.cur.eat(b'(') {
+                let high = self.number_u64("a number")?;
+                self.cur.expect(b',', "between the two numbers")?;
+                let low = self.number_u64("a number")?;
+                self.cur.expect(b')', "after the two numbers")?;
+                if let Some(last) = attributes.last_mut() {
+                    last.push_str(&format!("({high}, {low})"));
+                }
+            }
             if !self.cur.eat(b',') {
                 break;
             }
@@ -275,7 +281,7 @@ impl Parser<'_> {
                 }
                 "attribute" => {
                     self.cur.dot_word("`.attribute`")?;
-                    head.attributes.append(&mut self.attribute()?);
+                    head.attributes = self.attribute()?;
                 }
                 "v2" | "v4" | "v8" if !typed => head.vector = self.vector()?,
                 "ptr" if typed && space == Space::Param => {

@@ -129,7 +129,7 @@ impl Parser<'_> {
         let start = self.cur.pos();
         let name = self.cur.name_raw("an operand")?;
         if self.cur.peek() == b'.' {
-            return self.component(start, name);
+            return self.component(name);
         }
         self.cur.skip();
         if name == "WARP_SZ" {
@@ -146,11 +146,10 @@ impl Parser<'_> {
 
     /// `name.x` and `name.b0`; the dot is next.
     #[cold]
-    fn component(&mut self, start: usize, name: &str) -> Res<Operand> {
+    fn component(&mut self, name: &str) -> Res<Operand> {
         let (pos, line) = (self.cur.pos(), self.cur.line());
         self.cur.advance(1);
         let (text, _) = self.cur.word_raw();
-        let end = self.cur.pos();
         self.cur.skip();
         let member = match text {
             "x" | "r" => 0,
@@ -174,9 +173,9 @@ impl Parser<'_> {
                 )));
             }
         };
-        if is_special_vector(name) && matches!(text, "x" | "y" | "z" | "w") {
-            let whole = self.cur.slice(start, end);
-            return Ok(Operand::Name(self.symbols.intern(whole)));
+        if is_special_vector(name) {
+            let whole = format!("{name}.{}", ["x", "y", "z", "w"][member as usize]);
+            return Ok(Operand::Name(self.symbols.intern(&whole)));
         }
         Ok(Operand::Member(self.symbols.intern(name), member))
     }
