@@ -217,6 +217,7 @@ fn everything(k: &Kernel) {
 
     // Tensor cores
     tile.copy_16_from(f);
+    tile.offset(4).copy_16_from_or_zero(f.offset(4), i.lt(9));
     k.copy_commit();
     k.copy_wait(0);
     k.barrier();

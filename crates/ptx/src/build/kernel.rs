@@ -292,6 +292,15 @@ impl Kernel {
         source.operand
     }
 
+    /// Checks that something of `other` may be used here.
+    pub(crate) fn same(&self, other: &Kernel) {
+        if self.id != other.id {
+            self.fail(|kernel| BuildError::ForeignRegister {
+                kernel: kernel.to_owned(),
+            });
+        }
+    }
+
     pub(crate) fn mark_last_as_set(&self) {
         if let Some(line) = self.state.borrow_mut().body.last_mut() {
             line.sets = true;

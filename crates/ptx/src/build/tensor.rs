@@ -5,9 +5,9 @@
 
 use super::kernel::{Kernel, w};
 use super::ptr::{Global, Ptr, Shared};
-use super::reg::{Reg, Src};
+use super::reg::{Pred, Reg, Src};
 use super::types::{Bf16x2, Element, F16x2, Scalar, Tf32};
-use crate::ast::{AddrBase, Imm, Operand};
+use crate::ast::{Imm, Operand};
 use crate::words::{Mod, Op, ScalarType, Word};
 
 impl Kernel {
@@ -119,17 +119,20 @@ impl<'k, T: Element> Ptr<'k, Shared, T> {
     /// Begins a copy of 16 bytes from `source`; both aligned to 16. Finished after
     /// [`Kernel::copy_wait`], and seen by other threads after a barrier.
     pub fn copy_16_from(self, source: Ptr<'k, Global, T>) {
+        self.copy_16(source, None);
+    }
+
+    /// As [`Ptr::copy_16_from`] where `pred` holds; elsewhere zeros are written and `source` is
+    /// not read.
+    pub fn copy_16_from_or_zero(self, source: Ptr<'k, Global, T>, pred: Pred<'k>) {
+        let bytes = pred.select(16u32, 0u32);
+        self.copy_16(source, Some(bytes.operand()));
+    }
+
+    fn copy_16(self, source: Ptr<'k, Global, T>, read: Option<Operand>) {
         let k = self.kernel();
         k.needs(80, "cp.async");
-        let (to, from) = (self.address(), source.address());
-        let at = |o: Operand| match o {
-            Operand::Name(base) => Operand::Address {
-                base: AddrBase::Name(base),
-                offset: 0,
-            },
-            other => other,
-        };
-        let (to, from) = (at(k.src(Src::of(to))), at(k.src(Src::of(from))));
+        k.same(source.kernel());
         let bytes = Operand::Imm(Imm::Int {
             value: 16,
             unsigned: false,
@@ -140,7 +143,9 @@ impl<'k, T: Element> Ptr<'k, Shared, T> {
             w(Word::Shared),
             w(Word::Global),
         ];
-        k.emit(Op::Cp, words, 0, vec![to, from, bytes]);
+        let mut operands = vec![self.bracket(), source.bracket(), bytes];
+        operands.extend(read);
+        k.emit(Op::Cp, words, 0, operands);
     }
 
     fn ldmatrix<V: Scalar>(self, trans: bool) -> [Reg<'k, V>; 4] {

@@ -171,7 +171,7 @@ impl Layout {
 /// A query that sees no key gives zeros.
 ///
 /// # Errors
-/// None for architectures that exist.
+/// [`BuildError::NeedsArch`] before sm_80.
 pub fn f32(arch: Arch, head_dim: HeadDim) -> Result<KernelDesc<Shape>, BuildError> {
     let layout = Layout {
         d: head_dim.elements(),
@@ -262,7 +262,7 @@ fn write(k: &Kernel, layout: &Layout) {
         pitch: d,
         at: shared.offset(layout.values_at().into()),
     };
-    q_tile.fill(k, q_rows, q0, q_len, Some(q_factor));
+    q_tile.fill(k, q_rows, q0, q_len, q_factor);
 
     let weights = shared.offset(layout.weights_at().into());
     let my_weights = weights
@@ -298,11 +298,16 @@ fn write(k: &Kernel, layout: &Layout) {
         .to::<u32>();
     let kv_end = kv_len.min(seen_by_last).named("kv_end");
 
+    // Copies run beside arithmetic: values arrive while scores are computed, the next keys
+    // while weights and outputs are.
+    key_tile.copy(k, key_rows, k.value(0), kv_len);
+    k.copy_commit();
     k.for_range("kv0", 0, kv_end, tile_keys, |kv0| {
+        // The keys are here; nobody reads the last values any more.
+        k.copy_wait(0);
         k.barrier();
-        key_tile.fill(k, key_rows, kv0, kv_len, None);
-        value_tile.fill(k, value_rows, kv0, kv_len, None);
-        k.barrier();
+        value_tile.copy(k, value_rows, kv0, kv_len);
+        k.copy_commit();
 
         scores.iter().flatten().for_each(|s| s.set(0.0));
         k.for_range("dim", 0, d, 16, |dim| {
@@ -327,6 +332,12 @@ fn write(k: &Kernel, layout: &Layout) {
                 }
             }
         });
+
+        // The values are here; nobody reads these keys any more.
+        k.copy_wait(0);
+        k.barrier();
+        key_tile.copy(k, key_rows, kv0 + tile_keys, kv_len);
+        k.copy_commit();
 
         // Only the last tiles hold keys that some query of the block may not see.
         let tile_end = (kv0 + tile_keys).named("tile_end");
@@ -394,6 +405,8 @@ fn write(k: &Kernel, layout: &Layout) {
         });
     });
 
+    k.copy_wait(0);
+
     for r in 0..OWN as usize {
         let total = k.group_reduce(ACROSS, *sum[r], |a, b| a + b);
         let inverse = total
@@ -426,40 +439,62 @@ struct Tile<'k> {
 }
 
 impl<'k> Tile<'k> {
-    /// Copies rows `first ..` of `source`, which has `len`; rows beyond are zeros.
+    /// Rows of one pass of the block, and the row and column where this thread begins.
+    fn divide(&self, k: &'k Kernel) -> (u32, Reg<'k, u32>, Reg<'k, u32>) {
+        let vectors = self.d / VEC;
+        (
+            THREADS / vectors,
+            k.tid_x() / vectors,
+            (k.tid_x() % vectors) * VEC,
+        )
+    }
+
+    /// Fills it with rows `first ..` of `source`, which has `len`, times `factor`; rows beyond
+    /// are zeros.
     fn fill(
         &self,
         k: &'k Kernel,
         source: Ptr<'k, Global, f32>,
         first: Reg<'k, u32>,
         len: Reg<'k, u32>,
-        factor: Option<Reg<'k, f32>>,
+        factor: Reg<'k, f32>,
     ) {
-        let vectors = self.d / VEC;
-        let tid = k.tid_x();
-        let col = (tid % vectors) * VEC;
-        k.for_range(
-            "fill_row",
-            tid / vectors,
-            self.rows,
-            THREADS / vectors,
-            |row| {
-                let from = first + row;
-                let values: [Var<'k, f32>; 4] = std::array::from_fn(|_| k.var("fill", 0.0));
-                k.if_(from.lt(len), || {
-                    let loaded = source
-                        .index(from.mul_wide(self.d))
-                        .index(col)
-                        .load_vec_readonly::<4>();
-                    values.iter().zip(loaded).for_each(|(v, l)| match factor {
-                        Some(f) => v.set(l * f),
-                        None => v.set(l),
-                    });
-                });
-                self.at
-                    .index(row * self.pitch + col)
-                    .store_vec(values.map(|v| *v));
-            },
-        );
+        let (step, row, col) = self.divide(k);
+        k.for_range("fill_row", row, self.rows, step, |row| {
+            let from = first + row;
+            let values: [Var<'k, f32>; 4] = std::array::from_fn(|_| k.var("fill", 0.0));
+            k.if_(from.lt(len), || {
+                let loaded = source
+                    .index(from.mul_wide(self.d))
+                    .index(col)
+                    .load_vec_readonly::<4>();
+                values
+                    .iter()
+                    .zip(loaded)
+                    .for_each(|(v, l)| v.set(l * factor));
+            });
+            self.at
+                .index(row * self.pitch + col)
+                .store_vec(values.map(|v| *v));
+        });
+    }
+
+    /// Begins to copy rows `first ..` of `source`, which has `len`; rows beyond are zeros.
+    fn copy(
+        &self,
+        k: &'k Kernel,
+        source: Ptr<'k, Global, f32>,
+        first: Reg<'k, u32>,
+        len: Reg<'k, u32>,
+    ) {
+        let (step, row, col) = self.divide(k);
+        let from = source.index((first + row).mul_wide(self.d)).index(col);
+        let to = self.at.index(row * self.pitch + col);
+        for pass in 0..self.rows / step {
+            let rows = pass * step;
+            let inside = (first + row + rows).lt(len);
+            to.offset(i64::from(rows * self.pitch))
+                .copy_16_from_or_zero(from.offset(i64::from(rows * self.d)), inside);
+        }
     }
 }
