@@ -14,12 +14,19 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, shell};
+use crate::{cargo, conformance, setup, shell};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
+/// Packages whose tests speak to a device; those of the others need none.
+const ON_A_DEVICE: [&str; 2] = ["cuda", "testkit"];
+
+/// Tests of testkit that read its sources; `fercuda-filetest` carries them.
+const NEED_SOURCES: [&str; 3] = ["corpus", "headers", "planted"];
+
 /// Builds everything and fills `out`.
 pub(crate) fn run(out: &Path) -> Result<()> {
+    let venv = setup::run(false)?;
     let root = shell::root();
     let out = root.join(out);
     if out.exists() {
@@ -44,7 +51,8 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     let mut script = Script::default();
     for made in &tests {
         if let Some(program) = made.executable.as_ref().filter(|_| made.is_test)
-            && made.package != "xtask"
+            && ON_A_DEVICE.contains(&made.package.as_str())
+            && !NEED_SOURCES.contains(&made.target.as_str())
         {
             let name = format!("{}-{}", made.package, made.target);
             carry(program, &out.join("tests").join(&name))?;
@@ -72,6 +80,16 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         &out.join("dropin/libcuda.so.1"),
     )?;
     copy_tracked(&root, &out.join("files"))?;
+
+    shell::step("the corpus: PTX, and what the software device makes of it");
+    let mut corpus = shell::command(out.join("bin/fercuda-filetest"));
+    corpus.arg("bundle").arg(out.join("corpus"));
+    crate::test::environment(&mut corpus, &venv);
+    corpus
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_SOFT_CHECK", "0");
+    shell::run(corpus)?;
+
     let run = out.join("run.sh");
     fs::write(&run, script.text())?;
     make_runnable(&run)?;
@@ -213,6 +231,7 @@ run() { # KIND PACKAGE NAME PROGRAM ARGS...
 (nvidia-smi || true) > "$out/machine.txt" 2>&1
 run tool cli doctor bin/fercuda doctor
 run tool cli demo bin/fercuda demo
+run corpus testkit compare bin/fercuda-filetest compare "$here/corpus" --json "$out/corpus.json"
 "#;
 
 const RUN_TAIL: &str = r#"

@@ -151,7 +151,9 @@ fn first_cells(text: &str) -> Vec<&str> {
 
 /// ARCHITECTURE.md lists every crate, each above those that use it.
 fn crate_table(repository: &Repository, dislikes: &mut Vec<String>) {
-    let table = first_cells(repository.text("ARCHITECTURE.md"));
+    let text = repository.text("ARCHITECTURE.md");
+    let section = text.split_once("\n## Crates").map_or("", |(_, rest)| rest);
+    let table = first_cells(section.split("\n## ").next().unwrap_or_default());
     let place = |package: &str| {
         let short = package.strip_prefix("fercuda-").unwrap_or(package);
         table.iter().position(|row| *row == short)
