@@ -1,1 +1,90 @@
-//! feRcuda.
+//! `libcuda.so.1` over the software device.
+//!
+//! Exports every public symbol of a CUDA 13.0 driver. Each forwards to the software device's table; those
+//! whose types come from graphics and video libraries answer `CUDA_ERROR_NOT_SUPPORTED`.
+//!
+//! Invariant: nothing but the driver's public names is exported, and NVIDIA's undocumented tables are not imitated.
+
+#![allow(non_snake_case, reason = "the driver's own names")]
+
+use fercuda_cuda_sys::types::*;
+use fercuda_softgpu::abi::{TABLE, unsupported};
+
+macro_rules! export {
+    ($name:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// The arguments meet what NVIDIA's reference asks of them.
+        #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
+        // SAFETY: nothing else in a process that loads this library instead of the driver's has this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            // SAFETY: the same signature, and the caller's promises are passed on.
+            unsafe { (TABLE.$name)($($arg),*) }
+        }
+    };
+}
+
+macro_rules! exports {
+    ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) => {
+        $(export! { $name $args } $(export! { $twin $args })?)*
+    };
+}
+
+fercuda_cuda_sys::for_each_driver_fn!(exports);
+
+/// Functions whose arguments are other libraries' types. What they are given is not looked at.
+macro_rules! untyped {
+    ($($name:ident)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`: not supported.")]
+            // SAFETY: as for the functions of the table.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> CUresult {
+                unsupported(stringify!($name))
+            }
+        )*
+
+        /// Their names.
+        pub const UNTYPED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+untyped! {
+    cuEGLStreamConsumerAcquireFrame
+    cuEGLStreamConsumerConnect
+    cuEGLStreamConsumerConnectWithFlags
+    cuEGLStreamConsumerDisconnect
+    cuEGLStreamConsumerReleaseFrame
+    cuEGLStreamProducerConnect
+    cuEGLStreamProducerDisconnect
+    cuEGLStreamProducerPresentFrame
+    cuEGLStreamProducerReturnFrame
+    cuEventCreateFromEGLSync
+    cuGLCtxCreate
+    cuGLCtxCreate_v2
+    cuGLGetDevices
+    cuGLGetDevices_v2
+    cuGLInit
+    cuGLMapBufferObject
+    cuGLMapBufferObjectAsync
+    cuGLMapBufferObjectAsync_v2
+    cuGLMapBufferObjectAsync_v2_ptsz
+    cuGLMapBufferObject_v2
+    cuGLMapBufferObject_v2_ptds
+    cuGLRegisterBufferObject
+    cuGLSetBufferObjectMapFlags
+    cuGLUnmapBufferObject
+    cuGLUnmapBufferObjectAsync
+    cuGLUnregisterBufferObject
+    cuGraphicsEGLRegisterImage
+    cuGraphicsGLRegisterBuffer
+    cuGraphicsGLRegisterImage
+    cuGraphicsResourceGetMappedEglFrame
+    cuGraphicsVDPAURegisterOutputSurface
+    cuGraphicsVDPAURegisterVideoSurface
+    cuVDPAUCtxCreate
+    cuVDPAUCtxCreate_v2
+    cuVDPAUGetDevice
+}

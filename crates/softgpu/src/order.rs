@@ -221,6 +221,42 @@ impl Order {
         Snapshot(Arc::new(clock))
     }
 
+    /// Everything up to `op` on its actor, `op` included.
+    #[must_use]
+    pub fn through(&self, op: OpId) -> Snapshot {
+        if op.is_none() {
+            return Snapshot::default();
+        }
+        let inner = self.read();
+        let Some(actor) = inner.actors.get(op.actor()) else {
+            return Snapshot::default();
+        };
+        let at = actor.epochs.partition_point(|(from, _)| *from <= op.seq());
+        let mut clock = if at == 0 {
+            Clock::new()
+        } else {
+            (*actor.epochs[at - 1].1).clone()
+        };
+        join(&mut clock, &vec![(op.actor() as u32, op.seq())], u32::MAX);
+        Snapshot(Arc::new(clock))
+    }
+
+    /// The least point that follows all of `snapshots`.
+    #[must_use]
+    pub fn merge(&self, snapshots: &[Snapshot]) -> Snapshot {
+        match snapshots {
+            [] => Snapshot::default(),
+            [one] => one.clone(),
+            [first, rest @ ..] => {
+                let mut clock = (*first.0).clone();
+                for snapshot in rest {
+                    join(&mut clock, &snapshot.0, u32::MAX);
+                }
+                Snapshot(Arc::new(clock))
+            }
+        }
+    }
+
     /// Later operations of `actor` follow `snapshot`.
     pub fn wait(&self, actor: ActorId, snapshot: &Snapshot) {
         let mut inner = self.write();

@@ -1,0 +1,238 @@
+//! The C functions: what crosses the border is checked here, and nothing unwinds across it.
+//!
+//! Every line of the driver's table becomes a function: those written in the modules below, and for
+//! the rest a stub that answers `CUDA_ERROR_NOT_SUPPORTED` and says so once.
+//!
+//! Elsewhere: what the functions mean ([`crate::device`]).
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::{Mutex, OnceLock};
+
+use fercuda_cuda_sys::signatures;
+use fercuda_cuda_sys::types::CUresult;
+
+use crate::device::{CuResult, err, lock, say};
+
+/// Writes driver functions: a name, its per-thread twin in brackets if it has one, arguments, and a body that is a `CuResult`.
+macro_rules! driver_fns {
+    ($(fn $name:ident [$($twin:ident)?] $args:tt $body:block)*) => {
+        $(
+            driver_fns!(@one $name false $args $body);
+            $(driver_fns!(@one $twin true $args $body);)?
+        )*
+    };
+    (@one $name:ident $per_thread:literal ($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
+        pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            $crate::abi::guard(stringify!($name), $per_thread, || -> CuResult {
+                // SAFETY: whoever calls a driver function promises what its reference asks of the pointers it passes;
+                // null is checked before use, and handles are never followed.
+                #[allow(unused_unsafe, reason = "some bodies need nothing unsafe")]
+                unsafe { $body }
+            })
+        }
+    };
+}
+
+mod context;
+mod copy;
+mod event;
+mod graph;
+mod graph_nodes;
+mod init;
+mod launch;
+mod library;
+mod managed;
+mod memory;
+mod module;
+mod pool;
+mod stream;
+mod vmm;
+
+thread_local! {
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the function being called reads a null stream as the thread's own.
+fn per_thread() -> bool {
+    PER_THREAD.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Runs a driver function's body; a panic becomes an error.
+fn guard(name: &'static str, per_thread: bool, body: impl FnOnce() -> CuResult) -> CUresult {
+    let before = PER_THREAD
+        .try_with(|p| p.replace(per_thread))
+        .unwrap_or(false);
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    PER_THREAD.try_with(|p| p.set(before)).ok();
+    match done {
+        Ok(Ok(())) => CUresult::CUDA_SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => {
+            say(&format!("internal error in {name}; please report it"));
+            err::UNKNOWN
+        }
+    }
+}
+
+/// Writes a result through a pointer of the client's.
+unsafe fn put<T>(out: *mut T, value: T) -> CuResult {
+    if out.is_null() {
+        return Err(err::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the client promises room for a `T`.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// The same where the client may not want it.
+unsafe fn put_if<T>(out: *mut T, value: T) {
+    if !out.is_null() {
+        // SAFETY: not null, and the client promises room for a `T`.
+        unsafe { out.write(value) };
+    }
+}
+
+/// Reads a structure of the client's.
+unsafe fn get<'a, T>(at: *const T) -> CuResult<&'a T> {
+    // SAFETY: the client promises a `T` there for the duration of the call; null is an error.
+    unsafe { at.as_ref() }.ok_or(err::INVALID_VALUE)
+}
+
+/// Reads an array of the client's.
+unsafe fn slice<'a, T>(at: *const T, len: usize) -> CuResult<&'a [T]> {
+    match (len, at.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(err::INVALID_VALUE),
+        // SAFETY: the client promises `len` of `T` there for the duration of the call.
+        _ => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
+    }
+}
+
+/// Reads a name of the client's.
+unsafe fn text<'a>(at: *const c_char) -> CuResult<&'a str> {
+    if at.is_null() {
+        return Err(err::INVALID_VALUE);
+    }
+    // SAFETY: the client promises a terminated string.
+    unsafe { CStr::from_ptr(at) }
+        .to_str()
+        .map_err(|_| err::INVALID_VALUE)
+}
+
+/// Copies a string into a client's buffer, cut to fit, always terminated.
+unsafe fn put_text(out: *mut c_char, len: i32, value: &str) -> CuResult {
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|&n| n > 0 && !out.is_null())
+        .ok_or(err::INVALID_VALUE)?;
+    let n = value.len().min(len - 1);
+    // SAFETY: `n + 1 <= len` bytes that the client promises.
+    unsafe {
+        std::ptr::copy_nonoverlapping(value.as_ptr().cast(), out, n);
+        *out.add(n) = 0;
+    }
+    Ok(())
+}
+
+/// The answer of a function that is not implemented; said once for each.
+#[doc(hidden)]
+pub fn unsupported(name: &'static str) -> CUresult {
+    static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let quiet = match crate::device::machine() {
+        Ok(m) => m.config.quiet,
+        Err(_) => std::env::var("FERCUDA_QUIET").is_ok_and(|v| v == "1"),
+    };
+    if !quiet && lock(&SAID).insert(name) {
+        say(&format!("{name} is not implemented on the software device"));
+    }
+    err::NOT_SUPPORTED
+}
+
+mod stubs {
+    use fercuda_cuda_sys::types::*;
+
+    macro_rules! stub {
+        ($name:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
+            #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
+            pub(super) unsafe extern "C" fn $name($(_: $ty),*) -> CUresult {
+                super::unsupported(stringify!($name))
+            }
+        };
+    }
+    macro_rules! stubs {
+        ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) => {
+            $(stub! { $name $args } $(stub! { $twin $args })?)*
+        };
+    }
+    fercuda_cuda_sys::for_each_driver_fn!(stubs);
+}
+
+mod implemented {
+    pub(super) use super::context::*;
+    pub(super) use super::copy::*;
+    pub(super) use super::event::*;
+    pub(super) use super::graph::*;
+    pub(super) use super::graph_nodes::*;
+    pub(super) use super::init::*;
+    pub(super) use super::launch::*;
+    pub(super) use super::library::*;
+    pub(super) use super::managed::*;
+    pub(super) use super::memory::*;
+    pub(super) use super::module::*;
+    pub(super) use super::pool::*;
+    pub(super) use super::stream::*;
+    pub(super) use super::vmm::*;
+}
+
+macro_rules! table {
+    ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) => {
+        /// Every function of the driver, as this device fills it.
+        #[doc(hidden)]
+        #[expect(non_snake_case, missing_docs, reason = "the driver's own names")]
+        pub struct Table {
+            $(pub $name: signatures::$name, $(pub $twin: signatures::$twin,)?)*
+        }
+
+        /// The one table; the drop-in library forwards to it.
+        #[doc(hidden)]
+        pub static TABLE: Table = {
+            #[allow(unused_imports, reason = "shadowed where the function is written")]
+            use stubs::*;
+            {
+                use implemented::*;
+                Table { $($name: $name, $($twin: $twin,)?)* }
+            }
+        };
+
+        fn addresses() -> Vec<(&'static str, usize)> {
+            vec![$(
+                (stringify!($name), TABLE.$name as usize),
+                $((stringify!($twin), TABLE.$twin as usize),)?
+            )*]
+        }
+
+        /// Names whose function is a stub.
+        pub(crate) fn unimplemented_names() -> Vec<&'static str> {
+            let mut names = Vec::new();
+            $(
+                if TABLE.$name as usize == stubs::$name as *const () as usize { names.push(stringify!($name)); }
+                $(if TABLE.$twin as usize == stubs::$twin as *const () as usize { names.push(stringify!($twin)); })?
+            )*
+            names
+        }
+    };
+}
+fercuda_cuda_sys::for_each_driver_fn!(table);
+
+/// The address of an exported symbol.
+pub(crate) fn address(name: &str) -> Option<NonNull<c_void>> {
+    static BY_NAME: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
+    let found = BY_NAME
+        .get_or_init(|| addresses().into_iter().collect())
+        .get(name)?;
+    NonNull::new(*found as *mut c_void)
+}

@@ -1,0 +1,374 @@
+//! Contexts, which one is current on which thread, and what a fault does to them.
+//!
+//! A primary context keeps its handle for the life of the process: released or reset, it answers
+//! "destroyed" until somebody retains it again.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::ThreadId;
+
+use fercuda_cuda_sys::types::{CUlimit, CUresult};
+use rustc_hash::FxHashMap;
+
+use super::stream::{Stream, StreamKind};
+use super::{CuResult, Machine, err, lock, machine};
+
+/// Whether a context can still be used; shared with the threads of its streams.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    sticky: AtomicU32,
+    dead: AtomicBool,
+}
+
+impl Health {
+    /// Makes `error` the answer to every later call; the first error stays.
+    pub(crate) fn fail(&self, error: CUresult) {
+        self.sticky
+            .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire)
+            .ok();
+    }
+
+    pub(crate) fn check(&self) -> CuResult {
+        if self.dead.load(Ordering::Acquire) {
+            return Err(err::CONTEXT_IS_DESTROYED);
+        }
+        match self.sticky.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CUresult(code)),
+        }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+}
+
+pub(crate) struct Context {
+    pub(crate) handle: usize,
+    pub(crate) id: u64,
+    pub(crate) device: u32,
+    pub(crate) primary: bool,
+    pub(crate) flags: AtomicU32,
+    pub(crate) health: Arc<Health>,
+    /// Also the order of submission: held while an operation is enqueued.
+    pub(crate) streams: Mutex<Vec<Arc<Stream>>>,
+    legacy: OnceLock<Arc<Stream>>,
+    per_thread: Mutex<FxHashMap<ThreadId, Arc<Stream>>>,
+    /// Devices whose memory was made reachable by `cuCtxEnablePeerAccess`.
+    pub(crate) peers: Mutex<BTreeSet<u32>>,
+    limits: Mutex<FxHashMap<u32, usize>>,
+    pub(crate) cache_config: AtomicU32,
+    pub(crate) shared_config: AtomicU32,
+    pub(crate) modules: Mutex<Vec<usize>>,
+    pub(crate) events: Mutex<BTreeSet<usize>>,
+}
+
+/// The state of a device's primary context.
+#[derive(Default)]
+pub(crate) struct Primary {
+    /// Given out by the first retain, the same ever after.
+    pub(crate) handle: Option<usize>,
+    pub(crate) active: Option<Arc<Context>>,
+    pub(crate) retained: u32,
+    pub(crate) flags: u32,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn new(m: &Machine, handle: usize, device: u32, primary: bool, flags: u32) -> Arc<Self> {
+        Arc::new(Context {
+            handle,
+            id: m.fresh_id(),
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            health: Arc::default(),
+            streams: Mutex::default(),
+            legacy: OnceLock::new(),
+            per_thread: Mutex::default(),
+            peers: Mutex::default(),
+            limits: Mutex::default(),
+            cache_config: AtomicU32::new(0),
+            shared_config: AtomicU32::new(1),
+            modules: Mutex::default(),
+            events: Mutex::default(),
+        })
+    }
+
+    /// The stream behind the null handle.
+    pub(crate) fn legacy(self: &Arc<Self>, m: &Machine) -> Arc<Stream> {
+        self.legacy
+            .get_or_init(|| {
+                let stream = Stream::new(
+                    m,
+                    self,
+                    1,
+                    StreamKind::Legacy,
+                    0,
+                    "the default stream".to_owned(),
+                );
+                lock(&self.streams).push(stream.clone());
+                stream
+            })
+            .clone()
+    }
+
+    /// The calling thread's default stream.
+    pub(crate) fn per_thread(self: &Arc<Self>, m: &Machine) -> Arc<Stream> {
+        let mut map = lock(&self.per_thread);
+        let made = map.len();
+        map.entry(std::thread::current().id())
+            .or_insert_with(|| {
+                let name = format!("per-thread default stream {}", made + 1);
+                let stream = Stream::new(m, self, 2, StreamKind::PerThread, 0, name);
+                lock(&self.streams).push(stream.clone());
+                stream
+            })
+            .clone()
+    }
+
+    /// The stream a handle names for this thread.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        m: &Machine,
+        handle: usize,
+        per_thread: bool,
+    ) -> CuResult<Arc<Stream>> {
+        match handle {
+            0 if per_thread => Ok(self.per_thread(m)),
+            0 | 1 => Ok(self.legacy(m)),
+            2 => Ok(self.per_thread(m)),
+            _ => m.streams.get(handle).ok_or(err::INVALID_HANDLE),
+        }
+    }
+
+    /// Waits for everything enqueued so far. Reports the context's error, if it has one.
+    pub(crate) fn synchronize(&self, m: &Machine) -> CuResult {
+        let tickets: Vec<_> = lock(&self.streams).iter().map(Stream::ticket).collect();
+        let snapshots: Vec<_> = if m.config.checks {
+            tickets
+                .iter()
+                .map(|t| m.order.snapshot(t.stream.actor))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        for ticket in &tickets {
+            ticket.wait();
+        }
+        for snapshot in &snapshots {
+            m.order.wait(crate::order::ActorId::HOST, snapshot);
+        }
+        self.health.check()
+    }
+
+    pub(crate) fn limit(&self, limit: CUlimit) -> CuResult<usize> {
+        let default = limit_default(limit)?;
+        Ok(lock(&self.limits).get(&limit.0).copied().unwrap_or(default))
+    }
+
+    pub(crate) fn set_limit(&self, limit: CUlimit, value: usize) -> CuResult {
+        let value = match limit {
+            CUlimit::CU_LIMIT_STACK_SIZE if value > 512 << 10 => return Err(err::INVALID_VALUE),
+            CUlimit::CU_LIMIT_STACK_SIZE => value.max(1024).next_multiple_of(16),
+            CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE => value.max(64 << 10),
+            CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE => value.max(4 << 20),
+            CUlimit::CU_LIMIT_MAX_L2_FETCH_GRANULARITY if value > 128 => {
+                return Err(err::INVALID_VALUE);
+            }
+            _ => value,
+        };
+        limit_default(limit)?;
+        lock(&self.limits).insert(limit.0, value);
+        Ok(())
+    }
+
+    /// Ends the context: waits for its work, then frees all that belongs to it.
+    fn tear_down(&self, m: &Machine) {
+        // Errors of the work itself have been reported, or nobody is left to hear them.
+        self.synchronize(m).ok();
+        self.health.dead.store(true, Ordering::Release);
+        m.captures.forget_context(self.id);
+        for stream in lock(&self.streams).drain(..) {
+            stream.close(m);
+            m.streams.remove(stream.handle);
+        }
+        for handle in std::mem::take(&mut *lock(&self.events)) {
+            m.events.remove(handle);
+        }
+        for handle in std::mem::take(&mut *lock(&self.modules)) {
+            if let Some(module) = m.modules.remove(handle) {
+                module.unload(m);
+            }
+        }
+        m.memory.free_context(m, self.id);
+        for &peer in lock(&self.peers).iter() {
+            super::memory::set_peer_access(m, peer, self.device, false);
+        }
+    }
+}
+
+fn limit_default(limit: CUlimit) -> CuResult<usize> {
+    Ok(match limit {
+        CUlimit::CU_LIMIT_STACK_SIZE => 1024,
+        CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE => 1 << 20,
+        CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE => 8 << 20,
+        CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH => 2,
+        CUlimit::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => 2048,
+        CUlimit::CU_LIMIT_MAX_L2_FETCH_GRANULARITY => 64,
+        CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE => 0,
+        CUlimit::CU_LIMIT_SHMEM_SIZE
+        | CUlimit::CU_LIMIT_CIG_ENABLED
+        | CUlimit::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED => return Err(err::NOT_SUPPORTED),
+        _ => return Err(err::INVALID_VALUE),
+    })
+}
+
+/// The handle current on this thread, 0 if none.
+pub(crate) fn current_handle() -> usize {
+    STACK
+        .try_with(|s| s.borrow().last().copied().unwrap_or(0))
+        .unwrap_or(0)
+}
+
+/// The current context, whatever its health but not destroyed.
+pub(crate) fn current_any(m: &Machine) -> CuResult<Arc<Context>> {
+    match current_handle() {
+        0 => Err(err::INVALID_CONTEXT),
+        handle => {
+            let ctx = m.contexts.get(handle).ok_or(err::CONTEXT_IS_DESTROYED)?;
+            if ctx.health.is_dead() {
+                Err(err::CONTEXT_IS_DESTROYED)
+            } else {
+                Ok(ctx)
+            }
+        }
+    }
+}
+
+/// The machine and the current context, in order; a fault of earlier work is reported here.
+pub(crate) fn current() -> CuResult<(&'static Machine, Arc<Context>)> {
+    let m = machine()?;
+    let ctx = current_any(m)?;
+    ctx.health.check()?;
+    Ok((m, ctx))
+}
+
+/// The context a handle names; the current one for 0.
+pub(crate) fn named(m: &Machine, handle: usize) -> CuResult<Arc<Context>> {
+    if handle == 0 {
+        return current_any(m);
+    }
+    let ctx = m.contexts.get(handle).ok_or(err::INVALID_CONTEXT)?;
+    if ctx.health.is_dead() {
+        Err(err::CONTEXT_IS_DESTROYED)
+    } else {
+        Ok(ctx)
+    }
+}
+
+pub(crate) fn push(handle: usize) {
+    STACK.try_with(|s| s.borrow_mut().push(handle)).ok();
+}
+
+pub(crate) fn pop() -> CuResult<usize> {
+    STACK
+        .try_with(|s| s.borrow_mut().pop())
+        .ok()
+        .flatten()
+        .ok_or(err::INVALID_CONTEXT)
+}
+
+/// Replaces the top of the stack; 0 pops it.
+pub(crate) fn set_current(handle: usize) {
+    STACK
+        .try_with(|s| {
+            let mut stack = s.borrow_mut();
+            stack.pop();
+            if handle != 0 {
+                stack.push(handle);
+            }
+        })
+        .ok();
+}
+
+pub(crate) fn create(m: &Machine, device: i32, flags: u32) -> CuResult<Arc<Context>> {
+    let device = m.device(device)?.ordinal;
+    if flags & !0xff != 0 || !matches!(flags & 7, 0 | 1 | 2 | 4) {
+        return Err(err::INVALID_VALUE);
+    }
+    Ok(m.contexts
+        .insert_with(|handle| Context::new(m, handle, device, false, flags))
+        .1)
+}
+
+pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
+    let ctx = m.contexts.get(handle).ok_or(err::INVALID_CONTEXT)?;
+    if ctx.primary {
+        return Err(err::INVALID_CONTEXT);
+    }
+    ctx.tear_down(m);
+    m.contexts.remove(handle);
+    if current_handle() == handle {
+        pop().ok();
+    }
+    Ok(())
+}
+
+pub(crate) fn primary_retain(m: &Machine, device: i32) -> CuResult<Arc<Context>> {
+    let device = m.device(device)?;
+    let mut primary = lock(&device.primary);
+    let ctx = match (&primary.active, primary.handle) {
+        (Some(ctx), _) => ctx.clone(),
+        (None, Some(handle)) => {
+            let ctx = Context::new(m, handle, device.ordinal, true, primary.flags);
+            m.contexts.replace(handle, ctx.clone());
+            ctx
+        }
+        (None, None) => {
+            m.contexts
+                .insert_with(|handle| Context::new(m, handle, device.ordinal, true, primary.flags))
+                .1
+        }
+    };
+    primary.handle = Some(ctx.handle);
+    primary.active = Some(ctx.clone());
+    primary.retained += 1;
+    Ok(ctx)
+}
+
+pub(crate) fn primary_release(m: &Machine, device: i32) -> CuResult {
+    let device = m.device(device)?;
+    let mut primary = lock(&device.primary);
+    if primary.retained == 0 {
+        return Err(err::INVALID_CONTEXT);
+    }
+    primary.retained -= 1;
+    let last = if primary.retained == 0 {
+        primary.active.take()
+    } else {
+        None
+    };
+    drop(primary);
+    if let Some(ctx) = last {
+        ctx.tear_down(m);
+    }
+    Ok(())
+}
+
+pub(crate) fn primary_reset(m: &Machine, device: i32) -> CuResult {
+    let device = m.device(device)?;
+    let mut primary = lock(&device.primary);
+    let old = primary.active.take();
+    primary.retained = 0;
+    drop(primary);
+    if let Some(ctx) = old {
+        ctx.tear_down(m);
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! Cuts blocks out of granules, and counts a device's physical memory.
+//!
+//! A chunk is a mapped run of whole granules: a large block has one of its own, small blocks share.
+//! A chunk with no block in it goes back at once, unless its heap is told to keep some.
+//!
+//! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the device's
+//! [`Phys`] was charged for them. With checks a freed block waits in quarantine, so that a
+//! stale pointer finds nobody else's data.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CuResult, err, lock};
+use crate::mem::{AddressSpace, Backing, GRANULE, round_up};
+
+/// Alignment of every block, in bytes.
+pub(crate) const ALIGN: u64 = 512;
+const SMALL: u64 = GRANULE / 2;
+const QUARANTINE_BYTES: u64 = 256 << 20;
+
+/// A device's physical memory, as a number of bytes.
+#[derive(Debug)]
+pub(crate) struct Phys {
+    capacity: u64,
+    used: AtomicU64,
+}
+
+impl Phys {
+    pub(crate) fn new(capacity: u64) -> Self {
+        Phys {
+            capacity,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity - self.used.load(Ordering::Acquire).min(self.capacity)
+    }
+
+    pub(crate) fn take(&self, len: u64) -> bool {
+        self.used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(len).filter(|&sum| sum <= self.capacity)
+            })
+            .is_ok()
+    }
+
+    pub(crate) fn give(&self, len: u64) {
+        self.used.fetch_sub(len, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug)]
+struct Chunk {
+    len: u64,
+    backing: Backing,
+    blocks: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    chunks: BTreeMap<u64, Chunk>,
+    free: BTreeMap<u64, u64>,
+    /// Length of each block, quarantined ones included.
+    blocks: BTreeMap<u64, u64>,
+    quarantine: VecDeque<(u64, u64)>,
+    quarantined: u64,
+    reserved: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct BlockHeap {
+    /// Devices that may access the blocks, bit `d`.
+    devices: AtomicU64,
+    phys: Option<Arc<Phys>>,
+    checks: bool,
+    state: Mutex<State>,
+}
+
+impl BlockHeap {
+    pub(crate) fn new(devices: u32, phys: Option<Arc<Phys>>, checks: bool) -> Self {
+        BlockHeap {
+            devices: AtomicU64::new(u64::from(devices)),
+            phys,
+            checks,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Takes a block of at least `len` bytes. Its bytes are whatever was there.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; nothing has changed.
+    pub(crate) fn alloc(&self, space: &AddressSpace, len: u64) -> CuResult<u64> {
+        let len = len
+            .max(1)
+            .checked_next_multiple_of(ALIGN)
+            .filter(|&n| n < 1 << 46)
+            .ok_or(err::OUT_OF_MEMORY)?;
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        if len <= SMALL
+            && let Some((&start, &have)) = state.free.iter().find(|e| *e.1 >= len)
+        {
+            state.take(start, have, len);
+            return Ok(start);
+        }
+        if len > SMALL
+            && let Some((&start, &have)) = state
+                .free
+                .iter()
+                .filter(|e| *e.1 >= len)
+                .min_by_key(|e| *e.1)
+            && have - len < GRANULE
+        {
+            state.take(start, have, len);
+            return Ok(start);
+        }
+        let chunk = round_up(len);
+        if let Some(phys) = &self.phys
+            && !phys.take(chunk)
+        {
+            return Err(err::OUT_OF_MEMORY);
+        }
+        let devices = self.devices.load(Ordering::Acquire) as u32;
+        let (start, backing) = space.map_new(chunk, devices).map_err(|e| {
+            if let Some(phys) = &self.phys {
+                phys.give(chunk);
+            }
+            super::say(&format!("software device: {e}"));
+            err::OUT_OF_MEMORY
+        })?;
+        state.reserved += chunk;
+        state.chunks.insert(
+            start,
+            Chunk {
+                len: chunk,
+                backing,
+                blocks: 0,
+            },
+        );
+        state.free.insert(start, chunk);
+        state.take(start, chunk, len);
+        Ok(start)
+    }
+
+    /// Gives a block back. At most `keep` bytes of chunks stay mapped for later.
+    pub(crate) fn free(&self, space: &AddressSpace, start: u64, keep: u64) {
+        let mut state = lock(&self.state);
+        if self.checks {
+            let len = state.blocks.get(&start).copied().unwrap_or(0);
+            state.quarantine.push_back((start, len));
+            state.quarantined += len;
+            while state.quarantined > QUARANTINE_BYTES {
+                self.release_oldest(space, &mut state, keep);
+            }
+            return;
+        }
+        self.give(space, &mut state, start, keep);
+    }
+
+    fn release_oldest(&self, space: &AddressSpace, state: &mut State, keep: u64) {
+        if let Some((start, len)) = state.quarantine.pop_front() {
+            state.quarantined -= len;
+            self.give(space, state, start, keep);
+        }
+    }
+
+    fn give(&self, space: &AddressSpace, state: &mut State, start: u64, keep: u64) {
+        let Some(len) = state.blocks.remove(&start) else {
+            return;
+        };
+        let Some((&base, chunk)) = state.chunks.range_mut(..=start).next_back() else {
+            return;
+        };
+        chunk.blocks -= 1;
+        let end = base + chunk.len;
+        let empty = chunk.blocks == 0;
+        let (mut at, mut run) = (start, len);
+        if let Some((&before, &n)) = state.free.range(base..start).next_back()
+            && before + n == start
+        {
+            state.free.remove(&before);
+            at = before;
+            run += n;
+        }
+        if start + len < end
+            && let Some(n) = state.free.remove(&(start + len))
+        {
+            run += n;
+        }
+        state.free.insert(at, run);
+        if empty && state.reserved > keep {
+            self.unmap(space, state, base);
+        }
+    }
+
+    fn unmap(&self, space: &AddressSpace, state: &mut State, base: u64) {
+        let Some(chunk) = state.chunks.remove(&base) else {
+            return;
+        };
+        state.free.remove(&base);
+        state.reserved -= chunk.len;
+        // Our own range, mapped by `alloc`; if the system refuses, the addresses are lost and nothing else.
+        if space.unmap(base, chunk.len).is_ok() {
+            drop(chunk.backing);
+            space.release(base, chunk.len);
+        }
+        if let Some(phys) = &self.phys {
+            phys.give(chunk.len);
+        }
+    }
+
+    /// Empties the quarantine and unmaps empty chunks until at most `keep` bytes are reserved.
+    pub(crate) fn trim(&self, space: &AddressSpace, keep: u64) {
+        let mut state = lock(&self.state);
+        while !state.quarantine.is_empty() {
+            self.release_oldest(space, &mut state, u64::MAX);
+        }
+        let empty: Vec<u64> = state
+            .chunks
+            .iter()
+            .filter(|e| e.1.blocks == 0)
+            .map(|e| *e.0)
+            .collect();
+        for base in empty {
+            if state.reserved > keep {
+                self.unmap(space, &mut state, base);
+            }
+        }
+    }
+
+    pub(crate) fn reserved(&self) -> u64 {
+        lock(&self.state).reserved
+    }
+
+    /// The physical memory behind an address: (chunk's backing, chunk's start, chunk's length).
+    pub(crate) fn backing_of(&self, addr: u64) -> Option<(Backing, u64, u64)> {
+        let state = lock(&self.state);
+        let (&base, chunk) = state.chunks.range(..=addr).next_back()?;
+        (addr < base + chunk.len).then(|| (chunk.backing.clone(), base, chunk.len))
+    }
+
+    /// Lets another device in, or shuts it out.
+    pub(crate) fn set_device(&self, space: &AddressSpace, device: u32, read: bool, write: bool) {
+        let state = lock(&self.state);
+        if write {
+            self.devices.fetch_or(1 << device, Ordering::AcqRel);
+        } else {
+            self.devices.fetch_and(!(1 << device), Ordering::AcqRel);
+        }
+        for (&base, chunk) in &state.chunks {
+            // Our own chunks are always whole granules of this space.
+            space.set_access(base, chunk.len, device, read, write).ok();
+        }
+    }
+
+    pub(crate) fn devices(&self) -> u32 {
+        self.devices.load(Ordering::Acquire) as u32
+    }
+}
+
+impl State {
+    fn take(&mut self, start: u64, have: u64, len: u64) {
+        self.free.remove(&start);
+        if have > len {
+            self.free.insert(start + len, have - len);
+        }
+        self.blocks.insert(start, len);
+        if let Some((_, chunk)) = self.chunks.range_mut(..=start).next_back() {
+            chunk.blocks += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn live_blocks_never_overlap_and_everything_comes_back(
+            steps in proptest::collection::vec((any::<bool>(), 1u64..6_000_000, any::<prop::sample::Index>()), 1..80)
+        ) {
+            let space = AddressSpace::new(1 << 30, false).unwrap();
+            let phys = Arc::new(Phys::new(64 << 20));
+            let heap = BlockHeap::new(1, Some(phys.clone()), false);
+            let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+            for (make, len, which) in steps {
+                if make || live.is_empty() {
+                    match heap.alloc(&space, len) {
+                        Ok(at) => {
+                            prop_assert_eq!(at % ALIGN, 0);
+                            let before = live.range(..=at).next_back().is_none_or(|(s, l)| s + l <= at);
+                            let after = live.range(at..).next().is_none_or(|(s, _)| at + len <= *s);
+                            prop_assert!(before && after);
+                            live.insert(at, len);
+                        }
+                        Err(e) => prop_assert_eq!(e, err::OUT_OF_MEMORY),
+                    }
+                } else {
+                    let at = *live.keys().nth(which.index(live.len())).unwrap();
+                    live.remove(&at);
+                    heap.free(&space, at, 0);
+                }
+                prop_assert_eq!(phys.capacity() - phys.free(), heap.reserved());
+            }
+            for at in live.into_keys() {
+                heap.free(&space, at, 0);
+            }
+            prop_assert_eq!(phys.free(), phys.capacity());
+        }
+    }
+
+    #[test]
+    fn a_quarantined_block_is_not_handed_out_until_it_is_trimmed() {
+        let space = AddressSpace::new(1 << 30, false).unwrap();
+        let heap = BlockHeap::new(1, None, true);
+        let a = heap.alloc(&space, 4096).unwrap();
+        heap.free(&space, a, 0);
+        assert_ne!(heap.alloc(&space, 4096).unwrap(), a);
+        heap.trim(&space, 0);
+        assert_eq!(heap.alloc(&space, 4096).unwrap(), a);
+    }
+}

@@ -1,0 +1,439 @@
+//! Memory and events shared with another process of the same user.
+//!
+//! A process that exports has a board: one shared file of slots. A handle names process, board, slot and a random
+//! number; whoever opens it finds the board through /proc and must find the same number there. So a handle of
+//! freed memory, of a dead process whose number was reused, or made up, opens nothing.
+//!
+//! A slot is 128 bytes: nonce (16), kind, descriptor, offset, length, offset in the mapping, allocation length,
+//! events' recorded and completed counts, device.
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::context::Context;
+use super::memory::{Allocation, IpcMapping, Source, host_op};
+use super::site::site;
+use super::{CuResult, Machine, err, lock};
+use crate::mem::{AllocKind, Backing};
+
+const SLOTS: usize = 4096;
+const WORDS: usize = 16;
+const MAGIC: u64 = 0x6665_7263_7564_6131;
+const MEMORY: u64 = 1;
+const EVENT: u64 = 2;
+
+const NONCE: usize = 0;
+const KIND: usize = 2;
+const FD: usize = 3;
+const OFFSET: usize = 4;
+const LEN: usize = 5;
+const INNER: usize = 6;
+const ALLOC_LEN: usize = 7;
+const RECORDED: usize = 8;
+const COMPLETED: usize = 9;
+const DEVICE: usize = 10;
+
+/// The 64 bytes that travel.
+pub(crate) type HandleBytes = [u8; 64];
+
+struct Board {
+    file: OwnedFd,
+    at: *mut AtomicU64,
+}
+
+// SAFETY: the mapping is shared memory of atomics, mapped for the life of the board.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    fn map(file: OwnedFd) -> CuResult<Self> {
+        // SAFETY: a fresh shared mapping of a file of at least this size (checked by both callers).
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SLOTS * WORDS * 8,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            Err(err::OPERATING_SYSTEM)
+        } else {
+            Ok(Board {
+                file,
+                at: at.cast(),
+            })
+        }
+    }
+
+    fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
+        assert!(slot < SLOTS && word < WORDS);
+        // SAFETY: in bounds of the mapping, which lives as long as `self`; any bits are an `AtomicU64`.
+        unsafe { &*self.at.add(slot * WORDS + word) }
+    }
+
+    fn get(&self, slot: usize, word: usize) -> u64 {
+        self.word(slot, word).load(Ordering::Acquire)
+    }
+
+    fn set(&self, slot: usize, word: usize, value: u64) {
+        self.word(slot, word).store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of this length; nothing borrows from it any more.
+        unsafe { libc::munmap(self.at.cast(), SLOTS * WORDS * 8) };
+    }
+}
+
+/// An event's two counters on somebody's board.
+pub(crate) struct SharedEvent {
+    board: Arc<Board>,
+    slot: usize,
+    nonce: u64,
+    owner: u32,
+}
+
+impl std::fmt::Debug for SharedEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "event {} of process {}", self.slot, self.owner)
+    }
+}
+
+impl SharedEvent {
+    /// Takes the next number; the recording is complete when `complete` is called with it.
+    pub(crate) fn begin_record(&self) -> u64 {
+        self.board
+            .word(self.slot, RECORDED)
+            .fetch_add(1, Ordering::AcqRel)
+            + 1
+    }
+
+    pub(crate) fn complete(&self, number: u64) {
+        self.board
+            .word(self.slot, COMPLETED)
+            .fetch_max(number, Ordering::AcqRel);
+    }
+
+    pub(crate) fn recorded(&self) -> u64 {
+        self.board.get(self.slot, RECORDED)
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        if self.board.get(self.slot, NONCE) == self.nonce {
+            self.board.get(self.slot, COMPLETED)
+        } else {
+            // The owner destroyed it: nothing is left to wait for.
+            u64::MAX
+        }
+    }
+
+    pub(crate) fn owner_is_gone(&self) -> bool {
+        // SAFETY: signal 0 asks only whether the process is there.
+        unsafe { libc::kill(self.owner as i32, 0) != 0 }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    board: Option<Arc<Board>>,
+    /// Slot of each exported allocation, by address.
+    memory: std::collections::BTreeMap<u64, usize>,
+    used: Vec<bool>,
+}
+
+#[derive(Default)]
+pub(crate) struct Ipc {
+    state: Mutex<State>,
+}
+
+fn random() -> CuResult<[u64; 2]> {
+    let mut bytes = [0u8; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .map_err(|_| err::OPERATING_SYSTEM)?;
+    let (a, b) = bytes.split_at(8);
+    let word = |x: &[u8]| x.iter().fold(0u64, |n, &b| (n << 8) | u64::from(b));
+    Ok([word(a) | 1, word(b)])
+}
+
+impl State {
+    fn slot(&mut self) -> CuResult<(Arc<Board>, usize)> {
+        let board = match &self.board {
+            Some(board) => board.clone(),
+            None => {
+                // SAFETY: the name is a C string; the descriptor is fresh.
+                let fd = unsafe {
+                    libc::memfd_create(c"fercuda-device-board".as_ptr(), libc::MFD_CLOEXEC)
+                };
+                if fd < 0 {
+                    return Err(err::OPERATING_SYSTEM);
+                }
+                // SAFETY: just made, nobody else has it.
+                let file = unsafe { OwnedFd::from_raw_fd(fd) };
+                // SAFETY: plain system call on our descriptor.
+                if unsafe { libc::ftruncate(file.as_raw_fd(), (SLOTS * WORDS * 8) as i64) } != 0 {
+                    return Err(err::OPERATING_SYSTEM);
+                }
+                let board = Arc::new(Board::map(file)?);
+                self.used = vec![false; SLOTS];
+                self.board = Some(board.clone());
+                board
+            }
+        };
+        let slot = self
+            .used
+            .iter()
+            .position(|u| !u)
+            .ok_or(err::OUT_OF_MEMORY)?;
+        self.used[slot] = true;
+        Ok((board, slot))
+    }
+
+    fn withdraw(&mut self, slot: usize) {
+        if let Some(board) = &self.board {
+            for word in 0..WORDS {
+                board.set(slot, word, 0);
+            }
+            self.used[slot] = false;
+        }
+    }
+}
+
+fn handle_bytes(board: &Board, slot: usize) -> HandleBytes {
+    let words = [
+        MAGIC,
+        u64::from(std::process::id()),
+        board.file.as_raw_fd() as u64,
+        slot as u64,
+        board.get(slot, NONCE),
+        board.get(slot, NONCE + 1),
+        0,
+        0,
+    ];
+    let mut bytes = [0; 64];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The board and slot that a handle names, if they agree about the random number and the kind.
+fn find(handle: &HandleBytes, kind: u64) -> CuResult<(u32, Arc<Board>, usize)> {
+    let word = |i: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&handle[i * 8..i * 8 + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let (pid, fd, slot) = (word(1) as u32, word(2) as i32, word(3) as usize);
+    if word(0) != MAGIC || slot >= SLOTS || word(4) == 0 {
+        return Err(err::INVALID_HANDLE);
+    }
+    if pid == std::process::id() {
+        return Err(err::INVALID_CONTEXT);
+    }
+    let path = format!("/proc/{pid}/fd/{fd}");
+    let is_board = std::fs::read_link(&path)
+        .is_ok_and(|p| p.to_string_lossy().contains("memfd:fercuda-device-board"));
+    if !is_board {
+        return Err(err::INVALID_HANDLE);
+    }
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|_| err::INVALID_HANDLE)?;
+    if file.metadata().map_or(0, |d| d.len()) < (SLOTS * WORDS * 8) as u64 {
+        return Err(err::INVALID_HANDLE);
+    }
+    let board = Arc::new(Board::map(file.into())?);
+    let same = board.get(slot, NONCE) == word(4) && board.get(slot, NONCE + 1) == word(5);
+    if same && board.get(slot, KIND) == kind {
+        Ok((pid, board, slot))
+    } else {
+        Err(err::INVALID_HANDLE)
+    }
+}
+
+impl Ipc {
+    /// `cuIpcGetMemHandle`.
+    pub(crate) fn export_memory(&self, m: &Machine, addr: u64) -> CuResult<HandleBytes> {
+        let allocation = m.memory.find(addr).ok_or(err::INVALID_VALUE)?;
+        if !matches!(allocation.source, Source::Device) {
+            return Err(err::INVALID_VALUE);
+        }
+        self.export(&allocation, &m.devices[allocation.device as usize].blocks)
+    }
+
+    /// `cuMemPoolExportPointer`.
+    pub(crate) fn export_pool_memory(&self, m: &Machine, addr: u64) -> CuResult<HandleBytes> {
+        let allocation = m.memory.find(addr).ok_or(err::INVALID_VALUE)?;
+        let Source::Pool(pool) = &allocation.source else {
+            return Err(err::INVALID_VALUE);
+        };
+        if pool.props.handleTypes.0 & 1 == 0 {
+            return Err(err::INVALID_VALUE);
+        }
+        self.export(&allocation, &pool.heap)
+    }
+
+    fn export(
+        &self,
+        allocation: &Allocation,
+        heap: &super::heap::BlockHeap,
+    ) -> CuResult<HandleBytes> {
+        let (backing, base, len) = heap
+            .backing_of(allocation.start)
+            .ok_or(err::INVALID_VALUE)?;
+        let mut state = lock(&self.state);
+        if let (Some(&slot), Some(board)) = (state.memory.get(&allocation.start), &state.board) {
+            return Ok(handle_bytes(board, slot));
+        }
+        let nonce = random()?;
+        let (board, slot) = state.slot()?;
+        board.set(slot, FD, backing.fd() as u64);
+        board.set(slot, OFFSET, backing.offset());
+        board.set(slot, LEN, len);
+        board.set(slot, INNER, allocation.start - base);
+        board.set(slot, ALLOC_LEN, allocation.len);
+        board.set(slot, DEVICE, u64::from(allocation.device));
+        board.set(slot, KIND, MEMORY);
+        board.set(slot, NONCE + 1, nonce[1]);
+        board.set(slot, NONCE, nonce[0]);
+        state.memory.insert(allocation.start, slot);
+        Ok(handle_bytes(&board, slot))
+    }
+
+    pub(crate) fn withdraw_memory(&self, addr: u64) {
+        let mut state = lock(&self.state);
+        if let Some(slot) = state.memory.remove(&addr) {
+            state.withdraw(slot);
+        }
+    }
+
+    /// `cuIpcGetEventHandle`: publishes the event, once.
+    pub(crate) fn export_event(&self, event: &super::event::Event) -> CuResult<HandleBytes> {
+        if event.flags & super::event::INTERPROCESS == 0 || event.imported {
+            return Err(err::INVALID_HANDLE);
+        }
+        let mut shared = lock(&event.shared);
+        if let Some(shared) = &*shared {
+            return Ok(handle_bytes(&shared.board, shared.slot));
+        }
+        let nonce = random()?;
+        let (board, slot) = lock(&self.state).slot()?;
+        board.set(slot, KIND, EVENT);
+        board.set(slot, NONCE + 1, nonce[1]);
+        board.set(slot, NONCE, nonce[0]);
+        let bytes = handle_bytes(&board, slot);
+        *shared = Some(Arc::new(SharedEvent {
+            board,
+            slot,
+            nonce: nonce[0],
+            owner: std::process::id(),
+        }));
+        Ok(bytes)
+    }
+
+    pub(crate) fn withdraw_event(&self, event: &SharedEvent) {
+        lock(&self.state).withdraw(event.slot);
+    }
+}
+
+pub(crate) fn open_event(handle: &HandleBytes) -> CuResult<Arc<SharedEvent>> {
+    let (owner, board, slot) = find(handle, EVENT)?;
+    let nonce = board.get(slot, NONCE);
+    Ok(Arc::new(SharedEvent {
+        board,
+        slot,
+        nonce,
+        owner,
+    }))
+}
+
+/// `cuIpcOpenMemHandle`.
+pub(crate) fn open_memory(m: &Machine, ctx: &Context, handle: &HandleBytes) -> CuResult<u64> {
+    let (pid, board, slot) = find(handle, MEMORY)?;
+    let [fd, offset, len, inner, alloc_len] =
+        [FD, OFFSET, LEN, INNER, ALLOC_LEN].map(|word| board.get(slot, word));
+    if inner.checked_add(alloc_len).is_none_or(|end| end > len) || alloc_len == 0 {
+        return Err(err::INVALID_HANDLE);
+    }
+    let path = format!("/proc/{pid}/fd/{}", fd as i32);
+    let is_memory = std::fs::read_link(path)
+        .is_ok_and(|p| p.to_string_lossy().contains("memfd:fercuda-device-memory"));
+    if !is_memory {
+        return Err(err::INVALID_HANDLE);
+    }
+    let backing =
+        Backing::open_foreign(pid, fd as i32, offset, len).map_err(|_| err::INVALID_HANDLE)?;
+    let base = m
+        .space
+        .reserve(len, crate::mem::GRANULE, 0)
+        .map_err(|_| err::OUT_OF_MEMORY)?;
+    if m.space.map(base, len, &backing, 0).is_err() {
+        m.space.release(base, len);
+        return Err(err::OUT_OF_MEMORY);
+    }
+    m.space
+        .set_access(base, len, ctx.device, true, true)
+        .map_err(|_| err::INVALID_VALUE)?;
+    let start = base + inner;
+    m.memory.insert(
+        m,
+        ctx,
+        start,
+        alloc_len,
+        Source::Ipc(IpcMapping { base, backing }),
+        ctx.device,
+    );
+    let op = host_op(m, "cuIpcOpenMemHandle_v2");
+    let made = site("cuIpcOpenMemHandle_v2");
+    m.space.add(
+        start,
+        alloc_len,
+        AllocKind::Ipc,
+        ctx.device,
+        None,
+        made,
+        true,
+        m.check(op).as_ref(),
+    );
+    Ok(start)
+}
+
+pub(crate) fn close_memory(m: &Machine, start: u64) -> CuResult {
+    let wanted = |a: &Allocation| matches!(a.source, Source::Ipc(_));
+    let allocation = m.memory.take(start, wanted).ok_or(err::INVALID_VALUE)?;
+    super::memory::settle(m);
+    super::memory::retire(
+        m,
+        &allocation,
+        "cuIpcCloseMemHandle",
+        host_op(m, "cuIpcCloseMemHandle"),
+    );
+    super::memory::give_back(m, &allocation);
+    Ok(())
+}
+
+/// The length of a file of device memory; `None` for any other file.
+pub(crate) fn device_memory_len(file: &OwnedFd) -> Option<u64> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    if !name
+        .to_string_lossy()
+        .contains("memfd:fercuda-device-memory")
+    {
+        return None;
+    }
+    let len = std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .ok()?
+        .len();
+    (len > 0 && len.is_multiple_of(crate::mem::GRANULE)).then_some(len)
+}

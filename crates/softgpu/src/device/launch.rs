@@ -1,0 +1,417 @@
+//! What a stream or a graph can be asked to do, and doing it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use fercuda_cuda_sys::types::{CUhostFn, CUlimit, CUresult};
+
+use super::attributes;
+use super::capture;
+use super::context::Context;
+use super::copy::{CopyPlan, FillPlan};
+use super::event::Event;
+use super::module::Function;
+use super::stream::{Running, Stream, Submission};
+use super::{CuResult, Machine, err, lock};
+use crate::exec::{DeviceInfo, LaunchSpec};
+use crate::order::What;
+use crate::report::{Fault, FaultKind};
+
+/// Something a stream does, or a graph's node.
+#[derive(Clone)]
+pub(crate) enum Action {
+    Kernel(Arc<KernelLaunch>),
+    Copy(CopyPlan),
+    Fill(FillPlan),
+    Host(HostCall),
+    MemOps(Arc<Vec<MemOp>>),
+    Empty,
+    Record(Arc<Event>),
+    Wait(Arc<Event>),
+    Child(Arc<super::graph::Graph>),
+    MemAlloc(Arc<super::graph::GraphMemory>),
+    MemFree(u64),
+}
+
+/// A function of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct HostCall {
+    pub(crate) function: CUhostFn,
+    pub(crate) data: *mut c_void,
+}
+
+// SAFETY: the driver's contract for host functions is that they may be called from any thread.
+unsafe impl Send for HostCall {}
+// SAFETY: as above.
+unsafe impl Sync for HostCall {}
+
+impl HostCall {
+    pub(crate) fn run(&self, running: &Running) {
+        if let Some(function) = self.function {
+            // SAFETY: the program gave this function and its argument to be called here.
+            unsafe { function(self.data) }
+        }
+        // What a host function has seen, the host may know from then on.
+        if running.m.config.checks {
+            let snapshot = running.m.order.through(running.op);
+            running.m.order.wait(crate::order::ActorId::HOST, &snapshot);
+        }
+    }
+}
+
+/// A write to memory, or a wait for a value in it, in stream order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemOp {
+    Write {
+        addr: u64,
+        value: u64,
+        wide: bool,
+    },
+    Wait {
+        addr: u64,
+        value: u64,
+        wide: bool,
+        how: u32,
+    },
+    Barrier,
+}
+
+impl MemOp {
+    pub(crate) fn check(&self, m: &Machine) -> CuResult {
+        match *self {
+            MemOp::Barrier => Ok(()),
+            MemOp::Write { addr, wide, .. } | MemOp::Wait { addr, wide, .. } => {
+                let len = if wide { 8 } else { 4 };
+                if !addr.is_multiple_of(len) || !m.memory.covers(addr, len) {
+                    Err(err::INVALID_VALUE)
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    fn run(&self, running: &Running) {
+        match *self {
+            MemOp::Barrier => {}
+            MemOp::Write { addr, value, wide } => {
+                if running.m.config.checks {
+                    let snapshot = running.m.order.through(running.op);
+                    lock(&WRITTEN).insert(addr, snapshot);
+                    if let Some(shadow) = running.m.space.shadow() {
+                        shadow.mark_initialised(addr, if wide { 8 } else { 4 });
+                    }
+                }
+                // SAFETY: aligned and live when enqueued (`check`); memory of the address space stays mapped.
+                unsafe {
+                    if wide {
+                        (*(addr as *const AtomicU64)).store(value, Ordering::Release);
+                    } else {
+                        (*(addr as *const AtomicU32)).store(value as u32, Ordering::Release);
+                    }
+                }
+            }
+            MemOp::Wait {
+                addr,
+                value,
+                wide,
+                how,
+            } => {
+                let mut spins = 0u32;
+                loop {
+                    // SAFETY: as for writes.
+                    let now = unsafe {
+                        if wide {
+                            (*(addr as *const AtomicU64)).load(Ordering::Acquire)
+                        } else {
+                            u64::from((*(addr as *const AtomicU32)).load(Ordering::Acquire))
+                        }
+                    };
+                    let met = match how & 3 {
+                        0 if wide => (now.wrapping_sub(value) as i64) >= 0,
+                        0 => ((now as u32).wrapping_sub(value as u32) as i32) >= 0,
+                        1 => now == value,
+                        2 => now & value != 0,
+                        _ if wide => !(now | value) != 0,
+                        _ => !(now as u32 | value as u32) != 0,
+                    };
+                    if met || running.health.check().is_err() {
+                        break;
+                    }
+                    spins += 1;
+                    if spins < 100 {
+                        std::thread::yield_now();
+                    } else {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                    }
+                }
+                if running.m.config.checks
+                    && let Some(snapshot) = lock(&WRITTEN).get(&addr)
+                {
+                    running.m.order.wait_late(running.op, snapshot);
+                }
+            }
+        }
+    }
+}
+
+/// Who wrote a word that streams wait for, for the checks.
+static WRITTEN: std::sync::Mutex<std::collections::BTreeMap<u64, crate::order::Snapshot>> =
+    std::sync::Mutex::new(std::collections::BTreeMap::new());
+
+/// A kernel with everything it needs.
+#[derive(Clone)]
+pub(crate) struct KernelLaunch {
+    pub(crate) function: Arc<Function>,
+    /// The handle the client launched, a function's or a kernel's.
+    pub(crate) named: usize,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    pub(crate) cooperative: bool,
+    pub(crate) cluster: [u32; 3],
+    pub(crate) priority: i32,
+    pub(crate) params: Vec<u8>,
+    pub(crate) stack_bytes: u64,
+    /// Where each parameter is in `params`, for a client that asks a node.
+    pub(crate) pointers: std::sync::OnceLock<Vec<usize>>,
+}
+
+impl KernelLaunch {
+    /// Checks a launch against the device's limits, in the order that gives the driver's codes.
+    pub(crate) fn check(&self) -> CuResult {
+        let kernel = self.function.kernel();
+        let [x, y, z] = self.block;
+        let threads = u64::from(x) * u64::from(y) * u64::from(z);
+        if self.grid.contains(&0) || self.block.contains(&0) {
+            return Err(err::INVALID_VALUE);
+        }
+        if self.grid[0] > 0x7fff_ffff
+            || self.grid[1] > 65535
+            || self.grid[2] > 65535
+            || z > 64
+            || threads > 1024
+        {
+            return Err(err::INVALID_VALUE);
+        }
+        let limit = kernel
+            .max_threads
+            .map_or(1024, |t| t.iter().map(|&n| u64::from(n.max(1))).product());
+        if threads > limit {
+            return Err(err::INVALID_VALUE);
+        }
+        if let Some(required) = kernel.required_threads
+            && required.map(|n| n.max(1)) != self.block
+        {
+            return Err(err::INVALID_VALUE);
+        }
+        if self.shared_bytes > self.function.dynamic_shared_limit() {
+            return Err(err::INVALID_VALUE);
+        }
+        let cluster: u64 = self.cluster.iter().map(|&n| u64::from(n)).product();
+        let divides = self
+            .grid
+            .iter()
+            .zip(self.cluster)
+            .all(|(g, c)| c != 0 && g % c == 0);
+        if !divides || cluster > 8 {
+            return Err(err::INVALID_CLUSTER);
+        }
+        if cluster > 1 {
+            super::say("not implemented on the software device: clusters of more than one block");
+            return Err(err::NOT_SUPPORTED);
+        }
+        if self.cooperative {
+            let per_sm =
+                attributes::blocks_per_multiprocessor(kernel, threads as u32, self.shared_bytes);
+            let blocks: u64 = self.grid.iter().map(|&n| u64::from(n)).product();
+            if blocks > u64::from(per_sm) * u64::from(attributes::MULTIPROCESSORS) {
+                return Err(err::COOPERATIVE_TOO_LARGE);
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses of the parameters' values, as a node shows them.
+    pub(crate) fn pointers(&self) -> &[usize] {
+        let base = self.params.as_ptr() as usize;
+        self.pointers.get_or_init(|| {
+            self.function
+                .kernel()
+                .params
+                .iter()
+                .map(|p| base + p.offset as usize)
+                .collect()
+        })
+    }
+
+    fn run(&self, running: &Running) {
+        let m = running.m;
+        let spec = LaunchSpec {
+            loaded: self.function.module.loaded.clone(),
+            kernel: self.function.index,
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared_bytes: self.shared_bytes,
+            params: self.params.clone(),
+            device: DeviceInfo {
+                ordinal: self.function.module.device,
+                multiprocessors: attributes::MULTIPROCESSORS,
+                max_shared_bytes: attributes::MAX_SHARED_OPTIN,
+                stack_limit_bytes: self.stack_bytes,
+            },
+            cooperative: self.cooperative,
+            space: m.space.clone(),
+            checks: m.check(running.op),
+            watchdog: m.config.watchdog,
+            late_copies: m.config.late_copies,
+            print: super::print_sink(),
+            cancel: None,
+        };
+        if let Err(fault) = m.executor.run(&spec) {
+            let code = code_of(&fault);
+            m.keep_fault(&fault);
+            super::stream::fail(running, code, &fault.to_string());
+        }
+    }
+}
+
+/// The driver's code for a fault.
+fn code_of(fault: &Fault) -> CUresult {
+    match fault.kind {
+        FaultKind::IllegalAddress(_) => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+        FaultKind::Misaligned(_) => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+        FaultKind::IllegalInstruction(_) => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        FaultKind::Assert { .. } => CUresult::CUDA_ERROR_ASSERT,
+        FaultKind::Timeout { .. } => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+        FaultKind::StackOverflow { .. } => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        FaultKind::NotImplemented { .. } => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        _ => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+    }
+}
+
+impl Action {
+    pub(crate) fn what(&self, call: &'static str) -> What {
+        match self {
+            Action::Kernel(k) => What::Kernel(k.function.name.clone()),
+            _ => What::Call(call),
+        }
+    }
+
+    /// The name of a node's operation in reports.
+    pub(crate) fn node_call(&self) -> &'static str {
+        match self {
+            Action::Kernel(_) => "kernel node",
+            Action::Copy(_) => "memcpy node",
+            Action::Fill(_) => "memset node",
+            Action::Host(_) => "host node",
+            Action::MemOps(_) => "batch memory operation node",
+            Action::Empty => "empty node",
+            Action::Record(_) => "event record node",
+            Action::Wait(_) => "event wait node",
+            Action::Child(_) => "child graph node",
+            Action::MemAlloc(_) => "memory allocation node",
+            Action::MemFree(_) => "memory free node",
+        }
+    }
+
+    /// Does it, on a stream's thread.
+    pub(crate) fn run(&self, running: &Running) {
+        match self {
+            Action::Kernel(kernel) => kernel.run(running),
+            Action::Copy(copy) => copy.run(running),
+            Action::Fill(fill) => fill.run(running),
+            Action::Host(host) => host.run(running),
+            Action::MemOps(ops) => ops.iter().for_each(|op| op.run(running)),
+            Action::MemAlloc(memory) => memory.begin(running),
+            Action::MemFree(addr) => super::graph::end_graph_memory(running, *addr),
+            // Events and children are resolved when a graph is launched.
+            Action::Empty | Action::Record(_) | Action::Wait(_) | Action::Child(_) => {}
+        }
+    }
+}
+
+/// Enqueues an action on a stream, or adds it to the graph that the stream is being captured into.
+pub(crate) fn enqueue(
+    m: &'static Machine,
+    ctx: &Context,
+    stream: &Arc<Stream>,
+    action: Action,
+    call: &'static str,
+) -> CuResult {
+    if capture::add(m, ctx, stream, &action)? {
+        return Ok(());
+    }
+    let submission = Submission {
+        what: action.what(call),
+        after: Vec::new(),
+        always: false,
+    };
+    stream.submit(m, ctx, submission, move |running| action.run(running));
+    Ok(())
+}
+
+/// Runs an action in stream order and waits for it.
+pub(crate) fn run_now(
+    m: &'static Machine,
+    ctx: &Context,
+    stream: &Arc<Stream>,
+    action: &Action,
+    call: &'static str,
+) -> CuResult {
+    capture::gate(m, ctx, stream)?;
+    let submission = Submission {
+        what: action.what(call),
+        after: Vec::new(),
+        always: false,
+    };
+    stream.run_now(m, ctx, submission, |running| action.run(running));
+    ctx.health.check()
+}
+
+/// Copies with the driver's rules: the program's own memory is read before an asynchronous call returns, and written
+/// before it does.
+pub(crate) fn copy(
+    m: &'static Machine,
+    ctx: &Context,
+    stream: &Arc<Stream>,
+    mut plan: CopyPlan,
+    wait: bool,
+    call: &'static str,
+) -> CuResult {
+    if plan.is_empty() {
+        return Ok(());
+    }
+    let from_host = plan.is_pageable(m, plan.src);
+    let to_host = plan.is_pageable(m, plan.dst);
+    if wait {
+        let device_only = !from_host
+            && !to_host
+            && [plan.src, plan.dst]
+                .iter()
+                .all(|s| m.memory.find(s.at).is_some_and(|a| !a.is_host()));
+        // Between device memory the driver does not wait.
+        if !device_only {
+            return run_now(m, ctx, stream, &Action::Copy(plan), call);
+        }
+        capture::gate(m, ctx, stream)?;
+    }
+    if !wait && lock(&stream.capture).is_none() {
+        if to_host {
+            return run_now(m, ctx, stream, &Action::Copy(plan), call);
+        }
+        if from_host {
+            // SAFETY: the caller of an asynchronous copy promises a readable source.
+            unsafe { plan.stage() }
+        }
+    }
+    enqueue(m, ctx, stream, Action::Copy(plan), call)
+}
+
+/// Stack bytes that a context's kernels may have.
+pub(crate) fn stack_bytes(ctx: &Context) -> u64 {
+    // Recursion on hardware is bounded by the limit set; a generous floor keeps programs that never set it running.
+    ctx.limit(CUlimit::CU_LIMIT_STACK_SIZE)
+        .map_or(512 << 10, |n| (n as u64).max(64 << 10))
+}

@@ -1,0 +1,455 @@
+//! Every allocation a client can name, and the calls that make and free them.
+//!
+//! Invariant: an address belongs to at most one live entry. An entry leaves the table in the call that frees
+//! it; its bytes are reused only when the work that may still touch them is over.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::context::Context;
+use super::pool::Pool;
+use super::site::site;
+use super::{CuResult, Device, Machine, err};
+use crate::mem::{AllocInfo, AllocKind};
+use crate::order::{ActorId, OpId, What};
+
+/// Where an allocation's bytes come from and how they go back.
+pub(crate) enum Source {
+    /// `cuMemAlloc` and friends: from the device's heap.
+    Device,
+    /// A pool's block.
+    Pool(Arc<Pool>),
+    /// Pinned host memory, with its `CU_MEMHOSTALLOC_*` flags.
+    Host(u32),
+    /// The program's own memory, with its `CU_MEMHOSTREGISTER_*` flags.
+    Registered(u32),
+    Managed,
+    /// A module's variable.
+    Global,
+    /// `cuMemMap`.
+    Mapped,
+    /// Another process's memory.
+    Ipc(IpcMapping),
+    /// A graph's allocation node.
+    Graph,
+}
+
+/// Where another process's memory is mapped here.
+pub(crate) struct IpcMapping {
+    pub(crate) base: u64,
+    pub(crate) backing: crate::mem::Backing,
+}
+
+pub(crate) struct Allocation {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) source: Source,
+    pub(crate) device: u32,
+    pub(crate) ctx_id: u64,
+    pub(crate) ctx_handle: usize,
+    pub(crate) buffer_id: u64,
+    pub(crate) sync_memops: AtomicBool,
+    /// `cuMemAdvise` on the whole of it: read mostly, preferred location, accessed-by mask, last prefetch.
+    pub(crate) read_mostly: AtomicBool,
+    pub(crate) preferred: AtomicI32,
+    pub(crate) accessed_by: AtomicU32,
+    pub(crate) prefetched: AtomicI32,
+}
+
+/// "Nowhere in particular", as `cuMemRangeGetAttribute` says it.
+pub(crate) const NOWHERE: i32 = -2;
+
+impl Allocation {
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.source, Source::Host(_) | Source::Registered(_))
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.len
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    live: RwLock<BTreeMap<u64, Arc<Allocation>>>,
+}
+
+impl Registry {
+    pub(crate) fn insert(
+        &self,
+        m: &Machine,
+        ctx: &Context,
+        start: u64,
+        len: u64,
+        source: Source,
+        device: u32,
+    ) -> Arc<Allocation> {
+        self.insert_for(m, (ctx.id, ctx.handle), start, len, source, device)
+    }
+
+    /// For memory that outlives contexts.
+    pub(crate) fn insert_unowned(
+        &self,
+        m: &Machine,
+        start: u64,
+        len: u64,
+        source: Source,
+        device: u32,
+    ) -> Arc<Allocation> {
+        self.insert_for(m, (0, 0), start, len, source, device)
+    }
+
+    fn insert_for(
+        &self,
+        m: &Machine,
+        (ctx_id, ctx_handle): (u64, usize),
+        start: u64,
+        len: u64,
+        source: Source,
+        device: u32,
+    ) -> Arc<Allocation> {
+        let made = Arc::new(Allocation {
+            start,
+            len,
+            source,
+            device,
+            ctx_id,
+            ctx_handle,
+            buffer_id: m.fresh_id(),
+            sync_memops: AtomicBool::new(false),
+            read_mostly: AtomicBool::new(false),
+            preferred: AtomicI32::new(NOWHERE),
+            accessed_by: AtomicU32::new(0),
+            prefetched: AtomicI32::new(NOWHERE),
+        });
+        self.live
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(start, made.clone());
+        made
+    }
+
+    /// The allocation that holds `addr`.
+    pub(crate) fn find(&self, addr: u64) -> Option<Arc<Allocation>> {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.range(..=addr)
+            .next_back()
+            .map(|e| e.1)
+            .filter(|a| addr < a.end())
+            .cloned()
+    }
+
+    /// Takes out the allocation that starts exactly at `addr`, if `wanted`.
+    pub(crate) fn take(
+        &self,
+        addr: u64,
+        wanted: impl Fn(&Allocation) -> bool,
+    ) -> Option<Arc<Allocation>> {
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        if !live.get(&addr).is_some_and(|a| wanted(a)) {
+            return None;
+        }
+        live.remove(&addr)
+    }
+
+    /// Whether all of `addr..addr+len` is in live allocations, one behind the other.
+    pub(crate) fn covers(&self, addr: u64, len: u64) -> bool {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(end) = addr.checked_add(len) else {
+            return false;
+        };
+        let mut at = addr;
+        loop {
+            match live.range(..=at).next_back() {
+                Some((_, a)) if at < a.end() => at = a.end(),
+                _ => return false,
+            }
+            if at >= end {
+                return true;
+            }
+        }
+    }
+
+    pub(crate) fn overlaps(&self, addr: u64, len: u64) -> bool {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.range(..addr + len)
+            .next_back()
+            .is_some_and(|e| e.1.end() > addr)
+    }
+
+    /// Frees what a context leaves behind. Its work is over.
+    pub(crate) fn free_context(&self, m: &Machine, ctx_id: u64) {
+        let left: Vec<Arc<Allocation>> = {
+            let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+            let gone: Vec<u64> = live
+                .iter()
+                .filter(|e| {
+                    e.1.ctx_id == ctx_id && !matches!(e.1.source, Source::Mapped | Source::Graph)
+                })
+                .map(|e| *e.0)
+                .collect();
+            gone.into_iter().filter_map(|at| live.remove(&at)).collect()
+        };
+        for allocation in left {
+            retire(m, &allocation, "cuCtxDestroy", host_op(m, "cuCtxDestroy"));
+            give_back(m, &allocation);
+        }
+    }
+}
+
+/// An operation that the host does itself.
+pub(crate) fn host_op(m: &Machine, call: &'static str) -> OpId {
+    if m.config.checks {
+        m.order.begin(ActorId::HOST, What::Call(call))
+    } else {
+        OpId::NONE
+    }
+}
+
+/// Marks an allocation's bytes as dead, for reports and checks.
+pub(crate) fn retire(m: &Machine, allocation: &Allocation, call: &'static str, op: OpId) {
+    m.space
+        .retire(allocation.start, site(call), m.check(op).as_ref());
+    m.print_findings();
+}
+
+/// Returns the bytes to where they came from.
+pub(crate) fn give_back(m: &Machine, allocation: &Allocation) {
+    let device = &m.devices[allocation.device as usize];
+    match &allocation.source {
+        Source::Device | Source::Global => device.blocks.free(&m.space, allocation.start, 0),
+        Source::Managed => device.managed_blocks.free(&m.space, allocation.start, 0),
+        Source::Pool(pool) => pool.free_now(m, allocation.start, allocation.len),
+        Source::Host(_) => m.host_blocks.free(&m.space, allocation.start, 0),
+        Source::Registered(_) => {
+            m.space.unregister_host(allocation.start);
+        }
+        Source::Ipc(mapping) => {
+            // Mapped by `ipc::open_memory`; a refusal of the system loses addresses, nothing else.
+            if m.space.unmap(mapping.base, mapping.backing.len()).is_ok() {
+                m.space.release(mapping.base, mapping.backing.len());
+            }
+        }
+        Source::Mapped | Source::Graph => {}
+    }
+    m.ipc.withdraw_memory(allocation.start);
+}
+
+impl Device {
+    /// A block, after asking everybody who hoards to let go if need be.
+    pub(crate) fn alloc_block(&self, m: &Machine, len: u64) -> CuResult<u64> {
+        self.blocks.alloc(&m.space, len).or_else(|_| {
+            self.reclaim(m);
+            self.blocks.alloc(&m.space, len)
+        })
+    }
+
+    /// Gives back what pools and quarantine hold for later.
+    pub(crate) fn reclaim(&self, m: &Machine) {
+        self.blocks.trim(&m.space, 0);
+        self.managed_blocks.trim(&m.space, 0);
+        self.graph_blocks.trim(&m.space, 0);
+        if let Some(pool) = self.default_pool.get() {
+            pool.trim(m, 0);
+        }
+        for pool in m.pools.all() {
+            if pool.device == self.ordinal {
+                pool.trim(m, 0);
+            }
+        }
+    }
+}
+
+fn note(
+    m: &Machine,
+    a: &Allocation,
+    kind: AllocKind,
+    call: &'static str,
+    initialised: bool,
+) -> Arc<AllocInfo> {
+    let op = host_op(m, call);
+    m.space.add(
+        a.start,
+        a.len,
+        kind,
+        a.device,
+        None,
+        site(call),
+        initialised,
+        m.check(op).as_ref(),
+    )
+}
+
+pub(crate) fn alloc_device(
+    m: &Machine,
+    ctx: &Context,
+    len: u64,
+    call: &'static str,
+) -> CuResult<u64> {
+    if len == 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    let start = m.devices[ctx.device as usize].alloc_block(m, len)?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, Source::Device, ctx.device);
+    note(m, &made, AllocKind::Device, call, false);
+    Ok(start)
+}
+
+pub(crate) fn alloc_managed(m: &Machine, ctx: &Context, len: u64) -> CuResult<u64> {
+    if len == 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    let device = &m.devices[ctx.device as usize];
+    let start = device.managed_blocks.alloc(&m.space, len).or_else(|_| {
+        device.reclaim(m);
+        device.managed_blocks.alloc(&m.space, len)
+    })?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, Source::Managed, ctx.device);
+    // The host writes it unseen, so nothing can be said of its bytes.
+    note(m, &made, AllocKind::Managed, "cuMemAllocManaged", true);
+    Ok(start)
+}
+
+pub(crate) fn alloc_host(
+    m: &Machine,
+    ctx: &Context,
+    len: u64,
+    flags: u32,
+    call: &'static str,
+) -> CuResult<u64> {
+    if len == 0 || flags & !7 != 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    let start = m.host_blocks.alloc(&m.space, len)?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, Source::Host(flags), ctx.device);
+    note(m, &made, AllocKind::Pinned, call, true);
+    Ok(start)
+}
+
+pub(crate) fn register_host(
+    m: &Machine,
+    ctx: &Context,
+    start: u64,
+    len: u64,
+    flags: u32,
+) -> CuResult {
+    if start == 0 || len == 0 || flags & !15 != 0 || start.checked_add(len).is_none() {
+        return Err(err::INVALID_VALUE);
+    }
+    if m.space.contains(start, 1) || m.memory.overlaps(start, len) {
+        return Err(err::HOST_ALREADY_REGISTERED);
+    }
+    // SAFETY: whoever registers memory promises that it stays until it is unregistered, as the driver's reference asks.
+    unsafe { m.space.register_host(start, len, m.all_devices()) }
+        .map_err(|_| err::HOST_ALREADY_REGISTERED)?;
+    let made = m
+        .memory
+        .insert(m, ctx, start, len, Source::Registered(flags), ctx.device);
+    note(m, &made, AllocKind::Pinned, "cuMemHostRegister_v2", true);
+    Ok(())
+}
+
+pub(crate) fn unregister_host(m: &Machine, start: u64) -> CuResult {
+    if m.memory
+        .find(start)
+        .is_some_and(|a| a.start != start || !matches!(a.source, Source::Registered(_)))
+    {
+        return Err(err::INVALID_VALUE);
+    }
+    let allocation = m
+        .memory
+        .take(start, |a| matches!(a.source, Source::Registered(_)))
+        .ok_or(err::HOST_NOT_REGISTERED)?;
+    settle(m);
+    retire(
+        m,
+        &allocation,
+        "cuMemHostUnregister",
+        host_op(m, "cuMemHostUnregister"),
+    );
+    give_back(m, &allocation);
+    Ok(())
+}
+
+/// `cuMemFree`: waits for the work of the context that made it, as the driver does.
+pub(crate) fn free_device(m: &'static Machine, start: u64) -> CuResult {
+    if start == 0 {
+        return Ok(());
+    }
+    let wanted =
+        |a: &Allocation| matches!(a.source, Source::Device | Source::Managed | Source::Pool(_));
+    let allocation = match m.memory.take(start, wanted) {
+        Some(allocation) => allocation,
+        None => return super::graph::free_graph_memory(m, start),
+    };
+    settle(m);
+    retire(m, &allocation, "cuMemFree_v2", host_op(m, "cuMemFree_v2"));
+    if let Source::Pool(pool) = &allocation.source {
+        pool.note_freed(allocation.len);
+    }
+    give_back(m, &allocation);
+    Ok(())
+}
+
+pub(crate) fn free_host(m: &Machine, start: u64) -> CuResult {
+    if start == 0 {
+        return Ok(());
+    }
+    let allocation = m
+        .memory
+        .take(start, |a| matches!(a.source, Source::Host(_)))
+        .ok_or(err::INVALID_VALUE)?;
+    settle(m);
+    retire(m, &allocation, "cuMemFreeHost", host_op(m, "cuMemFreeHost"));
+    give_back(m, &allocation);
+    Ok(())
+}
+
+/// Waits for everything that may still use an allocation. What went wrong there is reported by other calls.
+pub(crate) fn settle(m: &Machine) {
+    for ctx in m.contexts.all() {
+        if !ctx.health.is_dead() {
+            ctx.synchronize(m).ok();
+        }
+    }
+}
+
+/// Opens or shuts all ordinary memory of `owner` to `device`.
+pub(crate) fn set_peer_access(m: &Machine, owner: u32, device: u32, on: bool) {
+    if owner != device {
+        m.devices[owner as usize]
+            .blocks
+            .set_device(&m.space, device, on, on);
+    }
+}
+
+/// Whether an address is memory of this driver (device, pinned, managed) rather than the program's own.
+pub(crate) fn is_ours(m: &Machine, addr: u64) -> bool {
+    m.space.contains(addr, 1) || m.memory.find(addr).is_some()
+}
+
+/// Finds the range of a copy or fill in device memory, or says that it is none.
+pub(crate) fn check_range(m: &Machine, addr: u64, len: u64) -> CuResult {
+    if len == 0 || m.memory.covers(addr, len) {
+        Ok(())
+    } else {
+        Err(err::INVALID_VALUE)
+    }
+}
+
+/// Loads a value that the program set with the advice functions.
+pub(crate) fn advice_of(a: &Allocation) -> (bool, i32, u32, i32) {
+    (
+        a.read_mostly.load(Ordering::Acquire),
+        a.preferred.load(Ordering::Acquire),
+        a.accessed_by.load(Ordering::Acquire),
+        a.prefetched.load(Ordering::Acquire),
+    )
+}

@@ -1,0 +1,435 @@
+//! Modules in a context, libraries in all of them, and the functions in both.
+//!
+//! A library is compiled once; it becomes a module of a context when a kernel or variable of it is first used there.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use fercuda_cuda_sys::types::CUfunction_attribute as F;
+use rustc_hash::FxHashMap;
+
+use super::attributes::{MAX_SHARED, MAX_SHARED_OPTIN};
+use super::context::Context;
+use super::memory::{Source, host_op};
+use super::site::site;
+use super::{CuResult, Machine, err, lock};
+use crate::exec::{Image, Kernel as KernelInfo, Loaded};
+use crate::mem::AllocKind;
+use crate::order::OpId;
+
+pub(crate) struct Module {
+    pub(crate) handle: usize,
+    pub(crate) ctx_id: u64,
+    pub(crate) ctx_handle: usize,
+    pub(crate) device: u32,
+    pub(crate) loaded: Arc<Loaded>,
+    globals: FxHashMap<Arc<str>, (u64, u64)>,
+    /// Handles given out, by kernel.
+    functions: Mutex<FxHashMap<usize, usize>>,
+    /// The library it was made for, 0 if none.
+    pub(crate) library: usize,
+}
+
+/// Settings that `cuFuncSetAttribute` and `cuKernelSetAttribute` change.
+#[derive(Debug)]
+pub(crate) struct FunctionSettings {
+    max_dynamic: AtomicI32,
+    carveout: AtomicI32,
+    cluster: [AtomicI32; 3],
+    non_portable: AtomicI32,
+    policy: AtomicI32,
+    pub(crate) cache_config: AtomicU32,
+}
+
+impl Default for FunctionSettings {
+    fn default() -> Self {
+        FunctionSettings {
+            max_dynamic: AtomicI32::new(-1),
+            carveout: AtomicI32::new(-1),
+            cluster: [const { AtomicI32::new(0) }; 3],
+            non_portable: AtomicI32::new(0),
+            policy: AtomicI32::new(0),
+            cache_config: AtomicU32::new(0),
+        }
+    }
+}
+
+impl FunctionSettings {
+    fn copy_from(&self, other: &FunctionSettings) {
+        let pairs = [
+            (&self.max_dynamic, &other.max_dynamic),
+            (&self.carveout, &other.carveout),
+            (&self.non_portable, &other.non_portable),
+            (&self.policy, &other.policy),
+        ];
+        for (a, b) in pairs
+            .into_iter()
+            .chain(self.cluster.iter().zip(&other.cluster))
+        {
+            a.store(b.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+}
+
+pub(crate) struct Function {
+    pub(crate) handle: usize,
+    pub(crate) module: Arc<Module>,
+    pub(crate) index: usize,
+    pub(crate) name: Arc<str>,
+    pub(crate) c_name: CString,
+    pub(crate) settings: FunctionSettings,
+}
+
+impl Function {
+    pub(crate) fn kernel(&self) -> &KernelInfo {
+        &self.module.loaded.image().kernels()[self.index]
+    }
+
+    pub(crate) fn dynamic_shared_limit(&self) -> u32 {
+        dynamic_limit(self.kernel(), &self.settings)
+    }
+}
+
+fn dynamic_limit(kernel: &KernelInfo, settings: &FunctionSettings) -> u32 {
+    let plain = MAX_SHARED.saturating_sub(kernel.static_shared_bytes);
+    plain.max(u32::try_from(settings.max_dynamic.load(Ordering::Acquire)).unwrap_or(0))
+}
+
+/// `cuFuncGetAttribute` and `cuKernelGetAttribute`.
+pub(crate) fn attribute(
+    kernel: &KernelInfo,
+    settings: &FunctionSettings,
+    which: F,
+) -> CuResult<i32> {
+    let load = |a: &AtomicI32| a.load(Ordering::Acquire);
+    let required = |i: usize| kernel.required_cluster.map(|c| c[i] as i32);
+    Ok(match which {
+        F::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => {
+            let bound = kernel.max_threads.or(kernel.required_threads);
+            bound.map_or(1024, |t| t.iter().map(|&n| n.max(1)).product::<u32>()) as i32
+        }
+        F::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => kernel.static_shared_bytes as i32,
+        F::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => kernel.const_bytes as i32,
+        F::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as i32,
+        F::CU_FUNC_ATTRIBUTE_NUM_REGS => kernel.registers.clamp(1, 255) as i32,
+        F::CU_FUNC_ATTRIBUTE_PTX_VERSION | F::CU_FUNC_ATTRIBUTE_BINARY_VERSION => 90,
+        F::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
+        F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => match load(&settings.max_dynamic) {
+            -1 => MAX_SHARED.saturating_sub(kernel.static_shared_bytes) as i32,
+            set => set,
+        },
+        F::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => load(&settings.carveout),
+        F::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => 0,
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH => {
+            required(0).unwrap_or_else(|| load(&settings.cluster[0]))
+        }
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT => {
+            required(1).unwrap_or_else(|| load(&settings.cluster[1]))
+        }
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => {
+            required(2).unwrap_or_else(|| load(&settings.cluster[2]))
+        }
+        F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => load(&settings.non_portable),
+        F::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => load(&settings.policy),
+        _ => return Err(err::INVALID_VALUE),
+    })
+}
+
+pub(crate) fn set_attribute(
+    kernel: &KernelInfo,
+    settings: &FunctionSettings,
+    which: F,
+    value: i32,
+) -> CuResult {
+    let slot = match which {
+        F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+            let room = MAX_SHARED_OPTIN.saturating_sub(kernel.static_shared_bytes) as i32;
+            if !(0..=room).contains(&value) {
+                return Err(err::INVALID_VALUE);
+            }
+            &settings.max_dynamic
+        }
+        F::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
+            &settings.carveout
+        }
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH if value >= 0 => &settings.cluster[0],
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT if value >= 0 => &settings.cluster[1],
+        F::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH if value >= 0 => &settings.cluster[2],
+        F::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => &settings.non_portable,
+        F::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => &settings.policy,
+        _ => return Err(err::INVALID_VALUE),
+    };
+    slot.store(value, Ordering::Release);
+    Ok(())
+}
+
+/// `cuFuncGetParamInfo`: (offset, size).
+pub(crate) fn param_info(kernel: &KernelInfo, index: usize) -> CuResult<(usize, usize)> {
+    kernel
+        .params
+        .get(index)
+        .map(|p| (p.offset as usize, p.size as usize))
+        .ok_or(err::INVALID_VALUE)
+}
+
+/// Gives the image's variables memory in a context, and a handle to the whole.
+pub(crate) fn load(
+    m: &'static Machine,
+    ctx: &Context,
+    image: Arc<Image>,
+    library: usize,
+) -> CuResult<Arc<Module>> {
+    let device = &m.devices[ctx.device as usize];
+    let mut globals: FxHashMap<Arc<str>, (u64, u64)> = FxHashMap::default();
+    let op = if image.variables().is_empty() {
+        OpId::NONE
+    } else {
+        host_op(m, "cuModuleLoadData")
+    };
+    let undo = |globals: &FxHashMap<Arc<str>, (u64, u64)>| {
+        for &(at, _) in globals.values() {
+            free_global(m, at, OpId::NONE);
+        }
+    };
+    for v in image.variables() {
+        let len = v.size.max(1);
+        let taken = if v.managed {
+            device.managed_blocks.alloc(&m.space, len)
+        } else {
+            device.alloc_block(m, len)
+        };
+        let at = match taken {
+            Ok(at) => at,
+            Err(e) => {
+                undo(&globals);
+                return Err(e);
+            }
+        };
+        let source = if v.managed {
+            Source::Managed
+        } else {
+            Source::Global
+        };
+        m.memory.insert(m, ctx, at, len, source, ctx.device);
+        let made = site("cuModuleLoadData");
+        let check = m.check(op);
+        m.space.add(
+            at,
+            len,
+            AllocKind::Global,
+            ctx.device,
+            Some(v.name.clone()),
+            made,
+            true,
+            check.as_ref(),
+        );
+        globals.insert(v.name.clone(), (at, v.size));
+    }
+    let addresses = globals
+        .iter()
+        .map(|(name, &(at, _))| (name.clone(), at))
+        .collect();
+    let loaded = match Loaded::new(image.clone(), addresses) {
+        Ok(loaded) => loaded,
+        Err(e) => {
+            super::say(&format!("software device: {e}"));
+            undo(&globals);
+            return Err(err::INVALID_PTX);
+        }
+    };
+    for (i, v) in image.variables().iter().enumerate() {
+        if let Some(&(at, _)) = globals.get(&v.name) {
+            let bytes = loaded.initial_bytes(i);
+            // Fresh memory of this device, so the write cannot be refused.
+            m.space
+                .write(ctx.device, at, &bytes, m.check(op).as_ref())
+                .map_err(|_| err::UNKNOWN)?;
+        }
+    }
+    let (handle, module) = m.modules.insert_with(|handle| {
+        Arc::new(Module {
+            handle,
+            ctx_id: ctx.id,
+            ctx_handle: ctx.handle,
+            device: ctx.device,
+            loaded,
+            globals,
+            functions: Mutex::default(),
+            library,
+        })
+    });
+    lock(&ctx.modules).push(handle);
+    Ok(module)
+}
+
+fn free_global(m: &Machine, at: u64, op: OpId) {
+    if let Some(a) = m
+        .memory
+        .take(at, |a| matches!(a.source, Source::Global | Source::Managed))
+    {
+        super::memory::retire(m, &a, "cuModuleUnload", op);
+        super::memory::give_back(m, &a);
+    }
+}
+
+impl Module {
+    /// Frees the variables and forgets the functions. The context's work is over.
+    pub(crate) fn unload(&self, m: &Machine) {
+        let op = if self.globals.is_empty() {
+            OpId::NONE
+        } else {
+            host_op(m, "cuModuleUnload")
+        };
+        for &(at, _) in self.globals.values() {
+            free_global(m, at, op);
+        }
+        for (_, handle) in lock(&self.functions).drain() {
+            m.functions.remove(handle);
+        }
+    }
+
+    pub(crate) fn global(&self, name: &str) -> CuResult<(u64, u64)> {
+        self.globals.get(name).copied().ok_or(err::NOT_FOUND)
+    }
+
+    pub(crate) fn function(self: &Arc<Self>, m: &Machine, index: usize) -> Arc<Function> {
+        let mut functions = lock(&self.functions);
+        if let Some(found) = functions.get(&index).and_then(|&h| m.functions.get(h)) {
+            return found;
+        }
+        let name = self.loaded.image().kernels()[index].name.clone();
+        let (handle, function) = m.functions.insert_with(|handle| {
+            Arc::new(Function {
+                handle,
+                module: self.clone(),
+                index,
+                c_name: CString::new(&*name).unwrap_or_default(),
+                name,
+                settings: FunctionSettings::default(),
+            })
+        });
+        functions.insert(index, handle);
+        function
+    }
+}
+
+/// `cuModuleUnload`.
+pub(crate) fn unload(m: &Machine, handle: usize) -> CuResult {
+    let module = m
+        .modules
+        .get(handle)
+        .filter(|module| module.library == 0)
+        .ok_or(err::INVALID_HANDLE)?;
+    if let Some(ctx) = m.contexts.get(module.ctx_handle) {
+        // What went wrong in the context is reported by its own calls.
+        ctx.synchronize(m).ok();
+        lock(&ctx.modules).retain(|&h| h != handle);
+    }
+    m.modules.remove(handle);
+    module.unload(m);
+    Ok(())
+}
+
+pub(crate) struct Library {
+    pub(crate) handle: usize,
+    pub(crate) image: Arc<Image>,
+    modules: Mutex<FxHashMap<u64, usize>>,
+    kernels: OnceLock<Vec<usize>>,
+}
+
+/// A kernel of a library, in no particular context.
+pub(crate) struct Kernel {
+    pub(crate) library: usize,
+    pub(crate) image: Arc<Image>,
+    pub(crate) index: usize,
+    pub(crate) c_name: CString,
+    pub(crate) settings: FunctionSettings,
+}
+
+impl Kernel {
+    pub(crate) fn info(&self) -> &KernelInfo {
+        &self.image.kernels()[self.index]
+    }
+}
+
+pub(crate) fn load_library(m: &Machine, image: Arc<Image>) -> Arc<Library> {
+    m.libraries
+        .insert_with(|handle| {
+            Arc::new(Library {
+                handle,
+                image,
+                modules: Mutex::default(),
+                kernels: OnceLock::new(),
+            })
+        })
+        .1
+}
+
+impl Library {
+    /// Handles of all its kernels, in the image's order.
+    pub(crate) fn kernels(&self, m: &Machine) -> &[usize] {
+        self.kernels.get_or_init(|| {
+            let image = &self.image;
+            (0..image.kernels().len())
+                .map(|index| {
+                    let c_name = CString::new(&*image.kernels()[index].name).unwrap_or_default();
+                    let make = |_| {
+                        let settings = FunctionSettings::default();
+                        Arc::new(Kernel {
+                            library: self.handle,
+                            image: image.clone(),
+                            index,
+                            c_name,
+                            settings,
+                        })
+                    };
+                    m.kernels.insert_with(make).0
+                })
+                .collect()
+        })
+    }
+
+    pub(crate) fn module(&self, m: &'static Machine, ctx: &Context) -> CuResult<Arc<Module>> {
+        let mut modules = lock(&self.modules);
+        if let Some(found) = modules.get(&ctx.id).and_then(|&h| m.modules.get(h)) {
+            return Ok(found);
+        }
+        let module = load(m, ctx, self.image.clone(), self.handle)?;
+        modules.insert(ctx.id, module.handle);
+        Ok(module)
+    }
+}
+
+pub(crate) fn unload_library(m: &Machine, handle: usize) -> CuResult {
+    let library = m.libraries.remove(handle).ok_or(err::INVALID_HANDLE)?;
+    for (_, module) in lock(&library.modules).drain() {
+        if let Some(module) = m.modules.remove(module) {
+            if let Some(ctx) = m.contexts.get(module.ctx_handle) {
+                ctx.synchronize(m).ok();
+                lock(&ctx.modules).retain(|&h| h != module.handle);
+            }
+            module.unload(m);
+        }
+    }
+    for &kernel in library.kernels.get().into_iter().flatten() {
+        m.kernels.remove(kernel);
+    }
+    Ok(())
+}
+
+/// What a client may launch: a function, or a kernel meant for the given context.
+pub(crate) fn resolve(
+    m: &'static Machine,
+    ctx: &Context,
+    handle: usize,
+) -> CuResult<Arc<Function>> {
+    if let Some(function) = m.functions.get(handle) {
+        return Ok(function);
+    }
+    let kernel = m.kernels.get(handle).ok_or(err::INVALID_HANDLE)?;
+    let library = m.libraries.get(kernel.library).ok_or(err::INVALID_HANDLE)?;
+    let function = library.module(m, ctx)?.function(m, kernel.index);
+    function.settings.copy_from(&kernel.settings);
+    Ok(function)
+}

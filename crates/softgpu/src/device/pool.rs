@@ -1,0 +1,345 @@
+//! Stream-ordered memory pools.
+//!
+//! A block freed on a stream becomes anybody's when the stream has come that far; before that, only
+//! allocations on the same stream may have it, since they are ordered behind the free.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fercuda_cuda_sys::types::{CUmemPool_attribute as A, CUmemPoolProps};
+
+use super::context::Context;
+use super::heap::BlockHeap;
+use super::memory::{Allocation, Source, retire};
+use super::site::site;
+use super::stream::{Stream, Submission};
+use super::{CuResult, Device, Machine, err, lock};
+use crate::mem::AllocKind;
+use crate::order::{OpId, What};
+
+pub(crate) struct Pool {
+    pub(crate) handle: usize,
+    pub(crate) device: u32,
+    pub(crate) heap: BlockHeap,
+    pub(crate) props: CUmemPoolProps,
+    pub(crate) is_default: bool,
+    /// Another process's: pointers can be imported into it, nothing is allocated from it.
+    pub(crate) imported: bool,
+    /// Blocks freed on a stream that has not come that far: (stream, start, length, taken again).
+    pending: Mutex<Vec<(u64, u64, u64, Arc<AtomicBool>)>>,
+    threshold: AtomicU64,
+    used: AtomicU64,
+    used_high: AtomicU64,
+    reserved_high: AtomicU64,
+    reuse: [AtomicBool; 3],
+}
+
+// SAFETY: the only raw pointer is the Windows attribute in `props`, which is kept for `cuMemPoolGet...` and never followed.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    pub(crate) fn new(
+        m: &Machine,
+        handle: usize,
+        device: &Device,
+        props: CUmemPoolProps,
+        is_default: bool,
+    ) -> Self {
+        Pool {
+            handle,
+            device: device.ordinal,
+            heap: BlockHeap::new(
+                1 << device.ordinal,
+                Some(device.phys.clone()),
+                m.config.checks,
+            ),
+            props,
+            is_default,
+            imported: false,
+            pending: Mutex::default(),
+            threshold: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            used_high: AtomicU64::new(0),
+            reserved_high: AtomicU64::new(0),
+            reuse: [const { AtomicBool::new(true) }; 3],
+        }
+    }
+
+    pub(crate) fn trim(&self, m: &Machine, keep: u64) {
+        self.heap.trim(&m.space, keep);
+    }
+
+    /// Accounts for a block that was freed by call rather than on a stream.
+    pub(crate) fn note_freed(&self, len: u64) {
+        self.used.fetch_sub(round(len), Ordering::AcqRel);
+    }
+
+    /// Puts a block back into the heap; the work on it is over.
+    pub(crate) fn free_now(&self, m: &Machine, start: u64, _len: u64) {
+        self.heap
+            .free(&m.space, start, self.threshold.load(Ordering::Acquire));
+    }
+
+    fn take(&self, m: &Machine, stream: u64, len: u64) -> CuResult<u64> {
+        if !m.config.checks {
+            let mut pending = lock(&self.pending);
+            let fits = |e: &(u64, u64, u64, Arc<AtomicBool>)| {
+                e.0 == stream && round(e.2) == round(len) && !e.3.swap(true, Ordering::AcqRel)
+            };
+            if let Some(at) = pending.iter().position(fits) {
+                return Ok(pending.swap_remove(at).1);
+            }
+        }
+        let device = &m.devices[self.device as usize];
+        let start = self.heap.alloc(&m.space, len).or_else(|_| {
+            device.reclaim(m);
+            self.heap.alloc(&m.space, len)
+        })?;
+        self.reserved_high
+            .fetch_max(self.heap.reserved(), Ordering::AcqRel);
+        Ok(start)
+    }
+
+    /// `cuMemAllocFromPoolAsync` outside a capture.
+    pub(crate) fn alloc(
+        self: &Arc<Self>,
+        m: &'static Machine,
+        ctx: &Context,
+        stream: &Arc<Stream>,
+        len: u64,
+        call: &'static str,
+    ) -> CuResult<u64> {
+        if len == 0 {
+            return Err(err::INVALID_VALUE);
+        }
+        if self.imported {
+            return Err(err::INVALID_VALUE);
+        }
+        let limit = self.props.maxSize as u64;
+        if limit != 0 && self.used.load(Ordering::Acquire) + round(len) > limit {
+            return Err(err::OUT_OF_MEMORY);
+        }
+        let start = self.take(m, stream.id, len)?;
+        let used = self.used.fetch_add(round(len), Ordering::AcqRel) + round(len);
+        self.used_high.fetch_max(used, Ordering::AcqRel);
+        m.memory
+            .insert(m, ctx, start, len, Source::Pool(self.clone()), self.device);
+        let op = if m.config.checks {
+            m.order.begin(stream.actor, What::Call(call))
+        } else {
+            OpId::NONE
+        };
+        m.space.add(
+            start,
+            len,
+            AllocKind::Pool,
+            self.device,
+            None,
+            site(call),
+            false,
+            m.check(op).as_ref(),
+        );
+        Ok(start)
+    }
+
+    /// A descriptor that stands for the pool in another process.
+    pub(crate) fn export(&self) -> CuResult<i32> {
+        // SAFETY: the name is a C string; the descriptor is fresh and the caller's.
+        let fd = unsafe { libc::memfd_create(c"fercuda-device-pool".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            Err(err::OPERATING_SYSTEM)
+        } else {
+            Ok(fd)
+        }
+    }
+
+    pub(crate) fn attribute(&self, attribute: A) -> CuResult<u64> {
+        Ok(match attribute {
+            A::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => {
+                u64::from(self.reuse[0].load(Ordering::Acquire))
+            }
+            A::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => {
+                u64::from(self.reuse[1].load(Ordering::Acquire))
+            }
+            A::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                u64::from(self.reuse[2].load(Ordering::Acquire))
+            }
+            A::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => self.threshold.load(Ordering::Acquire),
+            A::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => self.heap.reserved(),
+            A::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => self.reserved_high.load(Ordering::Acquire),
+            A::CU_MEMPOOL_ATTR_USED_MEM_CURRENT => self.used.load(Ordering::Acquire),
+            A::CU_MEMPOOL_ATTR_USED_MEM_HIGH => self.used_high.load(Ordering::Acquire),
+            _ => return Err(err::INVALID_VALUE),
+        })
+    }
+
+    pub(crate) fn set_attribute(&self, attribute: A, value: u64) -> CuResult {
+        match attribute {
+            A::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => {
+                self.reuse[0].store(value != 0, Ordering::Release)
+            }
+            A::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => {
+                self.reuse[1].store(value != 0, Ordering::Release)
+            }
+            A::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                self.reuse[2].store(value != 0, Ordering::Release);
+            }
+            A::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Release),
+            // High-water marks can only be put back to now.
+            A::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if value == 0 => {
+                self.reserved_high
+                    .store(self.heap.reserved(), Ordering::Release);
+            }
+            A::CU_MEMPOOL_ATTR_USED_MEM_HIGH if value == 0 => {
+                self.used_high
+                    .store(self.used.load(Ordering::Acquire), Ordering::Release);
+            }
+            _ => return Err(err::INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+fn round(len: u64) -> u64 {
+    len.next_multiple_of(super::heap::ALIGN)
+}
+
+/// `cuMemFreeAsync` outside a capture.
+pub(crate) fn free_async(
+    m: &'static Machine,
+    ctx: &Context,
+    stream: &Arc<Stream>,
+    start: u64,
+) -> CuResult {
+    if start == 0 {
+        return Ok(());
+    }
+    let wanted =
+        |a: &Allocation| matches!(a.source, Source::Pool(_) | Source::Device | Source::Ipc(..));
+    let Some(allocation) = m.memory.take(start, wanted) else {
+        return super::graph::free_graph_memory(m, start);
+    };
+    let Source::Pool(pool) = &allocation.source else {
+        // Memory of `cuMemAlloc` may be freed in stream order too; it goes back when the stream gets there.
+        let made = site("cuMemFreeAsync");
+        stream.submit(
+            m,
+            ctx,
+            Submission::call("cuMemFreeAsync").always(),
+            move |running| {
+                m.space
+                    .retire(allocation.start, made, m.check(running.op).as_ref());
+                super::memory::give_back(m, &allocation);
+            },
+        );
+        return Ok(());
+    };
+    let pool = pool.clone();
+    pool.note_freed(allocation.len);
+    let taken = Arc::new(AtomicBool::new(false));
+    let made = site("cuMemFreeAsync");
+    if m.config.checks {
+        stream.submit(
+            m,
+            ctx,
+            Submission::call("cuMemFreeAsync").always(),
+            move |running| {
+                m.space.retire(start, made, m.check(running.op).as_ref());
+                pool.free_now(m, start, allocation.len);
+            },
+        );
+        return Ok(());
+    }
+    // Without checks the record goes now, since the block may have a new owner before the stream gets here.
+    retire(m, &allocation, "cuMemFreeAsync", OpId::NONE);
+    lock(&pool.pending).push((stream.id, start, allocation.len, taken.clone()));
+    stream.submit(
+        m,
+        ctx,
+        Submission::call("cuMemFreeAsync").always(),
+        move |_| {
+            if !taken.swap(true, Ordering::AcqRel) {
+                lock(&pool.pending).retain(|e| e.1 != start || !Arc::ptr_eq(&e.3, &taken));
+                pool.free_now(m, start, allocation.len);
+            }
+        },
+    );
+    Ok(())
+}
+
+/// A device's default pool, made on first use.
+pub(crate) fn default_pool(m: &Machine, device: &Device) -> Arc<Pool> {
+    device
+        .default_pool
+        .get_or_init(|| {
+            let mut props = CUmemPoolProps::default();
+            props.allocType.0 = 1;
+            props.location.r#type.0 = 1;
+            props.location.id = device.ordinal as i32;
+            m.pools
+                .insert_with(|handle| Arc::new(Pool::new(m, handle, device, props, true)))
+                .1
+        })
+        .clone()
+}
+
+/// The pool that `cuMemAllocAsync` uses on a device.
+pub(crate) fn current_pool(m: &Machine, device: &Device) -> Arc<Pool> {
+    lock(&device.current_pool)
+        .clone()
+        .unwrap_or_else(|| default_pool(m, device))
+}
+
+pub(crate) fn create(m: &Machine, props: &CUmemPoolProps) -> CuResult<Arc<Pool>> {
+    let device = match props.location.r#type.0 {
+        1 => m.device(props.location.id)?,
+        2 | 3 | 4 => m.device(0)?,
+        _ => return Err(err::INVALID_VALUE),
+    };
+    if props.allocType.0 != 1 || props.handleTypes.0 & !9 != 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    Ok(m.pools
+        .insert_with(|handle| Arc::new(Pool::new(m, handle, device, *props, false)))
+        .1)
+}
+
+pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
+    let pool = m.pools.get(handle).ok_or(err::INVALID_VALUE)?;
+    if pool.is_default {
+        return Err(err::INVALID_VALUE);
+    }
+    m.pools.remove(handle);
+    let device = &m.devices[pool.device as usize];
+    let mut current = lock(&device.current_pool);
+    if current.as_ref().is_some_and(|p| Arc::ptr_eq(p, &pool)) {
+        *current = None;
+    }
+    drop(current);
+    // Live blocks keep the pool; what is free goes back now.
+    pool.trim(m, 0);
+    Ok(())
+}
+
+/// A pool that another process exported.
+pub(crate) fn import(m: &Machine, ctx: &Context, fd: i32) -> CuResult<Arc<Pool>> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| err::INVALID_VALUE)?;
+    if !name.to_string_lossy().contains("memfd:fercuda-device-pool") {
+        return Err(err::INVALID_VALUE);
+    }
+    let device = &m.devices[ctx.device as usize];
+    let mut props = CUmemPoolProps::default();
+    props.allocType.0 = 1;
+    props.handleTypes.0 = 1;
+    props.location.r#type.0 = 1;
+    props.location.id = device.ordinal as i32;
+    let make = |handle| {
+        Arc::new(Pool {
+            imported: true,
+            ..Pool::new(m, handle, device, props, false)
+        })
+    };
+    Ok(m.pools.insert_with(make).1)
+}

@@ -1,0 +1,51 @@
+//! Which driver call, of which thread: names that two runs of a program share.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustc_hash::FxHashMap;
+
+use crate::mem::Site;
+
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+struct Calls {
+    thread: Arc<str>,
+    counts: FxHashMap<&'static str, u64>,
+}
+
+thread_local! {
+    static CALLS: RefCell<Calls> = RefCell::new(Calls { thread: thread_name(), counts: FxHashMap::default() });
+}
+
+/// The main thread by that name, others by their own or by the order of their first call.
+fn thread_name() -> Arc<str> {
+    // SAFETY: plain system calls.
+    let main = unsafe { libc::getpid() == libc::gettid() };
+    match std::thread::current().name() {
+        _ if main => "main".into(),
+        Some(name) => name.into(),
+        None => format!("{}", THREADS.fetch_add(1, Ordering::Relaxed) + 1).into(),
+    }
+}
+
+/// Counts and names a call that makes or frees something.
+pub(crate) fn site(call: &'static str) -> Site {
+    CALLS
+        .try_with(|calls| {
+            let mut calls = calls.borrow_mut();
+            let count = calls.counts.entry(call).or_default();
+            *count += 1;
+            Site {
+                call,
+                ordinal: *count,
+                thread: calls.thread.clone(),
+            }
+        })
+        .unwrap_or_else(|_| Site {
+            call,
+            ordinal: 0,
+            thread: "a thread at its end".into(),
+        })
+}

@@ -1,0 +1,538 @@
+//! Streams: each a queue and a thread that runs it.
+//!
+//! An operation carries the tickets it must wait for (events, the default stream's rule), so streams
+//! run free of each other otherwise. A thread starts with the first operation and ends after a while without.
+//!
+//! Invariants: an operation waits only for tickets drawn before it was enqueued, so waiting cannot go in a circle.
+//! Every ticket is honoured in the end, also after a fault: then operations are passed over, not dropped.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use fercuda_cuda_sys::types::CUresult;
+
+use super::capture::Captured;
+use super::context::{Context, Health};
+use super::event::Record;
+use super::{CuResult, Machine, err, lock, machine};
+use crate::order::{ActorId, OpId, What};
+
+const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(2);
+
+/// How a stream relates to the default stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    Legacy,
+    PerThread,
+    Blocking,
+    NonBlocking,
+}
+
+/// What runs on a stream's thread.
+pub(crate) type Work = Box<dyn FnOnce(&Running) + Send>;
+
+/// What work is told when it runs.
+pub(crate) struct Running<'a> {
+    pub(crate) m: &'static Machine,
+    pub(crate) op: OpId,
+    pub(crate) health: &'a Health,
+}
+
+struct Queued {
+    after: Vec<Ticket>,
+    op: OpId,
+    /// Runs also in a context that has failed.
+    always: bool,
+    /// `None` keeps the place of work that the submitting thread runs itself.
+    work: Option<Work>,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Queued>,
+    submitted: u64,
+    completed: u64,
+    closing: bool,
+    working: bool,
+}
+
+pub(crate) struct Stream {
+    pub(crate) handle: usize,
+    pub(crate) id: u64,
+    pub(crate) ctx_id: u64,
+    pub(crate) ctx_handle: usize,
+    pub(crate) device: u32,
+    pub(crate) kind: StreamKind,
+    pub(crate) priority: AtomicI32,
+    pub(crate) name: String,
+    pub(crate) actor: ActorId,
+    pub(crate) health: Arc<Health>,
+    pub(crate) capture: Mutex<Option<Captured>>,
+    pub(crate) sync_policy: AtomicU64,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    done: Condvar,
+}
+
+/// A place in a stream's queue.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) seq: u64,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.seq, self.stream.name)
+    }
+}
+
+impl Ticket {
+    pub(crate) fn is_done(&self) -> bool {
+        lock(&self.stream.queue).completed >= self.seq
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut queue = lock(&self.stream.queue);
+        while queue.completed < self.seq {
+            queue = self
+                .stream
+                .done
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// How to enqueue.
+pub(crate) struct Submission {
+    pub(crate) what: What,
+    pub(crate) after: Vec<Ticket>,
+    pub(crate) always: bool,
+}
+
+impl Submission {
+    pub(crate) fn call(name: &'static str) -> Self {
+        Submission {
+            what: What::Call(name),
+            after: Vec::new(),
+            always: false,
+        }
+    }
+
+    pub(crate) fn always(mut self) -> Self {
+        self.always = true;
+        self
+    }
+
+    pub(crate) fn after(mut self, tickets: Vec<Ticket>) -> Self {
+        self.after = tickets;
+        self
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(
+        m: &Machine,
+        ctx: &Context,
+        handle: usize,
+        kind: StreamKind,
+        priority: i32,
+        name: String,
+    ) -> Arc<Self> {
+        Arc::new(Stream {
+            handle,
+            id: m.fresh_id(),
+            ctx_id: ctx.id,
+            ctx_handle: ctx.handle,
+            device: ctx.device,
+            kind,
+            priority: AtomicI32::new(priority),
+            actor: if m.config.checks {
+                m.order.add_actor(&name)
+            } else {
+                ActorId::HOST
+            },
+            name,
+            health: ctx.health.clone(),
+            capture: Mutex::new(None),
+            sync_policy: AtomicU64::new(1),
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+        })
+    }
+
+    /// Behind everything enqueued so far.
+    pub(crate) fn ticket(self: &Arc<Self>) -> Ticket {
+        Ticket {
+            stream: self.clone(),
+            seq: lock(&self.queue).submitted,
+        }
+    }
+
+    fn blocking(&self) -> bool {
+        self.kind != StreamKind::NonBlocking
+    }
+
+    /// The tickets that the default stream's rule adds, and the same edges in the order.
+    fn implied(&self, m: &Machine, streams: &[Arc<Stream>], after: &mut Vec<Ticket>) {
+        let mut follow = |other: &Arc<Stream>| {
+            let ticket = other.ticket();
+            if !ticket.is_done() {
+                after.push(ticket);
+            }
+            if m.config.checks {
+                m.order.wait_for(self.actor, other.actor);
+            }
+        };
+        match self.kind {
+            StreamKind::Legacy => {
+                streams
+                    .iter()
+                    .filter(|s| s.blocking() && s.kind != StreamKind::Legacy)
+                    .for_each(&mut follow);
+            }
+            StreamKind::NonBlocking => {}
+            StreamKind::PerThread | StreamKind::Blocking => {
+                streams
+                    .iter()
+                    .filter(|s| s.kind == StreamKind::Legacy)
+                    .for_each(&mut follow);
+            }
+        }
+    }
+
+    fn begin(&self, m: &Machine, what: What) -> OpId {
+        if m.config.checks {
+            m.order.begin(self.actor, what)
+        } else {
+            OpId::NONE
+        }
+    }
+
+    /// Enqueues `work`; `make` gets the operation's identity, on the calling thread.
+    pub(crate) fn submit_with(
+        self: &Arc<Self>,
+        m: &'static Machine,
+        ctx: &Context,
+        submission: Submission,
+        make: impl FnOnce(OpId) -> Work,
+    ) -> Ticket {
+        let streams = lock(&ctx.streams);
+        let Submission {
+            what,
+            mut after,
+            always,
+        } = submission;
+        self.implied(m, &streams, &mut after);
+        let op = self.begin(m, what);
+        let work = make(op);
+        let mut queue = lock(&self.queue);
+        queue.submitted += 1;
+        let ticket = Ticket {
+            stream: self.clone(),
+            seq: queue.submitted,
+        };
+        queue.ops.push_back(Queued {
+            after,
+            op,
+            always,
+            work: Some(work),
+        });
+        if queue.working {
+            self.wake.notify_one();
+        } else {
+            queue.working = true;
+            drop(queue);
+            let stream = self.clone();
+            let spawned = std::thread::Builder::new()
+                .name(self.name.clone())
+                .stack_size(8 << 20)
+                .spawn(move || stream.run(m));
+            if spawned.is_err() {
+                // No thread to be had: run it here, late rather than never.
+                self.run(m);
+            }
+        }
+        ticket
+    }
+
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        m: &'static Machine,
+        ctx: &Context,
+        submission: Submission,
+        work: impl FnOnce(&Running) + Send + 'static,
+    ) -> Ticket {
+        self.submit_with(m, ctx, submission, |_| Box::new(work))
+    }
+
+    /// Runs `work` in stream order and returns when it is done: on this thread if the stream is idle.
+    pub(crate) fn run_now(
+        self: &Arc<Self>,
+        m: &'static Machine,
+        ctx: &Context,
+        submission: Submission,
+        work: impl FnOnce(&Running) + Send,
+    ) {
+        let streams = lock(&ctx.streams);
+        let Submission {
+            what,
+            mut after,
+            always,
+        } = submission;
+        self.implied(m, &streams, &mut after);
+        let op = self.begin(m, what);
+        let mut queue = lock(&self.queue);
+        queue.submitted += 1;
+        let seq = queue.submitted;
+        drop(streams);
+        // The place in the queue is ours; whoever submits next waits behind it.
+        queue.ops.push_back(Queued {
+            after: Vec::new(),
+            op,
+            always,
+            work: None,
+        });
+        while queue.completed < seq - 1 {
+            queue = self
+                .done
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(queue);
+        for ticket in &after {
+            ticket.wait();
+        }
+        if always || self.health.check().is_ok() {
+            let running = Running {
+                m,
+                op,
+                health: &self.health,
+            };
+            guarded(&self.health, || work(&running));
+        }
+        if m.config.checks {
+            let snapshot = m.order.snapshot(self.actor);
+            m.order.wait(ActorId::HOST, &snapshot);
+            m.print_findings();
+        }
+        let mut queue = lock(&self.queue);
+        queue.ops.pop_front();
+        queue.completed = seq;
+        self.done.notify_all();
+        self.wake.notify_one();
+    }
+
+    /// The stream's thread.
+    fn run(&self, m: &'static Machine) {
+        let mut queue = lock(&self.queue);
+        loop {
+            let ready = queue.ops.front().is_some_and(|next| next.work.is_some());
+            let Some(next) = ready.then(|| queue.ops.pop_front()).flatten() else {
+                if queue.closing && queue.ops.is_empty() {
+                    break;
+                }
+                let (again, timeout) = self
+                    .wake
+                    .wait_timeout(queue, IDLE_BEFORE_EXIT)
+                    .unwrap_or_else(PoisonError::into_inner);
+                queue = again;
+                if timeout.timed_out() && queue.ops.is_empty() {
+                    break;
+                }
+                continue;
+            };
+            drop(queue);
+            for ticket in &next.after {
+                ticket.wait();
+            }
+            if let Some(work) = next
+                .work
+                .filter(|_| next.always || self.health.check().is_ok())
+            {
+                let running = Running {
+                    m,
+                    op: next.op,
+                    health: &self.health,
+                };
+                guarded(&self.health, || work(&running));
+            }
+            if m.config.checks {
+                m.print_findings();
+            }
+            queue = lock(&self.queue);
+            queue.completed += 1;
+            self.done.notify_all();
+        }
+        queue.working = false;
+    }
+
+    /// Lets the queue run out and its thread end.
+    pub(crate) fn close(&self, m: &Machine) {
+        lock(&self.queue).closing = true;
+        self.wake.notify_one();
+        if m.config.checks {
+            m.order.remove_actor(self.actor);
+        }
+    }
+
+    /// Waits for everything enqueued so far, the default stream's rule included.
+    pub(crate) fn synchronize(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
+        let (tickets, snapshot) = self.frontier(m, ctx);
+        for ticket in &tickets {
+            ticket.wait();
+        }
+        for s in &snapshot {
+            m.order.wait(ActorId::HOST, s);
+        }
+        ctx.health.check()
+    }
+
+    pub(crate) fn query(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
+        let (tickets, snapshot) = self.frontier(m, ctx);
+        if !tickets.iter().all(Ticket::is_done) {
+            return Err(err::NOT_READY);
+        }
+        for s in &snapshot {
+            m.order.wait(ActorId::HOST, s);
+        }
+        ctx.health.check()
+    }
+
+    fn frontier(
+        self: &Arc<Self>,
+        m: &Machine,
+        ctx: &Context,
+    ) -> (Vec<Ticket>, Vec<crate::order::Snapshot>) {
+        let streams = lock(&ctx.streams);
+        let mut tickets = vec![self.ticket()];
+        if self.kind == StreamKind::Legacy {
+            tickets.extend(
+                streams
+                    .iter()
+                    .filter(|s| s.blocking() && s.kind != StreamKind::Legacy)
+                    .map(Stream::ticket),
+            );
+        }
+        let snapshots = if m.config.checks {
+            tickets
+                .iter()
+                .map(|t| m.order.snapshot(t.stream.actor))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        (tickets, snapshots)
+    }
+
+    /// Makes everything enqueued later wait for a recorded event.
+    pub(crate) fn wait_record(
+        self: &Arc<Self>,
+        m: &'static Machine,
+        ctx: &Context,
+        record: &Arc<Record>,
+    ) {
+        if m.config.checks {
+            m.order.wait(self.actor, &record.snapshot);
+        }
+        let pending: Vec<Ticket> = record
+            .tickets
+            .iter()
+            .filter(|t| !t.is_done())
+            .cloned()
+            .collect();
+        let foreign = record.foreign.clone();
+        if pending.is_empty() && foreign.is_none() {
+            return;
+        }
+        let submission = Submission::call("cuStreamWaitEvent")
+            .always()
+            .after(pending);
+        self.submit(m, ctx, submission, move |_| {
+            if let Some(foreign) = foreign {
+                foreign.wait();
+            }
+        });
+    }
+}
+
+/// A new stream of `ctx`; only the ordinal among streams goes into its name, so that reports are stable.
+pub(crate) fn create(
+    m: &Machine,
+    ctx: &Arc<Context>,
+    flags: u32,
+    priority: i32,
+) -> CuResult<Arc<Stream>> {
+    if flags & !1 != 0 {
+        return Err(err::INVALID_VALUE);
+    }
+    let kind = if flags & 1 != 0 {
+        StreamKind::NonBlocking
+    } else {
+        StreamKind::Blocking
+    };
+    let ordinal = STREAMS.fetch_add(1, Ordering::Relaxed) + 1;
+    let (_, stream) = m.streams.insert_with(|handle| {
+        Stream::new(
+            m,
+            ctx,
+            handle,
+            kind,
+            priority.clamp(PRIORITY_GREATEST, 0),
+            format!("stream {ordinal}"),
+        )
+    });
+    lock(&ctx.streams).push(stream.clone());
+    Ok(stream)
+}
+
+static STREAMS: AtomicU64 = AtomicU64::new(0);
+pub(crate) const PRIORITY_GREATEST: i32 = -5;
+
+/// `cuStreamDestroy`: returns at once; the stream's work runs to its end.
+pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
+    let stream = m.streams.remove(handle).ok_or(err::INVALID_HANDLE)?;
+    m.captures.forget_stream(&stream);
+    stream.close(m);
+    if let Some(ctx) = m.contexts.get(stream.ctx_handle) {
+        lock(&ctx.streams).retain(|s| !Arc::ptr_eq(s, &stream));
+    }
+    Ok(())
+}
+
+/// The stream and the context it belongs to, for a call on the current thread.
+pub(crate) fn of_call(
+    handle: usize,
+    per_thread: bool,
+) -> CuResult<(&'static Machine, Arc<Context>, Arc<Stream>)> {
+    let m = machine()?;
+    if handle > 2 {
+        let stream = m.streams.get(handle).ok_or(err::INVALID_HANDLE)?;
+        let ctx = m
+            .contexts
+            .get(stream.ctx_handle)
+            .ok_or(err::CONTEXT_IS_DESTROYED)?;
+        ctx.health.check()?;
+        return Ok((m, ctx, stream));
+    }
+    let (m, ctx) = super::context::current()?;
+    let stream = ctx.stream(m, handle, per_thread)?;
+    Ok((m, ctx, stream))
+}
+
+/// Work that panics fails its context; the thread and the process go on.
+fn guarded(health: &Health, work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        health.fail(err::UNKNOWN);
+    }
+}
+
+/// Records a fault of the program's work.
+pub(crate) fn fail(running: &Running, error: CUresult, text: &str) {
+    running.health.fail(error);
+    super::say(text);
+}
