@@ -81,6 +81,21 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     )?;
     copy_tracked(&root, &out.join("files"))?;
 
+    let listings = out.join("listings");
+    fs::create_dir_all(&listings)?;
+    let mut list = cargo::command("run");
+    list.args([
+        "--locked",
+        "--release",
+        "--package",
+        "fercuda-ptx",
+        "--example",
+        "listings",
+        "--",
+    ])
+    .arg(&listings);
+    shell::run(list)?;
+
     shell::step("the corpus: PTX, and what the software device makes of it");
     let mut corpus = shell::command(out.join("bin/fercuda-filetest"));
     corpus.arg("bundle").arg(out.join("corpus"));
@@ -243,6 +258,15 @@ if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
   done
 else
   echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
+fi
+if [[ $FERCUDA_DEVICE == gpu ]]; then
+  if python3 -c 'import torch, cuda.bindings' 2>/dev/null; then
+    start=$SECONDS status=0
+    python3 "$here/files/tests/gpu/attention.py" "$here/listings" > "$out/gpu-attention.log" 2>&1 || status=$?
+    record gpu attention-against-torch "$status" $((SECONDS - start))
+  else
+    echo "attention against PyTorch: not run (no torch or cuda.bindings here)" | tee -a "$out/table.txt"
+  fi
 fi
 printf '\n], "failures": %d}\n' "$failures" >> "$out/results.json"
 echo "$failures failed" | tee -a "$out/table.txt"
