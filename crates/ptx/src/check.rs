@@ -1,12 +1,12 @@
-//! Whether every name in a module means something.
+//! Whether every name in a module means something, and every instruction has its operands.
 //!
 //! Finds registers, labels, functions and variables that are used and not declared, and names
 //! declared twice in one scope. As in ptxas: scopes nest as braces do and a function's parameters
 //! are in its body's; a label is known throughout its block and the blocks within, everything else
 //! behind its declaration only.
 //!
-//! Elsewhere: the grammar ([`crate::parse`]); types and operand counts, which are for who
-//! compiles the module.
+//! Elsewhere: the grammar ([`crate::parse`]); types and which operands go together, which are for
+//! who compiles the module.
 
 use crate::ast::{AddrBase, Function, Init, Inst, Item, Linkage, Module, Operand, Stmt, Sym};
 use crate::parse::is_special_vector;
@@ -304,6 +304,20 @@ impl<'a> Checker<'a> {
         if let Some(guard) = inst.guard {
             self.value(guard.pred, At::Line(inst.line));
         }
+        let (least, most) = operand_count(inst.op);
+        let count = inst.operands.len();
+        if !(least..=most).contains(&count) {
+            let takes = match (least, most) {
+                (0, 0) => "no operands".to_owned(),
+                (1, 1) => "1 operand".to_owned(),
+                _ if least == most => format!("{least} operands"),
+                _ => format!("{least} to {most} operands"),
+            };
+            self.report(
+                At::Line(inst.line),
+                format!("`{}` takes {takes}, here are {count}", inst.op),
+            );
+        }
         match inst.op {
             Op::Bra | Op::Brx => {
                 let last = inst.operands.len().saturating_sub(1);
@@ -509,6 +523,44 @@ impl<'a> Checker<'a> {
 
     fn name(&self, name: Sym) -> &'a str {
         self.module.symbols.name(name)
+    }
+}
+
+/// The least and the most operands of any form of `op`; a vector, a pair or a bracket is one.
+fn operand_count(op: Op) -> (usize, usize) {
+    use Op::*;
+    match op {
+        Brkpt | Exit | Griddepcontrol | Ret | Trap => (0, 0),
+        Fence | Membar => (0, 2),
+        Bar | Barrier => (0, 4),
+        Cp => (0, 7),
+        Tcgen05 | Wgmma => (0, 12),
+        Activemask | Bra | Nanosleep | Pmevent | Prefetch | Prefetchu | Setmaxnreg
+        | Stackrestore | Stacksave => (1, 1),
+        Call | Createpolicy => (1, 4),
+        Mbarrier => (1, 5),
+        Abs | Applypriority | Bfind | Brev | Brx | Clusterlaunchcontrol | Clz | Cnot | Cos
+        | Cvta | Discard | Elect | Ex2 | Getctarank | Isspacep | Istypep | Ldmatrix | Ldu | Lg2
+        | Mov | Movmatrix | Neg | Not | Popc | Rcp | Rsqrt | Sin | Sqrt | Stmatrix | Suld | Suq
+        | Sured | Sust | Tanh | Testp => (2, 2),
+        Alloca | Ld | St | Tensormap | Txq | Vote => (2, 3),
+        Cvt | Red | Tld4 => (2, 4),
+        Tex | Wmma => (2, 5),
+        Multimem => (2, 7),
+        Add | Addc | And | Bmsk | Copysign | Div | Mapa | Match | Mul | Mul24 | Or | Redux
+        | Rem | Shl | Shr | Sub | Subc | Szext | Xor => (3, 3),
+        Max | Min | Set | Setp | Vabsdiff | Vadd | Vmax | Vmin | Vset | Vshl | Vshr | Vsub => {
+            (3, 4)
+        }
+        Vabsdiff2 | Vabsdiff4 | Vadd2 | Vadd4 | Vavrg2 | Vavrg4 | Vmax2 | Vmax4 | Vmin2 | Vmin4
+        | Vset2 | Vset4 | Vsub2 | Vsub4 => (3, 4),
+        Atom => (3, 5),
+        Bfe | Dp2a | Dp4a | Fma | Fns | Mad | Mad24 | Madc | Prmt | Sad | Selp | Shf | Slct
+        | Vmad => (4, 4),
+        Shfl => (4, 5),
+        Mma => (4, 10),
+        Bfi => (5, 5),
+        Lop3 => (5, 6),
     }
 }
 

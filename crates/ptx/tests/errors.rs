@@ -256,6 +256,19 @@ fn names_that_mean_nothing_are_named_with_their_lines() {
 }
 
 #[test]
+fn instructions_with_too_few_or_too_many_operands_are_named() {
+    assert_eq!(
+        wrong(".reg .b32 a;\nadd.s32 a, a;\nret a;\nlop3.b32 a, a;\nbra;\nmax.s32 a, a, a, a;"),
+        [
+            "line 7; error   : `add` takes 3 operands, here are 2",
+            "line 8; error   : `ret` takes no operands, here are 1",
+            "line 9; error   : `lop3` takes 5 to 6 operands, here are 2",
+            "line 10; error   : `bra` takes 1 operand, here are 0",
+        ]
+    );
+}
+
+#[test]
 fn names_declared_twice_are_named() {
     assert_eq!(
         wrong(
