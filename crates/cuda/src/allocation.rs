@@ -10,20 +10,21 @@
 
 use std::sync::Arc;
 
-use fercuda_cuda_sys::types::{CUdeviceptr, CUevent, CUevent_flags, CUresult};
+use fercuda_cuda_sys::types::{CUdeviceptr, CUresult};
 
 use crate::callback;
 use crate::context::{Context, Relaxed};
-use crate::error::{Error, OutOfMemory, Result, call, check};
+use crate::error::{Error, OutOfMemory, Result, check};
+use crate::event::Event;
 use crate::module::ModuleInner;
 use crate::pool::MemoryPool;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 use crate::uses::Uses;
 use crate::vmm::Mapping;
 
 /// A block of device memory; freed behind its last use when dropped.
 #[derive(Debug)]
-pub(crate) struct Allocation {
+pub struct Allocation {
     /// `None` only while being dropped.
     block: Option<Block>,
     address: CUdeviceptr,
@@ -101,14 +102,20 @@ impl Allocation {
         if bytes == 0 {
             return Ok(Self::new(context, 0, 0, Origin::Empty));
         }
-        stream.refuse_capture("allocate in stream order")?;
         if stream.is_per_thread() {
             return Err(Error::Value {
                 operation: "allocate in stream order",
                 reason: "the per-thread stream is another one in the thread that frees".into(),
             });
         }
+        if let Some(pool) = pool {
+            stream.same_driver("allocate from a pool", pool.context())?;
+        }
         callback::drain();
+        let entered = stream.enter_uncaptured(Error::Capturing {
+            operation: "allocate in stream order",
+            advice: "allocate before the capture begins",
+        })?;
         let driver = context.bind()?;
         let mut address = 0;
         let (answer, function) = {
@@ -132,6 +139,7 @@ impl Allocation {
                 }
             }
         };
+        drop(entered);
         allocated(context, answer, function, bytes)?;
         let origin = Origin::Ordered {
             home: stream.clone(),
@@ -189,43 +197,49 @@ impl Allocation {
         }
     }
 
-    /// To be called before work with this memory goes into `stream`.
+    /// To be called before `stream` is entered to queue work with this memory.
+    ///
+    /// # Errors
+    /// [`Error::OtherContext`] for a stream of another driver; those of making
+    /// `stream` wait for the allocation.
     #[inline]
-    pub(crate) fn note(self: &Arc<Self>, stream: &Stream) -> Result<()> {
-        if self.uses.was_last(stream) && !stream.is_capturing() {
-            return Ok(());
+    pub(crate) fn note(&self, stream: &Stream) -> Result<()> {
+        if self.uses.was_last(stream) {
+            Ok(())
+        } else {
+            self.note_slowly(stream)
         }
-        self.note_slowly(stream)
     }
 
     #[cold]
-    fn note_slowly(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+    fn note_slowly(&self, stream: &Stream) -> Result<()> {
         let Some(block) = &self.block else {
             return Ok(());
         };
-        let home = match &block.origin {
-            Origin::Empty => return Ok(()),
-            Origin::Ordered { home, .. } => Some(home),
-            _ => None,
-        };
-        if let Some(state) = stream.capture_state() {
-            let new = state.keep(Arc::as_ptr(self) as usize, self.clone());
-            // The graph may be launched in any stream, so the memory must be
-            // there for all. A home that is being captured itself has settled
-            // when its capture began.
-            if let Some(home) = home.filter(|home| new && !home.is_capturing()) {
-                home.settle()?;
-            }
-            self.uses.note(stream);
-            return Ok(());
-        }
-        // A home that is being captured settled before its capture began.
-        if self.uses.note(stream)
-            && let Some(home) = home.filter(|home| *home != stream && !home.is_capturing())
+        stream.same_driver("use memory in a stream", &block.context)?;
+        let new = self.uses.note(stream);
+        // From the second time on the stream is behind the allocation, and
+        // what has been captured is behind all that was in its streams.
+        if let Origin::Ordered { home, .. } = &block.origin
+            && new
+            && home != stream
         {
-            order_after(home, stream)?;
+            if stream.is_capturing() {
+                home.settle_or_lost()?;
+            } else {
+                order_after(home, stream)?;
+            }
         }
         Ok(())
+    }
+
+    /// To be called when work with this memory is queued: what is captured,
+    /// its graph keeps.
+    #[inline]
+    pub(crate) fn keep_in(self: &Arc<Self>, entered: &Entered<'_>) {
+        if let Some(state) = entered.capture() {
+            state.keep(Arc::as_ptr(self) as usize, self.clone());
+        }
     }
 }
 
@@ -253,36 +267,15 @@ fn allocated(
     })
 }
 
-/// Lets later work of `after` wait for the work of `before` so far.
+/// Lets later work of `after` wait for the work of `before` so far. For an
+/// `after` that is not captured.
 fn order_after(before: &Stream, after: &Stream) -> Result<()> {
-    let mut event = CUevent::NULL;
-    let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
-    let driver = before.context().bind()?;
-    let _relaxed = Relaxed::enter(driver);
-    // SAFETY: `event` outlives the call; both streams are alive. An event may
-    // be destroyed as soon as the wait is queued.
-    unsafe {
-        call!(
-            driver,
-            cuEventCreate(&mut event, flags),
-            "order two streams"
-        )?;
-        let recorded = call!(
-            driver,
-            cuEventRecord(event, before.raw()),
-            "order two streams"
-        );
-        after.context().bind()?;
-        let waits = recorded.and_then(|()| {
-            call!(
-                driver,
-                cuStreamWaitEvent(after.raw(), event, 0),
-                "order two streams"
-            )
-        });
-        drop(driver.cuEventDestroy_v2(event));
-        waits
+    let _relaxed = Relaxed::enter(before.context().bind()?);
+    let event = Event::untimed(before.context())?;
+    if event.record_uncaptured(before)? {
+        after.wait_for(&event)?;
     }
+    Ok(())
 }
 
 impl Drop for Allocation {
@@ -342,17 +335,22 @@ fn give_back(block: Block, uses: Uses) {
             mapping.unmap(driver);
         }
         Origin::Ordered { home, .. } => {
-            let queued = streams
+            let behind = streams
                 .iter()
                 .filter(|stream| *stream != home)
                 .all(|stream| !stream.is_per_thread() && order_after(stream, home).is_ok());
+            let entered = home
+                .enter()
+                .ok()
+                .filter(|home| behind && home.capture().is_none());
             // SAFETY: from cuMemAllocAsync and given back once: in its home
             // stream behind all work that uses it or, failing that, when that
             // work is done.
             unsafe {
-                if queued && block.context.bind().is_ok() {
+                if entered.is_some() && block.context.bind().is_ok() {
                     drop(driver.cuMemFreeAsync(block.address, home.raw()));
                 } else {
+                    drop(entered);
                     uses.wait();
                     drop(driver.cuMemFree_v2(block.address));
                 }

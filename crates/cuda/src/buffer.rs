@@ -20,7 +20,7 @@ use crate::allocation::Allocation;
 use crate::context::Context;
 use crate::error::{Error, Result, call};
 use crate::pool::MemoryPool;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 
 /// An address in device memory. A number: nothing safe reads through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -391,15 +391,14 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
             ("the buffer", self.len),
             ("the slice", values.len()),
         )?;
-        if stream.is_capturing() {
-            return Err(TO_HOST_IN_CAPTURE);
-        }
         if self.is_empty() {
             return Ok(());
         }
+        self.allocation.note(stream)?;
+        let entered = stream.enter_uncaptured(TO_HOST_IN_CAPTURE)?;
         // SAFETY: `values` is as long and is borrowed until the stream is done.
-        let queued = unsafe { self.queue_to_host(values.as_mut_ptr(), stream) };
-        finish(queued, stream)
+        let queued = unsafe { self.queue_to_host(values.as_mut_ptr(), &entered) };
+        finish(queued, entered)
     }
 
     /// The values. Waits for `stream`.
@@ -416,10 +415,11 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     ///
     /// # Safety
     /// `to` is valid for writes of as many values until the copy is done, and
-    /// nothing else touches them until then.
-    pub(crate) unsafe fn queue_to_host(&self, to: *mut T, stream: &Stream) -> Result<()> {
+    /// nothing else touches them until then. The stream was noted.
+    pub(crate) unsafe fn queue_to_host(&self, to: *mut T, entered: &Entered<'_>) -> Result<()> {
+        let stream = entered.stream();
         let driver = stream.context().bind()?;
-        self.allocation.note(stream)?;
+        self.allocation.keep_in(entered);
         // SAFETY: the source is inside its allocation, which waits for the
         // stream; the caller vouches for `to`.
         unsafe {
@@ -435,9 +435,13 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
 
 /// Waits for the copy just queued and says how it went. Waits even if queueing
 /// reported a failure, which may be one of earlier work.
-fn finish(queued: Result<()>, stream: &Stream) -> Result<()> {
-    let waited = stream.synchronize();
-    queued.and(waited)
+fn finish(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
+    let stream = entered.stream();
+    // Still entered, so that the stream cannot be captured before its copy is
+    // done.
+    let settled = stream.settle();
+    drop(entered);
+    queued.and(settled).and_then(|()| stream.synchronize())
 }
 
 impl<'a, T: Pod> DeviceSliceMut<'a, T> {
@@ -541,25 +545,29 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
             ("the slice", values.len()),
             ("the buffer", self.len),
         )?;
-        if stream.is_capturing() {
-            return Err(FROM_HOST_IN_CAPTURE);
-        }
         if self.is_empty() {
             return Ok(());
         }
+        self.allocation.note(stream)?;
+        let entered = stream.enter_uncaptured(FROM_HOST_IN_CAPTURE)?;
         // SAFETY: `values` is as long and is borrowed until the stream is done.
-        let queued = unsafe { self.queue_from_host(values.as_ptr(), stream) };
-        finish(queued, stream)
+        let queued = unsafe { self.queue_from_host(values.as_ptr(), &entered) };
+        finish(queued, entered)
     }
 
     /// Queues a copy of as many values from `from`.
     ///
     /// # Safety
     /// `from` is valid for reads of as many values until the copy is done, and
-    /// nothing writes to them until then.
-    pub(crate) unsafe fn queue_from_host(&mut self, from: *const T, stream: &Stream) -> Result<()> {
+    /// nothing writes to them until then. The stream was noted.
+    pub(crate) unsafe fn queue_from_host(
+        &mut self,
+        from: *const T,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
+        let stream = entered.stream();
         let driver = stream.context().bind()?;
-        self.allocation.note(stream)?;
+        self.allocation.keep_in(entered);
         // SAFETY: the target is inside its allocation, which waits for the
         // stream; the caller vouches for `from`.
         unsafe {
@@ -586,9 +594,12 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         if self.is_empty() {
             return Ok(());
         }
-        let driver = stream.context().bind()?;
         self.allocation.note(stream)?;
         source.allocation.note(stream)?;
+        let entered = stream.enter()?;
+        let driver = stream.context().bind()?;
+        self.allocation.keep_in(&entered);
+        source.allocation.keep_in(&entered);
         let (from, to) = (source.allocation.context(), self.allocation.context());
         // SAFETY: both ranges are inside their allocations, which wait for the
         // stream.
@@ -630,8 +641,10 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         if bytes == 0 {
             return Ok(());
         }
-        let driver = stream.context().bind()?;
         self.allocation.note(stream)?;
+        let entered = stream.enter()?;
+        let driver = stream.context().bind()?;
+        self.allocation.keep_in(&entered);
         // SAFETY: the range is inside its allocation, which waits for the
         // stream.
         unsafe {
@@ -701,8 +714,10 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         if self.is_empty() {
             return Ok(());
         }
-        let driver = stream.context().bind()?;
         self.allocation.note(stream)?;
+        let entered = stream.enter()?;
+        let driver = stream.context().bind()?;
+        self.allocation.keep_in(&entered);
         memset(driver, self.address, self.len, stream.raw())
     }
 }

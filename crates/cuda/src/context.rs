@@ -55,7 +55,7 @@ unsafe fn release(driver: &Driver, device: CUdevice) {
 
 impl PartialEq for Context {
     fn eq(&self, other: &Self) -> bool {
-        self.inner.raw == other.inner.raw
+        self.inner.raw == other.inner.raw && self.device().cuda() == other.device().cuda()
     }
 }
 
@@ -120,6 +120,19 @@ impl Context {
         Ok(driver)
     }
 
+    /// Refuses what belongs to another driver, whose handles mean nothing to
+    /// this one.
+    pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {
+        if std::ptr::eq(self.inner.driver, other.inner.driver) {
+            return Ok(());
+        }
+        Err(Error::OtherContext {
+            operation,
+            left: other.device().to_string(),
+            right: self.device().to_string(),
+        })
+    }
+
     #[cold]
     fn switch(&self, driver: &'static Driver) -> Result<()> {
         // SAFETY: the context is retained while `self` lives.
@@ -169,8 +182,9 @@ impl Context {
     /// # Errors
     /// [`Error::Driver`] if the devices cannot reach each other.
     pub fn enable_peer_access(&self, other: &Context) -> Result<()> {
+        self.same_driver("give a peer access", other)?;
         let driver = self.bind()?;
-        // SAFETY: `other` is a live context.
+        // SAFETY: `other` is a live context of this driver.
         let answer = unsafe { driver.cuCtxEnablePeerAccess(other.raw(), 0) };
         if let Ok(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) = answer {
             return Ok(());
@@ -185,8 +199,9 @@ impl Context {
     /// # Errors
     /// [`Error::Driver`] if it was not given.
     pub fn disable_peer_access(&self, other: &Context) -> Result<()> {
+        self.same_driver("take a peer's access back", other)?;
         let driver = self.bind()?;
-        // SAFETY: `other` is a live context.
+        // SAFETY: `other` is a live context of this driver.
         unsafe {
             call!(
                 driver,

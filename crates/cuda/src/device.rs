@@ -224,6 +224,9 @@ impl Device {
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
     pub fn can_access_peer(&self, other: &Device) -> Result<bool> {
+        if self.cuda != other.cuda {
+            return Ok(false);
+        }
         let mut can = 0;
         // SAFETY: `can` outlives the call.
         unsafe {

@@ -10,7 +10,7 @@ use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call, check};
 use crate::graph::CaptureState;
 use crate::ipc::IpcEventHandle;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 use crate::uses::lock;
 
 /// A mark that streams and the host can wait for. Recording it again moves it;
@@ -93,8 +93,25 @@ impl Event {
     /// # Errors
     /// [`Error::Driver`], for instance if the stream is of another context.
     pub fn record(&self, stream: &Stream) -> Result<()> {
+        stream.same_driver("record an event", &self.context)?;
+        self.record_in(&stream.enter()?)
+    }
+
+    /// Records it unless `stream` is being captured, which means that its work
+    /// from before is done; says whether.
+    pub(crate) fn record_uncaptured(&self, stream: &Stream) -> Result<bool> {
+        let entered = stream.enter()?;
+        if entered.capture().is_some() {
+            return Ok(false);
+        }
+        self.record_in(&entered).map(|()| true)
+    }
+
+    /// As [`Event::record`], in a stream of the same driver.
+    pub(crate) fn record_in(&self, entered: &Entered<'_>) -> Result<()> {
+        let stream = entered.stream();
         let driver = stream.context().bind()?;
-        // SAFETY: both are alive.
+        // SAFETY: both are alive; the callers saw that they are of one driver.
         unsafe {
             call!(
                 driver,
@@ -102,8 +119,12 @@ impl Event {
                 "record an event"
             )?
         };
-        *lock(&self.captured) = stream.capture_state().map(|state| Arc::downgrade(&state));
+        *lock(&self.captured) = entered.capture().map(Arc::downgrade);
         Ok(())
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The running capture it was last recorded in.
@@ -156,6 +177,8 @@ impl Event {
     /// # Errors
     /// [`Error::Driver`] if one is not.
     pub fn since(&self, earlier: &Event) -> Result<Duration> {
+        self.context
+            .same_driver("take the time between two events", &earlier.context)?;
         let driver = self.context.bind()?;
         let mut milliseconds = 0.0f32;
         // SAFETY: both events are alive and `milliseconds` outlives the call.

@@ -26,7 +26,7 @@ use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Failure, Result, call};
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Stream, run_guarded};
+use crate::stream::{Entered, Stream, run_guarded};
 use crate::uses::{Uses, lock};
 
 /// What a capture forbids elsewhere while it runs.
@@ -114,17 +114,34 @@ impl CaptureState {
         lock(&self.keep).things.push(Box::new(thing));
     }
 
-    pub(crate) fn joined(&self, stream: Stream) {
-        lock(&self.streams).push(stream);
+    /// Counts `stream` in, unless the capture has ended.
+    pub(crate) fn joined(&self, stream: &Stream) -> bool {
+        let mut streams = lock(&self.streams);
+        if self.has_ended() {
+            return false;
+        }
+        streams.push(stream.clone());
+        true
     }
 
-    /// Lets every stream go and returns what was kept.
-    fn finish(&self) -> Keep {
-        self.ended.store(true, Ordering::Release);
-        for stream in std::mem::take(&mut *lock(&self.streams)) {
+    /// Ends the capture that began in `origin`, lets every stream go, and
+    /// returns the graph and what was kept for it.
+    fn finish(&self, origin: &Stream) -> (Result<CUgraph>, Keep) {
+        let streams = {
+            let mut streams = lock(&self.streams);
+            self.ended.store(true, Ordering::Release);
+            std::mem::take(&mut *streams)
+        };
+        // No work comes in between that one side takes for captured and the
+        // other does not.
+        for stream in &streams {
+            stream.stop_capturing();
+        }
+        let graph = end_capture(origin);
+        for stream in &streams {
             stream.leave_capture();
         }
-        std::mem::take(&mut *lock(&self.keep))
+        (graph, std::mem::take(&mut *lock(&self.keep)))
     }
 }
 
@@ -141,25 +158,17 @@ impl Stream {
     /// [`Error::Capturing`] if the stream is being captured, or is a default
     /// stream; [`Error::Driver`].
     pub fn begin_capture(&self, mode: CaptureMode) -> Result<Capture> {
-        self.refuse_capture("capture a stream")?;
-        if !self.is_owned() {
-            return Err(Error::Capturing {
-                operation: "capture a default stream",
-                advice: "a stream made with Stream::new",
-            });
-        }
-        self.settle()?;
-        let driver = self.context().bind()?;
-        // SAFETY: the stream is alive and its context current.
-        unsafe {
-            call!(
-                driver,
-                cuStreamBeginCapture_v2(self.raw(), mode.raw()),
-                "capture a stream"
-            )?;
-        }
         let state = Arc::new(CaptureState::default());
-        self.join_capture(state.clone());
+        self.take_part(&state, |driver| {
+            // SAFETY: the stream is alive and its context current.
+            unsafe {
+                call!(
+                    driver,
+                    cuStreamBeginCapture_v2(self.raw(), mode.raw()),
+                    "capture a stream"
+                )
+            }
+        })?;
         Ok(Capture {
             stream: self.clone(),
             state,
@@ -197,9 +206,8 @@ impl Capture {
     pub fn end(mut self) -> Result<Graph> {
         self.running = false;
         let context = self.stream.context().clone();
-        let ended = end_capture(&self.stream);
-        let keep = self.state.finish();
-        let raw = ended?;
+        let (raw, keep) = self.state.finish(&self.stream);
+        let raw = raw?;
         Ok(Graph {
             inner: Arc::new(GraphInner {
                 context,
@@ -224,8 +232,9 @@ impl Capture {
         slot: &HostSlot<T>,
         stream: &Stream,
     ) -> Result<()> {
-        self.takes_part(stream)?;
         slot.fits(to.len())?;
+        to.allocation().note(stream)?;
+        let entered = self.enter(stream)?;
         lock(&self.state.keep).add_slot(&slot.gate);
         self.state
             .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
@@ -234,7 +243,7 @@ impl Capture {
         }
         // SAFETY: the memory is as long; the graph keeps it, and its gate
         // keeps the host away while a launch may read it.
-        unsafe { to.queue_from_host(slot.memory.pointer(), stream) }
+        unsafe { to.queue_from_host(slot.memory.pointer(), &entered) }
     }
 
     /// Captures a copy to all of `slot`, which must be as long, in `stream`.
@@ -247,8 +256,9 @@ impl Capture {
         slot: &HostSlot<T>,
         stream: &Stream,
     ) -> Result<()> {
-        self.takes_part(stream)?;
         slot.fits(from.len())?;
+        from.allocation().note(stream)?;
+        let entered = self.enter(stream)?;
         lock(&self.state.keep).add_slot(&slot.gate);
         self.state
             .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
@@ -257,7 +267,7 @@ impl Capture {
         }
         // SAFETY: the memory is as long; the graph keeps it, and its gate
         // keeps the host away while a launch may write it.
-        unsafe { from.queue_to_host(slot.memory.pointer(), stream) }
+        unsafe { from.queue_to_host(slot.memory.pointer(), &entered) }
     }
 
     /// Captures a call of `body` in `stream`: it runs on a thread of the
@@ -286,7 +296,7 @@ impl Capture {
             run::<F>
         }
 
-        self.takes_part(stream)?;
+        let _entered = self.enter(stream)?;
         let driver = stream.context().bind()?;
         let panicked = lock(&self.state.keep).panicked.clone();
         let many = Arc::new(Many { body, panicked });
@@ -303,9 +313,10 @@ impl Capture {
         }
     }
 
-    fn takes_part(&self, stream: &Stream) -> Result<()> {
-        match stream.capture_state() {
-            Some(state) if Arc::ptr_eq(&state, &self.state) => Ok(()),
+    fn enter<'a>(&self, stream: &'a Stream) -> Result<Entered<'a>> {
+        let entered = stream.enter()?;
+        match entered.capture() {
+            Some(state) if Arc::ptr_eq(state, &self.state) => Ok(entered),
             _ => Err(Error::Capturing {
                 operation: "capture work of a stream that takes no part",
                 advice: "let it wait for an event recorded in the captured stream first",
@@ -317,10 +328,11 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         if self.running {
-            if let Ok(raw) = end_capture(&self.stream) {
+            let (raw, keep) = self.state.finish(&self.stream);
+            if let Ok(raw) = raw {
                 destroy_graph(self.stream.context(), raw);
             }
-            drop(self.state.finish());
+            drop(keep);
         }
     }
 }
@@ -433,6 +445,10 @@ impl GraphExec {
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
         self.uses.note(stream);
+        let _entered = stream.enter_uncaptured(Error::Capturing {
+            operation: "upload a graph",
+            advice: "upload it in another stream",
+        })?;
         // SAFETY: both are alive; `self` is used by this thread alone.
         unsafe {
             call!(
@@ -451,7 +467,11 @@ impl GraphExec {
     /// [`Error::Driver`].
     pub fn launch(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        if let Some(state) = stream.capture_state() {
+        if !self.uses.was_last(stream) {
+            self.uses.note(stream);
+        }
+        let entered = stream.enter()?;
+        if let Some(state) = entered.capture() {
             for keep in &self.keeps {
                 state.keep(Arc::as_ptr(keep) as usize, keep.clone());
                 let mut outer = lock(&state.keep);
@@ -459,9 +479,6 @@ impl GraphExec {
                     outer.add_slot(slot);
                 }
             }
-        }
-        if !self.uses.was_last(stream) {
-            self.uses.note(stream);
         }
         // Held until the launch is queued, so that the host cannot slip in
         // between a slot's noting the stream and the work being there.

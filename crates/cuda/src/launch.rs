@@ -8,6 +8,7 @@
 //! Invariant: what a launch refers to is noted before the driver hears of it.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use bytemuck::{NoUninit, Pod};
 use fercuda_cuda_sys::types::{
@@ -15,10 +16,11 @@ use fercuda_cuda_sys::types::{
     CUlaunchAttributeValue_clusterDim, CUlaunchConfig,
 };
 
+use crate::allocation::Allocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::error::{ArgumentError, Error, Result, call};
 use crate::module::Function;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 
 /// Three extents, of which those not given are 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,20 +162,22 @@ impl Launch {
         arguments: A,
     ) -> Result<()> {
         // SAFETY: the caller's contract.
-        arguments.with(|pointers, sizes, note| unsafe {
-            self.run_raw(function, stream, pointers, sizes, note)
+        arguments.with(|pointers, sizes| unsafe {
+            self.run_raw(function, stream, pointers, sizes, &arguments)
         })
     }
 
     /// # Safety
-    /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes.
+    /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes,
+    /// which refer to `memory`.
+    #[inline]
     unsafe fn run_raw(
         &self,
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
         sizes: &[usize],
-        note: &dyn Fn(&Stream) -> Result<()>,
+        memory: &impl Arguments,
     ) -> Result<()> {
         let inner = &*function.inner;
         if let Some(expected) = &inner.parameters
@@ -194,10 +198,15 @@ impl Launch {
         let driver = stream.context().bind()?;
         function.allow_shared(self.shared_bytes)?;
         let uses = inner.module.uses();
-        if !uses.was_last(stream) || stream.is_capturing() {
-            note_module(function, stream);
+        if !uses.was_last(stream) {
+            uses.note(stream);
         }
-        note(stream)?;
+        memory.note(stream)?;
+        let entered = stream.enter()?;
+        if let Some(state) = entered.capture() {
+            state.keep(Arc::as_ptr(&inner.module) as usize, inner.module.clone());
+            memory.keep_in(&entered);
+        }
 
         let mut attributes = [const { NO_ATTRIBUTE }; 3];
         let mut count = 0;
@@ -270,15 +279,6 @@ const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
 };
 
 #[cold]
-fn note_module(function: &Function, stream: &Stream) {
-    let module = &function.inner.module;
-    if let Some(state) = stream.capture_state() {
-        state.keep(std::sync::Arc::as_ptr(module) as usize, module.clone());
-    }
-    module.uses().note(stream);
-}
-
-#[cold]
 fn wrong_arguments(function: &Function, expected: &[usize], given: &[usize]) -> Error {
     Error::Arguments(Box::new(ArgumentError {
         kernel: function.name().to_owned(),
@@ -312,7 +312,7 @@ impl<A: sealed::Argument> Argument for A {}
 pub struct ByValue<T>(pub T);
 
 mod sealed {
-    use super::{Result, Stream, c_void};
+    use super::{Allocation, Arc, Entered, Result, Stream, c_void};
 
     pub trait Argument {
         /// What is copied to the kernel.
@@ -320,20 +320,22 @@ mod sealed {
 
         fn passed(&self) -> Self::Passed;
 
-        /// Notes what must stay alive while `stream` works.
+        /// The memory it refers to, which must stay until the kernel is done.
         #[inline]
-        fn note(&self, _stream: &Stream) -> Result<()> {
-            Ok(())
+        fn memory(&self) -> Option<&Arc<Allocation>> {
+            None
         }
     }
 
     pub trait Arguments {
-        /// Calls `launch` with the address and size of each argument and a
-        /// function that notes what they refer to.
-        fn with<R>(
-            &self,
-            launch: impl FnOnce(&mut [*mut c_void], &[usize], &dyn Fn(&Stream) -> Result<()>) -> R,
-        ) -> R;
+        /// Calls `launch` with the address and size of each argument.
+        fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R;
+
+        /// Notes what they refer to, before `stream` is entered.
+        fn note(&self, stream: &Stream) -> Result<()>;
+
+        /// Lets the capture, if there is one, keep what they refer to.
+        fn keep_in(&self, entered: &Entered<'_>);
     }
 }
 
@@ -382,8 +384,8 @@ macro_rules! memory {
             }
 
             #[inline]
-            fn note(&self, stream: &Stream) -> Result<()> {
-                self.allocation().note(stream)
+            fn memory(&self) -> Option<&Arc<Allocation>> {
+                Some(self.allocation())
             }
         }
     )*};
@@ -406,28 +408,32 @@ impl<A: sealed::Arguments + ?Sized> Arguments for A {}
 
 macro_rules! tuples {
     ($(($($name:ident)*))*) => {$(
+        #[allow(non_snake_case, reason = "a variable for each type parameter, of which () has none")]
         impl<$($name: Argument),*> sealed::Arguments for ($($name,)*) {
-            #[allow(non_snake_case, reason = "a variable for each type parameter, of which () has none")]
             #[inline]
-            fn with<R>(
-                &self,
-                launch: impl FnOnce(
-                    &mut [*mut c_void],
-                    &[usize],
-                    &dyn Fn(&Stream) -> Result<()>,
-                ) -> R,
-            ) -> R {
+            fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
                 let ($($name,)*) = self;
-                let note = |_stream: &Stream| -> Result<()> {
-                    $($name.note(_stream)?;)*
-                    Ok(())
-                };
                 $(let mut $name = $name.passed();)*
                 launch(
                     &mut [$((&raw mut $name).cast::<c_void>()),*],
                     &[$(size_of_val(&$name)),*],
-                    &note,
                 )
+            }
+
+            #[inline]
+            fn note(&self, _stream: &Stream) -> Result<()> {
+                let ($($name,)*) = self;
+                $(if let Some(memory) = $name.memory() {
+                    memory.note(_stream)?;
+                })*
+                Ok(())
+            }
+
+            fn keep_in(&self, _entered: &Entered<'_>) {
+                let ($($name,)*) = self;
+                $(if let Some(memory) = $name.memory() {
+                    memory.keep_in(_entered);
+                })*
             }
         }
     )*};
@@ -488,29 +494,33 @@ impl<'a> Value<'a> {
 }
 
 impl sealed::Arguments for &[Value<'_>] {
-    fn with<R>(
-        &self,
-        launch: impl FnOnce(&mut [*mut c_void], &[usize], &dyn Fn(&Stream) -> Result<()>) -> R,
-    ) -> R {
-        let mut bytes: Vec<u64> = self
+    fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
+        let mut words: Vec<u64> = self
             .iter()
             .map(|value| u64::from_ne_bytes(value.bytes))
             .collect();
         // The driver only reads what the pointers point to.
         let mut pointers: Vec<*mut c_void> = self
             .iter()
-            .zip(&mut bytes)
-            .map(|(value, bytes)| match value.structure {
+            .zip(&mut words)
+            .map(|(value, word)| match value.structure {
                 Some(structure) => structure.as_ptr().cast_mut().cast(),
-                None => (bytes as *mut u64).cast(),
+                None => std::ptr::from_mut(word).cast(),
             })
             .collect();
         let sizes: Vec<usize> = self.iter().map(|value| value.len).collect();
-        let note = |stream: &Stream| -> Result<()> {
-            self.iter()
-                .filter_map(|value| value.buffer)
-                .try_for_each(|buffer| buffer.allocation().note(stream))
-        };
-        launch(&mut pointers, &sizes, &note)
+        launch(&mut pointers, &sizes)
+    }
+
+    fn note(&self, stream: &Stream) -> Result<()> {
+        self.iter()
+            .filter_map(|value| value.buffer)
+            .try_for_each(|buffer| buffer.allocation().note(stream))
+    }
+
+    fn keep_in(&self, entered: &Entered<'_>) {
+        for buffer in self.iter().filter_map(|value| value.buffer) {
+            buffer.allocation().keep_in(entered);
+        }
     }
 }

@@ -294,7 +294,9 @@ impl Nvrtc {
     pub fn find() -> Result<Self> {
         let mut attempts = Vec::new();
         for candidate in find::libraries() {
-            match Self::open(&candidate) {
+            // SAFETY: libraries of this name, in the places where NVIDIA's is
+            // installed or the user says it is.
+            match unsafe { Self::open(&candidate) } {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(CompileError::NotFound(error)) => attempts.extend(error.attempts),
                 Err(error) => return Err(error),
@@ -307,13 +309,15 @@ impl Nvrtc {
         }))
     }
 
-    /// The NVRTC in the file `path`, which the caller names as NVIDIA's.
+    /// The NVRTC in the file `path`.
     ///
     /// # Errors
     /// [`CompileError::NotFound`].
-    pub fn open(path: &Path) -> Result<Self> {
-        // SAFETY: whoever names a library to this program vouches for it, as
-        // with LD_LIBRARY_PATH; nothing that is not called NVRTC is opened.
+    ///
+    /// # Safety
+    /// The file is NVIDIA's NVRTC, or not there.
+    pub unsafe fn open(path: &Path) -> Result<Self> {
+        // SAFETY: the caller's contract.
         let table = unsafe { sys::Nvrtc::open(path) }.map_err(|reason| {
             CompileError::NotFound(OpenError {
                 library: LIBRARY,

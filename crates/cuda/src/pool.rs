@@ -103,6 +103,10 @@ impl MemoryPool {
         })
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
     /// The driver's own handle.
     pub fn raw(&self) -> CUmemoryPool {
         self.inner.raw

@@ -6,9 +6,10 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags,
 };
@@ -43,15 +44,50 @@ enum Kind {
     PerThread,
 }
 
+/// What part a stream takes in captures.
+#[derive(Debug)]
+enum Part {
+    /// None: work given to it is done.
+    Free,
+    /// Work given to it becomes part of a graph.
+    Capturing(Arc<CaptureState>),
+    /// The capture is being ended; no work is taken.
+    Ending,
+}
+
+/// A stream to which work may be queued: while this lives, no capture of it
+/// begins or ends.
+#[derive(Debug)]
+pub struct Entered<'a> {
+    stream: &'a Stream,
+    part: RwLockReadGuard<'a, Part>,
+}
+
+impl<'a> Entered<'a> {
+    #[inline]
+    pub(crate) fn stream(&self) -> &'a Stream {
+        self.stream
+    }
+
+    /// The capture that work queued now becomes part of.
+    #[inline]
+    pub(crate) fn capture(&self) -> Option<&Arc<CaptureState>> {
+        match &*self.part {
+            Part::Capturing(state) => Some(state),
+            Part::Free | Part::Ending => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Inner {
     context: Context,
     raw: CUstream,
     id: u64,
     kind: Kind,
-    /// Whether `capture` holds something, to be read without the lock.
-    capturing: AtomicBool,
-    capture: Mutex<Option<Arc<CaptureState>>>,
+    /// Held for reading while work is queued, so that what the work is taken
+    /// for, captured or not, is what it is.
+    part: RwLock<Part>,
     /// What the first callback that panicked said.
     panicked: Arc<Mutex<Option<String>>>,
 }
@@ -146,8 +182,7 @@ impl Stream {
                 raw,
                 id,
                 kind,
-                capturing: AtomicBool::new(false),
-                capture: Mutex::new(None),
+                part: RwLock::new(Part::Free),
                 panicked: Arc::default(),
             }),
         }
@@ -253,35 +288,35 @@ impl Stream {
     /// # Errors
     /// [`Error::Driver`]; [`Error::Capturing`] if a default stream would join.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
-        let joins = event.capture().filter(|_| !self.is_capturing());
-        if joins.is_some() {
-            if !self.is_owned() {
-                return Err(Error::Capturing {
-                    operation: "let a default stream join a capture",
-                    advice: "a stream made with Stream::new",
-                });
+        self.same_driver("let a stream wait for an event", event.context())?;
+        let wait = |driver: &Driver| {
+            // SAFETY: both are alive and of this driver.
+            unsafe {
+                call!(
+                    driver,
+                    cuStreamWaitEvent(self.raw(), event.raw(), 0),
+                    "let a stream wait for an event"
+                )
             }
-            // Memory allocated in this stream's order is then there before
-            // anything captured uses it.
-            self.settle()?;
+        };
+        let entered = self.enter()?;
+        match (event.capture(), entered.capture()) {
+            (Some(state), None) => {
+                drop(entered);
+                self.take_part(&state, wait)
+            }
+            _ => wait(self.context().bind()?),
         }
-        let driver = self.context().bind()?;
-        // SAFETY: both are alive.
-        unsafe {
-            call!(
-                driver,
-                cuStreamWaitEvent(self.raw(), event.raw(), 0),
-                "let a stream wait for an event"
-            )?;
-        }
-        if let Some(state) = joins {
-            self.join_capture(state);
-        }
-        Ok(())
     }
 
-    /// Waits for the stream's work where it is not being captured, whatever
-    /// other streams capture.
+    /// Refuses what belongs to another driver, whose handles mean nothing to
+    /// this one.
+    pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {
+        self.context().same_driver(operation, other)
+    }
+
+    /// Waits for the stream's work, whatever other streams capture. For a
+    /// stream that is not captured itself.
     pub(crate) fn settle(&self) -> Result<()> {
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
@@ -295,7 +330,8 @@ impl Stream {
     /// # Errors
     /// The work's. It runs no more in either case.
     pub(crate) fn settle_or_lost(&self) -> Result<()> {
-        if self.is_capturing() {
+        let part = self.part();
+        if !matches!(*part, Part::Free) {
             return Ok(());
         }
         if self.is_per_thread() {
@@ -310,6 +346,11 @@ impl Stream {
     /// Waits before something its work uses is destroyed. Errors are those of
     /// the work, or of a lost context; in either case nothing runs any more.
     pub(crate) fn wait_to_destroy(&self) {
+        let part = self.part();
+        if !matches!(*part, Part::Free) {
+            // It settled when it was captured, and has done nothing since.
+            return;
+        }
         let Ok(driver) = self.context().bind() else {
             return;
         };
@@ -352,7 +393,10 @@ impl Stream {
             run::<F>
         }
 
-        self.refuse_capture("run a callback once")?;
+        let _entered = self.enter_uncaptured(Error::Capturing {
+            operation: "run a callback once",
+            advice: "a graph runs its callbacks in every launch: Capture::host_callback",
+        })?;
         let driver = self.context().bind()?;
         let once = Box::new(Once {
             body,
@@ -377,27 +421,99 @@ impl Stream {
     }
 
     /// Whether its work is being captured.
-    #[inline]
     pub fn is_capturing(&self) -> bool {
-        self.inner.capturing.load(Ordering::Acquire)
+        !matches!(*self.part(), Part::Free)
+    }
+
+    fn part(&self) -> RwLockReadGuard<'_, Part> {
+        self.inner
+            .part
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn part_mut(&self) -> RwLockWriteGuard<'_, Part> {
+        self.inner
+            .part
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be held while work is queued. A thread holds one at a time.
+    ///
+    /// # Errors
+    /// [`Error::Capturing`] while another thread ends a capture of it.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        let part = self.part();
+        if let Part::Ending = *part {
+            return Err(ENDING);
+        }
+        Ok(Entered { stream: self, part })
+    }
+
+    /// As [`Stream::enter`], for work that must not be captured.
+    ///
+    /// # Errors
+    /// `refusal` if it would be.
+    pub(crate) fn enter_uncaptured(&self, refusal: Error) -> Result<Entered<'_>> {
+        let part = self.part();
+        match *part {
+            Part::Free => Ok(Entered { stream: self, part }),
+            Part::Capturing(_) | Part::Ending => Err(refusal),
+        }
     }
 
     pub(crate) fn capture_state(&self) -> Option<Arc<CaptureState>> {
-        if !self.is_capturing() {
-            return None;
+        match &*self.part() {
+            Part::Capturing(state) => Some(state.clone()),
+            Part::Free | Part::Ending => None,
         }
-        lock(&self.inner.capture).clone()
     }
 
-    pub(crate) fn join_capture(&self, state: Arc<CaptureState>) {
-        state.joined(self.clone());
-        *lock(&self.inner.capture) = Some(state);
-        self.inner.capturing.store(true, Ordering::Release);
+    /// Waits for its work and makes it take part in `state` by `join`, with no
+    /// work in between.
+    ///
+    /// # Errors
+    /// [`Error::Capturing`] if it takes part in a capture, or is a default
+    /// stream; those of `join`.
+    pub(crate) fn take_part(
+        &self,
+        state: &Arc<CaptureState>,
+        join: impl FnOnce(&Driver) -> Result<()>,
+    ) -> Result<()> {
+        if !self.is_owned() {
+            return Err(Error::Capturing {
+                operation: "capture a default stream",
+                advice: "a stream made with Stream::new",
+            });
+        }
+        let mut part = self.part_mut();
+        if !matches!(*part, Part::Free) {
+            return Err(Error::Capturing {
+                operation: "capture a stream",
+                advice: "end the capture that it takes part in first",
+            });
+        }
+        // Memory allocated in this stream's order is then there before
+        // anything captured uses it, and whatever waits for the stream may
+        // take it for done while it is captured.
+        self.settle()?;
+        join(self.context().bind()?)?;
+        if !state.joined(self) {
+            return Err(ENDING);
+        }
+        *part = Part::Capturing(state.clone());
+        Ok(())
+    }
+
+    /// Takes no more work until [`Stream::leave_capture`].
+    pub(crate) fn stop_capturing(&self) {
+        *self.part_mut() = Part::Ending;
     }
 
     pub(crate) fn leave_capture(&self) {
-        *lock(&self.inner.capture) = None;
-        self.inner.capturing.store(false, Ordering::Release);
+        *self.part_mut() = Part::Free;
     }
 
     pub(crate) fn refuse_capture(&self, operation: &'static str) -> Result<()> {
@@ -418,6 +534,11 @@ impl Stream {
         }
     }
 }
+
+const ENDING: Error = Error::Capturing {
+    operation: "queue work",
+    advice: "wait until the thread that ends the capture has done so",
+};
 
 /// A stream that does not keep it from being dropped.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::buffer::{DeviceSlice, DeviceSliceMut};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::Stream;
+use crate::stream::{Entered, Stream};
 
 mod sealed {
     /// Memory that stays where it is when its owner is moved.
@@ -128,16 +128,17 @@ impl<T: Pod> DeviceSliceMut<'_, T> {
     /// # Errors
     /// [`Error::Length`]; [`Error::Capturing`]. The memory is dropped then.
     pub fn upload<H: HostSource<T>>(&mut self, host: H, stream: &Stream) -> Result<Transfer<H>> {
-        check(host.values().len(), self.len(), stream)?;
+        same_length(host.values().len(), self.len())?;
+        self.allocation().note(stream)?;
         let done = Event::untimed(stream.context())?;
+        let entered = stream.enter_uncaptured(IN_CAPTURE)?;
+        let mut queued = Ok(());
         if !self.is_empty() {
             // SAFETY: `host` is as long and stays in place; nobody can write to
             // it before `Transfer` lets go of it, which is after the copy.
-            let queued = unsafe { self.queue_from_host(host.values().as_ptr(), stream) };
-            pending(queued, host, done, stream)
-        } else {
-            pending(Ok(()), host, done, stream)
+            queued = unsafe { self.queue_from_host(host.values().as_ptr(), &entered) };
         }
+        pending(queued, host, done, entered)
     }
 }
 
@@ -148,22 +149,27 @@ impl<T: Pod> DeviceSlice<'_, T> {
     /// # Errors
     /// [`Error::Length`]; [`Error::Capturing`]. The memory is dropped then.
     pub fn download<H: HostTarget<T>>(&self, mut host: H, stream: &Stream) -> Result<Transfer<H>> {
-        check(host.values().len(), self.len(), stream)?;
+        same_length(host.values().len(), self.len())?;
+        self.allocation().note(stream)?;
         let done = Event::untimed(stream.context())?;
+        let entered = stream.enter_uncaptured(IN_CAPTURE)?;
+        let mut queued = Ok(());
         if !self.is_empty() {
             let to = host.values_mut().as_mut_ptr();
             // SAFETY: `host` is as long and stays in place; nobody can reach it
             // before `Transfer` lets go of it, which is after the copy.
-            let queued = unsafe { self.queue_to_host(to, stream) };
-            pending(queued, host, done, stream)
-        } else {
-            pending(Ok(()), host, done, stream)
+            queued = unsafe { self.queue_to_host(to, &entered) };
         }
+        pending(queued, host, done, entered)
     }
 }
 
-fn check(host: usize, device: usize, stream: &Stream) -> Result<()> {
-    stream.refuse_capture("queue a copy with host memory")?;
+const IN_CAPTURE: Error = Error::Capturing {
+    operation: "queue a copy with host memory",
+    advice: "a graph uses host memory each time it runs: give it some with HostSlot",
+};
+
+fn same_length(host: usize, device: usize) -> Result<()> {
     if host != device {
         return Err(Error::Length {
             operation: "queue a copy",
@@ -178,15 +184,24 @@ fn check(host: usize, device: usize, stream: &Stream) -> Result<()> {
 
 /// The copy just queued. If that failed or it cannot be marked, whatever is in
 /// the stream is waited for before `host` goes.
-fn pending<H>(queued: Result<()>, host: H, done: Event, stream: &Stream) -> Result<Transfer<H>> {
-    match queued.and_then(|()| done.record(stream)) {
+fn pending<H>(
+    queued: Result<()>,
+    host: H,
+    done: Event,
+    entered: Entered<'_>,
+) -> Result<Transfer<H>> {
+    let stream = entered.stream().clone();
+    match queued.and_then(|()| done.record_in(&entered)) {
         Ok(()) => Ok(Transfer {
             host: Some(host),
             done,
-            stream: stream.clone(),
+            stream,
         }),
         Err(error) => {
-            stream.wait_to_destroy();
+            // The work's own error, if any, is for its waiters.
+            drop(stream.settle());
+            drop(entered);
+            drop(host);
             Err(error)
         }
     }
@@ -212,12 +227,14 @@ impl<'scope> CopyScope<'scope, '_> {
         to: &mut DeviceSliceMut<'_, T>,
         host: &'scope [T],
     ) -> Result<()> {
-        check(host.len(), to.len(), self.stream)?;
+        same_length(host.len(), to.len())?;
+        to.allocation().note(self.stream)?;
+        let entered = self.stream.enter_uncaptured(IN_CAPTURE)?;
         if to.is_empty() {
             return Ok(());
         }
         // SAFETY: `host` is as long and borrowed until the scope has waited.
-        unsafe { to.queue_from_host(host.as_ptr(), self.stream) }
+        unsafe { to.queue_from_host(host.as_ptr(), &entered) }
     }
 
     /// Queues a copy to all of `host`, which must be as long.
@@ -229,13 +246,15 @@ impl<'scope> CopyScope<'scope, '_> {
         from: DeviceSlice<'_, T>,
         host: &'scope mut [T],
     ) -> Result<()> {
-        check(host.len(), from.len(), self.stream)?;
+        same_length(host.len(), from.len())?;
+        from.allocation().note(self.stream)?;
+        let entered = self.stream.enter_uncaptured(IN_CAPTURE)?;
         if from.is_empty() {
             return Ok(());
         }
         // SAFETY: `host` is as long and borrowed alone until the scope has
         // waited.
-        unsafe { from.queue_to_host(host.as_mut_ptr(), self.stream) }
+        unsafe { from.queue_to_host(host.as_mut_ptr(), &entered) }
     }
 }
 

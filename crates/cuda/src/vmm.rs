@@ -301,6 +301,16 @@ impl VirtualRange {
                 ),
             })?;
         let context = &self.inner.context;
+        context.same_driver("map memory", &memory.inner.context)?;
+        if devices
+            .iter()
+            .any(|device| device.cuda() != context.device().cuda())
+        {
+            return Err(Error::Value {
+                operation: "map memory",
+                reason: "a device that is to have access belongs to another driver".into(),
+            });
+        }
         let driver = context.bind()?;
         let _relaxed = Relaxed::enter(driver);
         let address = self.inner.address + offset as u64;

@@ -1,0 +1,174 @@
+//! What needs a process of its own: a context that is lost, and memory shared
+//! between two.
+//!
+//! Each scenario runs in a new process of this program.
+
+#![expect(clippy::print_stdout, reason = "this program is the test harness")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use fercuda_cuda::{
+    Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle, Launch, Module,
+    Stream,
+};
+
+const KERNELS: &str = include_str!("suite/kernels.ptx");
+
+type Scenario = (&'static str, fn());
+
+const SCENARIOS: &[Scenario] = &[
+    (
+        "a_lost_context_answers_its_error_ever_after_and_nothing_aborts",
+        lost_context,
+    ),
+    ("memory_and_events_are_shared_between_processes", share),
+];
+
+/// Second halves of scenarios, run by their first.
+const HELPERS: &[Scenario] = &[("borrow", borrow)];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, flag, name] = &arguments[..]
+        && flag == "--scenario"
+    {
+        let (_, run) = SCENARIOS
+            .iter()
+            .chain(HELPERS)
+            .find(|(known, _)| known == name)
+            .expect("a scenario of this program");
+        run();
+        return ExitCode::SUCCESS;
+    }
+    // `cargo test FILTER` passes the filter on; flags of the usual harness
+    // have no meaning here.
+    let filter = arguments
+        .get(1)
+        .filter(|argument| !argument.starts_with('-'));
+    let chosen = SCENARIOS
+        .iter()
+        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())));
+    let mut failed = 0;
+    for (name, _) in chosen {
+        let status = this_program(name)
+            .status()
+            .expect("this program can be run");
+        println!(
+            "test {name} ... {}",
+            if status.success() { "ok" } else { "FAILED" }
+        );
+        failed += u32::from(!status.success());
+    }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn this_program(scenario: &str) -> Command {
+    let program = std::env::current_exe().expect("the system knows this program");
+    let mut command = Command::new(program);
+    command.args(["--scenario", scenario]);
+    command
+}
+
+fn context() -> Context {
+    let cuda = Cuda::from_env().unwrap();
+    Context::primary(cuda.device(0).unwrap()).unwrap()
+}
+
+fn lost_context() {
+    let context = context();
+    let (stream, other) = (
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    );
+    let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
+    let mut buffer = DeviceBuffer::from_host(&[1u32; 100], &stream).unwrap();
+    let ordered = DeviceBuffer::<u32>::alloc_ordered(&stream, 100).unwrap();
+    let wild = module.function("wild").unwrap();
+    // SAFETY: it is not: `wild` writes where nothing is. This process sees
+    // what becomes of its context and ends.
+    unsafe { Launch::new(1, 1).run(&wild, &stream, ()) }.unwrap();
+    let first = stream.synchronize().unwrap_err();
+    assert!(first.is_sticky(), "{first}");
+    assert_eq!(
+        first.code().and_then(|code| code.name()),
+        Some("CUDA_ERROR_ILLEGAL_ADDRESS")
+    );
+    assert!(first.to_string().contains("fercuda check"), "{first}");
+    for later in [
+        stream.synchronize().unwrap_err(),
+        other.synchronize().unwrap_err(),
+        context.synchronize().unwrap_err(),
+        buffer.to_vec(&other).unwrap_err(),
+        buffer.fill(1, &other).unwrap_err(),
+        DeviceBuffer::<u32>::alloc(&context, 10).unwrap_err(),
+        Stream::new(&context).unwrap_err(),
+    ] {
+        assert_eq!(later.code(), first.code(), "{later}");
+        assert!(later.is_sticky(), "{later}");
+    }
+    // Nothing below can be given back, and nothing below may abort.
+    drop((buffer, ordered, wild, module, stream, other, context));
+}
+
+fn spawn(scenario: &str) -> Child {
+    this_program(scenario)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program can be run")
+}
+
+/// Lends memory and an event to another process, which writes to the memory.
+fn share() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let values: Vec<u32> = (0..1000).collect();
+    let memory = DeviceBuffer::from_host(&values, &stream).unwrap();
+    let event = Event::shared(&context).unwrap();
+    event.record(&stream).unwrap();
+    let mut child = spawn("borrow");
+    let mut to_child = child.stdin.take().unwrap();
+    to_child
+        .write_all(&IpcMemoryHandle::of(&memory).unwrap().to_bytes())
+        .unwrap();
+    to_child
+        .write_all(&event.ipc_handle().unwrap().to_bytes())
+        .unwrap();
+    to_child.flush().unwrap();
+    let mut answer = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut answer)
+        .unwrap();
+    assert_eq!(answer, "sum 499500\n");
+    assert!(child.wait().unwrap().success());
+    let mut expected = values;
+    expected[0] = 4242;
+    assert_eq!(memory.to_vec(&stream).unwrap(), expected);
+}
+
+fn borrow() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut bytes = [0; 64];
+    std::io::stdin().read_exact(&mut bytes).unwrap();
+    let memory = IpcMemoryHandle::from_bytes(bytes);
+    std::io::stdin().read_exact(&mut bytes).unwrap();
+    let event = Event::open(&context, &IpcEventHandle::from_bytes(bytes)).unwrap();
+    stream.wait_for(&event).unwrap();
+    // SAFETY: the lender keeps the memory until this process has ended.
+    let memory = unsafe { memory.open(&context) }.unwrap();
+    // The driver shares whole allocations, which may be longer than asked for.
+    let mut values = memory.cast::<u32>().unwrap();
+    let lent = values.slice(..1000).unwrap().to_vec(&stream).unwrap();
+    values
+        .slice_mut(..1)
+        .unwrap()
+        .copy_from_host(&[4242], &stream)
+        .unwrap();
+    println!("sum {}", lent.iter().sum::<u32>());
+}

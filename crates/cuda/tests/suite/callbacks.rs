@@ -1,0 +1,80 @@
+//! Host callbacks: order, panics, and the rule not to call CUDA.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+
+use fercuda_cuda::{DeviceBuffer, Error, PinnedBuffer, Stream};
+
+use crate::support::{context, write_late};
+
+#[test]
+fn a_callback_runs_after_the_work_before_it_and_before_the_work_behind_it() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let order = Arc::new(AtomicU32::new(0));
+    let (tell, told) = mpsc::channel();
+    for turn in 0..10 {
+        let (order, tell) = (order.clone(), tell.clone());
+        stream
+            .host_callback(move || {
+                tell.send((turn, order.fetch_add(1, Ordering::SeqCst)))
+                    .unwrap();
+            })
+            .unwrap();
+    }
+    write_late(&mut out, 1, &stream);
+    stream.synchronize().unwrap();
+    for turn in 0..10 {
+        assert_eq!(told.recv().unwrap(), (turn, turn));
+    }
+}
+
+#[test]
+fn a_panic_in_a_callback_is_an_error_of_the_next_wait_and_the_stream_goes_on() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    stream.host_callback(|| panic!("one {}", 1)).unwrap();
+    stream.host_callback(|| panic!("two")).unwrap();
+    let error = stream.synchronize().unwrap_err();
+    assert!(
+        matches!(&error, Error::CallbackPanicked { message } if message == "one 1"),
+        "{error}"
+    );
+    stream.synchronize().unwrap();
+    let buffer = DeviceBuffer::from_host(&[1u32], &stream).unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [1]);
+}
+
+#[test]
+fn cuda_is_refused_inside_a_callback() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let (tell, told) = mpsc::channel();
+    let (inside, other) = (context.clone(), stream.clone());
+    stream
+        .host_callback(move || {
+            tell.send(DeviceBuffer::<u32>::alloc(&inside, 1).is_err())
+                .unwrap();
+            tell.send(matches!(other.synchronize(), Err(Error::InCallback)))
+                .unwrap();
+        })
+        .unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!((told.recv(), told.recv()), (Ok(true), Ok(true)));
+}
+
+#[test]
+fn what_a_callback_drops_is_destroyed_by_the_next_wait() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let buffer = DeviceBuffer::<u8>::alloc(&context, 1 << 20).unwrap();
+    let ordered = DeviceBuffer::<u8>::alloc_ordered(&stream, 1 << 20).unwrap();
+    let pinned = PinnedBuffer::<u8>::new(&context, 1 << 20).unwrap();
+    let (own, event) = (Stream::new(&context).unwrap(), stream.record().unwrap());
+    stream
+        .host_callback(move || drop((buffer, ordered, pinned, own, event)))
+        .unwrap();
+    stream.synchronize().unwrap();
+    stream.synchronize().unwrap();
+}

@@ -1,0 +1,12 @@
+//! The safe layer on a device: the software device, or a GPU with
+//! `FERCUDA_DEVICE=gpu`.
+
+mod callbacks;
+mod devices;
+mod graphs;
+mod launches;
+mod memory;
+mod nvrtc;
+mod support;
+mod transfers;
+mod virtual_memory;

@@ -1,0 +1,58 @@
+//! What every test needs: a context, the kernels, data.
+
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream};
+
+pub(crate) const KERNELS: &str = include_str!("kernels.ptx");
+
+pub(crate) fn context() -> Context {
+    let cuda = Cuda::from_env().expect("FERCUDA_DEVICE names a device that is there");
+    Context::primary(cuda.device(0).unwrap()).unwrap()
+}
+
+pub(crate) fn kernel(context: &Context, name: &str) -> Function {
+    Module::load(context, &Image::ptx(KERNELS))
+        .unwrap()
+        .function(name)
+        .unwrap()
+}
+
+/// Turns of `late`'s loop that take long enough to be seen from the host.
+pub(crate) fn many_turns(context: &Context) -> u32 {
+    if context.device().cuda().is_software() {
+        100_000
+    } else {
+        2_000_000
+    }
+}
+
+/// Queues a kernel that takes its time and then writes `value` to `out[0]`.
+pub(crate) fn write_late(out: &mut DeviceBuffer<u32>, value: u32, stream: &Stream) {
+    let context = stream.context().clone();
+    let late = kernel(&context, "late");
+    assert!(!out.is_empty());
+    // SAFETY: `late` touches the first value only.
+    unsafe { Launch::new(1, 1).run(&late, stream, (out, value, many_turns(&context))) }.unwrap();
+}
+
+pub(crate) fn increment(out: &mut DeviceBuffer<u32>, stream: &Stream) {
+    let increment = kernel(stream.context(), "increment");
+    assert!(!out.is_empty());
+    // SAFETY: `increment` touches the first value only.
+    unsafe { Launch::new(1, 1).run(&increment, stream, (out,)) }.unwrap();
+}
+
+/// Numbers that differ from run to run; the seed is printed, so that a failure
+/// shows it.
+pub(crate) fn random(len: usize) -> Vec<u32> {
+    use std::hash::{BuildHasher, RandomState};
+    let mut state = RandomState::new().hash_one(len) | 1;
+    println!("seed {state:#x}");
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u32
+    })
+    .take(len)
+    .collect()
+}

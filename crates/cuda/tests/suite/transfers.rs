@@ -1,0 +1,138 @@
+//! Copies the host does not wait for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fercuda_cuda::{DeviceBuffer, Error, PinnedBuffer, Stream};
+
+use crate::support::{context, random, write_late};
+
+#[test]
+fn pinned_memory_begins_as_zeros_and_is_a_slice() {
+    let context = context();
+    let mut pinned = PinnedBuffer::<u32>::new(&context, 1000).unwrap();
+    assert!(pinned.iter().all(|value| *value == 0));
+    pinned[10..20].fill(3);
+    assert_eq!(pinned.iter().sum::<u32>(), 30);
+    assert_ne!(pinned.device_address().unwrap().0, 0);
+    assert!(PinnedBuffer::<u64>::new(&context, usize::MAX).is_err());
+}
+
+#[test]
+fn a_transfer_gives_its_memory_back_when_the_copy_is_done() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let values = random(10_000);
+    let mut buffer = DeviceBuffer::<u32>::alloc(&context, values.len()).unwrap();
+    let pinned = PinnedBuffer::from_slice(&context, &values).unwrap();
+    let up = buffer.as_slice_mut().upload(pinned, &stream).unwrap();
+    let down = buffer
+        .as_slice()
+        .download(vec![0; values.len()], &stream)
+        .unwrap();
+    assert!(down.wait().unwrap() == values);
+    assert!(up.is_done().unwrap());
+    let pinned = up.wait().unwrap();
+    assert!(*pinned == values[..]);
+}
+
+#[test]
+fn shared_pinned_memory_cannot_be_changed_while_a_copy_reads_it() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut shared = Arc::new(PinnedBuffer::from_slice(&context, &[5u32; 100]).unwrap());
+    let mut first = DeviceBuffer::alloc(&context, 100).unwrap();
+    let mut second = DeviceBuffer::alloc(&context, 100).unwrap();
+    let one = first
+        .as_slice_mut()
+        .upload(shared.clone(), &stream)
+        .unwrap();
+    let two = second
+        .as_slice_mut()
+        .upload(shared.clone(), &stream)
+        .unwrap();
+    assert!(Arc::get_mut(&mut shared).is_none());
+    drop((one.wait().unwrap(), two));
+    assert!(Arc::get_mut(&mut shared).is_some());
+    assert_eq!(second.to_vec(&stream).unwrap(), [5; 100]);
+}
+
+#[test]
+fn a_transfer_dropped_or_forgotten_still_copies() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut late = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    for forget in [false, true] {
+        write_late(&mut late, 1, &stream);
+        let mut buffer = DeviceBuffer::<u32>::alloc(&context, 50).unwrap();
+        let pinned = PinnedBuffer::from_slice(&context, &[9u32; 50]).unwrap();
+        let transfer = buffer.as_slice_mut().upload(pinned, &stream).unwrap();
+        if forget {
+            std::mem::forget(transfer);
+        } else {
+            drop(transfer);
+            assert!(stream.is_idle().unwrap());
+        }
+        assert_eq!(buffer.to_vec(&stream).unwrap(), [9; 50]);
+    }
+}
+
+#[test]
+fn a_scope_lends_memory_to_copies_and_waits_for_them() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let input = random(1000);
+    let mut output = vec![0; 1000];
+    let mut buffer = DeviceBuffer::<u32>::alloc(&context, 1000).unwrap();
+    let count = stream
+        .scope(|copies| {
+            copies.upload(&mut buffer.as_slice_mut(), &input)?;
+            copies.download(buffer.as_slice(), &mut output)?;
+            Ok(2)
+        })
+        .unwrap();
+    assert_eq!(count, 2);
+    assert!(input == output);
+}
+
+#[test]
+fn a_scope_that_panics_waits_all_the_same() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut late = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let mut output = [0];
+    write_late(&mut late, 77, &stream);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        stream.scope(|copies| -> fercuda_cuda::Result<()> {
+            copies.download(late.as_slice(), &mut output)?;
+            panic!("meant");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert!(stream.is_idle().unwrap());
+    assert_eq!(output, [77]);
+}
+
+#[test]
+fn a_length_that_differs_is_an_error_before_anything_is_queued() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 4).unwrap();
+    let error = buffer
+        .as_slice_mut()
+        .upload(vec![1; 5], &stream)
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Length {
+                left: 5,
+                right: 4,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(buffer.as_slice().download(vec![0; 3], &stream).is_err());
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [0; 4]);
+}
