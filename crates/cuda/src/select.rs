@@ -192,7 +192,7 @@ fn hardware() -> Result<Cuda> {
 fn software() -> Result<Cuda> {
     static MADE: OnceLock<Driver> = OnceLock::new();
     static INITIALISED: OnceLock<CUresult> = OnceLock::new();
-    let driver = MADE.get_or_init(placeholder);
+    let driver = MADE.get_or_init(fercuda_softgpu::driver);
     initialise(driver, &INITIALISED)?;
     Ok(Cuda {
         driver,
@@ -212,17 +212,6 @@ fn initialise(driver: &'static Driver, done: &OnceLock<CUresult>) -> Result<()> 
     crate::error::check(Ok(answer), "cuInit", || {
         format!("initialise the driver in {}", driver.origin())
     })
-}
-
-// PLACEHOLDER
-fn placeholder() -> Driver {
-    // SAFETY: answers nothing.
-    unsafe {
-        Driver::from_resolver(
-            Box::new(|_| None),
-            fercuda_cuda_sys::Origin::Linked("none yet"),
-        )
-    }
 }
 
 #[cfg(test)]
