@@ -1,3 +1,97 @@
-//! The `fercuda` program.
-#![forbid(unsafe_code)]
-fn main() {}
+//! The program `fercuda`: what a person types.
+//!
+//! Holds the words of the command line and the exit status; each command is a
+//! module of its own.
+//!
+//! Invariant: results go to stdout, errors to stderr; 0 means that all is well,
+//! 1 that something was found or failed, 2 that the question could not be asked.
+#![deny(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that talks to a person"
+)]
+
+mod check;
+mod demo;
+mod doctor;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::terminal::Paint;
+
+/// Version, target and the software device, for `--version`.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ntarget: ",
+    env!("BUILD_TARGET"),
+    "\nsoftware device: compute capability 9.0, CUDA driver API 13.0"
+);
+
+/// Runs and checks CUDA kernels, with a GPU or without one.
+#[derive(Parser)]
+#[command(name = "fercuda", version = VERSION, max_term_width = 80)]
+#[command(after_help = "\
+The device: FERCUDA_DEVICE=auto takes a GPU if there is one, else the software
+device; =soft and =gpu insist. All variables: docs/environment.md.
+
+Start with:
+  fercuda demo          a short tour, every result checked
+  fercuda doctor        what this machine has, and how to get what it lacks
+  fercuda check --help  find what is wrong with a kernel, without a GPU")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Doctor(doctor::Args),
+    Check(Box<check::Args>),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Check(args) => {
+            // A check that could not be made is not a finding.
+            return check::run(&args).unwrap_or_else(|error| report(&error, 2));
+        }
+    };
+    done.unwrap_or_else(|error| report(&error, 1))
+}
+
+/// Prints what went wrong, its causes and what to try, each on lines of its own.
+fn report(error: &anyhow::Error, status: u8) -> ExitCode {
+    let paint = Paint::stderr();
+    let mut lines: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        for line in cause.to_string().lines() {
+            if !lines.iter().any(|said| said == line) {
+                lines.push(line.to_owned());
+            }
+        }
+    }
+    // What to try comes last, whichever cause knew it.
+    let (hints, what): (Vec<String>, Vec<String>) = lines
+        .into_iter()
+        .partition(|line| line.starts_with("try: "));
+    let mut what = what.into_iter();
+    eprintln!(
+        "{} {}",
+        paint.bad("error:"),
+        what.next().unwrap_or_else(|| "unknown".to_owned())
+    );
+    for line in what {
+        eprintln!("  {line}");
+    }
+    for hint in hints {
+        eprintln!("{hint}");
+    }
+    ExitCode::from(status)
+}

@@ -1,0 +1,261 @@
+//! The launch itself: the software device with checks, one kernel, its report.
+//!
+//! Invariant: the device is set up before its first call and used for this one
+//! launch, so every finding belongs to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
+use fercuda_cuda::{
+    Context, Cuda, Device, DeviceBuffer, Image, Launch, Module, Select, Stream, Value,
+};
+use fercuda_softgpu::control;
+use fercuda_softgpu::report::{Fault, Finding};
+
+use super::params::Kernel;
+use super::spec::{Buffer, Spec};
+
+/// What to launch.
+pub(crate) struct Request<'a> {
+    pub ptx: &'a str,
+    pub kernel: &'a Kernel,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub timeout: Duration,
+    pub specs: &'a [Spec],
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub findings: Vec<Finding>,
+    /// Why the kernel ended early.
+    pub fault: Option<Fault>,
+    /// What the kernel printed.
+    pub printed: String,
+    /// What is in the buffers with an output, in order; empty after a fault.
+    pub outputs: Vec<Vec<u8>>,
+    /// Where each buffer lies: argument, first address, bytes.
+    pub places: Vec<(usize, u64, usize)>,
+}
+
+impl Outcome {
+    pub(crate) fn found(&self) -> bool {
+        self.fault.is_some() || !self.findings.is_empty()
+    }
+
+    /// The report, with buffers called by the argument they are.
+    pub(crate) fn named(&self, report: &str) -> String {
+        let mut text = report.to_owned();
+        for (argument, start, bytes) in &self.places {
+            let plain = format!("({bytes} bytes at {start:#x}");
+            text = text.replace(&plain, &format!("(argument {argument}: {}", &plain[1..]));
+        }
+        text
+    }
+}
+
+/// Runs the kernel once.
+///
+/// # Errors
+/// Whatever keeps it from running: limits, memory, files. What the kernel does
+/// wrong is part of the [`Outcome`].
+pub(crate) fn run(request: &Request<'_>) -> Result<Outcome> {
+    let mut config = control::config();
+    config.checks = true;
+    config.late_copies = true;
+    config.print_findings = false;
+    config.exit_code = None;
+    config.watchdog = Some(request.timeout);
+    if !control::configure(config) {
+        bail!("the software device was in use before the check began");
+    }
+    let printed = Arc::new(Mutex::new(String::new()));
+    let sink = printed.clone();
+    control::set_printf(Some(Arc::new(move |text: &str| {
+        sink.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_str(text);
+    })));
+    let device = Cuda::select(Select::Software)?.device(0)?;
+    let context = Context::primary(device)?;
+    let stream = Stream::new(&context)?;
+    let module = Module::load(&context, &Image::ptx(request.ptx))?;
+    let function = module.function(&request.kernel.name)?;
+    within_limits(request, &device, function.static_shared_bytes())?;
+
+    let mut buffers = Vec::new();
+    for (at, spec) in request.specs.iter().enumerate() {
+        if let Spec::Buffer(buffer) = spec {
+            let made = device_buffer(buffer, &context, &stream);
+            buffers.push(made.with_context(|| format!("argument {} is {spec}", at + 1))?);
+        }
+    }
+    let arguments = values(request.specs, &buffers)?;
+    stream.synchronize()?;
+
+    let [grid_x, grid_y, grid_z] = request.grid;
+    let [block_x, block_y, block_z] = request.block;
+    let launch = Launch::new((grid_x, grid_y, grid_z), (block_x, block_y, block_z))
+        .shared_bytes(request.shared_bytes);
+    // SAFETY: this is the software device, by `Select::Software` above. There a
+    // kernel reaches nothing but its address space: any other access is a
+    // fault or a finding, which is what this program is for.
+    #[expect(unsafe_code, reason = "the launch is the subject of this module")]
+    let launched = unsafe { launch.run(&function, &stream, arguments.as_slice()) };
+    launched?;
+    let ended = stream.synchronize();
+    let fault = control::take_faults().into_iter().next();
+    if let Err(error) = ended
+        && fault.is_none()
+    {
+        return Err(error.into());
+    }
+    let findings = control::take_findings();
+    let printed = std::mem::take(&mut *printed.lock().unwrap_or_else(PoisonError::into_inner));
+
+    let mut outputs = Vec::new();
+    let mut places = Vec::new();
+    let specs = request.specs.iter().enumerate();
+    let with_buffers = specs.filter_map(|(at, spec)| match spec {
+        Spec::Buffer(buffer) => Some((at + 1, buffer)),
+        _ => None,
+    });
+    for ((argument, buffer), memory) in with_buffers.zip(&buffers) {
+        places.push((argument, memory.address().0, buffer.size()));
+        // After a fault the context answers nothing else, as on a GPU.
+        if fault.is_none() && buffer.output.is_some() {
+            outputs.push(memory.to_vec(&stream)?);
+        }
+    }
+    Ok(Outcome {
+        findings,
+        fault,
+        printed,
+        outputs,
+        places,
+    })
+}
+
+fn device_buffer(buffer: &Buffer, context: &Context, stream: &Stream) -> Result<DeviceBuffer<u8>> {
+    // Room first: a buffer that does not fit is not worth filling.
+    let mut memory = DeviceBuffer::alloc(context, buffer.size())?;
+    if let Some(bytes) = buffer.bytes()? {
+        memory.copy_from_host(&bytes, stream)?;
+    }
+    Ok(memory)
+}
+
+/// Arguments as the launch takes them.
+fn values<'b>(specs: &'b [Spec], buffers: &'b [DeviceBuffer<u8>]) -> Result<Vec<Value<'b>>> {
+    let mut buffers = buffers.iter();
+    let mut values = Vec::new();
+    for spec in specs {
+        values.push(match spec {
+            Spec::Buffer(_) => Value::buffer(buffers.next().context("a buffer for each")?),
+            Spec::Scalar { bytes, .. } | Spec::Bytes(bytes) => Value::bytes(bytes),
+        });
+    }
+    Ok(values)
+}
+
+/// Most blocks and threads along each dimension, the same on every device.
+const MOST_BLOCKS: [u32; 3] = [(1 << 31) - 1, 65_535, 65_535];
+const MOST_THREADS: [u32; 3] = [1024, 1024, 64];
+
+fn within_limits(request: &Request<'_>, device: &Device, static_shared: u32) -> Result<()> {
+    let name = &request.kernel.name;
+    for (what, asked, most) in [
+        ("--grid", request.grid, MOST_BLOCKS),
+        ("--block", request.block, MOST_THREADS),
+    ] {
+        for (axis, (asked, most)) in ["x", "y", "z"].iter().zip(asked.into_iter().zip(most)) {
+            if asked == 0 {
+                bail!("{what} is 0 along {axis}; it is at least 1\ntry: {what} 1");
+            }
+            // A block that is too large altogether is said below, with its size.
+            if asked > most && what == "--grid" {
+                bail!(
+                    "{what} is {asked} along {axis}, at most {most} can be had\n\
+                     try: more along x, which takes {}",
+                    MOST_BLOCKS[0]
+                );
+            }
+        }
+    }
+    let threads: u64 = request.block.iter().map(|&n| u64::from(n)).product();
+    let device_most = u64::from(device.max_threads_per_block()?);
+    let most = request
+        .kernel
+        .most_threads
+        .unwrap_or(device_most)
+        .min(device_most);
+    if threads > most {
+        let why = if most < device_most {
+            format!("`{name}` declares at most")
+        } else {
+            "a block has at most".to_owned()
+        };
+        bail!(
+            "--block asks for {threads} threads, {why} {most}\n\
+             try: --block {most}, and --grid larger by the same factor"
+        );
+    }
+    if request.block[2] > MOST_THREADS[2] {
+        bail!(
+            "--block is {} along z, at most {} can be had\ntry: the threads along x or y",
+            request.block[2],
+            MOST_THREADS[2]
+        );
+    }
+    let most = device.max_shared_bytes()?.saturating_sub(static_shared);
+    if request.shared_bytes > most {
+        bail!(
+            "--shared asks for {} bytes, at most {most} can be had beside the {static_shared} \
+             that `{name}` declares\ntry: --shared {most}",
+            request.shared_bytes
+        );
+    }
+    Ok(())
+}
+
+/// CUDA C++ to PTX with line information, by NVRTC.
+///
+/// # Errors
+/// No NVRTC, with where it was looked for; or the compiler's own message.
+pub(crate) fn compile(
+    source: &str,
+    file: &Path,
+    arch: &str,
+    include: &[PathBuf],
+) -> Result<String> {
+    let mut nvrtc = Nvrtc::find()?;
+    // The cache knows the source, not the headers beside it.
+    if source.contains("#include \"") || !include.is_empty() {
+        nvrtc = nvrtc.with_cache(None);
+    }
+    let mut program = Program::new(file.display().to_string(), source, Arch::parse(arch)?)
+        .option("--generate-line-info");
+    let beside = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let beside = beside.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+    for folder in include.iter().chain([&beside]) {
+        program = program.include(folder);
+    }
+    let compiled = nvrtc.compile(&program)?;
+    for line in compiled.log().lines() {
+        eprintln!("{line}");
+    }
+    for warning in compiled.cache_warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let ptx = compiled
+        .ptx()
+        .context("NVRTC gave something else than PTX")?;
+    Ok(ptx.to_owned())
+}

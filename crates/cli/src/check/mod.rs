@@ -1,0 +1,386 @@
+//! `fercuda check`: one launch of one kernel on the software device, all
+//! checks on.
+//!
+//! Invariant: no GPU is ever touched; everything that can be refused before a
+//! kernel runs is refused with status 2. Elsewhere: what `--arg` may say
+//! (`spec`), whether it fits the kernel (`params`), the launch (`launch`).
+
+mod launch;
+mod params;
+mod spec;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use fercuda_softgpu::report::{Actor, Fault, Finding, Place};
+use serde::Serialize;
+
+use crate::terminal::{self, Paint};
+use launch::Outcome;
+use spec::{Output, Spec};
+
+/// Runs a kernel on the software device and reports undefined behaviour.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Arguments, one --arg for each parameter of the kernel, in order:
+  f32:2.5  u32:1024  u64:0xff     a number: u8..u64 s8..s64 f16 bf16 f32 f64
+  bytes:0a0b0c0d                  anything else passed by value
+  buf:f32[1024]=iota              device memory: iota, zeros, ones, a number,
+  buf:f32[64*64]=random:SEED      random:SEED, or @FILE (bytes; .txt: numbers)
+  buf:f32[1024]                   uninitialised: reading it is a finding
+  out:f32[1024]=zeros             the same, and printed afterwards
+  out:f32[1024]=zeros@y.bin       or written to a file
+
+Found: out of bounds, misaligned, uninitialised read, use after free, races in
+shared and global memory, barrier divergence, missing cp.async wait, and faults.
+
+Exit status: 0 nothing found, 1 something found, 2 the kernel could not be run.
+
+Examples:
+  fercuda check saxpy.cu --kernel saxpy --grid 4 --block 256 \\
+      --arg f32:2.5 --arg buf:f32[1024]=iota --arg out:f32[1024]=zeros \\
+      --arg u32:1024
+  fercuda check reduce.ptx --grid 8 --block 128 --shared 512 --timeout 5s \\
+      --arg buf:f32[1024]=random:7 --arg out:f32[8] --json")]
+pub(crate) struct Args {
+    /// CUDA C++ (.cu, compiled with NVRTC) or PTX (.ptx).
+    file: PathBuf,
+    /// Name of the kernel; may be left out if there is only one.
+    #[arg(long, value_name = "NAME")]
+    kernel: Option<String>,
+    /// Blocks: X, X,Y or X,Y,Z.
+    #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
+    grid: [u32; 3],
+    /// Threads of a block: X, X,Y or X,Y,Z.
+    #[arg(long, value_name = "X[,Y[,Z]]", value_parser = dimensions)]
+    block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    shared: u32,
+    /// An argument; see below.
+    #[arg(long = "arg", value_name = "SPEC", allow_hyphen_values = true)]
+    args: Vec<String>,
+    /// Architecture to compile CUDA C++ for.
+    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
+    arch: String,
+    /// Folder to look for headers in (may be repeated).
+    #[arg(long, short = 'I', value_name = "DIR")]
+    include: Vec<PathBuf>,
+    /// End a kernel that runs longer: 500ms, 10s, 2m.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    timeout: Duration,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+fn dimensions(text: &str) -> Result<[u32; 3], String> {
+    let numbers: Option<Vec<u32>> = text.split([',', 'x']).map(|n| n.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some(&[x]) => Ok([x, 1, 1]),
+        Some(&[x, y]) => Ok([x, y, 1]),
+        Some(&[x, y, z]) => Ok([x, y, z]),
+        _ => Err("one to three numbers are needed: 4, 4,2 or 4,2,1".to_owned()),
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let milliseconds = match &text[digits.len()..] {
+        "ms" => 1.0,
+        "s" | "" => 1e3,
+        "m" | "min" => 60e3,
+        _ => 0.0,
+    };
+    match digits.parse::<f64>() {
+        Ok(number) if number * milliseconds >= 1.0 && number * milliseconds <= 1e10 => {
+            Ok(Duration::from_secs_f64(number * milliseconds / 1e3))
+        }
+        _ => Err("a time is needed: 500ms, 10s or 2m".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut specs = Vec::new();
+    for text in &args.args {
+        specs.push(
+            text.parse::<Spec>()
+                .with_context(|| format!("--arg {text} cannot be used"))?,
+        );
+    }
+    let ptx = ptx_of(args)?;
+    let module = fercuda_ptx::parse(&ptx)
+        .with_context(|| format!("{} is not valid PTX", args.file.display()))?;
+    let kernel = params::find(&module, args.kernel.as_deref())?;
+    kernel.accept(&specs)?;
+    let request = launch::Request {
+        ptx: &ptx,
+        kernel: &kernel,
+        grid: args.grid,
+        block: args.block,
+        shared_bytes: args.shared,
+        timeout: args.timeout,
+        specs: &specs,
+    };
+    let outcome = launch::run(&request)?;
+    if args.json {
+        let report = Report::new(&kernel.name, args, &specs, &outcome);
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&kernel.name, args, &specs, &outcome, Paint::stdout());
+    }
+    for (spec, bytes) in outputs(&specs, &outcome) {
+        if let Some(Output::File(path)) = &spec.output {
+            spec.write(path, bytes)?;
+        }
+    }
+    Ok(if outcome.found() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// The PTX of the file, compiled if need be.
+fn ptx_of(args: &Args) -> Result<String> {
+    let file = &args.file;
+    let extension = file
+        .extension()
+        .and_then(|e| e.to_str())
+        .unwrap_or_default();
+    if !matches!(extension, "cu" | "ptx") {
+        bail!(
+            "{} is neither CUDA C++ (.cu) nor PTX (.ptx)\n\
+             try: nvcc -ptx to get PTX; machine code runs on a GPU only",
+            file.display()
+        );
+    }
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if extension == "ptx" {
+        return Ok(text);
+    }
+    launch::compile(&text, file, &args.arch, &args.include)
+}
+
+/// Buffers to show or write, with what the kernel left in them.
+fn outputs<'a>(
+    specs: &'a [Spec],
+    outcome: &'a Outcome,
+) -> impl Iterator<Item = (&'a spec::Buffer, &'a [u8])> {
+    let wanted = specs.iter().filter_map(|spec| match spec {
+        Spec::Buffer(buffer) if buffer.output.is_some() => Some(buffer),
+        _ => None,
+    });
+    wanted.zip(outcome.outputs.iter().map(Vec::as_slice))
+}
+
+/// Elements of an `out:` buffer that are printed.
+const SHOWN: usize = 16;
+
+fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Paint) {
+    print!("{}", outcome.printed);
+    if !outcome.printed.is_empty() && !outcome.printed.ends_with('\n') {
+        println!();
+    }
+    for finding in &outcome.findings {
+        println!(
+            "{}",
+            emphasised(&outcome.named(&finding.to_string()), paint)
+        );
+        println!();
+    }
+    if let Some(fault) = &outcome.fault {
+        println!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
+        println!();
+    }
+    let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
+    let launch = format!(
+        "{kernel}, grid {}, block {}",
+        dims(args.grid),
+        dims(args.block)
+    );
+    match (outcome.findings.len(), &outcome.fault) {
+        (0, None) => println!("{} {launch}: no findings", paint.good("ok:")),
+        (found, None) => println!(
+            "{} {launch}: {}",
+            paint.bad("found:"),
+            terminal::count(found, "finding")
+        ),
+        (0, Some(_)) => println!("{} {launch}: it did not end well", paint.bad("fault:")),
+        (found, Some(_)) => println!(
+            "{} {launch}: it did not end well, after {}",
+            paint.bad("fault:"),
+            terminal::count(found, "finding")
+        ),
+    }
+    for (buffer, bytes) in outputs(specs, outcome) {
+        match &buffer.output {
+            Some(Output::File(path)) => {
+                println!(
+                    "out:{}[{}] -> {}",
+                    buffer.element,
+                    buffer.count,
+                    path.display()
+                );
+            }
+            _ => {
+                let size = buffer.element.size();
+                let shown: Vec<String> = bytes
+                    .chunks(size)
+                    .take(SHOWN)
+                    .map(|element| buffer.element.show(element))
+                    .collect();
+                let more = if buffer.count > SHOWN { " ..." } else { "" };
+                println!(
+                    "out:{}[{}] = {}{more}",
+                    buffer.element,
+                    buffer.count,
+                    shown.join(" ")
+                );
+            }
+        }
+    }
+}
+
+/// The first line of a report in the colour of what is wrong.
+fn emphasised(report: &str, paint: Paint) -> String {
+    match report.split_once('\n') {
+        Some((first, rest)) => format!("{}\n{rest}", paint.bad(first)),
+        None => paint.bad(report),
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: String,
+    kernel: &'a str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    passed: bool,
+    findings: Vec<FindingItem>,
+    fault: Option<FaultItem>,
+    /// What the kernel printed.
+    printf: &'a str,
+    outputs: Vec<OutputItem>,
+}
+
+#[derive(Serialize)]
+struct FindingItem {
+    kind: String,
+    ptx_line: Option<u32>,
+    source: Option<String>,
+    block: Option<[u32; 3]>,
+    thread: Option<[u32; 3]>,
+    count: u64,
+    /// The report as a person reads it.
+    text: String,
+}
+
+#[derive(Serialize)]
+struct FaultItem {
+    ptx_line: Option<u32>,
+    source: Option<String>,
+    block: Option<[u32; 3]>,
+    thread: Option<[u32; 3]>,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct OutputItem {
+    element: String,
+    count: usize,
+    /// Every element as text, so that no digit is lost.
+    values: Vec<String>,
+}
+
+fn source(place: &Place) -> Option<String> {
+    let (file, line) = place.source.as_ref()?;
+    Some(format!("{file}:{line}"))
+}
+
+impl FindingItem {
+    fn new(finding: &Finding, outcome: &Outcome) -> FindingItem {
+        let place = match &finding.actor {
+            Actor::Thread(place, _) => Some(&**place),
+            Actor::Operation(_) => None,
+        };
+        FindingItem {
+            kind: finding.kind.to_string(),
+            ptx_line: place.map(|place| place.ptx_line),
+            source: place.and_then(source),
+            block: place.map(|place| place.block),
+            thread: place.map(|place| place.thread),
+            count: finding.count,
+            text: outcome.named(&finding.to_string()),
+        }
+    }
+}
+
+impl FaultItem {
+    fn new(fault: &Fault, outcome: &Outcome) -> FaultItem {
+        let place = fault.place.as_ref();
+        FaultItem {
+            ptx_line: place.map(|place| place.ptx_line),
+            source: place.and_then(source),
+            block: place.map(|place| place.block),
+            thread: place.map(|place| place.thread),
+            text: outcome.named(&fault.to_string()),
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    fn new(kernel: &'a str, args: &Args, specs: &[Spec], outcome: &'a Outcome) -> Report<'a> {
+        Report {
+            file: args.file.display().to_string(),
+            kernel,
+            grid: args.grid,
+            block: args.block,
+            passed: !outcome.found(),
+            findings: outcome
+                .findings
+                .iter()
+                .map(|finding| FindingItem::new(finding, outcome))
+                .collect(),
+            fault: outcome
+                .fault
+                .as_ref()
+                .map(|fault| FaultItem::new(fault, outcome)),
+            printf: &outcome.printed,
+            outputs: outputs(specs, outcome)
+                .map(|(buffer, bytes)| OutputItem {
+                    element: buffer.element.to_string(),
+                    count: buffer.count,
+                    values: bytes
+                        .chunks(buffer.element.size())
+                        .map(|element| buffer.element.show(element))
+                        .collect(),
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dimensions_and_times_are_read_as_typed() {
+        assert_eq!(dimensions("4"), Ok([4, 1, 1]));
+        assert_eq!(dimensions("4,2"), Ok([4, 2, 1]));
+        assert_eq!(dimensions("4x2x3"), Ok([4, 2, 3]));
+        assert!(dimensions("4,,2").is_err());
+        assert!(dimensions("1,2,3,4").is_err());
+        assert_eq!(time("300ms"), Ok(Duration::from_millis(300)));
+        assert_eq!(time("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(time("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "s", "0s", "-1s", "5h", "1e99s", "nans"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

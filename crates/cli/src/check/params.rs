@@ -1,0 +1,306 @@
+//! A kernel's parameters as its PTX declares them, and whether `--arg`s fit.
+//!
+//! Invariant: arguments that pass [`Kernel::accept`] are as many, as large and
+//! of the same nature (integer, float, address) as the parameters.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use fercuda_ptx::ast::{Directive, Function, Item, Module, Var};
+use fercuda_ptx::words::ScalarType;
+
+use crate::check::spec::{Element, Spec};
+use crate::terminal;
+
+/// A kernel that a module defines.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub name: String,
+    pub params: Vec<Param>,
+    /// Threads a block may have, where the kernel declares it.
+    pub most_threads: Option<u64>,
+}
+
+/// One parameter.
+#[derive(Debug)]
+pub(crate) struct Param {
+    /// As the PTX spells it: `.u64`, `.b8[24]`.
+    pub declared: String,
+    pub size: u64,
+    nature: Nature,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    Integer,
+    Float,
+    /// `.bN` and arrays: any bits.
+    Bits,
+}
+
+/// The kernel called `name`.
+///
+/// # Errors
+/// Lists the kernels there are, the nearest name first.
+pub(crate) fn find(module: &Module, name: Option<&str>) -> Result<Kernel> {
+    let kernels: Vec<Kernel> = module
+        .items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Function(function) if function.entry && function.body.is_some() => {
+                Some(kernel(module, function))
+            }
+            _ => None,
+        })
+        .collect();
+    if kernels.is_empty() {
+        bail!(
+            "the module defines no kernel\ntry: declare one `extern \"C\" __global__ void name(...)`, or `.visible .entry` in PTX"
+        );
+    }
+    let list = || {
+        let mut text = String::new();
+        for kernel in &kernels {
+            text.push_str(&format!("\n  {kernel}"));
+        }
+        text
+    };
+    let Some(name) = name else {
+        if kernels.len() == 1 {
+            return Ok(kernels.into_iter().next().unwrap_or_else(|| unreachable!()));
+        }
+        bail!(
+            "which kernel? the module defines{}\ntry: --kernel NAME",
+            list()
+        );
+    };
+    if let Some(at) = kernels.iter().position(|kernel| kernel.name == name) {
+        return Ok(kernels
+            .into_iter()
+            .nth(at)
+            .unwrap_or_else(|| unreachable!()));
+    }
+    // C++ names are mangled: `_Z5saxpyfPKfPfi`.
+    let mangled = format!("_Z{}{name}", name.len());
+    let names = kernels.iter().map(|kernel| kernel.name.as_str());
+    let hint = match names.clone().find(|name| name.starts_with(&mangled)) {
+        Some(full) => format!("try: --kernel {full}, or declare it `extern \"C\"`"),
+        None => match terminal::closest(name, names) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "try: --kernel with one of these".to_owned(),
+        },
+    };
+    bail!("no kernel {name:?}; the module defines{}\n{hint}", list())
+}
+
+fn kernel(module: &Module, function: &Function) -> Kernel {
+    let product = |wanted: &str| {
+        function
+            .directives
+            .iter()
+            .find_map(|directive| match directive {
+                Directive::Numbers(word, numbers) if word == wanted => {
+                    Some(numbers.iter().map(|&n| u64::from(n)).product())
+                }
+                _ => None,
+            })
+    };
+    Kernel {
+        name: module.symbols.name(function.name).to_owned(),
+        params: function.params.iter().map(param).collect(),
+        most_threads: product("maxntid").or_else(|| product("reqntid")),
+    }
+}
+
+fn param(var: &Var) -> Param {
+    let (size, nature) = scalar(var.ty);
+    let count: u64 = var.dims.iter().map(|dim| dim.unwrap_or(1)).product();
+    let mut declared = format!(".{}", var.ty.text());
+    if !var.dims.is_empty() {
+        declared.push_str(&format!("[{count}]"));
+    }
+    Param {
+        declared,
+        size: size * count,
+        nature: if var.dims.is_empty() {
+            nature
+        } else {
+            Nature::Bits
+        },
+    }
+}
+
+fn scalar(ty: ScalarType) -> (u64, Nature) {
+    match ty {
+        ScalarType::U8 | ScalarType::S8 => (1, Nature::Integer),
+        ScalarType::U16 | ScalarType::S16 => (2, Nature::Integer),
+        ScalarType::U32 | ScalarType::S32 => (4, Nature::Integer),
+        ScalarType::U64 | ScalarType::S64 => (8, Nature::Integer),
+        ScalarType::F32 => (4, Nature::Float),
+        ScalarType::F64 => (8, Nature::Float),
+        ScalarType::B8 | ScalarType::E4m3 | ScalarType::E5m2 => (1, Nature::Bits),
+        ScalarType::B16 | ScalarType::F16 | ScalarType::Bf16 => (2, Nature::Bits),
+        ScalarType::B64 => (8, Nature::Bits),
+        ScalarType::B128 => (16, Nature::Bits),
+        _ => (4, Nature::Bits),
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", self.name)?;
+        for (at, param) in self.params.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{}", param.declared)?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl Kernel {
+    /// Whether the arguments fit the parameters.
+    ///
+    /// # Errors
+    /// Names the first argument that does not, with both sizes.
+    pub(crate) fn accept(&self, args: &[Spec]) -> Result<()> {
+        if args.len() != self.params.len() {
+            let missing: Vec<String> = self.params[args.len().min(self.params.len())..]
+                .iter()
+                .map(Param::example)
+                .collect();
+            bail!(
+                "kernel {} takes {}, given {}\n  {self}\n{}",
+                self.name,
+                terminal::count(self.params.len(), "argument"),
+                args.len(),
+                if missing.is_empty() {
+                    format!("try: without the last {}", args.len() - self.params.len())
+                } else {
+                    format!("try: add --arg {}", missing.join(" --arg "))
+                }
+            );
+        }
+        for (at, (arg, param)) in args.iter().zip(&self.params).enumerate() {
+            let refuse = |why: &str| {
+                bail!(
+                    "argument {} is {arg}: {why}\n  {self}\ntry: --arg {} in its place",
+                    at + 1,
+                    param.example()
+                )
+            };
+            let (size, nature) = match arg {
+                Spec::Buffer(_) => (8, Nature::Integer),
+                Spec::Bytes(bytes) => (bytes.len() as u64, Nature::Bits),
+                Spec::Scalar { element, bytes } => (bytes.len() as u64, nature_of(*element)),
+            };
+            if size != param.size {
+                let what = if matches!(arg, Spec::Buffer(_)) {
+                    "an address of 8 bytes".to_owned()
+                } else {
+                    terminal::count(size as usize, "byte")
+                };
+                return refuse(&format!(
+                    "{what}, where the kernel takes {} ({})",
+                    param.declared,
+                    terminal::count(param.size as usize, "byte")
+                ));
+            }
+            if nature != param.nature && nature != Nature::Bits && param.nature != Nature::Bits {
+                return refuse(&format!(
+                    "as many bytes as {}, but not of its kind",
+                    param.declared
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nature_of(element: Element) -> Nature {
+    match element {
+        Element::F32 | Element::F64 => Nature::Float,
+        Element::F16 | Element::Bf16 => Nature::Bits,
+        _ => Nature::Integer,
+    }
+}
+
+impl Param {
+    /// A `--arg` that would fit.
+    fn example(&self) -> String {
+        match (self.nature, self.size) {
+            (Nature::Float, 4) => "f32:1.0".to_owned(),
+            (Nature::Float, _) => "f64:1.0".to_owned(),
+            (_, 8) if !self.declared.contains('[') => "buf:f32[1024]=iota".to_owned(),
+            (Nature::Integer, 4) => "u32:1024".to_owned(),
+            (Nature::Integer, size) => format!("u{}:1", 8 * size),
+            (Nature::Bits, size) => format!("bytes:{}", "00".repeat(size.min(16) as usize)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULE: &str = ".version 8.0\n.target sm_80\n.address_size 64\n\
+        .visible .entry saxpy(.param .f32 a, .param .u64 x, .param .u64 y, .param .u32 n)\n\
+        .maxntid 256, 1, 1\n{ ret; }\n\
+        .visible .entry _Z4axpyf(.param .align 4 .b8 s[12]) { ret; }\n";
+
+    fn refusal(kernel: Option<&str>, args: &[&str]) -> String {
+        let module = fercuda_ptx::parse(MODULE).unwrap();
+        let kernel = match find(&module, kernel) {
+            Ok(kernel) => kernel,
+            Err(error) => return format!("{error:#}"),
+        };
+        let args: Vec<Spec> = args.iter().map(|arg| arg.parse().unwrap()).collect();
+        match kernel.accept(&args) {
+            Ok(()) => "accepted".to_owned(),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn fitting_arguments_are_accepted() {
+        let args = ["f32:2", "buf:f32[4]", "out:f32[4]", "u32:4"];
+        assert_eq!(refusal(Some("saxpy"), &args), "accepted");
+        let bytes = ["bytes:000000000000000000000000"];
+        assert_eq!(refusal(Some("_Z4axpyf"), &bytes), "accepted");
+    }
+
+    #[test]
+    fn a_declared_limit_of_threads_is_read() {
+        let module = fercuda_ptx::parse(MODULE).unwrap();
+        let saxpy = find(&module, Some("saxpy")).unwrap();
+        assert_eq!(saxpy.most_threads, Some(256));
+        assert_eq!(saxpy.to_string(), "saxpy(.f32, .u64, .u64, .u32)");
+    }
+
+    #[test]
+    fn too_few_arguments_are_refused_with_those_to_add() {
+        let text = refusal(Some("saxpy"), &["f32:2"]);
+        assert!(text.contains("takes 4 arguments, given 1"), "{text}");
+        assert!(text.ends_with("--arg u32:1024"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_size_or_kind_is_refused_with_both() {
+        let wide = ["f64:2", "buf:f32[4]", "out:f32[4]", "u32:4"];
+        let text = refusal(Some("saxpy"), &wide);
+        assert!(
+            text.contains("argument 1 is f64:2: 8 bytes, where the kernel takes .f32 (4 bytes)"),
+            "{text}"
+        );
+        let integer = ["u32:2", "buf:f32[4]", "out:f32[4]", "u32:4"];
+        assert!(refusal(Some("saxpy"), &integer).contains("not of its kind"));
+        let buffer = ["f32:2", "buf:f32[4]", "out:f32[4]", "buf:u32[4]"];
+        assert!(refusal(Some("saxpy"), &buffer).contains("an address of 8 bytes"));
+    }
+
+    #[test]
+    fn an_unknown_kernel_is_refused_with_the_nearest() {
+        assert!(refusal(Some("saxby"), &[]).ends_with("did you mean saxpy?"));
+        assert!(refusal(Some("axpy"), &[]).contains("extern \"C\""));
+        assert!(refusal(None, &[]).contains("which kernel?"));
+    }
+}

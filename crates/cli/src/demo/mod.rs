@@ -1,0 +1,186 @@
+//! `fercuda demo`: a short tour of what works here, every result checked.
+//!
+//! Invariant: a row says `ok` only if every element of its result is within a
+//! bound that follows from sizes and data. Elsewhere: the steps (`tour`), the
+//! f64 references and their bounds (`reference`).
+
+mod reference;
+#[expect(
+    unsafe_code,
+    reason = "only who knows a kernel can vouch for its launch"
+)]
+mod tour;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use fercuda_cuda::{Context, Cuda};
+use serde::Serialize;
+
+use crate::terminal::{self, Paint};
+
+/// Runs kernels on whichever device is here and checks every result.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit status: 0 if every result is right, 1 if one is not or the device fails.
+
+The error is the largest difference from an f64 reference; the bound is the most
+that rounding can explain, from sizes and data. Both count steps between f32
+neighbours at the largest value (ulp).
+
+Examples:
+  fercuda demo
+  FERCUDA_DEVICE=soft fercuda demo
+  fercuda demo --device 1 --seed 7 --json")]
+pub(crate) struct Args {
+    /// Which device, if there are several.
+    #[arg(long, default_value_t = 0, value_name = "ORDINAL")]
+    device: u32,
+    /// Repeat a run's random data; a fresh seed each time without it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    device: String,
+    software: bool,
+    compute_capability: (u32, u32),
+    memory_bytes: u64,
+    driver_version: (u32, u32),
+    seed: u64,
+    steps: Vec<Step>,
+    passed: bool,
+}
+
+/// One row of the table.
+#[derive(Debug, Serialize)]
+struct Step {
+    name: &'static str,
+    size: String,
+    /// From launch until the host sees it done, the best of three.
+    seconds: f64,
+    /// In ulp of the largest value; absent where nothing is compared.
+    error_ulp: Option<f64>,
+    bound_ulp: Option<f64>,
+    /// What was found, where it is no error of rounding.
+    finding: Option<String>,
+    passed: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let device = Cuda::from_env()?.device(args.device)?;
+    let seed = args.seed.unwrap_or_else(fresh_seed);
+    let context = Context::primary(device)?;
+    let mut outcome = Outcome {
+        device: device.name()?,
+        software: device.cuda().is_software(),
+        compute_capability: device.compute_capability()?,
+        memory_bytes: device.memory_bytes()?,
+        driver_version: device.cuda().version()?,
+        seed,
+        steps: Vec::new(),
+        passed: true,
+    };
+    if outcome.compute_capability < (8, 0) {
+        let (major, minor) = outcome.compute_capability;
+        bail!(
+            "{} has compute capability {major}.{minor}; the tour's kernels need 8.0\n\
+             try: FERCUDA_DEVICE=soft fercuda demo",
+            outcome.device
+        );
+    }
+    let paint = Paint::stdout();
+    if !args.json {
+        print_head(&outcome, paint);
+    }
+    let mut tour = tour::Tour::new(context, seed)?;
+    for (name, step) in tour::STEPS {
+        let step = step(&mut tour).with_context(|| format!("the tour stopped at: {name}"))?;
+        outcome.passed &= step.passed;
+        if !args.json {
+            print_step(&step, paint);
+        }
+        outcome.steps.push(step);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&outcome)?);
+    } else {
+        print_foot(&outcome, paint);
+    }
+    Ok(if outcome.passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A number nobody chose: the standard library seeds its hash tables with one.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    // Short enough to type again.
+    RandomState::new().hash_one(()) >> 32
+}
+
+fn print_head(outcome: &Outcome, paint: Paint) {
+    let (major, minor) = outcome.compute_capability;
+    println!("{}", paint.strong(&outcome.device));
+    println!(
+        "compute capability {major}.{minor}, {} of memory, CUDA driver API {}.{}, seed {}",
+        terminal::bytes(outcome.memory_bytes),
+        outcome.driver_version.0,
+        outcome.driver_version.1,
+        outcome.seed
+    );
+    println!();
+    let head = format!(
+        "{:<15} {:<24} {:>9}  {:>10} {:>10}",
+        "step", "size", "time", "error", "bound"
+    );
+    println!("{}", paint.faint(&head));
+}
+
+fn print_step(step: &Step, paint: Paint) {
+    let ulp = |value: Option<f64>| match value {
+        None => "-".to_owned(),
+        Some(0.0) => "exact".to_owned(),
+        Some(value) if value >= 100.0 => format!("{value:.0} ulp"),
+        Some(value) => format!("{value:.2} ulp"),
+    };
+    let mark = if step.passed {
+        paint.good("ok")
+    } else {
+        paint.bad("WRONG")
+    };
+    println!(
+        "{:<15} {:<24} {:>9}  {:>10} {:>10}  {mark}",
+        step.name,
+        step.size,
+        terminal::duration(step.seconds),
+        ulp(step.error_ulp),
+        ulp(step.bound_ulp),
+    );
+    if let Some(finding) = &step.finding {
+        println!("{:<15} {}", "", paint.faint(finding));
+    }
+}
+
+fn print_foot(outcome: &Outcome, paint: Paint) {
+    println!();
+    if outcome.passed {
+        println!("{}", paint.good("All results are within their bounds."));
+    } else {
+        println!(
+            "{}\ntry: fercuda demo --seed {}, and FERCUDA_DEVICE=soft for comparison",
+            paint.bad("Some results are outside their bounds."),
+            outcome.seed
+        );
+    }
+    if outcome.software {
+        println!("No GPU was used: kernels ran on the CPU. fercuda doctor says why.");
+    }
+}

@@ -1,0 +1,138 @@
+//! `fercuda doctor`: what this machine has, and how to get what it lacks.
+//!
+//! Invariant: a missing thing is an answer, not a failure: the exit status is
+//! 0 however little is there. Nothing is changed on the machine.
+//! Elsewhere: looking for files (`find`).
+
+mod find;
+mod report;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::terminal::{self, Paint};
+use find::Places;
+use report::{Item, Report};
+
+/// Shows what this machine has: driver, GPUs, compilers and libraries.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit status 0, whatever is missing. Examples:
+  fercuda doctor
+  fercuda doctor --json | python3 -m json.tool")]
+pub(crate) struct Args {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A library that is only looked for, never opened.
+struct Library {
+    name: &'static str,
+    stem: &'static str,
+    wheel: &'static str,
+}
+
+const LIBRARIES: [Library; 4] = [
+    Library {
+        name: "cuBLAS",
+        stem: "libcublas.so",
+        wheel: "nvidia-cublas",
+    },
+    Library {
+        name: "cuBLASLt",
+        stem: "libcublasLt.so",
+        wheel: "nvidia-cublas",
+    },
+    Library {
+        name: "cuDNN",
+        stem: "libcudnn.so",
+        wheel: "nvidia-cudnn-cu13",
+    },
+    Library {
+        name: "NCCL",
+        stem: "libnccl.so",
+        wheel: "nvidia-nccl-cu13",
+    },
+];
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let places = Places::of_this_process();
+    let mut report = Report::of_devices();
+    report.items.push(report::nvrtc());
+    for library in &LIBRARIES {
+        let item = Item::new(library.name);
+        report.items.push(match places.find(library.stem) {
+            Some(found) => item.found(found.version, found.path.display().to_string()),
+            None => item.missing(
+                "not in LD_LIBRARY_PATH, the wheels, the toolkit or the loader's cache",
+                format!("pip install {}", library.wheel),
+            ),
+        });
+    }
+    report.items.push(report::fuse());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report, Paint::stdout());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(report: &Report, paint: Paint) {
+    println!(
+        "{}",
+        paint.strong(&format!(
+            "fercuda {} on {}, {} processors",
+            report.version, report.target, report.processors
+        ))
+    );
+    for item in &report.items {
+        let mark = if item.found {
+            paint.good("yes")
+        } else {
+            paint.faint(" no")
+        };
+        let version = item.version.as_deref().unwrap_or_default();
+        let place = match &item.place {
+            Some(place) => terminal::path(place),
+            None => "not found".to_owned(),
+        };
+        // A long path has a line to itself.
+        let between = if place.chars().count() > 52 {
+            "\n    "
+        } else {
+            " "
+        };
+        println!("{mark} {:<10} {version:<12}{between}{place}", item.name);
+        if let Some(why) = &item.why {
+            let mut lines = why.lines();
+            let first = lines.next().unwrap_or_default();
+            let more = match lines.count() {
+                0 => String::new(),
+                more => format!(" ({})", terminal::count(more, "place")),
+            };
+            for line in terminal::wrapped(&format!("{first}{more}"), 76) {
+                println!("    {}", paint.faint(&line));
+            }
+        }
+        if let Some(hint) = &item.hint {
+            for line in terminal::wrapped(&format!("to get it: {hint}"), 76) {
+                println!("    {line}");
+            }
+        }
+    }
+    for device in &report.devices {
+        println!(
+            "device {}: {}\n    compute capability {}.{}, {}, {} multiprocessors",
+            device.ordinal,
+            device.name,
+            device.compute_capability.0,
+            device.compute_capability.1,
+            terminal::bytes(device.memory_bytes),
+            device.multiprocessors
+        );
+    }
+    println!("fercuda would use: {}", paint.strong(&report.chosen));
+}

@@ -1,0 +1,175 @@
+//! What `doctor` has to say, as data; the table and the JSON are the same.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::Command;
+
+use fercuda_cuda::nvrtc::Nvrtc;
+use fercuda_cuda::{Cuda, Device, Select};
+use serde::Serialize;
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub version: &'static str,
+    pub target: &'static str,
+    pub processors: usize,
+    pub items: Vec<Item>,
+    pub devices: Vec<DeviceItem>,
+    /// The device that commands would run on, as FERCUDA_DEVICE stands.
+    pub chosen: String,
+}
+
+/// One thing looked for.
+#[derive(Debug, Serialize)]
+pub(crate) struct Item {
+    pub name: &'static str,
+    pub found: bool,
+    pub version: Option<String>,
+    pub place: Option<String>,
+    /// Why it was not found, or what is wrong with it.
+    pub why: Option<String>,
+    /// How to get it.
+    pub hint: Option<String>,
+}
+
+/// One device of either driver.
+#[derive(Debug, Serialize)]
+pub(crate) struct DeviceItem {
+    pub ordinal: u32,
+    pub name: String,
+    pub software: bool,
+    pub compute_capability: (u32, u32),
+    pub memory_bytes: u64,
+    pub multiprocessors: u32,
+}
+
+impl Item {
+    pub(crate) fn new(name: &'static str) -> Item {
+        Item {
+            name,
+            found: false,
+            version: None,
+            place: None,
+            why: None,
+            hint: None,
+        }
+    }
+
+    pub(crate) fn found(mut self, version: Option<String>, place: String) -> Item {
+        self.found = true;
+        self.version = version;
+        self.place = Some(place);
+        self
+    }
+
+    pub(crate) fn missing(mut self, why: impl ToString, hint: impl ToString) -> Item {
+        self.why = Some(why.to_string());
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Splits an error's own `try: ` line from what it says.
+    fn failed(self, error: &dyn std::fmt::Display) -> Item {
+        let text = error.to_string();
+        let hint = text.lines().find_map(|line| line.strip_prefix("try: "));
+        let why: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with("try: "))
+            .map(str::trim)
+            .collect();
+        let hint = hint.unwrap_or_default().to_owned();
+        self.missing(why.join("\n"), hint)
+    }
+}
+
+impl Report {
+    /// Drivers and their devices.
+    pub(crate) fn of_devices() -> Report {
+        let mut items = Vec::new();
+        let mut devices = Vec::new();
+        for (name, select) in [("driver", Select::Hardware), ("software", Select::Software)] {
+            let item = Item::new(name);
+            items.push(match Cuda::select(select) {
+                Ok(cuda) => {
+                    let version = cuda.version().ok();
+                    let version = version.map(|(major, minor)| format!("{major}.{minor}"));
+                    let place = cuda.driver().origin().to_string();
+                    let mut item = item.found(version, place);
+                    match cuda.devices() {
+                        Ok(found) => devices.extend(found.iter().filter_map(device)),
+                        Err(error) => item.why = Some(error.to_string()),
+                    }
+                    item
+                }
+                Err(error) => item.failed(&error),
+            });
+        }
+        let chosen = match Cuda::from_env().and_then(|cuda| cuda.device(0)) {
+            Ok(device) => device.to_string(),
+            Err(error) => {
+                let text = error.to_string();
+                format!("nothing: {}", text.lines().next().unwrap_or_default())
+            }
+        };
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            target: env!("BUILD_TARGET"),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            items,
+            devices,
+            chosen,
+        }
+    }
+}
+
+/// A device that answers; one that does not is not there for anyone.
+fn device(device: &Device) -> Option<DeviceItem> {
+    Some(DeviceItem {
+        ordinal: device.ordinal(),
+        name: device.name().ok()?,
+        software: device.cuda().is_software(),
+        compute_capability: device.compute_capability().ok()?,
+        memory_bytes: device.memory_bytes().ok()?,
+        multiprocessors: device.multiprocessors().ok()?,
+    })
+}
+
+/// NVRTC, opened the way `check` opens it.
+pub(crate) fn nvrtc() -> Item {
+    let item = Item::new("NVRTC");
+    match Nvrtc::find() {
+        Ok(nvrtc) => {
+            let (major, minor) = nvrtc.version();
+            item.found(
+                Some(format!("{major}.{minor}")),
+                nvrtc.file().display().to_string(),
+            )
+        }
+        Err(error) => item.failed(&error),
+    }
+}
+
+/// FUSE: the kernel's device, and the helper that mounts without root.
+pub(crate) fn fuse() -> Item {
+    let item = Item::new("FUSE");
+    let device = Path::new("/dev/fuse");
+    if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
+        return item.missing(
+            format!("/dev/fuse: {error}"),
+            "modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN",
+        );
+    }
+    let helper = ["fusermount3", "fusermount"].iter().find_map(|name| {
+        let output = Command::new(name).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Some(text.split_whitespace().last()?.to_owned())
+    });
+    let place = if helper.is_some() {
+        "/dev/fuse"
+    } else {
+        "/dev/fuse, no fusermount3: root only"
+    };
+    item.found(helper, place.to_owned())
+}

@@ -1,0 +1,195 @@
+//! What goes to a person: colours where they help, tables that fit.
+//!
+//! Invariant: without a terminal, or with NO_COLOR set, no escape sequence is
+//! ever written; nothing but words carries meaning, colour only repeats it.
+
+use std::io::IsTerminal as _;
+
+/// Whether a stream shows colours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paint {
+    colour: bool,
+}
+
+impl Paint {
+    /// For stdout.
+    pub(crate) fn stdout() -> Paint {
+        Paint::new(std::io::stdout().is_terminal())
+    }
+
+    /// For stderr.
+    pub(crate) fn stderr() -> Paint {
+        Paint::new(std::io::stderr().is_terminal())
+    }
+
+    fn new(terminal: bool) -> Paint {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Paint {
+            colour: terminal && !dumb && !set("NO_COLOR"),
+        }
+    }
+
+    pub(crate) fn good(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.wrap("1;31", text)
+    }
+
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    pub(crate) fn faint(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// A duration with three digits and a unit a person can compare.
+pub(crate) fn duration(seconds: f64) -> String {
+    let (value, unit) = if seconds < 1e-3 {
+        (seconds * 1e6, "us")
+    } else if seconds < 1.0 {
+        (seconds * 1e3, "ms")
+    } else {
+        (seconds, "s")
+    };
+    if value >= 100.0 {
+        format!("{value:.0} {unit}")
+    } else if value >= 10.0 {
+        format!("{value:.1} {unit}")
+    } else {
+        format!("{value:.2} {unit}")
+    }
+}
+
+/// A size in bytes, in the largest binary unit that keeps it above one.
+pub(crate) fn bytes(size: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = size as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{size} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// `1 argument`, `2 arguments`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+/// Lines of at most `width` characters, broken between words.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+/// A path as short as it can be said: from here, or from home.
+pub(crate) fn path(path: &str) -> String {
+    if let Ok(here) = std::env::current_dir()
+        && let Ok(rest) = std::path::Path::new(path).strip_prefix(&here)
+    {
+        return rest.display().to_string();
+    }
+    match std::env::var("HOME") {
+        Ok(home) if home.len() > 1 => match path.strip_prefix(&home) {
+            Some(rest) if rest.starts_with('/') => format!("~{rest}"),
+            _ => path.to_owned(),
+        },
+        _ => path.to_owned(),
+    }
+}
+
+/// The known name closest to `typed`, if it is close enough to suggest.
+pub(crate) fn closest<'n>(
+    typed: &str,
+    known: impl IntoIterator<Item = &'n str>,
+) -> Option<&'n str> {
+    known
+        .into_iter()
+        .map(|name| (distance(typed, name), name))
+        .min()
+        .filter(|(distance, name)| {
+            *distance <= typed.len().max(name.len()).div_ceil(3) || name.contains(typed)
+        })
+        .map(|(_, name)| name)
+}
+
+/// Levenshtein's distance between two names, in bytes.
+fn distance(a: &str, b: &str) -> usize {
+    let b = b.as_bytes();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = corner + usize::from(x != *y);
+            corner = row[j + 1];
+            row[j + 1] = substituted.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_finds_its_neighbour_and_a_strange_one_none() {
+        let known = ["saxpy", "vector_add", "softmax"];
+        assert_eq!(closest("saxby", known), Some("saxpy"));
+        assert_eq!(closest("vectoradd", known), Some("vector_add"));
+        assert_eq!(closest("quicksort", known), None);
+    }
+
+    #[test]
+    fn distance_counts_edits() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", "abc"), 0);
+    }
+
+    #[test]
+    fn lines_break_between_words_and_keep_long_ones() {
+        assert_eq!(wrapped("a bb ccc dddd", 6), ["a bb", "ccc", "dddd"]);
+        assert_eq!(wrapped("toolong x", 3), ["toolong", "x"]);
+    }
+
+    #[test]
+    fn sizes_and_durations_have_fit_units() {
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(8 << 30), "8.0 GiB");
+        assert_eq!(duration(0.000_012_34), "12.3 us");
+        assert_eq!(duration(2.5), "2.50 s");
+    }
+}
