@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
-//! fercuda-filetest bundle FOLDER                    PTX, sources and this device's outputs, to be carried elsewhere
+//! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be carried elsewhere
 //! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
 //! ```
 //! Exit status 1 means that something was wrong or was found, 2 that the question could not be answered.
@@ -11,7 +11,7 @@
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda};
@@ -177,6 +177,18 @@ fn bundle(to: &Path) -> Result<bool> {
         }
     }
     std::fs::write(to.join("record.json"), serde_json::to_vec(&kept)?)?;
+    let python = std::env::var_os("FERCUDA_PYTHON").unwrap_or_else(|| "python3".into());
+    let made = Command::new(&python)
+        .arg(folder::of_crate("oracle").join("q4_k.py"))
+        .args([&kept.seed.to_string(), "1000"])
+        .args([to.join("q4_k.blocks"), to.join("q4_k.values")])
+        .status()?;
+    if !made.success() {
+        return Err(
+            "q4_k.py failed\ntry: `cargo xtask setup`, and FERCUDA_PYTHON=build/venv/bin/python"
+                .into(),
+        );
+    }
     conclude(
         Report {
             device,
