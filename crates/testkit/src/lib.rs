@@ -9,6 +9,7 @@
 pub mod data;
 pub mod filetest;
 pub mod folder;
+pub mod planted;
 pub mod raw;
 pub mod record;
 pub mod reference;

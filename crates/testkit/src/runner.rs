@@ -15,7 +15,7 @@ use fercuda_cuda::{Context, DeviceBuffer, Image, Launch, Module, Stream, Value};
 
 use crate::data::{Buffer, Case, Expected, Judge, Role, judge};
 use crate::filetest::{FileTest, Run};
-use crate::reference;
+use crate::reference::{self, Reference};
 
 /// The architectures for which every file is compiled.
 pub const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
@@ -136,29 +136,41 @@ fn execute_run(context: &Context, run: &Run, ptx: &str, seed: u64) -> Outcome {
         (Err(error), _) => outcome.wrong.push(error.to_string()),
         (_, None) => outcome.wrong.push("no reference of this name".to_string()),
         (Ok(outputs), Some(reference)) => {
-            let mut expected = Expected::default();
-            (reference.expect)(&case, &mut expected);
-            for arg in run
-                .args
-                .iter()
-                .filter(|a| a.is_output() && a.judge != Judge::Raw)
-            {
-                let verdict = match (outputs.get(&arg.name), expected.outputs.get(&arg.name)) {
-                    (Some(got), Some(wanted)) => judge(arg, got, wanted).map_err(|m| m.to_string()),
-                    _ => Err(format!(
-                        "`{}`: nothing came back, or nothing is said of it",
-                        arg.name
-                    )),
-                };
-                match verdict {
-                    Ok(close) => drop(outcome.worst.insert(arg.name.clone(), close.worst)),
-                    Err(text) => outcome.wrong.push(text),
-                }
-            }
+            (outcome.worst, outcome.wrong) = judged(run, reference, &case, &outputs);
             outcome.outputs = outputs;
         }
     }
     outcome
+}
+
+/// How close each output is, and what is wrong, for a person.
+pub(crate) fn judged(
+    run: &Run,
+    reference: &Reference,
+    case: &Case,
+    outputs: &BTreeMap<String, Buffer>,
+) -> (BTreeMap<String, f64>, Vec<String>) {
+    let (mut worst, mut wrong) = (BTreeMap::new(), Vec::new());
+    let mut expected = Expected::default();
+    (reference.expect)(case, &mut expected);
+    for arg in run
+        .args
+        .iter()
+        .filter(|a| a.is_output() && a.judge != Judge::Raw)
+    {
+        let verdict = match (outputs.get(&arg.name), expected.outputs.get(&arg.name)) {
+            (Some(got), Some(wanted)) => judge(arg, got, wanted).map_err(|m| m.to_string()),
+            _ => Err(format!(
+                "`{}`: nothing came back, or nothing is said of it",
+                arg.name
+            )),
+        };
+        match verdict {
+            Ok(close) => drop(worst.insert(arg.name.clone(), close.worst)),
+            Err(text) => wrong.push(text),
+        }
+    }
+    (worst, wrong)
 }
 
 enum Passed {

@@ -1,4 +1,8 @@
 //! What can be said of the corpus without running it.
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which may as the tests may"
+)]
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -6,6 +6,11 @@
     unsafe_code,
     reason = "launches: each passes the buffers and extents that the kernel's documentation asks for"
 )]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests, which may as the tests may"
+)]
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -913,9 +918,24 @@ fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
     drop(live);
     lab.stream.synchronize().unwrap();
     let ratio = highs[1] as f64 / peak as f64;
-    println!("h12: {} then {} MiB reserved for {} MiB live at the peak: {ratio:.3}", highs[0] >> 20, highs[1] >> 20, peak >> 20);
-    assert!(highs[1] as f64 <= 1.1 * highs[0] as f64, "grew from {} to {}, seed {}", highs[0], highs[1], lab.seed);
-    assert!(ratio <= 2.0, "{ratio:.3} times what was live, seed {}", lab.seed);
+    println!(
+        "h12: {} then {} MiB reserved for {} MiB live at the peak: {ratio:.3}",
+        highs[0] >> 20,
+        highs[1] >> 20,
+        peak >> 20
+    );
+    assert!(
+        highs[1] as f64 <= 1.1 * highs[0] as f64,
+        "grew from {} to {}, seed {}",
+        highs[0],
+        highs[1],
+        lab.seed
+    );
+    assert!(
+        ratio <= 2.0,
+        "{ratio:.3} times what was live, seed {}",
+        lab.seed
+    );
 }
 
 #[test]
@@ -937,8 +957,8 @@ fn h13_four_threads_share_a_context_and_every_result_is_right() {
                 let stream = Stream::new(context).unwrap();
                 let mut sum = DeviceBuffer::from_host(&vec![thread as f32; n], &stream).unwrap();
                 for _ in 0..1000 {
-                    // SAFETY: n elements each; the result may be an operand.
                     let address = sum.address();
+                    // SAFETY: n elements each; the result may be an operand.
                     unsafe { launch.run(function, &stream, (&mut sum, shared, address, n as u32)) }
                         .unwrap();
                 }

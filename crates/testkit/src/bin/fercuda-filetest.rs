@@ -4,6 +4,7 @@
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
 //! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be carried elsewhere
 //! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
+//! fercuda-filetest check FILE                       one file's launches or program, and what the checks found
 //! ```
 //! Exit status 1 means that something was wrong or was found, 2 that the question could not be answered.
 #![forbid(unsafe_code)]
@@ -18,7 +19,7 @@ use fercuda_cuda::{Context, Cuda};
 use fercuda_testkit::filetest::FileTest;
 use fercuda_testkit::record::{Likeness, Record};
 use fercuda_testkit::runner::{ARCHITECTURES, Outcome, RunError};
-use fercuda_testkit::{folder, record, rng, runner};
+use fercuda_testkit::{folder, planted, record, rng, runner};
 use serde::Serialize;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -62,10 +63,8 @@ fn main() -> ExitCode {
         ["run", ref names @ ..] => run(names, json.as_deref()),
         ["bundle", to] => bundle(Path::new(to)),
         ["compare", from] => compare(Path::new(from), json.as_deref()),
-        _ => Err(
-            "usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER  [--json FILE]"
-                .into(),
-        ),
+        ["check", file] => check(Path::new(file)),
+        _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE  [--json FILE]".into()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -284,4 +283,12 @@ fn conclude(report: Report, json: Option<&Path>) -> Result<bool> {
         std::fs::write(path, serde_json::to_vec_pretty(&report)?)?;
     }
     Ok(report.rows.iter().all(|r| r.wrong.is_empty()))
+}
+
+fn check(file: &Path) -> Result<bool> {
+    let file = folder::read_file(file)?;
+    let ptx = runner::compile(&Nvrtc::find()?, &file, "sm_90", &["--generate-line-info"])?;
+    let report = planted::report(&file, &ptx)?;
+    write!(std::io::stdout(), "{report}")?;
+    Ok(report.is_empty())
 }
