@@ -1,7 +1,7 @@
 //! The builder's kernels against references in f64, on whichever device there is.
 //!
 //! Shapes are the edges and some random ones; each test prints its seed, and
-//! `FERCUDA_SEED` repeats it. Every tolerance is an error bound worked out from the sizes:
+//! `FERCUDA_SEED` repeats it. On the software device its checks must find nothing. Every tolerance is an error bound worked out from the sizes:
 //! `u` is the rounding error of one `f32` operation, `gamma(n)` that of n in a row.
 
 use fercuda_cuda::{
@@ -84,9 +84,14 @@ impl Bench {
     }
 
     fn get(&self, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
-        buffer
+        let values = buffer
             .to_vec(&self.stream)
-            .expect("the kernel ran without fault")
+            .expect("the kernel ran without fault");
+        if self.context.device().cuda().is_software() {
+            let findings = fercuda_softgpu::control::take_findings();
+            assert!(findings.is_empty(), "{}", findings[0]);
+        }
+        values
     }
 
     fn run<A: Arguments>(&self, function: &Function, l: kernels::Launch, arguments: A) {
