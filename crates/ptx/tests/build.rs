@@ -307,6 +307,10 @@ fn names_are_checked() {
     });
     assert_eq!(twice, "kernel `kernel`: the name `x` is given twice");
 
+    assert!(
+        message(|k| k.shared::<f32>("kernel", 4).store(1.0)).contains("`kernel` is given twice")
+    );
+
     let mut module = ModuleBuilder::new(Arch::SM_80);
     module.kernel("k", |k| k.ret()).kernel("k", |k| k.ret());
     assert_eq!(
@@ -357,4 +361,36 @@ fn wanted_names_never_collide() {
     for name in ["%tid_,", "%f0_,", "%pm3_,", "%x_2_2", "%a_b"] {
         assert!(text.contains(name), "{name} in\n{text}");
     }
+}
+
+#[test]
+fn kernels_of_a_module_share_their_dynamic_shared_memory() {
+    let build = |second: fn(&Kernel)| {
+        let mut module = ModuleBuilder::new(Arch::SM_80);
+        module
+            .kernel("a", |k| k.dynamic_shared::<f32>("tile").store(1.0))
+            .kernel("b", second);
+        module.finish()
+    };
+    let module = build(|k| k.dynamic_shared::<f32>("tile").store(2.0)).unwrap();
+    let text = fercuda_ptx::print(&module);
+    assert_eq!(text.matches(".extern .shared").count(), 1, "{text}");
+    assert_eq!(fercuda_ptx::check(&module), []);
+    assert!(fercuda_ptx::parse(&text).unwrap() == module);
+    if let Some(ptxas) = ptxas::find() {
+        ptxas.assemble(&text, Arch::SM_80);
+    }
+    let error = build(|k| k.dynamic_shared::<u8>("tile").store(2)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "kernel `b`: the name `tile` is given twice"
+    );
+}
+
+#[test]
+fn operands_from_nowhere_are_an_error() {
+    use fercuda_ptx::ast::{Operand, Sym};
+    use fercuda_ptx::words::Op;
+    let error = message(|k| k.raw_void(Op::Bra, &[], &[Operand::Name(Sym(1000))]));
+    assert!(error.contains("register of another kernel"), "{error}");
 }

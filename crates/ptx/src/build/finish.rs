@@ -48,8 +48,28 @@ const SPECIAL_REGISTERS: &[&str] = &[
     "is_explicit_cluster",
 ];
 
-/// Prefixes of numbered names that mean something already: performance counters and such.
-const SPECIAL_PREFIXES: &[&str] = &["pm", "envreg", "reserved_smem_offset_"];
+/// Prefixes of numbered names that are taken: performance counters and such, and the prefixes
+/// of unnamed registers.
+const NUMBERED: &[&str] = &[
+    "pm",
+    "envreg",
+    "reserved_smem_offset_",
+    "us",
+    "is",
+    "u",
+    "i",
+    "ul",
+    "il",
+    "f",
+    "d",
+    "h",
+    "bf",
+    "hh",
+    "bb",
+    "tf",
+    "p",
+    "",
+];
 
 /// At most this many registers in one declaration.
 const NAMES_PER_LINE: usize = 8;
@@ -333,10 +353,7 @@ fn register_name(wanted: &str) -> String {
         name.push('v');
     }
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let is_numbered = stem.len() < name.len()
-        && (SPECIAL_PREFIXES.contains(&stem)
-            || stem.is_empty()
-            || stem.len() <= 2 && !stem.contains('_'));
+    let is_numbered = stem.len() < name.len() && NUMBERED.contains(&stem);
     if SPECIAL_REGISTERS.contains(&name.as_str()) || is_numbered {
         name.push('_');
     }

@@ -249,6 +249,18 @@ impl Kernel {
         operands: Vec<Operand>,
     ) {
         let mut s = self.state.borrow_mut();
+        // Only operands that a caller made by hand can name what is not here.
+        let mut unknown = false;
+        let known = s.names.len();
+        operands
+            .iter()
+            .for_each(|o| names_in(o, &mut |sym| unknown |= sym.0 as usize >= known));
+        if unknown {
+            s.fail(|kernel| BuildError::ForeignRegister {
+                kernel: kernel.to_owned(),
+            });
+            return;
+        }
         if let Some(g) = guard {
             s.check_use(g.pred);
         }
@@ -344,7 +356,7 @@ impl Kernel {
                 kernel: kernel.to_owned(),
                 name: name.to_owned(),
             });
-        } else if s.objects.contains_key(name) {
+        } else if s.objects.contains_key(name) || s.entry == name {
             s.fail(|kernel| BuildError::DuplicateName {
                 kernel: kernel.to_owned(),
                 name: name.to_owned(),

@@ -92,7 +92,7 @@ mod warp;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ast::Module;
+use crate::ast::{Linkage, Module};
 use crate::words::Op;
 
 pub use kernel::{Kernel, Loop, STATIC_SHARED_LIMIT};
@@ -291,23 +291,38 @@ impl ModuleBuilder {
         }
         body(&kernel);
         let mut state = kernel.state.into_inner();
-        for global in &state.globals {
-            let text = state.text(global.name);
-            let again = |k: &kernel::State| {
-                k.entry == text || k.globals.iter().any(|g| k.text(g.name) == text)
-            };
-            if self.kernels.iter().any(again) && state.error.is_none() {
-                state.error = Some(BuildError::DuplicateName {
-                    kernel: name.to_owned(),
-                    name: text.to_owned(),
-                });
-            }
-        }
+        self.share_globals(&mut state);
         if self.error.is_none() {
             self.error = state.error.take();
         }
         self.kernels.push(state);
         self
+    }
+
+    /// Leaves out of `state` the dynamic shared memory that an earlier kernel declared alike;
+    /// other names may be given once.
+    fn share_globals(&self, state: &mut kernel::State) {
+        let mut globals = std::mem::take(&mut state.globals);
+        globals.retain(|global| {
+            let name = state.text(global.name);
+            let earlier = self
+                .kernels
+                .iter()
+                .find_map(|k| k.globals.iter().find(|g| k.text(g.name) == name));
+            let alike = earlier.is_some_and(|e| {
+                (e.linkage, e.ty, e.align) == (Linkage::Extern, global.ty, global.align)
+                    && global.linkage == Linkage::Extern
+            });
+            let taken = earlier.is_some() || self.kernels.iter().any(|k| k.entry == name);
+            if taken && !alike && state.error.is_none() {
+                state.error = Some(BuildError::DuplicateName {
+                    kernel: state.entry.clone(),
+                    name: name.to_owned(),
+                });
+            }
+            !alike
+        });
+        state.globals = globals;
     }
 
     /// The module.

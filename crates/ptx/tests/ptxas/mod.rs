@@ -1,7 +1,6 @@
 //! NVIDIA's assembler as a judge: found in the wheels that `FERCUDA_WHEELS` names.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,11 +23,19 @@ pub(crate) fn find() -> Option<Ptxas> {
         .find(|p| p.is_file())
         .unwrap_or_else(|| panic!("no bin/ptxas under FERCUDA_WHEELS={}", wheels.display()));
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // The wheels' programs lack the run bit, and are not ours to change.
-    let own = folder.path().join("ptxas");
-    fs::copy(&found, &own).expect("ptxas can be copied");
-    fs::set_permissions(&own, fs::Permissions::from_mode(0o755))
-        .expect("ptxas can be made runnable");
+    // The wheels' programs lack the run bit, and are not ours to change. Another process copies:
+    // a file that this one had open for writing could be inherited by a child of another test,
+    // and then not be run.
+    let status = Command::new("install")
+        .args(["-m", "755"])
+        .arg(&found)
+        .arg(folder.path().join("ptxas"))
+        .status();
+    assert!(
+        status.is_ok_and(|s| s.success()),
+        "`install` copies {}",
+        found.display()
+    );
     Some(Ptxas { folder })
 }
 
