@@ -284,7 +284,7 @@ impl Drop for Allocation {
             return;
         };
         let uses = std::mem::take(&mut self.uses);
-        callback::outside(move || give_back(block, uses));
+        callback::outside_captures(uses.waits_for_all(), move || give_back(block, uses));
     }
 }
 
@@ -295,7 +295,7 @@ struct Parked(Option<(Block, Uses)>);
 impl Drop for Parked {
     fn drop(&mut self) {
         if let Some((block, uses)) = self.0.take() {
-            callback::outside(move || give_back(block, uses));
+            callback::outside_captures(uses.waits_for_all(), move || give_back(block, uses));
         }
     }
 }

@@ -662,6 +662,9 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// # Errors
     /// [`Error::Value`] for another value.
     pub fn fill(&mut self, value: T, stream: &Stream) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
         let bytes = bytemuck::bytes_of(&value);
         match *bytes {
             [] => Ok(()),

@@ -266,8 +266,7 @@ impl Context {
         Stream::legacy(self.clone(), self.inner.legacy_id)
     }
 
-    /// The calling thread's own default stream: the same value is another
-    /// stream in another thread.
+    /// The calling thread's own default stream; an error in any other thread.
     pub fn per_thread_stream(&self) -> Stream {
         Stream::per_thread(self.clone(), self.inner.per_thread_id)
     }

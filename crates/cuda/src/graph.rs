@@ -141,6 +141,7 @@ impl CaptureState {
         for stream in &streams {
             stream.leave_capture();
         }
+        callback::capture_ended();
         (graph, std::mem::take(&mut *lock(&self.keep)))
     }
 }
@@ -159,7 +160,8 @@ impl Stream {
     /// stream; [`Error::Driver`].
     pub fn begin_capture(&self, mode: CaptureMode) -> Result<Capture> {
         let state = Arc::new(CaptureState::default());
-        self.take_part(&state, |driver| {
+        callback::capture_begins();
+        let begun = self.take_part(&state, |driver| {
             // SAFETY: the stream is alive and its context current.
             unsafe {
                 call!(
@@ -168,7 +170,11 @@ impl Stream {
                     "capture a stream"
                 )
             }
-        })?;
+        });
+        if let Err(error) = begun {
+            callback::capture_ended();
+            return Err(error);
+        }
         Ok(Capture {
             stream: self.clone(),
             state,
@@ -459,27 +465,21 @@ impl GraphExec {
         }
     }
 
-    /// Queues all its work in `stream`. If that is being captured, the work
-    /// becomes part of the graph captured.
+    /// Queues all its work in `stream`.
     ///
     /// # Errors
     /// [`Error::SlotHeld`] while the host uses one of its host slots;
+    /// [`Error::Capturing`]: CUDA does not capture launches of graphs;
     /// [`Error::Driver`].
     pub fn launch(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
         if !self.uses.was_last(stream) {
             self.uses.note(stream);
         }
-        let entered = stream.enter()?;
-        if let Some(state) = entered.capture() {
-            for keep in &self.keeps {
-                state.keep(Arc::as_ptr(keep) as usize, keep.clone());
-                let mut outer = lock(&state.keep);
-                for slot in &keep.slots {
-                    outer.add_slot(slot);
-                }
-            }
-        }
+        let _entered = stream.enter_uncaptured(Error::Capturing {
+            operation: "launch a graph",
+            advice: "launch it before the capture begins or after it ends",
+        })?;
         // Held until the launch is queued, so that the host cannot slip in
         // between a slot's noting the stream and the work being there.
         let mut held = Vec::new();
@@ -552,7 +552,7 @@ impl Drop for GraphExec {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
         let keeps = std::mem::take(&mut self.keeps);
-        callback::outside(move || {
+        callback::outside_captures(uses.waits_for_all(), move || {
             uses.wait();
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);

@@ -50,7 +50,7 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::outside(move || {
+        callback::outside_captures(uses.waits_for_all(), move || {
             uses.wait();
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);

@@ -4,10 +4,13 @@
 //! capturing a stream's work (`graph`), ordering between streams (`event`).
 
 use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::thread::ThreadId;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
@@ -40,8 +43,8 @@ enum Kind {
     Owned,
     /// The context's legacy default stream.
     Legacy,
-    /// Whatever is the calling thread's default stream.
-    PerThread,
+    /// The default stream of this thread.
+    PerThread(ThreadId),
 }
 
 /// What part a stream takes in captures.
@@ -171,8 +174,15 @@ impl Stream {
         Self::from_parts(context, CU_STREAM_LEGACY, id, Kind::Legacy)
     }
 
-    pub(crate) fn per_thread(context: Context, id: u64) -> Self {
-        Self::from_parts(context, CU_STREAM_PER_THREAD, id, Kind::PerThread)
+    /// The calling thread's, in `context`, whose own identifier is `of_context`.
+    pub(crate) fn per_thread(context: Context, of_context: u64) -> Self {
+        thread_local! {
+            /// Identifiers of this thread's streams, by that of their context.
+            static IDS: RefCell<HashMap<u64, u64>> = RefCell::default();
+        }
+        let id = IDS.with_borrow_mut(|ids| *ids.entry(of_context).or_insert_with(next_id));
+        let kind = Kind::PerThread(std::thread::current().id());
+        Self::from_parts(context, CU_STREAM_PER_THREAD, id, kind)
     }
 
     fn from_parts(context: Context, raw: CUstream, id: u64, kind: Kind) -> Self {
@@ -205,9 +215,28 @@ impl Stream {
         self.inner.id
     }
 
-    /// Whether the value names a different stream in each thread.
+    /// Whether it is the default stream of one thread.
     pub(crate) fn is_per_thread(&self) -> bool {
-        self.inner.kind == Kind::PerThread
+        matches!(self.inner.kind, Kind::PerThread(_))
+    }
+
+    /// Whether it is the default stream of another thread, which the driver
+    /// has no name for in this one.
+    pub(crate) fn is_of_another_thread(&self) -> bool {
+        match self.inner.kind {
+            Kind::PerThread(owner) => owner != std::thread::current().id(),
+            Kind::Owned | Kind::Legacy => false,
+        }
+    }
+
+    fn refuse_other_thread(&self) -> Result<()> {
+        if self.is_of_another_thread() {
+            return Err(Error::Value {
+                operation: "use a per-thread stream",
+                reason: "it is that of another thread; ask the context for this thread's".into(),
+            });
+        }
+        Ok(())
     }
 
     /// Whether it was made by this crate, so that it may be captured.
@@ -239,6 +268,7 @@ impl Stream {
     /// The first error of that work; [`Error::CallbackPanicked`] once after a
     /// host callback panicked; [`Error::Capturing`].
     pub fn synchronize(&self) -> Result<()> {
+        self.refuse_other_thread()?;
         self.refuse_capture("wait for a stream")?;
         let driver = self.context().bind()?;
         let waited = {
@@ -259,6 +289,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool> {
+        self.refuse_other_thread()?;
         self.refuse_capture("query a stream")?;
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
@@ -334,7 +365,7 @@ impl Stream {
         if !matches!(*part, Part::Free) {
             return Ok(());
         }
-        if self.is_per_thread() {
+        if self.is_of_another_thread() {
             let driver = self.context().bind()?;
             let _relaxed = Relaxed::enter(driver);
             // SAFETY: the context is current.
@@ -355,10 +386,10 @@ impl Stream {
             return;
         };
         let _relaxed = Relaxed::enter(driver);
-        // SAFETY: the stream is alive and its context current. A per-thread
-        // stream is another thread's here, so all streams are waited for.
+        // SAFETY: the stream is alive and its context current. One of another
+        // thread has no name here, so all streams are waited for.
         unsafe {
-            if self.is_per_thread() {
+            if self.is_of_another_thread() {
                 drop(driver.cuCtxSynchronize());
             } else {
                 drop(driver.cuStreamSynchronize(self.raw()));
@@ -445,6 +476,7 @@ impl Stream {
     /// [`Error::Capturing`] while another thread ends a capture of it.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        self.refuse_other_thread()?;
         let part = self.part();
         if let Part::Ending = *part {
             return Err(ENDING);
@@ -457,6 +489,7 @@ impl Stream {
     /// # Errors
     /// `refusal` if it would be.
     pub(crate) fn enter_uncaptured(&self, refusal: Error) -> Result<Entered<'_>> {
+        self.refuse_other_thread()?;
         let part = self.part();
         match *part {
             Part::Free => Ok(Entered { stream: self, part }),
@@ -530,7 +563,7 @@ impl Stream {
         match self.inner.kind {
             Kind::Owned => WeakStream::Owned(Arc::downgrade(&self.inner)),
             // The default streams outlive every value that names them.
-            Kind::Legacy | Kind::PerThread => WeakStream::Default(self.clone()),
+            Kind::Legacy | Kind::PerThread(_) => WeakStream::Default(self.clone()),
         }
     }
 }

@@ -55,6 +55,11 @@ impl Uses {
             .collect()
     }
 
+    /// Whether waiting means waiting for a whole context.
+    pub(crate) fn waits_for_all(&self) -> bool {
+        self.streams().iter().any(Stream::is_of_another_thread)
+    }
+
     /// Waits until none of them is at work with it.
     pub(crate) fn wait(&self) {
         for stream in self.streams() {

@@ -134,7 +134,15 @@ fn memory_used_in_the_per_thread_stream_may_be_freed_by_another_thread() {
     let stream = context.per_thread_stream();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
     write_late(&mut out, 1, &stream);
-    std::thread::spawn(move || drop(out)).join().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| drop(out));
+        threads.spawn(|| {
+            let error = stream.synchronize().unwrap_err();
+            assert!(matches!(error, Error::Value { .. }), "{error}");
+            assert!(DeviceBuffer::<u32>::zeroed(&stream, 1).is_err());
+            context.per_thread_stream().synchronize().unwrap();
+        });
+    });
     stream.synchronize().unwrap();
 }
 

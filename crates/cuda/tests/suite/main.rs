@@ -3,7 +3,6 @@
 
 mod callbacks;
 mod devices;
-mod graphs;
 mod launches;
 mod memory;
 mod nvrtc;

@@ -326,7 +326,7 @@ fn a_graph_dropped_while_it_runs_is_destroyed_after_it() {
 }
 
 #[test]
-fn a_graph_launched_into_a_capture_is_part_of_it() {
+fn a_graph_is_not_launched_into_a_capture_which_goes_on() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -334,10 +334,40 @@ fn a_graph_launched_into_a_capture_is_part_of_it() {
     increment(&mut out, &stream);
     let mut inner = capture.end().unwrap().instantiate().unwrap();
     let capture = stream.begin_capture(CaptureMode::default()).unwrap();
-    inner.launch(&stream).unwrap();
     increment(&mut out, &stream);
+    for refused in [inner.launch(&stream), inner.upload(&stream)] {
+        assert!(matches!(refused, Err(Error::Capturing { .. })));
+    }
     let mut outer = capture.end().unwrap().instantiate().unwrap();
-    drop(inner);
     outer.launch(&stream).unwrap();
+    inner.launch(&stream).unwrap();
+    assert_eq!(out.to_vec(&stream).unwrap(), [2]);
+}
+
+#[test]
+fn memory_of_another_threads_stream_goes_after_the_captures_it_would_break() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let foreign = std::thread::scope(|threads| {
+        let thread = threads.spawn(|| {
+            let own = context.per_thread_stream();
+            let mut foreign = DeviceBuffer::<u32>::zeroed(&own, 1).unwrap();
+            write_late(&mut foreign, 1, &own);
+            foreign
+        });
+        thread.join().unwrap()
+    });
+    let capture = stream.begin_capture(CaptureMode::Global).unwrap();
+    increment(&mut out, &stream);
+    drop(foreign);
+    increment(&mut out, &stream);
+    capture
+        .end()
+        .unwrap()
+        .instantiate()
+        .unwrap()
+        .launch(&stream)
+        .unwrap();
     assert_eq!(out.to_vec(&stream).unwrap(), [2]);
 }
