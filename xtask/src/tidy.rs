@@ -372,6 +372,8 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
             &rest[..end]
         })
         .filter(|name| name.len() > PREFIX.len() && !name.ends_with('_'))
+        // What a test says to a process of its own is nobody else's concern.
+        .filter(|name| !name.contains("_TEST_"))
 }
 
 /// Relative links between Markdown files lead somewhere.

@@ -112,7 +112,8 @@ fn chains(nodes: &mut [ExecNode]) -> usize {
 }
 
 pub(crate) fn instantiate(m: &Machine, graph: &Graph, flags: u64) -> CuResult<Arc<ExecGraph>> {
-    if flags & !15 != 0 {
+    // A graph launched from the device cannot free what the host allocates.
+    if flags & !15 != 0 || flags & 5 == 5 {
         return Err(err::INVALID_VALUE);
     }
     if flags & 4 != 0 {
