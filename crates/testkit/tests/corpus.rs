@@ -8,7 +8,8 @@ use std::sync::Arc;
 use fercuda_cuda::nvrtc::Nvrtc;
 use fercuda_cuda::{Context, Cuda, Select};
 use fercuda_testkit::filetest::FileTest;
-use fercuda_testkit::{folder, rng, runner};
+use fercuda_testkit::record::{Likeness, Record};
+use fercuda_testkit::{folder, record, rng, runner};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 struct Lab {
@@ -48,6 +49,24 @@ fn test(lab: &Lab, file: &FileTest, arch: &str) -> Result<(), Failed> {
             lab.seed
         )
         .into())
+    }
+}
+
+/// The same bits as an H200 gave, from the recorded seed; where a header is `loose`, both are within its bound.
+fn like_hardware(lab: &Lab, file: &FileTest) -> Result<(), Failed> {
+    const ARCH: &str = "sm_90";
+    let recorded = Record::of_h200()?;
+    let ptx = runner::compile(&lab.nvrtc, file, ARCH, &[])?;
+    let outcomes = runner::execute(&lab.context, file, &ptx, recorded.seed);
+    let unlike: Vec<String> = record::compare(&recorded, file, ARCH, &outcomes)
+        .into_iter()
+        .filter(|(_, likeness)| !matches!(likeness, Likeness::Same | Likeness::WithinBound))
+        .map(|(output, likeness)| format!("{output}: {likeness:?}"))
+        .collect();
+    if unlike.is_empty() {
+        Ok(())
+    } else {
+        Err(unlike.join("\n").into())
     }
 }
 
@@ -99,6 +118,11 @@ fn main() -> ExitCode {
                 move || test(&lab, &file, arch),
             ));
         }
+        let (lab, same) = (lab.clone(), file.clone());
+        trials.push(Trial::test(
+            format!("{}::gives_the_bits_of_an_h200", file.name),
+            move || like_hardware(&lab, &same),
+        ));
         if file.runs.iter().any(|r| !r.prints.is_empty()) {
             let file = file.clone();
             trials.push(Trial::test(

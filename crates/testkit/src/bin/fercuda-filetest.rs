@@ -4,6 +4,7 @@
 //! fercuda-filetest run [NAME...] [--json FILE]      compile, launch, compare with the references
 //! fercuda-filetest bundle FOLDER                    PTX, sources, this device's outputs: to be carried elsewhere
 //! fercuda-filetest compare FOLDER [--json FILE]     launch a bundle's PTX, compare with references and outputs
+//!                                 [--record FILE]   and write down this device's own outputs
 //! fercuda-filetest check FILE                       one file's launches or program, and what the checks found
 //! ```
 //! Exit status 1 means that something was wrong or was found, 2 that the question could not be answered.
@@ -52,17 +53,12 @@ struct Report {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (words, json) = match words.iter().position(|w| *w == "--json") {
-        Some(at) if at + 1 < words.len() => (
-            [&words[..at], &words[at + 2..]].concat(),
-            Some(PathBuf::from(words[at + 1])),
-        ),
-        _ => (words, None),
-    };
+    let (words, json) = option(words, "--json");
+    let (words, kept) = option(words, "--record");
     let result = match words[..] {
         ["run", ref names @ ..] => run(names, json.as_deref()),
         ["bundle", to] => bundle(Path::new(to)),
-        ["compare", from] => compare(Path::new(from), json.as_deref()),
+        ["compare", from] => compare(Path::new(from), json.as_deref(), kept.as_deref()),
         ["check", file] => check(Path::new(file)),
         _ => Err("usage: fercuda-filetest run [NAME...] | bundle FOLDER | compare FOLDER | check FILE  [--json FILE]".into()),
     };
@@ -73,6 +69,17 @@ fn main() -> ExitCode {
             drop(writeln!(std::io::stderr(), "{error}"));
             ExitCode::from(2)
         }
+    }
+}
+
+/// Takes `name` and the word behind it out of `words`.
+fn option<'a>(mut words: Vec<&'a str>, name: &str) -> (Vec<&'a str>, Option<PathBuf>) {
+    match words.iter().position(|w| *w == name) {
+        Some(at) if at + 1 < words.len() => {
+            let value = words.drain(at..at + 2).nth(1).map(PathBuf::from);
+            (words, value)
+        }
+        _ => (words, None),
     }
 }
 
@@ -199,9 +206,14 @@ fn bundle(to: &Path) -> Result<bool> {
     )
 }
 
-fn compare(from: &Path, json: Option<&Path>) -> Result<bool> {
+fn compare(from: &Path, json: Option<&Path>, written: Option<&Path>) -> Result<bool> {
     let (context, device) = open()?;
     let kept: Record = serde_json::from_slice(&std::fs::read(from.join("record.json"))?)?;
+    let mut ours = Record {
+        seed: kept.seed,
+        device: device.clone(),
+        outputs: Default::default(),
+    };
     let mut rows = Vec::new();
     for file in folder::read(&from.join("corpus"))? {
         for arch in ARCHITECTURES {
@@ -209,6 +221,7 @@ fn compare(from: &Path, json: Option<&Path>) -> Result<bool> {
                 from.join("ptx").join(format!("{}.{arch}.ptx", file.name)),
             )?;
             let outcomes = runner::execute(&context, &file, &ptx, kept.seed);
+            record::add(&mut ours, &file, arch, &outcomes);
             let mut row = tally(&file, arch, Ok(&outcomes));
             for (output, likeness) in record::compare(&kept, &file, arch, &outcomes) {
                 match likeness {
@@ -228,6 +241,9 @@ fn compare(from: &Path, json: Option<&Path>) -> Result<bool> {
             }
             rows.push(row);
         }
+    }
+    if let Some(path) = written {
+        std::fs::write(path, serde_json::to_vec_pretty(&ours)?)?;
     }
     conclude(
         Report {
