@@ -120,10 +120,10 @@ unsafe fn change_edges(
     let m = machine()?;
     // SAFETY: the client promises `count` of each.
     let (from, to) = unsafe { (slice(from, count)?, slice(to, count)?) };
-    // SAFETY: likewise, or null.
     let data = if data.is_null() {
         &[]
     } else {
+        // SAFETY: likewise.
         unsafe { slice(data, count)? }
     };
     let (from, to) = (graph.ids(m, &raw(from))?, graph.ids(m, &raw(to))?);

@@ -192,7 +192,7 @@ macro_rules! table {
     ($($name:ident $base:literal $since:literal [$($twin:ident $t:literal)?] $args:tt;)*) => {
         /// Every function of the driver, as this device fills it.
         #[doc(hidden)]
-        #[expect(non_snake_case, missing_docs, reason = "the driver's own names")]
+        #[allow(missing_docs, reason = "the driver's own names")]
         pub struct Table {
             $(pub $name: signatures::$name, $(pub $twin: signatures::$twin,)?)*
         }

@@ -116,10 +116,10 @@ unsafe fn link_data(
     let link = link(state)?;
     // SAFETY: the client promises `size` bytes.
     let bytes = unsafe { slice(data.cast::<u8>(), size)? };
-    // SAFETY: the client promises a terminated name, or none.
     let name = if name.is_null() {
         "input"
     } else {
+        // SAFETY: the client promises a terminated name.
         unsafe { text(name)? }
     };
     lock(&link.state).add(kind.0, bytes, name)

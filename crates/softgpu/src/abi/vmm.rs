@@ -61,7 +61,7 @@ driver_fns! {
         if shareable_handle.is_null() || flags != 0 {
             return Err(err::INVALID_VALUE);
         }
-        put(shareable_handle.cast::<i32>(), vmm::export(machine()?, handle as usize, handle_type.0 as u32)?)
+        put(shareable_handle.cast::<i32>(), vmm::export(machine()?, handle as usize, handle_type.0)?)
     }
 
     fn cuMemImportFromShareableHandle[](

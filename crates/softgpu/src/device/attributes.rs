@@ -27,7 +27,7 @@ pub(crate) const CONSTANT_BYTES: i32 = 65536;
 pub(crate) fn device(m: &Machine, ordinal: u32, which: D) -> CuResult<i32> {
     let textures = |n: i32| n;
     Ok(match which.0 {
-        1 | 2 | 3 => MAX_THREADS as i32,
+        1..=3 => MAX_THREADS as i32,
         4 => 64,
         5 => 0x7fff_ffff,
         6 | 7 => 65535,

@@ -142,11 +142,18 @@ impl Event {
         let shared = lock(&self.shared).clone();
         let number = shared.as_ref().map(|s| s.begin_record());
         let mut snapshots = Vec::new();
-        let tickets = streams
+        let tickets: Vec<Ticket> = streams
             .iter()
             .map(|stream| {
                 let stamp = stamp.clone();
                 let shared = shared.clone();
+                if let Some(done) = stream.idle_ticket(m, ctx) {
+                    stamp_now(m, &stamp);
+                    if m.config.checks {
+                        snapshots.push(m.order.snapshot(stream.actor));
+                    }
+                    return done;
+                }
                 let ticket = stream.submit(
                     m,
                     ctx,
@@ -164,6 +171,11 @@ impl Event {
                 ticket
             })
             .collect();
+        if let (Some(shared), Some(number)) = (&shared, number)
+            && tickets.iter().all(Ticket::is_done)
+        {
+            shared.complete(number);
+        }
         let snapshot = m.order.merge(&snapshots);
         let mut state = lock(&self.state);
         state.record = Some(Arc::new(Record {

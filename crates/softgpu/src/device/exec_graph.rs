@@ -93,20 +93,17 @@ fn flatten(graph: &Graph, before: &[usize], out: &mut Vec<ExecNode>) -> Vec<usiz
 
 fn chains(nodes: &mut [ExecNode]) -> usize {
     let mut tails: Vec<usize> = Vec::new();
-    for i in 0..nodes.len() {
-        let free = nodes[i]
+    for (i, node) in nodes.iter_mut().enumerate() {
+        let free = node
             .deps
             .iter()
             .find_map(|&d| tails.iter().position(|&t| t == d));
-        let chain = match free {
-            Some(chain) => chain,
-            None => {
-                tails.push(i);
-                tails.len() - 1
-            }
-        };
+        let chain = free.unwrap_or_else(|| {
+            tails.push(i);
+            tails.len() - 1
+        });
         tails[chain] = i;
-        nodes[i].chain = chain;
+        node.chain = chain;
     }
     tails.len()
 }

@@ -17,6 +17,15 @@ use super::{CuResult, Device, Machine, err, lock};
 use crate::mem::AllocKind;
 use crate::order::{OpId, What};
 
+/// A block freed on a stream that has not come that far.
+struct Pending {
+    stream: u64,
+    start: u64,
+    len: u64,
+    /// Whether it has a new owner, or is back in the heap.
+    taken: Arc<AtomicBool>,
+}
+
 pub(crate) struct Pool {
     pub(crate) handle: usize,
     pub(crate) device: u32,
@@ -25,8 +34,7 @@ pub(crate) struct Pool {
     pub(crate) is_default: bool,
     /// Another process's: pointers can be imported into it, nothing is allocated from it.
     pub(crate) imported: bool,
-    /// Blocks freed on a stream that has not come that far: (stream, start, length, taken again).
-    pending: Mutex<Vec<(u64, u64, u64, Arc<AtomicBool>)>>,
+    pending: Mutex<Vec<Pending>>,
     threshold: AtomicU64,
     used: AtomicU64,
     used_high: AtomicU64,
@@ -85,11 +93,13 @@ impl Pool {
     fn take(&self, m: &Machine, stream: u64, len: u64) -> CuResult<u64> {
         if !m.config.checks {
             let mut pending = lock(&self.pending);
-            let fits = |e: &(u64, u64, u64, Arc<AtomicBool>)| {
-                e.0 == stream && round(e.2) == round(len) && !e.3.swap(true, Ordering::AcqRel)
+            let fits = |p: &Pending| {
+                p.stream == stream
+                    && round(p.len) == round(len)
+                    && !p.taken.swap(true, Ordering::AcqRel)
             };
             if let Some(at) = pending.iter().position(fits) {
-                return Ok(pending.swap_remove(at).1);
+                return Ok(pending.swap_remove(at).start);
             }
         }
         let device = &m.devices[self.device as usize];
@@ -254,14 +264,19 @@ pub(crate) fn free_async(
     }
     // Without checks the record goes now, since the block may have a new owner before the stream gets here.
     retire(m, &allocation, "cuMemFreeAsync", OpId::NONE);
-    lock(&pool.pending).push((stream.id, start, allocation.len, taken.clone()));
+    lock(&pool.pending).push(Pending {
+        stream: stream.id,
+        start,
+        len: allocation.len,
+        taken: taken.clone(),
+    });
     stream.submit(
         m,
         ctx,
         Submission::call("cuMemFreeAsync").always(),
         move |_| {
             if !taken.swap(true, Ordering::AcqRel) {
-                lock(&pool.pending).retain(|e| e.1 != start || !Arc::ptr_eq(&e.3, &taken));
+                lock(&pool.pending).retain(|p| !Arc::ptr_eq(&p.taken, &taken));
                 pool.free_now(m, start, allocation.len);
             }
         },
@@ -295,7 +310,7 @@ pub(crate) fn current_pool(m: &Machine, device: &Device) -> Arc<Pool> {
 pub(crate) fn create(m: &Machine, props: &CUmemPoolProps) -> CuResult<Arc<Pool>> {
     let device = match props.location.r#type.0 {
         1 => m.device(props.location.id)?,
-        2 | 3 | 4 => m.device(0)?,
+        2..=4 => m.device(0)?,
         _ => return Err(err::INVALID_VALUE),
     };
     if props.allocType.0 != 1 || props.handleTypes.0 & !9 != 0 {

@@ -205,6 +205,15 @@ impl Stream {
         }
     }
 
+    /// A ticket that is done already, if nothing is under way that an operation enqueued now would wait for.
+    pub(crate) fn idle_ticket(self: &Arc<Self>, m: &Machine, ctx: &Context) -> Option<Ticket> {
+        let streams = lock(&ctx.streams);
+        let mut after = Vec::new();
+        self.implied(m, &streams, &mut after);
+        let ticket = self.ticket();
+        (after.is_empty() && ticket.is_done()).then_some(ticket)
+    }
+
     fn begin(&self, m: &Machine, what: What) -> OpId {
         if m.config.checks {
             m.order.begin(self.actor, what)

@@ -77,7 +77,7 @@ pub(crate) fn create(
     if size == 0 || !size.is_multiple_of(granule) || flags != 0 {
         return Err(err::INVALID_VALUE);
     }
-    let handle_types = prop.requestedHandleTypes.0 as u32;
+    let handle_types = prop.requestedHandleTypes.0;
     if handle_types & !(FD as u32) != 0 {
         return Err(err::NOT_SUPPORTED);
     }

@@ -1,0 +1,305 @@
+//! Modules, functions, launches, and what a fault does.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+
+use fercuda_cuda_sys::types::*;
+
+use crate::common::{Ctx, PTX, add, alloc, download, free, function, module, stream, upload};
+
+#[test]
+fn a_kernel_changes_memory_in_stream_order() {
+    let _ctx = Ctx::new();
+    let f = function(module(), c"add");
+    let s = stream(1);
+    let at = upload(&5u32.to_ne_bytes());
+    for n in 1..=10 {
+        add(f, at, n, s);
+    }
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(download(at, 4), 60u32.to_ne_bytes());
+    free(at);
+}
+
+#[test]
+fn parameters_may_come_packed() {
+    let _ctx = Ctx::new();
+    let f = function(module(), c"add");
+    let at = upload(&1u32.to_ne_bytes());
+    let mut packed = at.to_ne_bytes().to_vec();
+    packed.extend(41u32.to_ne_bytes());
+    let mut size = packed.len();
+    let mut extra: [*mut c_void; 5] = [
+        CU_LAUNCH_PARAM_BUFFER_POINTER,
+        packed.as_mut_ptr().cast(),
+        CU_LAUNCH_PARAM_BUFFER_SIZE,
+        (&raw mut size).cast(),
+        CU_LAUNCH_PARAM_END,
+    ];
+    ok!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        CUstream::NULL,
+        null_mut(),
+        extra.as_mut_ptr()
+    ));
+    assert_eq!(download(at, 4), 42u32.to_ne_bytes());
+    size = 8;
+    let short = code!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        CUstream::NULL,
+        null_mut(),
+        extra.as_mut_ptr()
+    ));
+    assert_eq!(short, CUresult::CUDA_ERROR_INVALID_VALUE);
+    free(at);
+}
+
+#[test]
+fn a_module_has_its_variables() {
+    let _ctx = Ctx::new();
+    let m = module();
+    let (mut at, mut len) = (0, 0);
+    ok!(cuModuleGetGlobal_v2(
+        &mut at,
+        &mut len,
+        m,
+        c"counter".as_ptr()
+    ));
+    assert_eq!((len, download(at, 4)), (4, 7u32.to_ne_bytes().to_vec()));
+    fails!(
+        CUDA_ERROR_NOT_FOUND,
+        cuModuleGetGlobal_v2(&mut at, &mut len, m, c"none".as_ptr())
+    );
+    let mut f = CUfunction::NULL;
+    fails!(
+        CUDA_ERROR_NOT_FOUND,
+        cuModuleGetFunction(&mut f, m, c"none".as_ptr())
+    );
+    ok!(cuModuleUnload(m));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(at, 0, 1));
+    fails!(
+        CUDA_ERROR_INVALID_HANDLE,
+        cuModuleGetFunction(&mut f, m, c"add".as_ptr())
+    );
+}
+
+#[test]
+fn broken_ptx_is_explained_in_the_error_log() {
+    let _ctx = Ctx::new();
+    let text = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n  bogus.u32 %r1;\n}\n";
+    let mut log = [1u8; 256];
+    let mut options = [
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut m = CUmodule::NULL;
+    let code = code!(cuModuleLoadDataEx(
+        &mut m,
+        text.as_ptr().cast(),
+        2,
+        options.as_mut_ptr(),
+        values.as_mut_ptr()
+    ));
+    assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX);
+    let said = CStr::from_bytes_until_nul(&log).unwrap().to_str().unwrap();
+    assert!(said.contains("line 5") && said.contains("error"), "{said}");
+    assert_eq!(values[1] as usize, said.len());
+}
+
+#[test]
+fn machine_code_has_no_device_here() {
+    let _ctx = Ctx::new();
+    let mut m = CUmodule::NULL;
+    fails!(
+        CUDA_ERROR_NO_BINARY_FOR_GPU,
+        cuModuleLoadData(&mut m, c"\x7fELF\x02\x01".as_ptr().cast())
+    );
+    let fat = [
+        0x50u8, 0xED, 0x55, 0xBA, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    fails!(
+        CUDA_ERROR_NO_BINARY_FOR_GPU,
+        cuModuleLoadFatBinary(&mut m, fat.as_ptr().cast())
+    );
+    let mut bad = fat;
+    bad[6] = 3;
+    fails!(
+        CUDA_ERROR_INVALID_IMAGE,
+        cuModuleLoadFatBinary(&mut m, bad.as_ptr().cast())
+    );
+}
+
+#[test]
+fn a_library_s_kernel_runs_in_the_current_context() {
+    let _ctx = Ctx::new();
+    let mut library = CUlibrary::NULL;
+    let none = null_mut;
+    ok!(cuLibraryLoadData(
+        &mut library,
+        PTX.as_ptr().cast(),
+        null_mut(),
+        null_mut(),
+        0,
+        null_mut(),
+        none(),
+        0
+    ));
+    let mut count = 0;
+    ok!(cuLibraryGetKernelCount(&mut count, library));
+    assert_eq!(count, 4);
+    let mut kernel = CUkernel::NULL;
+    ok!(cuLibraryGetKernel(&mut kernel, library, c"add".as_ptr()));
+    let at = upload(&1u32.to_ne_bytes());
+    add(CUfunction(kernel.0), at, 2, CUstream::NULL);
+    let mut f = CUfunction::NULL;
+    ok!(cuKernelGetFunction(&mut f, kernel));
+    add(f, at, 3, CUstream::NULL);
+    assert_eq!(download(at, 4), 6u32.to_ne_bytes());
+    let mut regs = 0;
+    ok!(cuKernelGetAttribute(
+        &mut regs,
+        CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
+        kernel,
+        0
+    ));
+    assert!(regs > 0);
+    ok!(cuLibraryUnload(library));
+    fails!(
+        CUDA_ERROR_INVALID_HANDLE,
+        cuKernelGetFunction(&mut f, kernel)
+    );
+    free(at);
+}
+
+#[test]
+fn linked_modules_are_one() {
+    let _ctx = Ctx::new();
+    let callee = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .func (.param .b32 r) twice(.param .b32 x) {\n.reg .b32 %a;\nld.param.b32 %a, [x];\nadd.u32 %a, %a, %a;\nst.param.b32 [r], %a;\nret;\n}\n";
+    let caller = c".version 8.0\n.target sm_80\n.address_size 64\n.extern .func (.param .b32 r) twice(.param .b32 x);\n.visible .entry k(.param .u64 p) {\n.reg .b64 %p;\n.reg .b32 %v;\n.param .b32 a;\n.param .b32 b;\nld.param.u64 %p, [p];\nld.global.u32 %v, [%p];\nst.param.b32 [a], %v;\ncall (b), twice, (a);\nld.param.b32 %v, [b];\nst.global.u32 [%p], %v;\nret;\n}\n";
+    let mut link = CUlinkState::NULL;
+    ok!(cuLinkCreate_v2(0, null_mut(), null_mut(), &mut link));
+    for text in [caller, callee] {
+        let data = text.as_ptr().cast_mut().cast();
+        let len = text.to_bytes_with_nul().len();
+        let kind = CUjitInputType::CU_JIT_INPUT_PTX;
+        ok!(cuLinkAddData_v2(
+            link,
+            kind,
+            data,
+            len,
+            c"part".as_ptr(),
+            0,
+            null_mut(),
+            null_mut()
+        ));
+    }
+    let (mut image, mut size) = (null_mut(), 0);
+    ok!(cuLinkComplete(link, &mut image, &mut size));
+    assert!(size > 0);
+    let mut m = CUmodule::NULL;
+    ok!(cuModuleLoadData(&mut m, image));
+    ok!(cuLinkDestroy(link));
+    let mut at = upload(&21u32.to_ne_bytes());
+    let mut params = [(&raw mut at).cast()];
+    let f = function(m, c"k");
+    ok!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        CUstream::NULL,
+        params.as_mut_ptr(),
+        null_mut()
+    ));
+    assert_eq!(download(at, 4), 42u32.to_ne_bytes());
+    free(at);
+}
+
+#[test]
+fn a_fault_stays_with_its_context_and_other_contexts_go_on() {
+    let broken = Ctx::new();
+    let f = function(module(), c"trapped");
+    let at = alloc(64);
+    ok!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        CUstream::NULL,
+        null_mut(),
+        null_mut()
+    ));
+    let first = code!(cuCtxSynchronize());
+    assert_eq!(first, CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    let mut other = 0;
+    assert_eq!(code!(cuMemAlloc_v2(&mut other, 16)), first);
+    assert_eq!(code!(cuMemFree_v2(at)), first);
+    assert_eq!(code!(cuStreamQuery(CUstream::NULL)), first);
+    let mut value = 0;
+    ok!(cuDeviceGetAttribute(&mut value, CUdevice_attribute(10), 0));
+    let sound = Ctx::new();
+    free(alloc(64));
+    ok!(cuCtxSynchronize());
+    drop(sound);
+    drop(broken);
+}
+
+#[test]
+fn launches_from_four_threads_all_count() {
+    let ctx = Ctx::new();
+    let f = function(module(), c"count");
+    let at = upload(&0u32.to_ne_bytes());
+    let handle = ctx.0;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                ok!(cuCtxSetCurrent(handle));
+                let s = stream(1);
+                for _ in 0..100 {
+                    let mut at = at;
+                    let mut params = [(&raw mut at).cast()];
+                    ok!(cuLaunchKernel(
+                        f,
+                        2,
+                        1,
+                        1,
+                        32,
+                        1,
+                        1,
+                        0,
+                        s,
+                        params.as_mut_ptr(),
+                        null_mut()
+                    ));
+                }
+                ok!(cuStreamSynchronize(s));
+                ok!(cuStreamDestroy_v2(s));
+            });
+        }
+    });
+    assert_eq!(download(at, 4), (4u32 * 100 * 64).to_ne_bytes());
+    free(at);
+}

@@ -1,0 +1,118 @@
+//! Virtual memory management.
+
+use fercuda_cuda_sys::types::*;
+
+use crate::common::{Ctx, download};
+
+const GRANULE: usize = 2 << 20;
+
+fn prop(shareable: bool) -> CUmemAllocationProp {
+    let mut prop = CUmemAllocationProp::default();
+    prop.r#type.0 = 1;
+    prop.location.r#type.0 = 1;
+    prop.requestedHandleTypes.0 = u32::from(shareable) as _;
+    prop
+}
+
+fn access() -> CUmemAccessDesc {
+    let mut desc = CUmemAccessDesc::default();
+    desc.location.r#type.0 = 1;
+    desc.flags.0 = 3;
+    desc
+}
+
+#[test]
+fn one_memory_mapped_twice_is_one_memory() {
+    let _ctx = Ctx::new();
+    let mut granularity = 0;
+    let option = CUmemAllocationGranularity_flags(0);
+    ok!(cuMemGetAllocationGranularity(
+        &mut granularity,
+        &prop(false),
+        option
+    ));
+    assert_eq!(granularity, GRANULE);
+    let (mut at, mut handle) = (0, 0);
+    ok!(cuMemAddressReserve(&mut at, 4 * GRANULE, 0, 0, 0));
+    ok!(cuMemCreate(&mut handle, 2 * GRANULE, &prop(false), 0));
+    ok!(cuMemMap(at, 2 * GRANULE, 0, handle, 0));
+    ok!(cuMemMap(at + 2 * GRANULE as u64, 2 * GRANULE, 0, handle, 0));
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemMap(at, GRANULE, 0, handle, 0)
+    );
+    ok!(cuMemSetAccess(at, 4 * GRANULE, &access(), 1));
+    ok!(cuMemRelease(handle));
+    ok!(cuMemsetD8_v2(at + 100, 0x5A, 1000));
+    assert_eq!(download(at + 2 * GRANULE as u64 + 100, 1000), [0x5A; 1000]);
+    // A copy may cross from one mapping to the next.
+    ok!(cuMemsetD8_v2(at + 2 * GRANULE as u64 - 10, 1, 20));
+    let mut retained = 0;
+    ok!(cuMemRetainAllocationHandle(&mut retained, at as *mut _));
+    ok!(cuMemRelease(retained));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(at, GRANULE));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(at, 4 * GRANULE));
+    ok!(cuMemUnmap(at, 4 * GRANULE));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(at, 0, 1));
+    ok!(cuMemAddressFree(at, 4 * GRANULE));
+}
+
+#[test]
+fn a_descriptor_carries_memory_to_another_handle() {
+    let _ctx = Ctx::new();
+    let (mut a, mut b, mut handle) = (0, 0, 0);
+    ok!(cuMemCreate(&mut handle, GRANULE, &prop(true), 0));
+    let mut fd = -1i32;
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ok!(cuMemExportToShareableHandle(
+        (&raw mut fd).cast(),
+        handle,
+        kind,
+        0
+    ));
+    let mut imported = 0;
+    ok!(cuMemImportFromShareableHandle(
+        &mut imported,
+        fd as usize as *mut _,
+        kind
+    ));
+    ok!(cuMemAddressReserve(&mut a, GRANULE, 0, 0, 0));
+    ok!(cuMemAddressReserve(&mut b, GRANULE, 0, 0, 0));
+    ok!(cuMemMap(a, GRANULE, 0, handle, 0));
+    ok!(cuMemMap(b, GRANULE, 0, imported, 0));
+    ok!(cuMemSetAccess(a, GRANULE, &access(), 1));
+    ok!(cuMemSetAccess(b, GRANULE, &access(), 1));
+    ok!(cuMemsetD32_v2(a, 77, 4));
+    assert_eq!(download(b, 4), [77, 0, 0, 0]);
+    // SAFETY: the driver gave this descriptor to us.
+    unsafe { libc::close(fd) };
+    for (at, handle) in [(a, handle), (b, imported)] {
+        ok!(cuMemUnmap(at, GRANULE));
+        ok!(cuMemRelease(handle));
+        ok!(cuMemAddressFree(at, GRANULE));
+    }
+    let plain = std::fs::File::open("/dev/null").unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&plain);
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemImportFromShareableHandle(&mut imported, fd as usize as *mut _, kind)
+    );
+}
+
+#[test]
+fn sizes_that_are_no_granules_are_refused() {
+    let _ctx = Ctx::new();
+    let (mut at, mut handle) = (0, 0);
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemCreate(&mut handle, 4096, &prop(false), 0)
+    );
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemAddressReserve(&mut at, 4096, 0, 0, 0)
+    );
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemCreate(&mut handle, 0, &prop(false), 0)
+    );
+}

@@ -1,0 +1,15 @@
+//! Stream capture and graphs. Captures of one thread forbid calls of others, so these tests run one at a time.
+
+#[macro_use]
+#[path = "../api/common.rs"]
+mod common;
+mod capture;
+mod explicit;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Holds every other test of this process off.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,161 @@
+//! Two processes on one device's memory, and what a fork leaves behind.
+
+#[macro_use]
+#[path = "api/common.rs"]
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use common::{Ctx, alloc, d, download, event, free, stream};
+use fercuda_cuda_sys::types::*;
+
+const ROLE: &str = "FERCUDA_TEST_ROLE";
+
+fn hex(bytes: &[i8; 64]) -> String {
+    bytes.iter().map(|&b| format!("{:02x}", b as u8)).collect()
+}
+
+fn unhex(text: &str) -> [i8; 64] {
+    let mut bytes = [0; 64];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap() as i8;
+    }
+    bytes
+}
+
+/// This test binary again, running only the named test in the given role.
+fn again(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role);
+    command
+}
+
+#[test]
+fn memory_and_events_pass_between_processes() {
+    if let Ok(handles) = std::env::var(ROLE) {
+        return importer(&handles);
+    }
+    let _ctx = Ctx::new();
+    let at = alloc(10_000);
+    ok!(cuMemsetD8_v2(at, 0x11, 10_000));
+    let e = event(2 | 4);
+    let (mut memory, mut shared) = (CUipcMemHandle::default(), CUipcEventHandle::default());
+    ok!(cuIpcGetMemHandle(&mut memory, at + 100));
+    ok!(cuIpcGetEventHandle(&mut shared, e));
+    let mut here = 0;
+    fails!(
+        CUDA_ERROR_INVALID_CONTEXT,
+        cuIpcOpenMemHandle_v2(&mut here, memory, 1)
+    );
+    ok!(cuEventRecord(e, CUstream::NULL));
+    let role = format!("{}:{}", hex(&memory.reserved), hex(&shared.reserved));
+    let mut child = again("memory_and_events_pass_between_processes", &role)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut wait_for = |what: &str| {
+        while let Some(Ok(line)) = lines.next() {
+            if line.contains(what) {
+                return;
+            }
+        }
+        panic!("the other process never said {what}");
+    };
+    wait_for("written");
+    assert_eq!(download(at + 5000, 100), [0x22; 100]);
+    // Once freed, the same handle opens nothing.
+    free(at);
+    child.stdin.as_mut().unwrap().write_all(b"freed\n").unwrap();
+    wait_for("refused");
+    assert!(child.wait().unwrap().success());
+}
+
+fn importer(handles: &str) {
+    let (memory, shared) = handles.split_once(':').unwrap();
+    let memory = CUipcMemHandle {
+        reserved: unhex(memory),
+    };
+    let shared = CUipcEventHandle {
+        reserved: unhex(shared),
+    };
+    let _ctx = Ctx::new();
+    let (mut at, mut e) = (0, CUevent::NULL);
+    ok!(cuIpcOpenMemHandle_v2(&mut at, memory, 1));
+    ok!(cuIpcOpenEventHandle(&mut e, shared));
+    let s = stream(1);
+    ok!(cuStreamWaitEvent(s, e, 0));
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(download(at, 10_000), [0x11; 10_000]);
+    ok!(cuMemsetD8_v2(at + 5000, 0x22, 100));
+    ok!(cuCtxSynchronize());
+    println!("written");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let mut again = 0;
+    fails!(
+        CUDA_ERROR_INVALID_HANDLE,
+        cuIpcOpenMemHandle_v2(&mut again, memory, 1)
+    );
+    let mut forged = memory;
+    forged.reserved[40] ^= 1;
+    fails!(
+        CUDA_ERROR_INVALID_HANDLE,
+        cuIpcOpenMemHandle_v2(&mut again, forged, 1)
+    );
+    ok!(cuIpcCloseMemHandle(at));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(at));
+    println!("refused");
+}
+
+#[test]
+fn a_forked_child_is_told_that_nothing_is_initialised() {
+    let _ctx = Ctx::new();
+    d();
+    // SAFETY: the child calls the driver's error paths and `_exit`, which take no lock that another thread may hold.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: as above; no pointers but to this frame.
+        let codes = unsafe {
+            let mut at = 0;
+            [
+                d().cuMemAlloc_v2(&mut at, 16),
+                d().cuInit(0),
+                d().cuCtxSynchronize(),
+            ]
+        };
+        let all = codes
+            .iter()
+            .all(|c| matches!(c, Ok(CUresult::CUDA_ERROR_NOT_INITIALIZED)));
+        // SAFETY: ends the child without running the parent's handlers.
+        unsafe { libc::_exit(if all { 0 } else { 1 }) };
+    }
+    let mut status = 1;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_process_may_end_with_work_in_flight() {
+    unsafe extern "C" fn nap(_: *mut std::ffi::c_void) {
+        std::thread::sleep(std::time::Duration::from_secs(30));
+    }
+    if std::env::var(ROLE).is_ok() {
+        let _ctx = std::mem::ManuallyDrop::new(Ctx::new());
+        let s = stream(1);
+        ok!(cuLaunchHostFunc(s, Some(nap), std::ptr::null_mut()));
+        ok!(cuMemsetD8Async(alloc(1 << 20), 1, 1 << 20, s));
+        std::process::exit(7);
+    }
+    let begin = std::time::Instant::now();
+    let status = again("a_process_may_end_with_work_in_flight", "1")
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(7));
+    assert!(begin.elapsed() < std::time::Duration::from_secs(20));
+}
