@@ -19,7 +19,7 @@ use fercuda_cuda_sys::types::{
 
 use crate::callback;
 use crate::context::{Context, Relaxed};
-use crate::error::{Error, Result, call, check};
+use crate::error::{Error, Result, call, check, is_sticky};
 use crate::event::Event;
 use crate::graph::CaptureState;
 use crate::uses::lock;
@@ -352,7 +352,11 @@ impl Stream {
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
         // SAFETY: the stream is alive and its context current.
-        unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") }
+        let waited = unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") };
+        if waited.as_ref().is_err_and(Error::is_sticky) {
+            wait_for_lost(driver);
+        }
+        waited
     }
 
     /// Waits for the stream's work, so that host memory it used is the host's
@@ -391,8 +395,8 @@ impl Stream {
         unsafe {
             if self.is_of_another_thread() {
                 drop(driver.cuCtxSynchronize());
-            } else {
-                drop(driver.cuStreamSynchronize(self.raw()));
+            } else if driver.cuStreamSynchronize(self.raw()).is_ok_and(is_sticky) {
+                wait_for_lost(driver);
             }
         }
     }
@@ -594,6 +598,13 @@ impl WeakStream {
             Self::Default(stream) => Some(stream.clone()),
         }
     }
+}
+
+/// A lost context answers at once, while work of it may be on its way out of
+/// the software device's threads; only waiting for all of it waits for that.
+fn wait_for_lost(driver: &Driver) {
+    // SAFETY: takes no arguments. It answers the error that is known.
+    drop(unsafe { driver.cuCtxSynchronize() });
 }
 
 /// Runs a callback's body so that no panic reaches the driver's frames.
