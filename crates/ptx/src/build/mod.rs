@@ -83,6 +83,7 @@ struct Recipe;
 
 mod finish;
 mod kernel;
+mod math;
 mod ptr;
 mod reg;
 mod tensor;

@@ -491,23 +491,6 @@ impl<'k> Reg<'k, f32> {
         self.kernel.needs(80, "max.NaN.f32");
         self.binary(Op::Max, vec![w(Word::PropagateNan), ty::<f32>()], b)
     }
-
-    /// `e^self` within about 4 ulp: `2^(self * log2 e)`, corrected for what rounding the
-    /// exponent loses.
-    ///
-    /// Overflow gives infinity, underflow gives subnormals and zero, NaN stays.
-    #[must_use]
-    pub fn exp(self) -> Reg<'k, f32> {
-        const LOG2_E: f32 = std::f32::consts::LOG2_E;
-        const LOG2_E_REST: f32 = (std::f64::consts::LOG2_E - LOG2_E as f64) as f32;
-        // Beyond these the result is 0 or infinity, and the correction would meet inf - inf.
-        let x = self.max_nan(-120.0).min_nan(100.0);
-        let exponent = x * LOG2_E;
-        let lost = x.mul_add(LOG2_E, -exponent);
-        let lost = x.mul_add(LOG2_E_REST, lost);
-        let correction = lost.mul_add(std::f32::consts::LN_2, 1.0);
-        exponent.exp2_approx() * correction
-    }
 }
 
 impl<'k> Reg<'k, i32> {
