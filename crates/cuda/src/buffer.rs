@@ -33,8 +33,15 @@ impl fmt::Display for DeviceAddr {
     }
 }
 
-/// Device memory for `len` values of `T`. Dropped, it is freed behind its last
+/// Device memory for values of type `T`. Dropped, it is freed behind its last
 /// use; what a captured graph uses of it, the graph keeps.
+///
+/// Every bit pattern must be a value of the type, since a kernel may write any:
+///
+/// ```compile_fail,E0277
+/// # let context: fercuda_cuda::Context = unreachable!();
+/// fercuda_cuda::DeviceBuffer::<bool>::alloc(&context, 8);
+/// ```
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     allocation: Arc<Allocation>,
@@ -42,7 +49,18 @@ pub struct DeviceBuffer<T> {
     values: PhantomData<T>,
 }
 
-/// A part of a buffer, for reading.
+/// A part of a buffer, for reading. It does not outlive the buffer:
+///
+/// ```compile_fail,E0505
+/// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, PinnedBuffer, Stream};
+/// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+/// # let stream = Stream::new(&context)?;
+/// let buffer = DeviceBuffer::<f32>::alloc(&context, 8)?;
+/// let part = buffer.slice(2..4)?;
+/// drop(buffer);
+/// part.to_vec(&stream)?;
+/// # Ok::<(), fercuda_cuda::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DeviceSlice<'a, T> {
     allocation: &'a Arc<Allocation>,
@@ -59,7 +77,18 @@ impl<T> Clone for DeviceSlice<'_, T> {
 
 impl<T> Copy for DeviceSlice<'_, T> {}
 
-/// A part of a buffer, for writing.
+/// A part of a buffer, for writing. There is one at a time:
+///
+/// ```compile_fail,E0499
+/// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, PinnedBuffer, Stream};
+/// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+/// # let stream = Stream::new(&context)?;
+/// let mut buffer = DeviceBuffer::<f32>::alloc(&context, 8)?;
+/// let mut head = buffer.slice_mut(..4)?;
+/// let mut tail = buffer.slice_mut(4..)?;
+/// head.copy_from(tail.as_slice(), &stream)?;
+/// # Ok::<(), fercuda_cuda::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     allocation: &'a Arc<Allocation>,

@@ -348,6 +348,39 @@ mod tests {
         assert!(check_elf(&bytes).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_whatever_upset_the_inspection(bytes: Vec<u8>) {
+            drop(Image::of(bytes.as_slice()).and_then(|image| image.checked()));
+            for start in [&b"\x7fELF\x02\x01"[..], b"\x50\xed\x55\xba\x01\x00\x10\x00"] {
+                let bytes = [start, &bytes].concat();
+                drop(Image::of(bytes).and_then(|image| image.checked()));
+            }
+        }
+
+        #[test]
+        fn an_image_that_passes_has_every_length_inside(
+            payload: Vec<u8>,
+            changes: Vec<(proptest::sample::Index, u8)>,
+        ) {
+            for mut bytes in [fatbin(&payload), elf()] {
+                for (at, byte) in &changes {
+                    let at = at.index(bytes.len());
+                    bytes[at] = *byte;
+                }
+                // What passes still passes with more behind it: nothing was
+                // read from outside.
+                let verdict = Image::of(bytes.as_slice()).and_then(|image| image.checked()).is_ok();
+                if verdict && !bytes.is_ascii() {
+                    bytes.extend([0xff; 64]);
+                    proptest::prop_assert!(
+                        Image::of(bytes.as_slice()).and_then(|image| image.checked()).is_ok()
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_kind_is_told_by_the_first_bytes() {
         assert!(matches!(Image::of(elf()), Ok(Image::Cubin(_))));

@@ -74,6 +74,13 @@ impl From<(u32, u32, u32)> for Dim {
 /// unsafe { launch.run(&scale, &stream, (&mut values, 2.0f32, 1000u32))? };
 /// # Ok::<(), fercuda_cuda::Error>(())
 /// ```
+///
+/// What has no size and layout that a kernel could know is no argument:
+///
+/// ```compile_fail,E0277
+/// # let (launch, function, stream): (fercuda_cuda::Launch, fercuda_cuda::Function, fercuda_cuda::Stream) = unreachable!();
+/// unsafe { launch.run(&function, &stream, (vec![1.0f32],)) };
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     grid: Dim,

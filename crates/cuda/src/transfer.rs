@@ -125,6 +125,19 @@ impl<T: Pod> DeviceSliceMut<'_, T> {
     /// [`PinnedBuffer`], an `Arc` of one, or a `Vec`. From a `Vec` the driver
     /// may copy before this returns.
     ///
+    /// The memory is the copy's until [`Transfer::wait`] gives it back:
+    ///
+    /// ```compile_fail,E0382
+    /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, PinnedBuffer, Stream};
+    /// # let context = Context::primary(Cuda::from_env()?.device(0)?)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let mut buffer = DeviceBuffer::<f32>::alloc(&context, 8)?;
+    /// let mut pinned = PinnedBuffer::<f32>::new(&context, 8)?;
+    /// let transfer = buffer.as_slice_mut().upload(pinned, &stream)?;
+    /// pinned[0] = 1.0;
+    /// # Ok::<(), fercuda_cuda::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Length`]; [`Error::Capturing`]. The memory is dropped then.
     pub fn upload<H: HostSource<T>>(&mut self, host: H, stream: &Stream) -> Result<Transfer<H>> {

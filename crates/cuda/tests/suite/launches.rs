@@ -7,7 +7,8 @@ use fercuda_cuda::{
     ByValue, DeviceBuffer, Error, Image, Launch, Module, PinnedBuffer, Stream, Value,
 };
 
-use crate::support::{KERNELS, context, kernel, random, write_late};
+use crate::numbers::random;
+use crate::support::{KERNELS, context, kernel, write_late};
 
 #[test]
 fn a_kernel_does_its_work_on_every_value_and_no_other() {

@@ -5,6 +5,7 @@ mod callbacks;
 mod devices;
 mod launches;
 mod memory;
+mod numbers;
 mod nvrtc;
 mod support;
 mod transfers;

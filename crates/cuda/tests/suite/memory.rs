@@ -2,7 +2,8 @@
 
 use fercuda_cuda::{DeviceBuffer, Error, MemoryPool, PinnedBuffer, Stream};
 
-use crate::support::{context, increment, random, write_late};
+use crate::numbers::random;
+use crate::support::{context, increment, write_late};
 
 #[test]
 fn what_is_copied_in_comes_out() {

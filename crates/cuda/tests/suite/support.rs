@@ -40,19 +40,3 @@ pub(crate) fn increment(out: &mut DeviceBuffer<u32>, stream: &Stream) {
     // SAFETY: `increment` touches the first value only.
     unsafe { Launch::new(1, 1).run(&increment, stream, (out,)) }.unwrap();
 }
-
-/// Numbers that differ from run to run; the seed is printed, so that a failure
-/// shows it.
-pub(crate) fn random(len: usize) -> Vec<u32> {
-    use std::hash::{BuildHasher, RandomState};
-    let mut state = RandomState::new().hash_one(len) | 1;
-    println!("seed {state:#x}");
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u32
-    })
-    .take(len)
-    .collect()
-}

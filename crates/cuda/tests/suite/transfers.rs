@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use fercuda_cuda::{DeviceBuffer, Error, PinnedBuffer, Stream};
 
-use crate::support::{context, random, write_late};
+use crate::numbers::random;
+use crate::support::{context, write_late};
 
 #[test]
 fn pinned_memory_begins_as_zeros_and_is_a_slice() {

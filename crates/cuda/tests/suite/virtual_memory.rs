@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 
 use fercuda_cuda::{DeviceBuffer, Error, PhysicalMemory, Stream, VirtualRange};
 
-use crate::support::{context, increment, random, write_late};
+use crate::numbers::random;
+use crate::support::{context, increment, write_late};
 
 #[test]
 fn mapped_memory_is_a_buffer_and_a_range_holds_several() {
