@@ -9,8 +9,11 @@ use std::sync::Arc;
 use crate::order::{OpId, Order};
 use crate::report::FindingSink;
 
+pub(crate) mod clock;
 mod global;
+pub(crate) mod shared;
 pub use global::Shadow;
+pub(crate) use global::{ALLOCATED, FREED, INITIALISED, Launch, Owner, Record};
 
 /// What an operation needs to be checked: who it is, what it follows, where findings go.
 #[derive(Debug, Clone)]

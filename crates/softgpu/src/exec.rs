@@ -3,9 +3,38 @@
 //! [`compile`] turns a module into an [`Image`], once; [`Loaded`] gives its variables their addresses;
 //! [`Executor::run`] runs a grid.
 
+mod alu_float;
+mod alu_int;
+mod assign;
+mod atomics;
+mod block;
+mod builtins;
+mod cfg;
+mod checks;
+mod control;
+mod convert;
+mod ctx;
+mod data;
+mod float;
+mod grid;
+mod lanes;
+mod layout;
+mod lower;
+mod matrix;
+mod memory;
+mod mma;
+mod printf;
+mod program;
+mod scalar;
+mod special;
+mod sync;
+mod video;
+mod warp;
+mod wmma;
+
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fercuda_ptx::ast;
@@ -13,7 +42,11 @@ use rustc_hash::FxHashMap;
 
 use crate::check::CheckContext;
 use crate::mem::AddressSpace;
-use crate::report::Fault;
+use crate::report::{Fault, FaultKind};
+
+use self::lanes::{Isa, Row};
+use self::layout::ModuleInfo;
+use self::program::{Const, FunctionCode, KernelCode};
 
 /// How to compile.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +71,13 @@ pub struct CompileError {
 pub struct Image {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) variables: Vec<Variable>,
+    module: ast::Module,
+    info: ModuleInfo,
+    /// Function index of each kernel.
+    functions: Vec<u32>,
+    isa: Isa,
+    /// Decoded code of each kernel, without and with checks.
+    code: Vec<[OnceLock<Result<Arc<KernelCode>, String>>; 2]>,
 }
 
 /// A kernel's outside.
@@ -119,11 +159,35 @@ pub struct Relocation {
 ///
 /// # Errors
 /// [`CompileError`] for names that do not exist, operands of wrong kinds, and the like.
-pub fn compile(_module: &ast::Module, _options: &Options) -> Result<Arc<Image>, CompileError> {
-    Err(CompileError {
-        line: 0,
-        message: "nothing can be compiled yet".to_owned(),
-    })
+pub fn compile(module: &ast::Module, options: &Options) -> Result<Arc<Image>, CompileError> {
+    if module.address_size == 32 {
+        return Err(CompileError {
+            line: 0,
+            message: "32-bit addresses are not supported".to_owned(),
+        });
+    }
+    let module = module.clone();
+    let info = ModuleInfo::new(&module);
+    let (kernels, functions): (Vec<_>, Vec<_>) = info.kernels(&module).into_iter().unzip();
+    let variables = info.image_variables(&module)?;
+    let code = kernels
+        .iter()
+        .map(|_| [OnceLock::new(), OnceLock::new()])
+        .collect();
+    let isa = if options.baseline {
+        Isa::Baseline
+    } else {
+        Isa::detect()
+    };
+    Ok(Arc::new(Image {
+        kernels,
+        variables,
+        module,
+        info,
+        functions,
+        isa,
+        code,
+    }))
 }
 
 impl Image {
@@ -139,6 +203,21 @@ impl Image {
         self.kernels.iter().position(|k| &*k.name == name)
     }
 
+    fn code(&self, kernel: usize, checks: bool) -> Result<Arc<KernelCode>, String> {
+        self.code[kernel][usize::from(checks)]
+            .get_or_init(|| {
+                lower::kernel(
+                    &self.module,
+                    &self.info,
+                    self.functions[kernel],
+                    self.isa,
+                    checks,
+                )
+                .map(Arc::new)
+            })
+            .clone()
+    }
+
     /// The variables; each needs an address before the image can be loaded.
     #[must_use]
     pub fn variables(&self) -> &[Variable] {
@@ -151,6 +230,69 @@ impl Image {
 pub struct Loaded {
     pub(crate) image: Arc<Image>,
     pub(crate) addresses: FxHashMap<Arc<str>, u64>,
+    prepared: Vec<[OnceLock<Result<Arc<Prepared>, String>>; 2]>,
+}
+
+/// A kernel's code with its constants, addresses included.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) code: Arc<KernelCode>,
+    /// A bank for each function.
+    pub(crate) consts: Vec<Box<[Row]>>,
+    /// Where each function's instructions begin when all are counted through.
+    starts: Vec<u32>,
+}
+
+impl Prepared {
+    fn new(code: Arc<KernelCode>, addresses: &FxHashMap<Arc<str>, u64>) -> Result<Self, String> {
+        let mut consts = Vec::new();
+        let mut starts = Vec::new();
+        let mut at = 0;
+        for f in &code.functions {
+            starts.push(at);
+            at += f.origins.len() as u32;
+            let mut bank = vec![Row::ZERO; f.const_rows as usize + 4].into_boxed_slice();
+            for (row, c) in &f.consts {
+                let value = match c {
+                    Const::B32(v) => u64::from(*v) << 32 | u64::from(*v),
+                    Const::B64(v) => *v,
+                    Const::Address { name, addend } => addresses
+                        .get(name)
+                        .ok_or_else(|| format!("variable `{name}` has no address"))?
+                        .wrapping_add(*addend as u64),
+                };
+                let rows = if matches!(c, Const::B32(_)) { 1 } else { 2 };
+                for r in 0..rows {
+                    for piece in bank[*row as usize + r].bytes().chunks_exact_mut(8) {
+                        piece.copy_from_slice(&value.to_le_bytes());
+                    }
+                }
+            }
+            consts.push(bank);
+        }
+        Ok(Prepared {
+            code,
+            consts,
+            starts,
+        })
+    }
+
+    /// One number for an instruction of any function.
+    fn global_pc(&self, f: &FunctionCode, pc: u32) -> u32 {
+        let n = self
+            .code
+            .functions
+            .iter()
+            .position(|g| std::ptr::eq(f, g))
+            .unwrap_or(0);
+        self.starts[n] + pc
+    }
+
+    /// The function and instruction of such a number.
+    fn locate(&self, pc: u32) -> (usize, u32) {
+        let n = self.starts.partition_point(|&s| s <= pc).saturating_sub(1);
+        (n, pc - self.starts[n])
+    }
 }
 
 impl Loaded {
@@ -172,13 +314,30 @@ impl Loaded {
                 message: format!("variable `{}` has no address", v.name),
             });
         }
-        Ok(Arc::new(Loaded { image, addresses }))
+        let prepared = image
+            .kernels
+            .iter()
+            .map(|_| [OnceLock::new(), OnceLock::new()])
+            .collect();
+        Ok(Arc::new(Loaded {
+            image,
+            addresses,
+            prepared,
+        }))
     }
 
     /// The image.
     #[must_use]
     pub fn image(&self) -> &Arc<Image> {
         &self.image
+    }
+
+    fn prepared(&self, kernel: usize, checks: bool) -> Result<Arc<Prepared>, String> {
+        self.prepared[kernel][usize::from(checks)]
+            .get_or_init(|| {
+                Prepared::new(self.image.code(kernel, checks)?, &self.addresses).map(Arc::new)
+            })
+            .clone()
     }
 
     /// Initial bytes of a variable, its full size, relocations applied.
@@ -282,6 +441,7 @@ pub struct LaunchStats {
 #[derive(Debug)]
 pub struct Executor {
     threads: usize,
+    pool: Arc<grid::Pool>,
 }
 
 impl Executor {
@@ -293,7 +453,10 @@ impl Executor {
         } else {
             threads
         };
-        Arc::new(Executor { threads })
+        Arc::new(Executor {
+            threads,
+            pool: grid::Pool::new(threads - 1),
+        })
     }
 
     /// Threads, the caller's included.
@@ -306,14 +469,21 @@ impl Executor {
     ///
     /// # Errors
     /// The [`Fault`] that ended it; memory is as the blocks had left it by then.
-    pub fn run(&self, _spec: &LaunchSpec) -> Result<LaunchStats, Box<Fault>> {
-        Err(Box::new(Fault {
-            kind: crate::report::FaultKind::NotImplemented {
-                opcode: "everything".to_owned(),
-                line: 0,
-            },
-            place: None,
-            allocation: None,
-        }))
+    pub fn run(&self, spec: &LaunchSpec) -> Result<LaunchStats, Box<Fault>> {
+        let illegal = |why: String| {
+            Box::new(Fault {
+                kind: FaultKind::IllegalInstruction(why),
+                place: None,
+                allocation: None,
+            })
+        };
+        if spec.grid.contains(&0) || spec.block.contains(&0) {
+            return Err(illegal("a launch of no threads".to_owned()));
+        }
+        let prepared = spec
+            .loaded
+            .prepared(spec.kernel, spec.checks.is_some())
+            .map_err(illegal)?;
+        self.pool.run(spec, prepared)
     }
 }

@@ -131,6 +131,16 @@ impl Shadow {
         Some((s.owner.clone(), block))
     }
 
+    /// The operation that a segment belongs to, and the run of segments around it that do.
+    pub(crate) fn range(&self, segment: u32) -> Option<(OpId, u32, u32)> {
+        let all = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let at = all.partition_point(|s| s.start <= segment).checked_sub(1)?;
+        let end = all
+            .get(at + 1)
+            .map_or(self.next.load(Ordering::Relaxed), |s| s.start);
+        Some((all[at].owner.op, all[at].start, end))
+    }
+
     /// Bytes that the shadow covers from `addr`, as indices.
     #[inline(always)]
     pub(crate) fn index(&self, addr: u64) -> usize {

@@ -113,16 +113,8 @@ impl Window {
     pub(crate) fn compare_exchange_128(&self, addr: u64, expected: u128, new: u128) -> u128 {
         assert!(self.holds(addr, 16) && addr.is_multiple_of(16));
         if std::arch::is_x86_feature_detected!("cmpxchg16b") {
-            // SAFETY: the instruction exists, the address is mapped and aligned.
-            return unsafe {
-                std::arch::x86_64::cmpxchg16b(
-                    addr as *mut u128,
-                    expected,
-                    new,
-                    Ordering::SeqCst,
-                    Ordering::SeqCst,
-                )
-            };
+            // SAFETY: the instruction exists, the address is mapped, writable and aligned.
+            return unsafe { exchange16(addr, expected, new) };
         }
         static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _guard = ONE_AT_A_TIME
@@ -168,6 +160,27 @@ impl Window {
             self.store::<u8>(addr + i as u64, *b);
         }
     }
+}
+
+/// # Safety
+/// The processor has `cmpxchg16b`; 16 bytes at `addr` are mapped, writable and aligned.
+unsafe fn exchange16(addr: u64, expected: u128, new: u128) -> u128 {
+    let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
+    // SAFETY: by the contract. `rbx` is the compiler's own, hence saved by hand.
+    unsafe {
+        asm!(
+            "xchg {b}, rbx",
+            "lock cmpxchg16b [{at}]",
+            "mov rbx, {b}",
+            b = inout(reg) new as u64 => _,
+            at = in(reg) addr,
+            inout("rax") low,
+            inout("rdx") high,
+            in("rcx") (new >> 64) as u64,
+            options(nostack),
+        );
+    }
+    u128::from(low) | (u128::from(high) << 64)
 }
 
 /// Copies `n` bytes, a multiple of 64.

@@ -1,0 +1,363 @@
+//! The shadow of a block's shared memory: for each word its last writer and reader.
+//!
+//! Time is counted for the whole block: every barrier and every synchronisation of a warp takes the next
+//! number. A warp has a time of its own, the number it took last, and knows of every other warp the
+//! time up to which it is ordered before. An access is ordered before another if its time is known.
+//! Lanes of a warp are ordered by their warp's synchronisations, of whatever lanes: this may miss a race
+//! between lanes that did not take part, and never invents one.
+
+use rustc_hash::FxHashMap;
+
+use super::super::report::AccessKind;
+
+/// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong, asynchronous and
+/// pending flags, and in the low eight bits the bytes last written and the bytes ever written.
+/// A reader's is the same with the bytes read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark(pub(crate) u64);
+
+const TIME_SHIFT: u32 = 38;
+const PC_SHIFT: u32 = 22;
+const THREAD_SHIFT: u32 = 12;
+const PENDING: u64 = 1 << 9;
+const STRONG: u64 = 1 << 8;
+
+impl Mark {
+    pub(crate) fn new(time: u32, pc: u32, thread: u32, strong: bool) -> Self {
+        Mark(
+            (u64::from(time & 0x3ff_ffff) << TIME_SHIFT)
+                | (u64::from(pc.min(0xffff)) << PC_SHIFT)
+                | (u64::from(thread & 1023) << THREAD_SHIFT)
+                | if strong { STRONG } else { 0 },
+        )
+    }
+    fn time(self) -> u32 {
+        (self.0 >> TIME_SHIFT) as u32
+    }
+    pub(crate) fn pc(self) -> u32 {
+        (self.0 >> PC_SHIFT) as u32 & 0xffff
+    }
+    pub(crate) fn thread(self) -> u32 {
+        (self.0 >> THREAD_SHIFT) as u32 & 1023
+    }
+    fn strong(self) -> bool {
+        self.0 & STRONG != 0
+    }
+    fn bytes(self) -> u64 {
+        self.0 >> 4 & 15
+    }
+}
+
+/// Something found in shared memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    Uninitialised,
+    /// With another access, which wrote or read.
+    Race(Mark, AccessKind),
+    /// A copy that was not waited for.
+    Pending(Mark),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct SharedShadow {
+    writes: Vec<u64>,
+    reads: Vec<u64>,
+    now: u32,
+    /// Time of each warp.
+    own: Vec<u32>,
+    /// `known[w * warps + v]`: time of `v` up to which `w` follows it.
+    known: Vec<u32>,
+    /// Least of `known[w]`: all accesses up to then are before `w`.
+    floor: Vec<u32>,
+    /// What arrived warps knew, by barrier.
+    gathering: FxHashMap<u32, (Vec<u32>, Vec<usize>)>,
+    /// What a location passes on.
+    locations: FxHashMap<u32, Vec<u32>>,
+}
+
+impl SharedShadow {
+    pub(crate) fn start(&mut self, bytes: usize, warps: usize) {
+        let words = bytes.div_ceil(4);
+        self.writes.clear();
+        self.writes.resize(words, 0);
+        self.reads.clear();
+        self.reads.resize(words, 0);
+        self.now = 1;
+        self.own.clear();
+        self.own.resize(warps, 1);
+        self.known.clear();
+        self.known.resize(warps * warps, 0);
+        self.floor.clear();
+        self.floor.resize(warps, 0);
+        self.gathering.clear();
+        self.locations.clear();
+    }
+
+    fn warps(&self) -> usize {
+        self.own.len()
+    }
+
+    fn tick(&mut self, w: usize) {
+        self.now += 1;
+        self.own[w] = self.now;
+    }
+
+    /// Lanes of warp `w` have synchronised.
+    pub(crate) fn warp_synced(&mut self, w: usize) {
+        self.tick(w);
+    }
+
+    /// All that warp `w` knows, itself included.
+    fn view(&self, w: usize) -> Vec<u32> {
+        let n = self.warps();
+        let mut v = self.known[w * n..(w + 1) * n].to_vec();
+        v[w] = self.own[w];
+        v
+    }
+
+    fn learn(&mut self, w: usize, view: &[u32]) {
+        let n = self.warps();
+        let known = &mut self.known[w * n..(w + 1) * n];
+        for (k, v) in known.iter_mut().zip(view) {
+            *k = (*k).max(*v);
+        }
+        known[w] = 0;
+        self.floor[w] = known
+            .iter()
+            .enumerate()
+            .filter(|(v, _)| *v != w)
+            .map(|(_, k)| *k)
+            .min()
+            .unwrap_or(0);
+    }
+
+    /// Warp `w` arrives at barrier `id`, and waits for it or not.
+    pub(crate) fn arrived(&mut self, w: usize, id: u32, waits: bool) {
+        let view = self.view(w);
+        let entry = self.gathering.entry(id).or_default();
+        if entry.0.is_empty() {
+            entry.0 = view;
+        } else {
+            for (a, b) in entry.0.iter_mut().zip(view) {
+                *a = (*a).max(b);
+            }
+        }
+        if waits {
+            entry.1.push(w);
+        }
+        if !waits {
+            self.tick(w);
+        }
+    }
+
+    /// Barrier `id` opens. `whole`: for every warp of the block.
+    pub(crate) fn opened(&mut self, id: u32, whole: bool) {
+        let Some((view, mut who)) = self.gathering.remove(&id) else {
+            return;
+        };
+        who.sort_unstable();
+        who.dedup();
+        if whole {
+            // Everything so far is before everything from now on.
+            let all = self.now;
+            self.now += 1;
+            for w in 0..self.warps() {
+                let n = self.warps();
+                self.known[w * n..(w + 1) * n].fill(all);
+                self.floor[w] = all;
+                self.own[w] = self.now;
+            }
+            return;
+        }
+        for &w in &who {
+            self.learn(w, &view);
+        }
+        self.now += 1;
+        for w in who {
+            self.own[w] = self.now;
+        }
+    }
+
+    /// Warp `w` passes what it knows to location `at`.
+    pub(crate) fn release(&mut self, w: usize, at: u32) {
+        let view = self.view(w);
+        let old = self.locations.entry(at).or_insert_with(|| view.clone());
+        for (a, b) in old.iter_mut().zip(view) {
+            *a = (*a).max(b);
+        }
+        self.tick(w);
+    }
+
+    /// Warp `w` takes what location `at` passes on.
+    pub(crate) fn acquire(&mut self, w: usize, at: u32) {
+        if let Some(view) = self.locations.get(&at).cloned() {
+            self.learn(w, &view);
+        }
+    }
+
+    fn ordered(&self, m: Mark, thread: u32) -> bool {
+        let (w, v) = ((thread / 32) as usize, (m.thread() / 32) as usize);
+        m.thread() == thread
+            || if v == w {
+                m.time() < self.own[w]
+            } else {
+                m.time() <= self.known[w * self.warps() + v.min(self.warps() - 1)]
+            }
+    }
+
+    /// Whether a record of that age is before anything `thread`'s warp does now, without a closer look.
+    #[inline(always)]
+    fn old(&self, raw: u64, floor: u64) -> bool {
+        raw < floor
+    }
+
+    /// The mark that an access makes.
+    pub(crate) fn mark(&self, warp: usize, pc: u32, thread: u32, strong: bool) -> Mark {
+        Mark::new(self.own[warp], pc, thread, strong)
+    }
+
+    /// A thread reads `len` bytes at `at`, inside the memory.
+    #[inline(always)]
+    pub(crate) fn read(&mut self, mark: Mark, warp: usize, at: u32, len: u32) -> Option<Found> {
+        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let mut found = None;
+        let mut a = at;
+        while a < at + len {
+            let word = (a / 4) as usize;
+            let end = (at + len).min((a & !3) + 4);
+            let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
+            let w = self.writes[word];
+            if w & 15 & bytes != bytes && w & PENDING == 0 && found.is_none() {
+                found = Some(Found::Uninitialised);
+            }
+            if w & PENDING != 0 && w >> 4 & bytes != 0 {
+                found = Some(Found::Pending(Mark(w)));
+            } else if !self.old(w, floor) {
+                let m = Mark(w);
+                if m.bytes() & bytes != 0
+                    && !(m.strong() && mark.strong())
+                    && !self.ordered(m, mark.thread())
+                    && !matches!(found, Some(Found::Pending(_)))
+                {
+                    found = Some(Found::Race(m, AccessKind::Write));
+                }
+            }
+            self.reads[word] = mark.0 | (bytes << 4);
+            a = end;
+        }
+        found
+    }
+
+    /// Whether 32 whole words can be read without a closer look; then they have been.
+    #[inline(always)]
+    pub(crate) fn read_rows(&mut self, mark: Mark, warp: usize, off: &[u32; 32]) -> bool {
+        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let mut bad = false;
+        for &o in off {
+            match self.writes.get((o / 4) as usize) {
+                Some(&w) => bad |= w >= floor || w & (15 | PENDING) != 15,
+                None => return false,
+            }
+        }
+        if bad {
+            return false;
+        }
+        let mut raw = mark.0 | 0xf0;
+        for &o in off {
+            self.reads[(o / 4) as usize] = raw;
+            raw += 1 << THREAD_SHIFT;
+        }
+        true
+    }
+
+    /// Whether 32 whole words can be written without a closer look; then they have been.
+    #[inline(always)]
+    pub(crate) fn write_rows(&mut self, mark: Mark, warp: usize, off: &[u32; 32]) -> bool {
+        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let first = off[0];
+        let words = (first / 4) as usize;
+        // Neighbours in lane order cannot meet each other.
+        let mut bad = self.writes.len() < words + 32;
+        for (l, &o) in off.iter().enumerate() {
+            bad |= o != first + 4 * l as u32;
+        }
+        if bad {
+            return false;
+        }
+        for n in words..words + 32 {
+            bad |=
+                self.writes[n] >= floor || self.reads[n] >= floor || self.writes[n] & PENDING != 0;
+        }
+        if bad {
+            return false;
+        }
+        let mut raw = mark.0 | 0xff;
+        for n in words..words + 32 {
+            self.writes[n] = raw;
+            raw += 1 << THREAD_SHIFT;
+        }
+        true
+    }
+
+    /// A thread writes `len` bytes at `at`, inside the memory.
+    pub(crate) fn write(
+        &mut self,
+        mark: Mark,
+        warp: usize,
+        at: u32,
+        len: u32,
+        pending: bool,
+    ) -> Option<Found> {
+        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
+        let mut found = None;
+        let mut a = at;
+        while a < at + len {
+            let word = (a / 4) as usize;
+            let end = (at + len).min((a & !3) + 4);
+            let bytes = ((1u64 << (end - a)) - 1) << (a & 3);
+            let (w, r) = (self.writes[word], self.reads[word]);
+            for (raw, kind) in [(w, AccessKind::Write), (r, AccessKind::Read)] {
+                let m = Mark(raw);
+                if !self.old(raw, floor)
+                    && m.bytes() & bytes != 0
+                    && !(m.strong() && mark.strong())
+                    && !self.ordered(m, mark.thread())
+                {
+                    found = Some(Found::Race(m, kind));
+                }
+            }
+            if w & PENDING != 0 && w >> 4 & bytes != 0 && !pending {
+                found = Some(Found::Pending(Mark(w)));
+            }
+            // Bytes written before in this same word by the same thread at the same time stay known.
+            let keep = if Mark(w).0 >> 10 == mark.0 >> 10 {
+                w & 0xf0
+            } else {
+                0
+            };
+            self.writes[word] =
+                mark.0 | keep | (bytes << 4) | (w & 15) | if pending { PENDING } else { bytes };
+            a = end;
+        }
+        found
+    }
+
+    /// A copy of `thread` into `len` bytes at `at` has landed.
+    pub(crate) fn landed(&mut self, at: u32, len: u32) {
+        for a in (at..at + len).step_by(4) {
+            if let Some(w) = self.writes.get_mut((a / 4) as usize) {
+                *w = (*w & !PENDING) | 15;
+            }
+        }
+    }
+
+    /// Bytes written by something that is no race with anybody.
+    pub(crate) fn initialise(&mut self, at: u32, len: u32) {
+        for a in (at..at + len).step_by(4) {
+            if let Some(w) = self.writes.get_mut((a / 4) as usize) {
+                *w |= 15;
+            }
+        }
+    }
+}

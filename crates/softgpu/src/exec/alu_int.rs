@@ -1,0 +1,1118 @@
+//! Integer and bitwise instructions.
+
+use fercuda_ptx::ast::Inst as Tree;
+use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
+
+use super::ctx::Ctx;
+use super::data::{self, lane_ops};
+use super::lanes::{Exec, Handlers, PredOperand, handlers, map1, map2, map3, test2};
+use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, bits, is_signed, rows};
+use super::program::Inst;
+
+lane_ops! {
+    Add32 = map2(u32, u32, u32) |a, b| a.wrapping_add(b);
+    Add64 = map2(u64, u64, u64) |a, b| a.wrapping_add(b);
+    Add16 = map2(u16, u16, u16) |a, b| a.wrapping_add(b);
+    AddSat = map2(i32, i32, i32) |a, b| a.saturating_add(b);
+    Sub32 = map2(u32, u32, u32) |a, b| a.wrapping_sub(b);
+    Sub64 = map2(u64, u64, u64) |a, b| a.wrapping_sub(b);
+    Sub16 = map2(u16, u16, u16) |a, b| a.wrapping_sub(b);
+    SubSat = map2(i32, i32, i32) |a, b| a.saturating_sub(b);
+    Mul32 = map2(u32, u32, u32) |a, b| a.wrapping_mul(b);
+    Mul64 = map2(u64, u64, u64) |a, b| a.wrapping_mul(b);
+    Mul16 = map2(u16, u16, u16) |a, b| a.wrapping_mul(b);
+    MulHiU32 = map2(u32, u32, u32) |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32;
+    MulHiS32 = map2(i32, i32, i32) |a, b| ((i64::from(a) * i64::from(b)) >> 32) as i32;
+    MulHiU64 = map2(u64, u64, u64) |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64;
+    MulHiS64 = map2(i64, i64, i64) |a, b| ((i128::from(a) * i128::from(b)) >> 64) as i64;
+    MulHiU16 = map2(u16, u16, u16) |a, b| ((u32::from(a) * u32::from(b)) >> 16) as u16;
+    MulHiS16 = map2(i16, i16, i16) |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16;
+    MulWideU32 = map2(u32, u32, u64) |a, b| u64::from(a) * u64::from(b);
+    MulWideS32 = map2(i32, i32, i64) |a, b| i64::from(a) * i64::from(b);
+    MulWideU16 = map2(u16, u16, u32) |a, b| u32::from(a) * u32::from(b);
+    MulWideS16 = map2(i16, i16, i32) |a, b| i32::from(a) * i32::from(b);
+    Mul24U = map2(u32, u32, u32) |a, b| (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff);
+    Mul24S = map2(i32, i32, i32) |a, b| (a << 8 >> 8).wrapping_mul(b << 8 >> 8);
+    Mul24HiU = map2(u32, u32, u32) |a, b| ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32;
+    Mul24HiS = map2(i32, i32, i32) |a, b| ((i64::from(a << 8 >> 8) * i64::from(b << 8 >> 8)) >> 16) as i32;
+    Mad32 = map3(u32, u32, u32, u32) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
+    Mad64 = map3(u64, u64, u64, u64) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
+    Mad16 = map3(u16, u16, u16, u16) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
+    MadHiU32 = map3(u32, u32, u32, u32) |a, b, c| (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c);
+    MadHiS32 = map3(i32, i32, i32, i32) |a, b, c| (((i64::from(a) * i64::from(b)) >> 32) as i32).wrapping_add(c);
+    MadWideU32 = map3(u32, u32, u64, u64) |a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c);
+    MadWideS32 = map3(i32, i32, i64, i64) |a, b, c| (i64::from(a) * i64::from(b)).wrapping_add(c);
+    MadWideU16 = map3(u16, u16, u32, u32) |a, b, c| (u32::from(a) * u32::from(b)).wrapping_add(c);
+    MadWideS16 = map3(i16, i16, i32, i32) |a, b, c| (i32::from(a) * i32::from(b)).wrapping_add(c);
+    DivU32 = map2(u32, u32, u32) |a, b| a.checked_div(b).unwrap_or(u32::MAX);
+    DivS32 = map2(i32, i32, i32) |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
+    DivU64 = map2(u64, u64, u64) |a, b| a.checked_div(b).unwrap_or(u64::MAX);
+    DivS64 = map2(i64, i64, i64) |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
+    DivU16 = map2(u16, u16, u16) |a, b| a.checked_div(b).unwrap_or(u16::MAX);
+    DivS16 = map2(i16, i16, i16) |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
+    RemU32 = map2(u32, u32, u32) |a, b| a.checked_rem(b).unwrap_or(a);
+    RemS32 = map2(i32, i32, i32) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+    RemU64 = map2(u64, u64, u64) |a, b| a.checked_rem(b).unwrap_or(a);
+    RemS64 = map2(i64, i64, i64) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+    RemU16 = map2(u16, u16, u16) |a, b| a.checked_rem(b).unwrap_or(a);
+    RemS16 = map2(i16, i16, i16) |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+    MinU32 = map2(u32, u32, u32) |a, b| a.min(b);
+    MinS32 = map2(i32, i32, i32) |a, b| a.min(b);
+    MinU64 = map2(u64, u64, u64) |a, b| a.min(b);
+    MinS64 = map2(i64, i64, i64) |a, b| a.min(b);
+    MinU16 = map2(u16, u16, u16) |a, b| a.min(b);
+    MinS16 = map2(i16, i16, i16) |a, b| a.min(b);
+    MaxU32 = map2(u32, u32, u32) |a, b| a.max(b);
+    MaxS32 = map2(i32, i32, i32) |a, b| a.max(b);
+    MaxU64 = map2(u64, u64, u64) |a, b| a.max(b);
+    MaxS64 = map2(i64, i64, i64) |a, b| a.max(b);
+    MaxU16 = map2(u16, u16, u16) |a, b| a.max(b);
+    MaxS16 = map2(i16, i16, i16) |a, b| a.max(b);
+    Abs32 = map1(i32, i32) |a| a.wrapping_abs();
+    Abs64 = map1(i64, i64) |a| a.wrapping_abs();
+    Abs16 = map1(i16, i16) |a| a.wrapping_abs();
+    Neg32 = map1(i32, i32) |a| a.wrapping_neg();
+    Neg64 = map1(i64, i64) |a| a.wrapping_neg();
+    Neg16 = map1(i16, i16) |a| a.wrapping_neg();
+    And32 = map2(u32, u32, u32) |a, b| a & b;
+    And64 = map2(u64, u64, u64) |a, b| a & b;
+    Or32 = map2(u32, u32, u32) |a, b| a | b;
+    Or64 = map2(u64, u64, u64) |a, b| a | b;
+    Xor32 = map2(u32, u32, u32) |a, b| a ^ b;
+    Xor64 = map2(u64, u64, u64) |a, b| a ^ b;
+    Not32 = map1(u32, u32) |a| !a;
+    Not64 = map1(u64, u64) |a| !a;
+    Not16 = map1(u16, u16) |a| !a;
+    Cnot32 = map1(u32, u32) |a| u32::from(a == 0);
+    Cnot64 = map1(u64, u64) |a| u64::from(a == 0);
+    Shl32 = map2(u32, u32, u32) |a, b| if b > 31 { 0 } else { a << (b & 31) };
+    Shl64 = map2(u64, u32, u64) |a, b| if b > 63 { 0 } else { a << (b & 63) };
+    Shl16 = map2(u16, u32, u16) |a, b| if b > 15 { 0 } else { a << (b & 15) };
+    ShrU32 = map2(u32, u32, u32) |a, b| if b > 31 { 0 } else { a >> (b & 31) };
+    ShrU64 = map2(u64, u32, u64) |a, b| if b > 63 { 0 } else { a >> (b & 63) };
+    ShrU16 = map2(u16, u32, u16) |a, b| if b > 15 { 0 } else { a >> (b & 15) };
+    ShrS32 = map2(i32, u32, i32) |a, b| a >> b.min(31);
+    ShrS64 = map2(i64, u32, i64) |a, b| a >> b.min(63);
+    ShrS16 = map2(i16, u32, i16) |a, b| a >> b.min(15);
+    ShfLWrap = map3(u32, u32, u32, u32) |a, b, c| ((((u64::from(b) << 32) | u64::from(a)) << (c & 31)) >> 32) as u32;
+    ShfRWrap = map3(u32, u32, u32, u32) |a, b, c| (((u64::from(b) << 32) | u64::from(a)) >> (c & 31)) as u32;
+    ShfLClamp = map3(u32, u32, u32, u32) |a, b, c| ((((u64::from(b) << 32) | u64::from(a)) << c.min(32)) >> 32) as u32;
+    ShfRClamp = map3(u32, u32, u32, u32) |a, b, c| (((u64::from(b) << 32) | u64::from(a)) >> c.min(32)) as u32;
+    Popc32 = map1(u32, u32) |a| a.count_ones();
+    Popc64 = map1(u64, u32) |a| a.count_ones();
+    Clz32 = map1(u32, u32) |a| a.leading_zeros();
+    Clz64 = map1(u64, u32) |a| a.leading_zeros();
+    Brev32 = map1(u32, u32) |a| a.reverse_bits();
+    Brev64 = map1(u64, u64) |a| a.reverse_bits();
+    BfeU32 = map3(u32, u32, u32, u32) |a, b, c| bfe(u64::from(a), b, c, 32, false) as u32;
+    BfeS32 = map3(u32, u32, u32, u32) |a, b, c| bfe(u64::from(a), b, c, 32, true) as u32;
+    BfeU64 = map3(u64, u32, u32, u64) |a, b, c| bfe(a, b, c, 64, false);
+    BfeS64 = map3(u64, u32, u32, u64) |a, b, c| bfe(a, b, c, 64, true);
+    Dp4aUU = map3(u32, u32, u32, u32) |a, b, c| dp4a::<false, false>(a, b, c);
+    Dp4aSS = map3(u32, u32, u32, u32) |a, b, c| dp4a::<true, true>(a, b, c);
+    Dp4aUS = map3(u32, u32, u32, u32) |a, b, c| dp4a::<false, true>(a, b, c);
+    Dp4aSU = map3(u32, u32, u32, u32) |a, b, c| dp4a::<true, false>(a, b, c);
+    SadU32 = map3(u32, u32, u32, u32) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    SadS32 = map3(i32, i32, u32, u32) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    SadU16 = map3(u16, u16, u16, u16) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    SadS16 = map3(i16, i16, u16, u16) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    SadU64 = map3(u64, u64, u64, u64) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    SadS64 = map3(i64, i64, u64, u64) |a, b, c| a.abs_diff(b).wrapping_add(c);
+    Prmt = map3(u32, u32, u32, u32) |a, b, c| prmt(a, b, c);
+    AddU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.wrapping_add(y));
+    MinU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.min(y));
+    MaxU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.max(y));
+    MinS16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| (x as i16).min(y as i16) as u16);
+    MaxS16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| (x as i16).max(y as i16) as u16);
+    Relu32 = map1(i32, i32) |a| a.max(0);
+    Relu16x2 = map1(u32, u32) |a| pair(a, 0, |x, _| (x as i16).max(0) as u16);
+}
+
+#[inline(always)]
+fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
+    u32::from(f(a as u16, b as u16)) | (u32::from(f((a >> 16) as u16, (b >> 16) as u16)) << 16)
+}
+
+#[inline(always)]
+fn bfe(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
+    let (pos, len) = (pos & 0xff, len & 0xff);
+    let top = (pos + len).wrapping_sub(1).min(width - 1);
+    let sign = signed && len != 0 && (a >> top) & 1 != 0;
+    let field = if pos >= width { 0 } else { a >> pos };
+    let kept = len.min(width.saturating_sub(pos));
+    let mask = if kept >= 64 {
+        u64::MAX
+    } else {
+        (1 << kept) - 1
+    };
+    (field & mask) | if sign { !mask } else { 0 }
+}
+
+#[inline(always)]
+fn dp4a<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
+    let mut sum = c;
+    for k in 0..4 {
+        let x = if A {
+            (a >> (8 * k)) as u8 as i8 as i32
+        } else {
+            (a >> (8 * k)) as u8 as i32
+        };
+        let y = if B {
+            (b >> (8 * k)) as u8 as i8 as i32
+        } else {
+            (b >> (8 * k)) as u8 as i32
+        };
+        sum = sum.wrapping_add((x * y) as u32);
+    }
+    sum
+}
+
+#[inline(always)]
+fn prmt(a: u32, b: u32, s: u32) -> u32 {
+    let all = (u64::from(b) << 32) | u64::from(a);
+    let mut out = 0;
+    for k in 0..4 {
+        let sel = s >> (4 * k);
+        let byte = (all >> ((sel & 7) * 8)) as u8;
+        let byte = if sel & 8 != 0 {
+            ((byte as i8) >> 7) as u8
+        } else {
+            byte
+        };
+        out |= u32::from(byte) << (8 * k);
+    }
+    out
+}
+
+fn prmt_mode(mode: Word, a: u32, b: u32, c: u32) -> u32 {
+    let c = c & 3;
+    let pick = |n: u32| (((u64::from(b) << 32) | u64::from(a)) >> (8 * n)) as u32 & 0xff;
+    let of = |f: &dyn Fn(u32) -> u32| (0..4).fold(0, |v, k| v | (pick(f(k)) << (8 * k)));
+    match mode {
+        Word::B4e => of(&|k| (c + 8 - k) & 7),
+        Word::Rc8 => of(&|_| c),
+        Word::Ecl => of(&|k| k.max(c)),
+        Word::Ecr => of(&|k| k.min(c)),
+        Word::Rc16 => of(&|k| ((c & 1) << 1) | (k & 1)),
+        // f4e
+        _ => of(&|k| c + k),
+    }
+}
+
+/// Addition with carry: `x` the carry read, `imm_lo` the carry written.
+struct Carry<const WIDE: bool, const SUB: bool>;
+impl<const WIDE: bool, const SUB: bool> Exec for Carry<WIDE, SUB> {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let carry = ctx.rows.pred(PredOperand::from_bits(i.x));
+        let mut out = 0;
+        let mut m = ctx.mask;
+        while m != 0 {
+            let l = m.trailing_zeros() as usize;
+            m &= m - 1;
+            let cin = (carry >> l) & 1;
+            // The flag is a carry of a + !b + 1 inverted to a borrow, as add and sub chains never mix.
+            let c = if WIDE {
+                let (a, b) = (ctx.rows.lane::<u64>(i.a, l), ctx.rows.lane::<u64>(i.b, l));
+                let (r, c1, c2);
+                if SUB {
+                    let x = a.overflowing_sub(b);
+                    let y = x.0.overflowing_sub(u64::from(cin));
+                    (r, c1, c2) = (y.0, x.1, y.1);
+                } else {
+                    let x = a.overflowing_add(b);
+                    let y = x.0.overflowing_add(u64::from(cin));
+                    (r, c1, c2) = (y.0, x.1, y.1);
+                }
+                ctx.rows.set_lane::<u64>(i.d, l, r);
+                c1 | c2
+            } else {
+                let (a, b) = (ctx.rows.lane::<u32>(i.a, l), ctx.rows.lane::<u32>(i.b, l));
+                let (r, c1, c2);
+                if SUB {
+                    let x = a.overflowing_sub(b);
+                    let y = x.0.overflowing_sub(cin);
+                    (r, c1, c2) = (y.0, x.1, y.1);
+                } else {
+                    let x = a.overflowing_add(b);
+                    let y = x.0.overflowing_add(cin);
+                    (r, c1, c2) = (y.0, x.1, y.1);
+                }
+                ctx.rows.set_lane::<u32>(i.d, l, r);
+                c1 | c2
+            };
+            out |= u32::from(c) << l;
+        }
+        let mask = ctx.mask;
+        ctx.rows
+            .set_pred(PredOperand::from_bits(i.imm as u32), out, mask);
+    }
+}
+
+/// `lop3` by its table in `imm`.
+struct Lop3;
+impl Exec for Lop3 {
+    #[inline(always)]
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        // Masks of the eight minterms, all ones or zero: no branch in the lanes.
+        let t: [u32; 8] = std::array::from_fn(|n| 0u32.wrapping_sub((i.imm >> n) as u32 & 1));
+        map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, c| {
+            let b0 = (c & t[1]) | (!c & t[0]);
+            let b1 = (c & t[3]) | (!c & t[2]);
+            let b2 = (c & t[5]) | (!c & t[4]);
+            let b3 = (c & t[7]) | (!c & t[6]);
+            let a0 = (b & b1) | (!b & b0);
+            let a1 = (b & b3) | (!b & b2);
+            (a & a1) | (!a & a0)
+        });
+    }
+}
+
+/// `setp`: `imm_lo`, `imm_hi` the destinations, `x` the predicate combined with.
+struct SetP<C>(std::marker::PhantomData<C>);
+
+trait Compare: 'static {
+    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32;
+}
+
+impl<C: Compare> Exec for SetP<C> {
+    #[inline(always)]
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let v = C::test(ctx, i);
+        let mask = ctx.mask;
+        ctx.rows
+            .set_pred(PredOperand::from_bits(i.imm as u32), v, mask);
+    }
+}
+
+/// The comparison alone, as a behaviour.
+pub(crate) struct CompareOp<const KIND: u8, T>(std::marker::PhantomData<T>);
+
+/// Types that `setp` compares. Kinds: 0 eq, 1 ne, 2 lt, 3 le, 4 gt, 5 ge; 8 more: or unordered; 6 num, 7 nan.
+pub(crate) trait Comparable: super::lanes::Lane + PartialOrd + 'static {
+    fn unordered(self) -> bool;
+}
+macro_rules! comparable {
+    ($($t:ty),*) => {$(impl Comparable for $t {
+        #[inline(always)]
+        fn unordered(self) -> bool { false }
+    })*};
+}
+comparable!(u16, i16, u32, i32, u64, i64);
+impl Comparable for f32 {
+    #[inline(always)]
+    fn unordered(self) -> bool {
+        self.is_nan()
+    }
+}
+impl Comparable for f64 {
+    #[inline(always)]
+    fn unordered(self) -> bool {
+        self.is_nan()
+    }
+}
+
+impl<const KIND: u8, T: Comparable> Compare for CompareOp<KIND, T> {
+    #[inline(always)]
+    fn test(ctx: &Ctx<'_>, i: &Inst) -> u32 {
+        test2::<T, T>(ctx, i, |a, b| match KIND {
+            0 => a == b,
+            // Ordered and different: "not equal" that is false for NaN.
+            1 => a < b || a > b,
+            2 => a < b,
+            3 => a <= b,
+            4 => a > b,
+            5 => a >= b,
+            6 => !(a.unordered() || b.unordered()),
+            7 => a.unordered() || b.unordered(),
+            8 => !(a < b || a > b),
+            9 => a != b,
+            10 => !(a >= b),
+            11 => !(a > b),
+            12 => !(a <= b),
+            _ => !(a < b),
+        })
+    }
+}
+
+/// Handlers that set a predicate from comparing `T`s.
+pub(crate) fn compare<T: Comparable>(kind: u8) -> Handlers {
+    fn h<const K: u8, T: Comparable>() -> Handlers {
+        super::lanes::handlers_any::<SetP<CompareOp<K, T>>>()
+    }
+    match kind {
+        0 => h::<0, T>(),
+        1 => h::<1, T>(),
+        2 => h::<2, T>(),
+        3 => h::<3, T>(),
+        4 => h::<4, T>(),
+        5 => h::<5, T>(),
+        6 => h::<6, T>(),
+        7 => h::<7, T>(),
+        8 => h::<8, T>(),
+        9 => h::<9, T>(),
+        10 => h::<10, T>(),
+        11 => h::<11, T>(),
+        12 => h::<12, T>(),
+        _ => h::<13, T>(),
+    }
+}
+
+pub(crate) fn add32() -> Handlers {
+    handlers::<Add32>()
+}
+pub(crate) fn add64() -> Handlers {
+    handlers::<Add64>()
+}
+
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+    let ty = m.ty(0).ok()?;
+    if is_float(ty) && !matches!(i.op, Op::Prmt) {
+        return None;
+    }
+    let (s, n) = (is_signed(ty), bits(ty));
+    macro_rules! h {
+        ($t:ident) => {
+            handlers::<$t>()
+        };
+    }
+    // (signed?, bits) -> handlers
+    macro_rules! by {
+        ($u16:ident $s16:ident $u32:ident $s32:ident $u64:ident $s64:ident) => {
+            match (n, s) {
+                (16, false) => h!($u16),
+                (16, true) => h!($s16),
+                (32, false) => h!($u32),
+                (32, true) => h!($s32),
+                (64, false) => h!($u64),
+                (64, true) => h!($s64),
+                _ => return Some(Err(Reason::Unsupported)),
+            }
+        };
+    }
+    let cc = m.has(Word::Cc);
+    let packed = matches!(ty, Ty::U16x2 | Ty::S16x2);
+    Some(match i.op {
+        Op::Add if packed => two(l, i, ty, h!(AddU16x2)),
+        Op::Min | Op::Max if packed => {
+            let h = match (i.op, ty) {
+                (Op::Min, Ty::U16x2) => h!(MinU16x2),
+                (Op::Min, _) => h!(MinS16x2),
+                (_, Ty::U16x2) => h!(MaxU16x2),
+                _ => h!(MaxS16x2),
+            };
+            relu_after(l, i, ty, m, h)
+        }
+        Op::Addc | Op::Subc => carry(l, i, m, ty, true),
+        Op::Add | Op::Sub if cc => carry(l, i, m, ty, false),
+        Op::Add if m.has(Word::Sat) => two(l, i, ty, h!(AddSat)),
+        Op::Sub if m.has(Word::Sat) => two(l, i, ty, h!(SubSat)),
+        Op::Add => two(l, i, ty, by!(Add16 Add16 Add32 Add32 Add64 Add64)),
+        Op::Sub => two(l, i, ty, by!(Sub16 Sub16 Sub32 Sub32 Sub64 Sub64)),
+        Op::Mul => mul(l, i, m, ty),
+        Op::Mad | Op::Madc => mad(l, i, m, ty),
+        Op::Mul24 => {
+            let h = match (m.has(Word::Hi), s) {
+                (false, false) => h!(Mul24U),
+                (false, true) => h!(Mul24S),
+                (true, false) => h!(Mul24HiU),
+                (true, true) => h!(Mul24HiS),
+            };
+            two(l, i, ty, h)
+        }
+        Op::Mad24 => mad24(l, i, m, ty),
+        Op::Div => two(l, i, ty, by!(DivU16 DivS16 DivU32 DivS32 DivU64 DivS64)),
+        Op::Rem => two(l, i, ty, by!(RemU16 RemS16 RemU32 RemS32 RemU64 RemS64)),
+        Op::Min | Op::Max => {
+            let h = if i.op == Op::Min {
+                by!(MinU16 MinS16 MinU32 MinS32 MinU64 MinS64)
+            } else {
+                by!(MaxU16 MaxS16 MaxU32 MaxS32 MaxU64 MaxS64)
+            };
+            relu_after(l, i, ty, m, h)
+        }
+        Op::Abs => one(l, i, ty, ty, by!(Abs16 Abs16 Abs32 Abs32 Abs64 Abs64)),
+        Op::Neg => one(l, i, ty, ty, by!(Neg16 Neg16 Neg32 Neg32 Neg64 Neg64)),
+        Op::And => two(l, i, ty, by!(And32 And32 And32 And32 And64 And64)),
+        Op::Or => two(l, i, ty, by!(Or32 Or32 Or32 Or32 Or64 Or64)),
+        Op::Xor => two(l, i, ty, by!(Xor32 Xor32 Xor32 Xor32 Xor64 Xor64)),
+        Op::Not => one(l, i, ty, ty, by!(Not16 Not16 Not32 Not32 Not64 Not64)),
+        Op::Cnot => one(l, i, ty, ty, by!(Cnot32 Cnot32 Cnot32 Cnot32 Cnot64 Cnot64)),
+        Op::Shl => shift(l, i, ty, by!(Shl16 Shl16 Shl32 Shl32 Shl64 Shl64)),
+        Op::Shr => shift(l, i, ty, by!(ShrU16 ShrS16 ShrU32 ShrS32 ShrU64 ShrS64)),
+        Op::Shf => {
+            let h = match (m.has(Word::L), m.has(Word::Wrap)) {
+                (true, true) => h!(ShfLWrap),
+                (false, true) => h!(ShfRWrap),
+                (true, false) => h!(ShfLClamp),
+                (false, false) => h!(ShfRClamp),
+            };
+            three(l, i, [Ty::B32; 4], h)
+        }
+        Op::Popc => one(
+            l,
+            i,
+            Ty::U32,
+            ty,
+            if n == 64 { h!(Popc64) } else { h!(Popc32) },
+        ),
+        Op::Clz => one(
+            l,
+            i,
+            Ty::U32,
+            ty,
+            if n == 64 { h!(Clz64) } else { h!(Clz32) },
+        ),
+        Op::Brev => one(l, i, ty, ty, if n == 64 { h!(Brev64) } else { h!(Brev32) }),
+        Op::Bfind => bfind(l, i, m, ty),
+        Op::Bfe => three(
+            l,
+            i,
+            [ty, ty, Ty::U32, Ty::U32],
+            by!(BfeU32 BfeU32 BfeU32 BfeS32 BfeU64 BfeS64),
+        ),
+        Op::Bfi => bfi(l, i, ty),
+        Op::Bmsk => {
+            let wrap = m.has(Word::Wrap);
+            fun3(l, i, [Ty::B32, Ty::U32, Ty::U32], move |a, b, _| {
+                let (a, b) = if wrap {
+                    (a & 31, b & 31)
+                } else {
+                    (a, b.min(32))
+                };
+                let mask = if b >= 32 {
+                    u64::from(u32::MAX)
+                } else {
+                    (1 << b) - 1
+                };
+                if a > 31 { 0 } else { (mask << a) & 0xffff_ffff }
+            })
+        }
+        Op::Szext => {
+            let wrap = m.has(Word::Wrap);
+            fun3(l, i, [ty, ty, Ty::U32], move |a, b, _| {
+                let n = if wrap { b & 31 } else { b.min(32) };
+                if n == 0 {
+                    return 0;
+                }
+                if n >= 32 {
+                    return a;
+                }
+                let low = a & ((1 << n) - 1);
+                if s && (a >> (n - 1)) & 1 != 0 {
+                    low | (u64::MAX << n & 0xffff_ffff)
+                } else {
+                    low
+                }
+            })
+        }
+        Op::Fns => fun4(
+            l,
+            i,
+            [Ty::B32, Ty::B32, Ty::B32, Ty::S32],
+            |mask, base, offset| {
+                let (mask, base, offset) =
+                    (mask as u32, (base as u32).min(31) as i32, offset as i32);
+                let set = |p: i32| (0..32).contains(&p) && (mask >> p) & 1 != 0;
+                let mut p = base;
+                if offset == 0 {
+                    return if set(p) { p as u64 } else { 0xffff_ffff };
+                }
+                let step = offset.signum();
+                let mut left = offset.abs() - i32::from(set(p));
+                while left > 0 {
+                    p += step;
+                    if !(0..32).contains(&p) {
+                        return 0xffff_ffff;
+                    }
+                    left -= i32::from(set(p));
+                }
+                p as u64
+            },
+        ),
+        Op::Sad => three(
+            l,
+            i,
+            [ty, ty, ty, ty],
+            by!(SadU16 SadS16 SadU32 SadS32 SadU64 SadS64),
+        ),
+        Op::Lop3 => lop3(l, i, m),
+        Op::Prmt => match m.any(&[Word::B4e, Word::Rc8, Word::Ecl, Word::Ecr, Word::Rc16]) {
+            Some(mode) => fun4(l, i, [Ty::B32; 4], move |a, b, c| {
+                u64::from(prmt_mode(mode, a as u32, b as u32, c as u32))
+            }),
+            None if m.0.len() > 1 => fun4(l, i, [Ty::B32; 4], move |a, b, c| {
+                u64::from(prmt_mode(Word::Base, a as u32, b as u32, c as u32))
+            }),
+            None => three(l, i, [Ty::B32; 4], h!(Prmt)),
+        },
+        Op::Dp4a => {
+            let h = match (is_signed(ty), m.ty(1).is_ok_and(is_signed)) {
+                (false, false) => h!(Dp4aUU),
+                (true, true) => h!(Dp4aSS),
+                (false, true) => h!(Dp4aUS),
+                (true, false) => h!(Dp4aSU),
+            };
+            three(l, i, [Ty::B32; 4], h)
+        }
+        Op::Dp2a => {
+            let (sa, sb, hi) = (is_signed(ty), m.ty(1).is_ok_and(is_signed), m.has(Word::Hi));
+            fun4(l, i, [Ty::B32; 4], move |a, b, c| {
+                let mut sum = c as u32;
+                for k in 0..2 {
+                    let x = (a >> (16 * k)) as u16;
+                    let y = (b >> (8 * (k + if hi { 2 } else { 0 }))) as u8;
+                    let x = if sa {
+                        i64::from(x as i16)
+                    } else {
+                        i64::from(x)
+                    };
+                    let y = if sb { i64::from(y as i8) } else { i64::from(y) };
+                    sum = sum.wrapping_add((x * y) as u32);
+                }
+                u64::from(sum)
+            })
+        }
+        Op::Setp => setp(l, i, m, ty),
+        Op::Set => set(l, i, m),
+        Op::Vabsdiff
+        | Op::Vadd
+        | Op::Vsub
+        | Op::Vmin
+        | Op::Vmax
+        | Op::Vshl
+        | Op::Vshr
+        | Op::Vmad
+        | Op::Vset
+        | Op::Vabsdiff2
+        | Op::Vabsdiff4
+        | Op::Vadd2
+        | Op::Vadd4
+        | Op::Vsub2
+        | Op::Vsub4
+        | Op::Vavrg2
+        | Op::Vavrg4
+        | Op::Vmax2
+        | Op::Vmax4
+        | Op::Vmin2
+        | Op::Vmin4
+        | Op::Vset2
+        | Op::Vset4 => super::video::lower(l, i, m),
+        _ => return None,
+    })
+}
+
+pub(crate) fn is_float(ty: Ty) -> bool {
+    matches!(
+        ty,
+        Ty::F32 | Ty::F64 | Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2 | Ty::F32x2
+    )
+}
+
+pub(crate) fn one(l: &mut Lower<'_, '_>, i: &Tree, d: Ty, a: Ty, h: Handlers) -> Lowered<()> {
+    let [od, oa] = i.operands.as_slice() else {
+        return bad("two operands are needed");
+    };
+    let a = l.src(oa, a)?;
+    let d = l.dst(od, d)?;
+    l.emit(h, d, a, Opd::None, Opd::None);
+    Ok(())
+}
+
+pub(crate) fn two(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
+    let [od, oa, ob] = i.operands.as_slice() else {
+        return bad("three operands are needed");
+    };
+    let (a, b) = (l.src(oa, ty)?, l.src(ob, ty)?);
+    let d = l.dst(od, ty)?;
+    l.emit(h, d, a, b, Opd::None);
+    Ok(())
+}
+
+/// Types: destination, then sources.
+pub(crate) fn three(l: &mut Lower<'_, '_>, i: &Tree, t: [Ty; 4], h: Handlers) -> Lowered<()> {
+    let [od, oa, ob, oc] = i.operands.as_slice() else {
+        return bad("four operands are needed");
+    };
+    let (a, b, c) = (l.src(oa, t[1])?, l.src(ob, t[2])?, l.src(oc, t[3])?);
+    let d = l.dst(od, t[0])?;
+    l.emit(h, d, a, b, c);
+    Ok(())
+}
+
+pub(crate) fn fun3(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    t: [Ty; 3],
+    f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static,
+) -> Lowered<()> {
+    let [od, oa, ob] = i.operands.as_slice() else {
+        return bad("three operands are needed");
+    };
+    let (a, b) = (l.src(oa, t[1])?, l.src(ob, t[2])?);
+    let d = l.dst(od, t[0])?;
+    let w = |n: usize| rows(t[n]) == 2;
+    l.lane_fn((d, w(0)), (a, w(1)), (b, w(2)), (Opd::None, false), f);
+    Ok(())
+}
+
+pub(crate) fn fun4(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    t: [Ty; 4],
+    f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static,
+) -> Lowered<()> {
+    let [od, oa, ob, oc] = i.operands.as_slice() else {
+        return bad("four operands are needed");
+    };
+    let (a, b, c) = (l.src(oa, t[1])?, l.src(ob, t[2])?, l.src(oc, t[3])?);
+    let d = l.dst(od, t[0])?;
+    let w = |n: usize| rows(t[n]) == 2;
+    l.lane_fn((d, w(0)), (a, w(1)), (b, w(2)), (c, w(3)), f);
+    Ok(())
+}
+
+fn shift(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, h: Handlers) -> Lowered<()> {
+    let [od, oa, ob] = i.operands.as_slice() else {
+        return bad("three operands are needed");
+    };
+    let (a, b) = (l.src(oa, ty)?, l.src(ob, Ty::U32)?);
+    let d = l.dst(od, ty)?;
+    l.emit(h, d, a, b, Opd::None);
+    Ok(())
+}
+
+fn relu_after(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty, m: &Mods<'_>, h: Handlers) -> Lowered<()> {
+    two(l, i, ty, h)?;
+    if m.has(Word::Relu) {
+        let (v, _) = l.dst_reg(&i.operands[0], ty)?;
+        let h = if ty == Ty::S16x2 {
+            handlers::<Relu16x2>()
+        } else {
+            handlers::<Relu32>()
+        };
+        l.emit(h, Opd::Both(v), Opd::Use(v), Opd::None, Opd::None);
+    }
+    Ok(())
+}
+
+fn wider(ty: Ty) -> Ty {
+    match ty {
+        Ty::U16 => Ty::U32,
+        Ty::S16 => Ty::S32,
+        Ty::U32 => Ty::U64,
+        _ => Ty::S64,
+    }
+}
+
+fn mul(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+    let (s, n) = (is_signed(ty), bits(ty));
+    let h = match (m.any(&[Word::Lo, Word::Hi, Word::Wide]), n, s) {
+        (Some(Word::Hi), 16, false) => handlers::<MulHiU16>(),
+        (Some(Word::Hi), 16, true) => handlers::<MulHiS16>(),
+        (Some(Word::Hi), 32, false) => handlers::<MulHiU32>(),
+        (Some(Word::Hi), 32, true) => handlers::<MulHiS32>(),
+        (Some(Word::Hi), 64, false) => handlers::<MulHiU64>(),
+        (Some(Word::Hi), 64, true) => handlers::<MulHiS64>(),
+        (Some(Word::Lo), 16, _) => handlers::<Mul16>(),
+        (Some(Word::Lo), 32, _) => handlers::<Mul32>(),
+        (Some(Word::Lo), 64, _) => handlers::<Mul64>(),
+        (Some(Word::Wide), 16, false) => handlers::<MulWideU16>(),
+        (Some(Word::Wide), 16, true) => handlers::<MulWideS16>(),
+        (Some(Word::Wide), 32, false) => handlers::<MulWideU32>(),
+        (Some(Word::Wide), 32, true) => handlers::<MulWideS32>(),
+        _ => return Err(Reason::Unsupported),
+    };
+    let [od, oa, ob] = i.operands.as_slice() else {
+        return bad("three operands are needed");
+    };
+    let (a, b) = (l.src(oa, ty)?, l.src(ob, ty)?);
+    let d = l.dst(od, if m.has(Word::Wide) { wider(ty) } else { ty })?;
+    l.emit(h, d, a, b, Opd::None);
+    Ok(())
+}
+
+fn mad(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+    let (s, n) = (is_signed(ty), bits(ty));
+    let [od, oa, ob, oc] = i.operands.as_slice() else {
+        return bad("four operands are needed");
+    };
+    let wide = m.has(Word::Wide);
+    let out = if wide { wider(ty) } else { ty };
+    let (a, b, c) = (l.src(oa, ty)?, l.src(ob, ty)?, l.src(oc, out)?);
+    let chained = m.has(Word::Cc) || i.op == Op::Madc;
+    let part = if wide {
+        Word::Wide
+    } else if m.has(Word::Hi) {
+        Word::Hi
+    } else {
+        Word::Lo
+    };
+    if !chained && !m.has(Word::Sat) {
+        let h = match (part, n, s) {
+            (Word::Lo, 16, _) => Some(handlers::<Mad16>()),
+            (Word::Lo, 32, _) => Some(handlers::<Mad32>()),
+            (Word::Lo, 64, _) => Some(handlers::<Mad64>()),
+            (Word::Hi, 32, false) => Some(handlers::<MadHiU32>()),
+            (Word::Hi, 32, true) => Some(handlers::<MadHiS32>()),
+            (Word::Wide, 32, false) => Some(handlers::<MadWideU32>()),
+            (Word::Wide, 32, true) => Some(handlers::<MadWideS32>()),
+            (Word::Wide, 16, false) => Some(handlers::<MadWideU16>()),
+            (Word::Wide, 16, true) => Some(handlers::<MadWideS16>()),
+            _ => None,
+        };
+        if let Some(h) = h {
+            let d = l.dst(od, out)?;
+            l.emit(h, d, a, b, c);
+            return Ok(());
+        }
+    }
+    let h = match (part, n, s) {
+        (Word::Lo, 16, _) => handlers::<Mul16>(),
+        (Word::Lo, 32, _) => handlers::<Mul32>(),
+        (Word::Lo, 64, _) => handlers::<Mul64>(),
+        (Word::Hi, 16, false) => handlers::<MulHiU16>(),
+        (Word::Hi, 16, true) => handlers::<MulHiS16>(),
+        (Word::Hi, 32, false) => handlers::<MulHiU32>(),
+        (Word::Hi, 32, true) => handlers::<MulHiS32>(),
+        (Word::Hi, 64, false) => handlers::<MulHiU64>(),
+        (Word::Hi, 64, true) => handlers::<MulHiS64>(),
+        _ => return Err(Reason::Unsupported),
+    };
+    let t = l.temp_rows(rows(ty));
+    l.prepare(h, Opd::Def(t), a, b, Opd::None);
+    let d = l.dst(od, ty)?;
+    if m.has(Word::Sat) {
+        l.emit(handlers::<AddSat>(), d, Opd::Use(t), c, Opd::None);
+    } else if chained {
+        chain(
+            l,
+            d,
+            Opd::Use(t),
+            c,
+            ty,
+            false,
+            i.op == Op::Madc,
+            m.has(Word::Cc),
+        );
+    } else {
+        let h = match n {
+            16 => handlers::<Add16>(),
+            32 => handlers::<Add32>(),
+            _ => handlers::<Add64>(),
+        };
+        l.emit(h, d, Opd::Use(t), c, Opd::None);
+    }
+    Ok(())
+}
+
+fn mad24(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+    let [od, oa, ob, oc] = i.operands.as_slice() else {
+        return bad("four operands are needed");
+    };
+    let (a, b, c) = (l.src(oa, ty)?, l.src(ob, ty)?, l.src(oc, ty)?);
+    let h = match (m.has(Word::Hi), is_signed(ty)) {
+        (false, false) => handlers::<Mul24U>(),
+        (false, true) => handlers::<Mul24S>(),
+        (true, false) => handlers::<Mul24HiU>(),
+        (true, true) => handlers::<Mul24HiS>(),
+    };
+    let t = l.temp_rows(1);
+    l.prepare(h, Opd::Def(t), a, b, Opd::None);
+    let d = l.dst(od, ty)?;
+    let add = if m.has(Word::Sat) {
+        handlers::<AddSat>()
+    } else {
+        handlers::<Add32>()
+    };
+    l.emit(add, d, Opd::Use(t), c, Opd::None);
+    Ok(())
+}
+
+fn carry(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty, with: bool) -> Lowered<()> {
+    let [od, oa, ob] = i.operands.as_slice() else {
+        return bad("three operands are needed");
+    };
+    let (a, b) = (l.src(oa, ty)?, l.src(ob, ty)?);
+    let d = l.dst(od, ty)?;
+    let sub = matches!(i.op, Op::Sub | Op::Subc);
+    chain(l, d, a, b, ty, sub, with, m.has(Word::Cc));
+    Ok(())
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "three operands, a type and three switches"
+)]
+fn chain(l: &mut Lower<'_, '_>, d: Opd, a: Opd, b: Opd, ty: Ty, sub: bool, with: bool, out: bool) {
+    let cc = l.carry();
+    let h = match (rows(ty) == 2, sub) {
+        (false, false) => handlers::<Carry<false, false>>(),
+        (false, true) => handlers::<Carry<false, true>>(),
+        (true, false) => handlers::<Carry<true, false>>(),
+        (true, true) => handlers::<Carry<true, true>>(),
+    };
+    let guarded = l.guard != P::True;
+    let sink = if out {
+        if guarded { P::Both(cc) } else { P::Def(cc) }
+    } else {
+        P::Def(l.temp_pred())
+    };
+    let x = l.emit(h, d, a, b, Opd::None);
+    x.x_pred = Some(if with { P::Use(cc, false) } else { P::False });
+    x.imm_lo = Some(sink);
+}
+
+fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+    let [od, oa] = i.operands.as_slice() else {
+        return bad("two operands are needed");
+    };
+    let a = l.src(oa, ty)?;
+    let d = l.dst(od, Ty::U32)?;
+    let (n, s, amount) = (bits(ty), is_signed(ty), m.has(Word::Shiftamt));
+    l.lane_fn(
+        (d, false),
+        (a, n == 64),
+        (Opd::None, false),
+        (Opd::None, false),
+        move |a, _, _| {
+            let a = if s && (a >> (n - 1)) & 1 != 0 {
+                !a & (u64::MAX >> (64 - n))
+            } else {
+                a
+            };
+            if a == 0 {
+                return 0xffff_ffff;
+            }
+            let top = 63 - u64::from(a.leading_zeros());
+            if amount { u64::from(n) - 1 - top } else { top }
+        },
+    );
+    Ok(())
+}
+
+fn bfi(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty) -> Lowered<()> {
+    let [od, oa, ob, oc, ol] = i.operands.as_slice() else {
+        return bad("five operands are needed");
+    };
+    let wide = rows(ty) == 2;
+    let (a, b) = (l.src(oa, ty)?, l.src(ob, ty)?);
+    let (c, n) = (l.src(oc, Ty::U32)?, l.src(ol, Ty::U32)?);
+    // Position and length travel together: three operands are all a lane function has.
+    let pl = l.temp_rows(1);
+    l.prepare(handlers::<PosLen>(), Opd::Def(pl), c, n, Opd::None);
+    let d = l.dst(od, ty)?;
+    if wide {
+        l.emit(handlers::<Bfi64>(), d, a, b, Opd::Use(pl));
+    } else {
+        l.emit(handlers::<Bfi32>(), d, a, b, Opd::Use(pl));
+    }
+    Ok(())
+}
+
+lane_ops! {
+    PosLen = map2(u32, u32, u32) |a, b| (a & 0xff) | ((b & 0xff) << 8);
+    Bfi32 = map3(u32, u32, u32, u32) |a, b, c| bfi_at(u64::from(a), u64::from(b), c, 32) as u32;
+    Bfi64 = map3(u64, u64, u32, u64) |a, b, c| bfi_at(a, b, c, 64);
+}
+
+#[inline(always)]
+fn bfi_at(a: u64, b: u64, pos_len: u32, width: u32) -> u64 {
+    let (pos, len) = (pos_len & 0xff, pos_len >> 8);
+    if pos >= width {
+        return b;
+    }
+    let len = len.min(width - pos);
+    let mask = if len >= 64 {
+        u64::MAX
+    } else {
+        ((1 << len) - 1) << pos
+    };
+    (b & !mask) | ((a << pos) & mask)
+}
+
+fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    if m.any(&[Word::And, Word::Or]).is_some() {
+        return Err(Reason::Unsupported);
+    }
+    let [od, oa, ob, oc, ot] = i.operands.as_slice() else {
+        return bad("five operands are needed");
+    };
+    let (a, b, c) = (
+        l.src(oa, Ty::B32)?,
+        l.src(ob, Ty::B32)?,
+        l.src(oc, Ty::B32)?,
+    );
+    let fercuda_ptx::ast::Operand::Imm(fercuda_ptx::ast::Imm::Int { value, .. }) = ot else {
+        return bad("the table must be a constant");
+    };
+    let d = l.dst(od, Ty::B32)?;
+    l.emit(handlers::<Lop3>(), d, a, b, c).imm = *value as u64 & 0xff;
+    Ok(())
+}
+
+/// The kind of comparison a word asks for, as [`compare`] numbers them.
+pub(crate) fn kind(w: Word, float: bool) -> Option<u8> {
+    Some(match w {
+        Word::Eq => 0,
+        Word::Ne if !float => 9,
+        Word::Ne => 1,
+        Word::Lt | Word::Lo => 2,
+        Word::Le | Word::Ls => 3,
+        Word::Gt | Word::Hi => 4,
+        Word::Ge | Word::Hs => 5,
+        Word::Num => 6,
+        Word::IsNan => 7,
+        Word::Equ => 8,
+        Word::Neu => 9,
+        Word::Ltu => 10,
+        Word::Leu => 11,
+        Word::Gtu => 12,
+        Word::Geu => 13,
+        _ => return None,
+    })
+}
+
+/// Compares two values into a fresh predicate.
+pub(crate) fn compared(
+    l: &mut Lower<'_, '_>,
+    m: &Mods<'_>,
+    ty: Ty,
+    a: Opd,
+    b: Opd,
+    d: P,
+) -> Lowered<()> {
+    let float = is_float(ty);
+    let k = m
+        .words()
+        .find_map(|w| kind(w, float))
+        .ok_or_else(|| Reason::Bad("no comparison".to_owned()))?;
+    let h = match ty {
+        Ty::U16 | Ty::B16 => compare::<u16>(k),
+        Ty::S16 => compare::<i16>(k),
+        Ty::U32 | Ty::B32 => compare::<u32>(k),
+        Ty::S32 => compare::<i32>(k),
+        Ty::U64 | Ty::B64 => compare::<u64>(k),
+        Ty::S64 => compare::<i64>(k),
+        Ty::F32 => compare::<f32>(k),
+        Ty::F64 => compare::<f64>(k),
+        _ => return Err(Reason::Unsupported),
+    };
+    l.emit(h, Opd::None, a, b, Opd::None).imm_lo = Some(d);
+    Ok(())
+}
+
+pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
+    let (first, second) = match &i.operands[0] {
+        fercuda_ptx::ast::Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
+        o => (o.clone(), None),
+    };
+    let (mut a, mut b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
+    if ty == Ty::F32 && m.has(Word::Ftz) {
+        a = super::alu_float::flushed(l, a);
+        b = super::alu_float::flushed(l, b);
+    }
+    let logic = m.any(&[Word::And, Word::Or, Word::Xor]);
+    if logic.is_none() && second.is_none() {
+        let d = l.pred_dst(&first)?;
+        return compared(l, m, ty, a, b, d);
+    }
+    let t = l.temp_pred();
+    let guard = std::mem::take(&mut l.guard);
+    let done = compared(l, m, ty, a, b, P::Def(t));
+    l.guard = guard;
+    done?;
+    let c = match (logic, i.operands.get(3)) {
+        (Some(_), Some(c)) => l.pred(c)?,
+        _ => P::True,
+    };
+    let op = match logic {
+        Some(Word::Or) => Op::Or,
+        Some(Word::Xor) => Op::Xor,
+        _ => Op::And,
+    };
+    let d = l.pred_dst(&first)?;
+    let q = match second {
+        Some(q) => Some(l.pred_dst(&q)?),
+        None => None,
+    };
+    // The second may be the first's source; compute it first into a place of its own.
+    if let Some(q) = q {
+        data::logic(l, op, q, P::Use(t, true), c);
+    }
+    data::logic(l, op, d, P::Use(t, false), c);
+    Ok(())
+}
+
+fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    let (out, ty) = (m.ty(0)?, m.ty(1)?);
+    set_to(l, i, m, out, ty)
+}
+
+/// `set` with destination type `out` from comparing `ty`.
+pub(crate) fn set_to(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    m: &Mods<'_>,
+    out: Ty,
+    ty: Ty,
+) -> Lowered<()> {
+    let (a, b) = (l.src(&i.operands[1], ty)?, l.src(&i.operands[2], ty)?);
+    let t = l.temp_pred();
+    let guard = std::mem::take(&mut l.guard);
+    let mut done = compared(l, m, ty, a, b, P::Def(t));
+    let mut p = P::Use(t, false);
+    if let (Some(w), Some(c)) = (m.any(&[Word::And, Word::Or, Word::Xor]), i.operands.get(3)) {
+        let c = l.pred(c);
+        if let Ok(c) = c {
+            let u = l.temp_pred();
+            let op = match w {
+                Word::Or => Op::Or,
+                Word::Xor => Op::Xor,
+                _ => Op::And,
+            };
+            data::logic(l, op, P::Def(u), p, c);
+            p = P::Use(u, false);
+        } else {
+            done = c.map(|_| ());
+        }
+    }
+    l.guard = guard;
+    done?;
+    let d = l.dst(&i.operands[0], out)?;
+    let x = l.emit(data::from_pred(), d, Opd::None, Opd::None, Opd::None);
+    x.x_pred = Some(p);
+    x.imm = if out == Ty::F32 {
+        u64::from(1f32.to_bits())
+    } else {
+        0xffff_ffff
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bfe_of_everything_is_everything() {
+        assert_eq!(bfe(0xdead_beef, 0, 32, 32, false), 0xdead_beef);
+        assert_eq!(bfe(0xf0, 4, 4, 32, true) as u32, u32::MAX);
+        assert_eq!(bfe(0x8000_0000, 40, 4, 32, true) as u32, u32::MAX);
+        assert_eq!(bfe(0x8000_0000, 40, 4, 32, false) as u32, 0);
+        assert_eq!(bfe(u64::MAX, 0, 0, 64, true), 0);
+    }
+
+    #[test]
+    fn prmt_picks_and_extends_signs() {
+        assert_eq!(prmt(0x3322_1180, 0x7766_5544, 0x7610), 0x7766_1180);
+        assert_eq!(prmt(0x3322_1180, 0, 0x8888), u32::MAX);
+    }
+
+    #[test]
+    fn prmt_rotates_in_its_modes() {
+        let (a, b) = (0x3322_1100, 0x7766_5544);
+        assert_eq!(prmt_mode(Word::Base, a, b, 1), 0x4433_2211);
+        assert_eq!(prmt_mode(Word::B4e, a, b, 1), 0x6677_0011);
+        assert_eq!(prmt_mode(Word::Rc16, a, b, 1), 0x3322_3322);
+    }
+}

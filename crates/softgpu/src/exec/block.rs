@@ -1,0 +1,365 @@
+//! One block: its warps take turns; its barriers.
+//!
+//! Invariants: a barrier counts lanes. Without a thread count it opens when all live threads of the block are
+//! there, and threads that exit are waited for no longer (with checks, that is reported).
+//! A block in which no warp can go on ends the kernel with a deadlock.
+
+use super::checks;
+use super::ctx::{Barrier, Ctx, Split, SplitState};
+use super::program::{BarrierOp, BarrierSite, Term};
+use super::warp::{self, Next, Stop};
+use crate::report::{Actor, Fault, FaultKind, Finding, FindingKind};
+
+/// Basic blocks that a warp runs before the next has its turn.
+const WARP_TURN: u32 = 1 << 15;
+/// Turns of warps after which a block that waits for something lets others run.
+const BLOCK_TURN: u32 = 64;
+
+/// Sets a block up in `ctx`.
+pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
+    let run = ctx.run;
+    let grid = run.spec.grid;
+    let b = &mut ctx.block;
+    b.linear = linear;
+    let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
+    b.index = [
+        (linear % x) as u32,
+        (linear / x % y) as u32,
+        (linear / x / y) as u32,
+    ];
+    b.shared.clear();
+    b.shared.resize(run.shared_bytes as usize, 0);
+    b.barriers.clear();
+    b.barriers.resize(17, Barrier::default());
+    b.next_warp = 0;
+    b.reported_exit = false;
+    let threads = run.threads();
+    let warps = threads.div_ceil(32) as usize;
+    b.warps.resize_with(warps, Default::default);
+    checks::start_block(ctx);
+    for w in 0..warps {
+        let n = (threads - w as u32 * 32).min(32);
+        warp::start(ctx, w, u32::MAX >> (32 - n));
+    }
+}
+
+/// Runs the block until it is done, asks for others to run, or fails.
+pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
+    let n = ctx.block.warps.len();
+    let mut turns = 0;
+    let mut idle = 0;
+    let mut done = 0;
+    ctx.waits = 0;
+    let at = ctx.block.next_warp;
+    let mut w = if at < n { at } else { 0 };
+    loop {
+        if ctx.block.warps[w].live == 0 {
+            done += 1;
+            idle += 1;
+        } else {
+            let mut budget = WARP_TURN;
+            match warp::run(ctx, w, &mut budget) {
+                Stop::Done => {
+                    done = 0;
+                    idle = 0;
+                }
+                Stop::Blocked => {
+                    done = 0;
+                    // Having run at all, it may have let others go on.
+                    idle = if budget == WARP_TURN { idle + 1 } else { 0 };
+                }
+                Stop::Yielded => {
+                    done = 0;
+                    idle = 0;
+                }
+                Stop::Trouble => return Stop::Trouble,
+            }
+            turns += 1;
+        }
+        if done >= n {
+            for w in 0..n {
+                warp::finish(ctx, w);
+            }
+            return Stop::Done;
+        }
+        if idle > n {
+            deadlock(ctx);
+            return Stop::Trouble;
+        }
+        w = if w + 1 < n { w + 1 } else { 0 };
+        if turns % 4 == 0 && ctx.run.must_stop() {
+            ctx.block.next_warp = w;
+            return Stop::Yielded;
+        }
+        if turns >= BLOCK_TURN && ctx.waits > 0 {
+            ctx.block.next_warp = w;
+            return Stop::Yielded;
+        }
+    }
+}
+
+fn live_threads(ctx: &Ctx<'_>) -> u32 {
+    ctx.block.warps.iter().map(|w| w.live.count_ones()).sum()
+}
+
+/// Split `s` comes to the barrier that ends block `pc`.
+pub(crate) fn barrier(ctx: &mut Ctx<'_>, s: usize, pc: u32, site: &BarrierSite) -> Next {
+    if site.op == BarrierOp::ClusterArrive {
+        return Next::Go(site.next);
+    }
+    ctx.w().splits[s].pc = pc;
+    if site.aligned && ctx.mask != ctx.w().live {
+        ctx.w().splits[s].state = SplitState::AtBarrier;
+        // Others at the same barrier join it there.
+        let me = ctx.w().splits[s];
+        let w = ctx.w();
+        let mut mask = me.mask;
+        w.splits.retain(|o| {
+            let same = o.state == SplitState::AtBarrier
+                && o.frame == me.frame
+                && o.pc == pc
+                && o.mask & me.mask == 0;
+            if same {
+                mask |= o.mask;
+            }
+            !same
+        });
+        let Some(at) = w.splits.iter().position(|o| o.mask & me.mask != 0) else {
+            return Next::Choose;
+        };
+        w.splits[at].mask = mask;
+        if mask == w.live {
+            ctx.set_mask(mask);
+            arrive(ctx, at);
+        }
+        return Next::Choose;
+    }
+    arrive(ctx, s);
+    if site.op == BarrierOp::Arrive {
+        Next::Go(site.next)
+    } else {
+        Next::Choose
+    }
+}
+
+/// Counts the lanes of split `s`, whose block ends with a barrier, and lets the barrier open if that was all.
+pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
+    let split = ctx.w().splits[s];
+    let code = ctx.code;
+    let Term::Barrier(site) = &code.blocks[split.pc as usize].term else {
+        return;
+    };
+    let lane = split.mask.trailing_zeros() as usize & 31;
+    let id = ctx.rows.lane::<u32>(site.id, lane).min(16);
+    let expected = site.count.map_or(0, |c| ctx.rows.lane::<u32>(c, lane));
+    let p = ctx.rows.pred(site.pred) & split.mask;
+    let whole = split.mask == ctx.w().live;
+    let fresh = ctx.block.barriers[id as usize].arrived == 0;
+    let b = &mut ctx.block.barriers[id as usize];
+    if fresh {
+        *b = Barrier {
+            and: true,
+            ..Barrier::default()
+        };
+    }
+    // A counted barrier counts whole warps as 32.
+    b.arrived += if expected != 0 && whole {
+        32
+    } else {
+        split.mask.count_ones()
+    };
+    b.expected = expected;
+    b.popc += p.count_ones();
+    b.and &= p == split.mask;
+    b.or |= p != 0;
+    let waits = site.op != BarrierOp::Arrive;
+    checks::arrived(ctx, id, waits);
+    if waits {
+        ctx.w().splits[s].state = SplitState::Barrier(id);
+    }
+    open_if_complete(ctx, id);
+}
+
+fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
+    let b = ctx.block.barriers[id as usize];
+    let live = live_threads(ctx);
+    let want = if b.expected == 0 { live } else { b.expected };
+    if b.arrived == 0 || b.arrived < want {
+        return;
+    }
+    let value = b.popc | (u32::from(b.and) << 16) | (u32::from(b.or) << 17);
+    ctx.block.barriers[id as usize] = Barrier::default();
+    let whole = b.expected == 0;
+    checks::opened(ctx, id, whole);
+    if whole
+        && ctx.run.spec.checks.is_some()
+        && live < ctx.run.threads()
+        && !ctx.block.reported_exit
+    {
+        ctx.block.reported_exit = true;
+        exited_early(ctx, id, ctx.run.threads() - live);
+    }
+    let run = ctx.run;
+    for w in &mut ctx.block.warps {
+        for s in &mut w.splits {
+            if s.state == SplitState::Barrier(id)
+                && let Some(f) = &w.frames[s.frame as usize]
+                && let Term::Barrier(site) =
+                    &run.code().functions[f.function as usize].blocks[s.pc as usize].term
+            {
+                s.state = SplitState::Passed(s.pc, value);
+                s.pc = site.next;
+            }
+        }
+    }
+}
+
+/// Writes a barrier's result into the lanes of the split that has just been chosen.
+pub(crate) fn give_result(ctx: &mut Ctx<'_>, block: u32, value: u32) {
+    let code = ctx.code;
+    let Term::Barrier(site) = &code.blocks[block as usize].term else {
+        return;
+    };
+    let mask = ctx.mask;
+    let all = |b: bool| if b { u32::MAX } else { 0 };
+    match site.op {
+        BarrierOp::RedPopc => ctx.rows.set_row(site.dest, &[value & 0xffff; 32], mask),
+        BarrierOp::RedAnd => ctx
+            .rows
+            .set_pred(site.dest_pred, all(value >> 16 & 1 != 0), mask),
+        BarrierOp::RedOr => ctx
+            .rows
+            .set_pred(site.dest_pred, all(value >> 17 & 1 != 0), mask),
+        _ => {}
+    }
+}
+
+/// Lanes have exited: what waited for them may go on.
+pub(crate) fn exited(ctx: &mut Ctx<'_>) {
+    for id in 0..ctx.block.barriers.len() as u32 {
+        if ctx.block.barriers[id as usize].arrived != 0
+            && ctx.block.barriers[id as usize].expected == 0
+        {
+            open_if_complete(ctx, id);
+        }
+    }
+}
+
+fn report(ctx: &Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note: String) {
+    let Some(checks) = &ctx.run.spec.checks else {
+        return;
+    };
+    let thread = ctx.run.thread_index(warp * 32 + lane);
+    let term_pc = ctx.run.code().functions[function as usize].blocks[pc as usize].term_pc;
+    let place = ctx
+        .run
+        .place(function as usize, term_pc, ctx.block.index, thread);
+    checks.sink.add(Finding {
+        kind: FindingKind::BarrierDivergence,
+        access: None,
+        actor: Actor::Thread(Box::new(place), None),
+        note,
+        allocation: None,
+        other: None,
+        count: 1,
+    });
+}
+
+/// The first lane that waits at barrier `id`, with its function and block.
+fn waiting(ctx: &Ctx<'_>, id: u32) -> Option<(u32, u32, u32, u32)> {
+    ctx.block.warps.iter().find_map(|w| {
+        let s: &Split = w
+            .splits
+            .iter()
+            .find(|s| s.state == SplitState::Barrier(id))?;
+        let f = w.frames[s.frame as usize].as_ref()?;
+        Some((f.function, s.pc, w.index, s.mask.trailing_zeros()))
+    })
+}
+
+fn exited_early(ctx: &Ctx<'_>, id: u32, gone: u32) {
+    if let Some((function, pc, warp, lane)) = waiting(ctx, id) {
+        let note =
+            format!("{gone} threads of the block have exited without coming to this barrier");
+        report(ctx, function, pc, warp, lane, note);
+    }
+}
+
+/// Lanes `mask` of the warp in hand stand at an aligned barrier without the rest of the warp.
+pub(crate) fn diverged(ctx: &Ctx<'_>, pc: u32, mask: u32) {
+    let code = ctx.code;
+    if !matches!(&code.blocks[pc as usize].term, Term::Barrier(t) if t.aligned) {
+        return;
+    }
+    let w = &ctx.block.warps[ctx.warp];
+    let function = w
+        .frames
+        .get(ctx.frame as usize)
+        .and_then(Option::as_ref)
+        .map_or(0, |f| f.function);
+    let note = format!(
+        "lanes {mask:#010x} of warp {} came to it without lanes {:#010x}",
+        w.index,
+        w.live & !mask
+    );
+    report(ctx, function, pc, w.index, mask.trailing_zeros(), note);
+}
+
+fn deadlock(ctx: &mut Ctx<'_>) {
+    let mut text = Vec::new();
+    let mut place = None;
+    let run = ctx.run;
+    let mut found = Vec::new();
+    for w in &ctx.block.warps {
+        for s in &w.splits {
+            let Some(f) = w.frames[s.frame as usize].as_ref() else {
+                continue;
+            };
+            let code = &run.code().functions[f.function as usize];
+            let block = &code.blocks[s.pc as usize];
+            let pc = if matches!(s.state, SplitState::Parked) && block.start < block.end {
+                block.start
+            } else {
+                block.term_pc
+            };
+            let line = code.origins[pc as usize].line;
+            let what = match s.state {
+                SplitState::Parked => "wait for the rest of their mask".to_owned(),
+                SplitState::Barrier(id) => format!("wait at barrier {id}"),
+                _ => "wait".to_owned(),
+            };
+            if text.len() < 8 {
+                text.push(format!(
+                    "lanes {:#010x} of warp {} {what} at line {line}",
+                    s.mask, w.index
+                ));
+            }
+            place.get_or_insert_with(|| {
+                run.place(
+                    f.function as usize,
+                    pc,
+                    ctx.block.index,
+                    run.thread_index(w.index * 32 + s.mask.trailing_zeros()),
+                )
+            });
+            if matches!(s.state, SplitState::Barrier(_)) {
+                found.push((f.function, s.pc, w.index, s.mask.trailing_zeros()));
+            }
+        }
+    }
+    if let Some(&(function, pc, warp, lane)) = found.first() {
+        report(
+            ctx,
+            function,
+            pc,
+            warp,
+            lane,
+            "the threads it waits for never come".to_owned(),
+        );
+    }
+    ctx.trouble = Some(Box::new(Fault {
+        kind: FaultKind::Deadlock(text.join("; ")),
+        place,
+        allocation: None,
+    }));
+}

@@ -1,0 +1,104 @@
+//! Functions that the device brings along: `vprintf`, `__assertfail`.
+
+use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
+use super::lanes::Operand;
+use super::memory::local_get;
+use super::program::{CallSite, Callee};
+use crate::report::FaultKind;
+
+/// Longest string taken from memory, in bytes.
+const MAX_STRING: usize = 1 << 16;
+
+pub(crate) fn call(ctx: &mut Ctx<'_>, callee: &Callee, site: &CallSite) -> Result<(), FaultKind> {
+    let mask = ctx.mask;
+    let lanes = (0..32usize).filter(move |&l| mask >> l & 1 != 0);
+    match callee {
+        Callee::Printf => {
+            for l in lanes {
+                let (format, values) = (argument(ctx, site, 0, l), argument(ctx, site, 1, l));
+                let Some(format) = string(ctx, format, l) else {
+                    return Err(FaultKind::IllegalInstruction(
+                        "printf with a format nowhere in memory".to_owned(),
+                    ));
+                };
+                let read = |offset: usize, len: usize| {
+                    (0..len).try_fold(0u64, |v, k| {
+                        Some(
+                            v | (u64::from(byte(ctx, values + (offset + k) as u64, l)?) << (8 * k)),
+                        )
+                    })
+                };
+                let (text, count) = super::printf::render(&format, read, |at| string(ctx, at, l));
+                (ctx.run.spec.print)(&String::from_utf8_lossy(&text));
+                if let Some(&(row, _)) = site.rets.first() {
+                    ctx.rows.set_lane::<u32>(Operand::reg(row), l, count);
+                }
+            }
+            Ok(())
+        }
+        Callee::AssertFail => {
+            let l = mask.trailing_zeros() as usize & 31;
+            let text = |n: usize| string(ctx, argument(ctx, site, n, l), l).unwrap_or_default();
+            let text = |n: usize| String::from_utf8_lossy(&text(n)).into_owned();
+            Err(FaultKind::Assert {
+                message: text(0),
+                file: text(1),
+                line: argument(ctx, site, 2, l) as u32,
+                function: text(3),
+            })
+        }
+        Callee::Malloc | Callee::Free => Err(FaultKind::NotImplemented {
+            opcode: format!(
+                "call {}",
+                if matches!(callee, Callee::Malloc) {
+                    "malloc"
+                } else {
+                    "free"
+                }
+            ),
+            line: 0,
+        }),
+        Callee::Direct(_) | Callee::Indirect(_) => Ok(()),
+    }
+}
+
+/// Argument `n`, of 4 or 8 bytes by its size.
+fn argument(ctx: &Ctx<'_>, site: &CallSite, n: usize, lane: usize) -> u64 {
+    let Some(&(row, rows)) = site.args.get(n) else {
+        return 0;
+    };
+    let word = |r| u64::from(ctx.rows.lane::<u32>(Operand::reg(r), lane));
+    word(row) | if rows > 1 { word(row + 1) << 32 } else { 0 }
+}
+
+/// A byte at a generic address, or `None` where there is no memory.
+fn byte(ctx: &Ctx<'_>, addr: u64, lane: usize) -> Option<u8> {
+    let at = addr as u32;
+    match addr & TAG_MASK {
+        SHARED_TAG => ctx.block.shared.get(at as usize).copied(),
+        LOCAL_TAG => {
+            let words = &ctx.block.warps[ctx.warp].local;
+            ((at as usize) < words.len() / 8).then(|| local_get::<u8>(words, at, lane))
+        }
+        PARAM_TAG => ctx.run.spec.params.get(at as usize).copied(),
+        _ => {
+            let w = ctx
+                .run
+                .spec
+                .space
+                .window(ctx.run.spec.device.ordinal, addr, false)?;
+            Some(w.load::<u8>(addr))
+        }
+    }
+}
+
+fn string(ctx: &Ctx<'_>, addr: u64, lane: usize) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    loop {
+        match byte(ctx, addr + out.len() as u64, lane)? {
+            0 => return Some(out),
+            b if out.len() < MAX_STRING => out.push(b),
+            _ => return Some(out),
+        }
+    }
+}

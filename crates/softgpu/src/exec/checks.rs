@@ -1,0 +1,874 @@
+//! What the checked variants of instructions ask: may this be accessed, and who was here last.
+//!
+//! Invariant: called only from code decoded for checking. A finding never changes what a correct program
+//! computes; a lane whose access lies outside every allocation does not make it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
+use super::grid::place;
+use super::lanes::{ALL, LANES};
+use super::program::{Inst, access_kind};
+use super::{LaunchSpec, Prepared};
+use crate::check::clock::{BlockClock, Locations};
+use crate::check::shared::{Found, Mark, SharedShadow};
+use crate::check::{ALLOCATED, FREED, INITIALISED, Launch, Owner, Record, Shadow};
+use crate::mem::AllocInfo;
+use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
+
+/// What the checks of one launch share.
+#[derive(Debug)]
+pub(crate) struct LaunchCheck {
+    first_segment: u32,
+    locations: Locations,
+    identity: Arc<Identity>,
+}
+
+/// What is needed to say later where a thread of this launch was.
+#[derive(Debug)]
+struct Identity {
+    prepared: Arc<Prepared>,
+    grid: [u32; 3],
+    block: [u32; 3],
+}
+
+impl Launch for Identity {
+    fn place(&self, block: u32, thread: u32, pc: u32) -> (Place, AccessKind) {
+        let index = |n: u64, d: [u32; 3]| {
+            let (x, y) = (u64::from(d[0]), u64::from(d[1]));
+            [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
+        };
+        let (function, pc) = self.prepared.locate(pc);
+        let p = place(
+            &self.prepared.code,
+            function,
+            pc,
+            index(u64::from(block), self.grid),
+            index(u64::from(thread), self.block),
+        );
+        let kind = access_kind(&p.opcode);
+        (p, kind)
+    }
+}
+
+impl LaunchCheck {
+    pub(crate) fn new(spec: &LaunchSpec, prepared: &Arc<Prepared>, total: u64) -> Option<Self> {
+        let checks = spec.checks.as_ref()?;
+        let shadow = spec.space.shadow()?;
+        let identity = Arc::new(Identity {
+            prepared: prepared.clone(),
+            grid: spec.grid,
+            block: spec.block,
+        });
+        let owner = Owner {
+            op: checks.op,
+            launch: Some(identity.clone()),
+            block: 0,
+            spread: true,
+        };
+        let count = total.min(1 << 28) as u32;
+        Some(LaunchCheck {
+            first_segment: shadow.begin(owner, count),
+            locations: Locations::default(),
+            identity,
+        })
+    }
+}
+
+fn shadow<'l>(
+    ctx: &Ctx<'l>,
+) -> Option<(&'l Shadow, &'l LaunchCheck, &'l crate::check::CheckContext)> {
+    let run = ctx.run;
+    Some((
+        run.spec.space.shadow()?,
+        run.checked.as_ref()?,
+        run.spec.checks.as_ref()?,
+    ))
+}
+
+pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
+    let Some((_, check, _)) = shadow(ctx) else {
+        return;
+    };
+    let (bytes, warps) = (ctx.block.shared.len(), ctx.block.warps.len());
+    ctx.block.segment = check.first_segment + ctx.block.linear as u32;
+    ctx.block.clock = BlockClock::default();
+    ctx.block
+        .shadow
+        .get_or_insert_with(Box::<SharedShadow>::default)
+        .start(bytes, warps);
+}
+
+pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
+    ctx.block.clock = BlockClock::default();
+}
+
+fn actor(ctx: &Ctx<'_>, pc: u32, lane: u32) -> Actor {
+    Actor::Thread(Box::new(ctx.place(pc, lane)), None)
+}
+
+struct Report {
+    kind: FindingKind,
+    access: Access,
+    note: String,
+    allocation: Option<Arc<AllocInfo>>,
+    other: Option<(AccessKind, Actor)>,
+}
+
+#[cold]
+fn report(ctx: &Ctx<'_>, i: &Inst, lane: u32, r: Report) {
+    let Some(checks) = &ctx.run.spec.checks else {
+        return;
+    };
+    checks.sink.add(Finding {
+        kind: r.kind,
+        access: Some(r.access),
+        actor: actor(ctx, ctx.pc_of(i), lane),
+        note: r.note,
+        allocation: r.allocation,
+        other: r.other,
+        count: 1,
+    });
+}
+
+/// Checks an access to global memory; returns the lanes that may make it.
+pub(crate) fn global(
+    ctx: &mut Ctx<'_>,
+    i: &Inst,
+    addr: &[u64; LANES],
+    mask: u32,
+    size: u64,
+    kind: AccessKind,
+    strong: bool,
+) -> u32 {
+    let Some((shadow, _, _)) = shadow(ctx) else {
+        return mask;
+    };
+    ctx.block.clock.dirty = true;
+    let space = &ctx.run.spec.space;
+    let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
+    let record = Record::new(ctx.block.segment, pc, ctx.linear_thread(0), strong);
+    // All lanes side by side and nothing but this launch's own block, or what is known to be before.
+    if mask == ALL
+        && size.is_multiple_of(4)
+        && addr[0].is_multiple_of(size.next_power_of_two())
+        && (addr
+            .iter()
+            .enumerate()
+            .all(|(l, &a)| a == addr[0].wrapping_add(l as u64 * size))
+            || kind == AccessKind::Read && addr.iter().all(|&a| a == addr[0]))
+        && space.contains(addr[0], 32 * size)
+    {
+        let one = addr[1] == addr[0];
+        let len = if one { size } else { 32 * size };
+        if quick(ctx, shadow, addr[0], len, size, record, kind) {
+            return mask;
+        }
+    }
+    let mut allowed = 0;
+    let mut m = mask;
+    while m != 0 {
+        let l = m.trailing_zeros();
+        m &= m - 1;
+        let a = addr[l as usize];
+        let access = Access {
+            kind,
+            space: MemSpace::Global,
+            addr: a,
+            len: size,
+        };
+        if !a.is_multiple_of(size.next_power_of_two()) {
+            report(
+                ctx,
+                i,
+                l,
+                Report {
+                    kind: FindingKind::Misaligned,
+                    access,
+                    note: format!("must be a multiple of {}", size.next_power_of_two()),
+                    allocation: space.find(a),
+                    other: None,
+                },
+            );
+            continue;
+        }
+        if !space.contains(a, size) {
+            // Registered host memory is not shadowed; anything else has no memory behind it.
+            if space
+                .translate(
+                    ctx.run.spec.device.ordinal,
+                    a,
+                    size,
+                    kind != AccessKind::Read,
+                )
+                .is_some()
+            {
+                allowed |= 1 << l;
+            } else {
+                report(
+                    ctx,
+                    i,
+                    l,
+                    Report {
+                        kind: FindingKind::OutOfBounds,
+                        access,
+                        note: String::new(),
+                        allocation: space.neighbours(a).0,
+                        other: None,
+                    },
+                );
+                // The fault that it is without checks.
+                allowed |= 1 << l;
+            }
+            continue;
+        }
+        if lane_states(ctx, i, l, shadow, access, kind) {
+            allowed |= 1 << l;
+            lane_records(ctx, i, l, shadow, access, record);
+        }
+    }
+    allowed
+}
+
+/// The case without surprises, a run of whole words. Whether it was one; then it is recorded.
+#[inline(always)]
+fn quick(
+    ctx: &Ctx<'_>,
+    shadow: &Shadow,
+    at: u64,
+    len: u64,
+    size: u64,
+    record: Record,
+    kind: AccessKind,
+) -> bool {
+    let first = shadow.index(at);
+    let states = &shadow.state[first..first + len as usize];
+    let words = first / 4..(first + len as usize) / 4;
+    let own = ctx.block.segment;
+    let fine = |raw: u64| raw == 0 || (raw >> 32) as u32 == own;
+    let mut bad = false;
+    match kind {
+        AccessKind::Read => {
+            for s in states {
+                bad |= s.load(Ordering::Relaxed) != INITIALISED;
+            }
+            for w in &shadow.writes[words.clone()] {
+                bad |= !fine(w.load(Ordering::Relaxed));
+            }
+        }
+        AccessKind::Write => {
+            for s in states {
+                bad |= s.load(Ordering::Relaxed) < ALLOCATED;
+            }
+            for (w, r) in shadow.writes[words.clone()]
+                .iter()
+                .zip(&shadow.reads[words.clone()])
+            {
+                bad |= !fine(w.load(Ordering::Relaxed)) | !fine(r.load(Ordering::Relaxed));
+            }
+        }
+        _ => return false,
+    }
+    if bad {
+        // Records of earlier operations that are known to be before are as good as none.
+        if !quick_ordered(ctx, shadow, words.clone(), kind == AccessKind::Write) {
+            return false;
+        }
+        let least = if kind == AccessKind::Write {
+            ALLOCATED
+        } else {
+            INITIALISED
+        };
+        if states.iter().any(|s| s.load(Ordering::Relaxed) < least) {
+            return false;
+        }
+    }
+    let table = if kind == AccessKind::Write {
+        &shadow.writes
+    } else {
+        &shadow.reads
+    };
+    let per = (size / 4) as usize;
+    let mut raw = record.0 | 15;
+    let mut n = 0;
+    for w in &table[words] {
+        w.store(raw, Ordering::Relaxed);
+        n += 1;
+        if n == per {
+            n = 0;
+            raw += 1 << 5;
+        }
+    }
+    if kind == AccessKind::Write {
+        for s in states {
+            if s.load(Ordering::Relaxed) != INITIALISED {
+                s.store(INITIALISED, Ordering::Relaxed);
+            }
+        }
+    }
+    true
+}
+
+thread_local! {
+    /// (operation running, segments from, to): operations' segments found to be before it.
+    static ORDERED: std::cell::Cell<(u64, u32, u32)> = const { std::cell::Cell::new((0, 0, 0)) };
+}
+
+fn quick_ordered(
+    ctx: &Ctx<'_>,
+    shadow: &Shadow,
+    words: std::ops::Range<usize>,
+    reads_too: bool,
+) -> bool {
+    let Some(checks) = &ctx.run.spec.checks else {
+        return false;
+    };
+    let own = ctx.block.segment;
+    let op = checks.op.to_bits();
+    let fine = |raw: u64| {
+        let segment = (raw >> 32) as u32;
+        if raw == 0 || segment == own {
+            return true;
+        }
+        let (for_op, lo, hi) = ORDERED.get();
+        if for_op == op && lo <= segment && segment < hi {
+            return true;
+        }
+        let Some((owner, lo, hi)) = shadow.range(segment) else {
+            return true;
+        };
+        if owner == checks.op || !checks.order.happens_before(owner, checks.op) {
+            return false;
+        }
+        ORDERED.set((op, lo, hi));
+        true
+    };
+    shadow.writes[words.clone()]
+        .iter()
+        .all(|w| fine(w.load(Ordering::Relaxed)))
+        && (!reads_too
+            || shadow.reads[words]
+                .iter()
+                .all(|w| fine(w.load(Ordering::Relaxed))))
+}
+
+/// Bounds, use after free and initialisation of one lane's access; whether it may be made.
+fn lane_states(
+    ctx: &Ctx<'_>,
+    i: &Inst,
+    l: u32,
+    shadow: &Shadow,
+    access: Access,
+    kind: AccessKind,
+) -> bool {
+    let first = shadow.index(access.addr);
+    let states = &shadow.state[first..first + access.len as usize];
+    let space = &ctx.run.spec.space;
+    if let Some(at) = states
+        .iter()
+        .position(|s| s.load(Ordering::Relaxed) < ALLOCATED)
+    {
+        let a = access.addr + at as u64;
+        let freed = states[at].load(Ordering::Relaxed) == FREED;
+        let allocation = if freed {
+            space.find(a)
+        } else {
+            nearest(ctx, a)
+        };
+        report(
+            ctx,
+            i,
+            l,
+            Report {
+                kind: if freed {
+                    FindingKind::UseAfterFree
+                } else {
+                    FindingKind::OutOfBounds
+                },
+                access,
+                note: String::new(),
+                allocation,
+                other: None,
+            },
+        );
+        return false;
+    }
+    if kind != AccessKind::Write {
+        let unread = states
+            .iter()
+            .filter(|s| s.load(Ordering::Relaxed) != INITIALISED)
+            .count();
+        if unread != 0 {
+            report(
+                ctx,
+                i,
+                l,
+                Report {
+                    kind: FindingKind::Uninitialised,
+                    access,
+                    note: format!("{unread} of its bytes were never written"),
+                    allocation: space.find(access.addr),
+                    other: None,
+                },
+            );
+        }
+    }
+    if kind != AccessKind::Read {
+        for s in states {
+            s.store(INITIALISED, Ordering::Relaxed);
+        }
+    }
+    true
+}
+
+/// The allocation before an address outside every one, or else the one behind it, whichever is nearer.
+fn nearest(ctx: &Ctx<'_>, addr: u64) -> Option<Arc<AllocInfo>> {
+    match ctx.run.spec.space.neighbours(addr) {
+        (Some(a), Some(b)) if b.start - addr < addr - a.end().min(addr) => Some(b),
+        (Some(a), _) => Some(a),
+        (None, b) => b,
+    }
+}
+
+/// Races and hazards of one lane's access with those recorded; then it is the last.
+fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access, base: Record) {
+    let record = base.0 + (u64::from(l) << 5);
+    let write = access.kind != AccessKind::Read;
+    let mut at = access.addr;
+    let end = access.addr + access.len;
+    while at < end {
+        let next = ((at & !3) + 4).min(end);
+        let bytes = (((1u64 << (next - at)) - 1) << (at & 3)) as u8;
+        let w = shadow.index(at) / 4;
+        let was = Record(shadow.writes[w].load(Ordering::Relaxed));
+        conflict(
+            ctx,
+            i,
+            l,
+            shadow,
+            access,
+            Record(record),
+            was,
+            bytes,
+            AccessKind::Write,
+        );
+        if write {
+            let was = Record(shadow.reads[w].load(Ordering::Relaxed));
+            conflict(
+                ctx,
+                i,
+                l,
+                shadow,
+                access,
+                Record(record),
+                was,
+                bytes,
+                AccessKind::Read,
+            );
+        }
+        let table = if write { &shadow.writes } else { &shadow.reads };
+        let old = table[w].load(Ordering::Relaxed);
+        // Bytes of the same word that this thread touched just before stay recorded.
+        let keep = if old >> 4 == record >> 4 { old & 15 } else { 0 };
+        table[w].store(record | u64::from(bytes) | keep, Ordering::Relaxed);
+        at = next;
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "both sides of a comparison")]
+fn conflict(
+    ctx: &Ctx<'_>,
+    i: &Inst,
+    l: u32,
+    shadow: &Shadow,
+    access: Access,
+    now: Record,
+    was: Record,
+    bytes: u8,
+    was_kind: AccessKind,
+) {
+    if was.0 == 0
+        || was.segment() == ctx.block.segment
+        || was.bytes() & bytes == 0
+        || was.strong() && now.strong()
+    {
+        return;
+    }
+    conflict_slow(ctx, i, l, shadow, access, now, was, was_kind);
+}
+
+#[expect(clippy::too_many_arguments, reason = "the cold half of `conflict`")]
+fn conflict_slow(
+    ctx: &Ctx<'_>,
+    i: &Inst,
+    l: u32,
+    shadow: &Shadow,
+    access: Access,
+    _now: Record,
+    was: Record,
+    was_kind: AccessKind,
+) {
+    let Some(checks) = &ctx.run.spec.checks else {
+        return;
+    };
+    let op = checks.op.to_bits();
+    let (for_op, lo, hi) = ORDERED.get();
+    if for_op == op && lo <= was.segment() && was.segment() < hi {
+        return;
+    }
+    let Some((owner, block)) = shadow.owner(was.segment()) else {
+        return;
+    };
+    let kind = if owner.op == checks.op && owner.launch.is_some() {
+        let own = u64::from(block) == ctx.block.linear;
+        if own
+            || ctx
+                .block
+                .clock
+                .known
+                .get(&block)
+                .is_some_and(|&s| s >= was.segment())
+        {
+            return;
+        }
+        FindingKind::GlobalRace
+    } else {
+        if checks.order.happens_before(owner.op, checks.op) {
+            if let Some((_, lo, hi)) = shadow.range(was.segment()) {
+                ORDERED.set((op, lo, hi));
+            }
+            return;
+        }
+        FindingKind::StreamHazard
+    };
+    let other = shadow.actor_of(was, checks, kind == FindingKind::StreamHazard);
+    let other = other.map(|(k, a)| {
+        (
+            if matches!(k, AccessKind::Atomic | AccessKind::AsyncCopy) {
+                k
+            } else {
+                was_kind
+            },
+            a,
+        )
+    });
+    report(
+        ctx,
+        i,
+        l,
+        Report {
+            kind,
+            access,
+            note: match kind {
+                FindingKind::GlobalRace => "nothing orders the two blocks".to_owned(),
+                _ => "not ordered after the access below".to_owned(),
+            },
+            allocation: ctx.run.spec.space.find(access.addr),
+            other,
+        },
+    );
+}
+
+fn pc16(ctx: &Ctx<'_>, i: &Inst) -> u32 {
+    ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i))
+}
+
+/// Checks an access to shared memory; returns the lanes that may make it.
+pub(crate) fn shared(
+    ctx: &mut Ctx<'_>,
+    i: &Inst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    kind: AccessKind,
+    strong: bool,
+) -> u32 {
+    let warp = ctx.warp;
+    let pc = pc16(ctx, i);
+    let first = warp as u32 * 32;
+    let len = ctx.block.shared.len() as u64;
+    let Some(shadow) = ctx.block.shadow.as_mut() else {
+        return mask;
+    };
+    let mark = shadow.mark(warp, pc, first, strong);
+    if mask == ALL && size == 4 && off.iter().fold(0, |x, o| x | o) & 3 == 0 {
+        let quick = match kind {
+            AccessKind::Read => shadow.read_rows(mark, warp, off),
+            AccessKind::Write => shadow.write_rows(mark, warp, off),
+            _ => false,
+        };
+        if quick {
+            return mask;
+        }
+    }
+    let mut allowed = 0;
+    let mut m = mask;
+    while m != 0 {
+        let l = m.trailing_zeros();
+        m &= m - 1;
+        let at = off[l as usize];
+        let access = Access {
+            kind,
+            space: MemSpace::Shared,
+            addr: u64::from(at),
+            len: u64::from(size),
+        };
+        if u64::from(at) + u64::from(size) > len || at & (size.next_power_of_two() - 1) != 0 {
+            let misaligned = u64::from(at) + u64::from(size) <= len;
+            let note = if misaligned {
+                format!("must be a multiple of {}", size.next_power_of_two())
+            } else {
+                format!("the block has {len} bytes of shared memory")
+            };
+            report(
+                ctx,
+                i,
+                l,
+                Report {
+                    kind: if misaligned {
+                        FindingKind::Misaligned
+                    } else {
+                        FindingKind::OutOfBounds
+                    },
+                    access,
+                    note,
+                    allocation: None,
+                    other: None,
+                },
+            );
+            continue;
+        }
+        allowed |= 1 << l;
+        let thread = first + l;
+        let Some(shadow) = ctx.block.shadow.as_mut() else {
+            continue;
+        };
+        let mark = shadow.mark(warp, pc, thread, strong);
+        let found = match kind {
+            AccessKind::Read => shadow.read(mark, warp, at, size),
+            AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true),
+            AccessKind::Write => shadow.write(mark, warp, at, size, false),
+            AccessKind::Atomic => {
+                let read = shadow.read(mark, warp, at, size);
+                read.or(shadow.write(mark, warp, at, size, false))
+            }
+        };
+        if let Some(found) = found {
+            shared_found(ctx, i, l, access, found);
+        }
+    }
+    allowed
+}
+
+#[cold]
+fn shared_found(ctx: &Ctx<'_>, i: &Inst, l: u32, access: Access, found: Found) {
+    let who = |m: Mark| {
+        let (function, pc) = ctx.run.prepared.locate(m.pc());
+        let p = ctx.run.place(
+            function,
+            pc,
+            ctx.block.index,
+            ctx.run.thread_index(m.thread()),
+        );
+        Actor::Thread(Box::new(p), None)
+    };
+    let (kind, note, other) = match found {
+        Found::Uninitialised => (
+            FindingKind::Uninitialised,
+            "nobody in the block wrote it".to_owned(),
+            None,
+        ),
+        Found::Race(m, kind) => (
+            FindingKind::SharedRace,
+            "no barrier between the two threads".to_owned(),
+            Some((kind, who(m))),
+        ),
+        Found::Pending(m) => (
+            FindingKind::MissingAsyncWait,
+            "the copy has not been waited for".to_owned(),
+            Some((AccessKind::AsyncCopy, who(m))),
+        ),
+    };
+    report(
+        ctx,
+        i,
+        l,
+        Report {
+            kind,
+            access,
+            note,
+            allocation: None,
+            other,
+        },
+    );
+}
+
+/// Checks an access to local memory that lies inside it: initialisation.
+pub(crate) fn local(
+    ctx: &mut Ctx<'_>,
+    i: &Inst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    write: bool,
+) {
+    let warp = ctx.warp;
+    let mut m = mask;
+    while m != 0 {
+        let l = m.trailing_zeros();
+        m &= m - 1;
+        let mut unread = 0u32;
+        let mut a = off[l as usize];
+        let end = a + size;
+        while a < end {
+            let next = ((a & !3) + 4).min(end);
+            let bytes = ((1u8 << (next - a)) - 1) << (a & 3);
+            let Some(init) = ctx.block.warps[warp]
+                .local_init
+                .get_mut((a / 4) as usize * 32 + l as usize)
+            else {
+                break;
+            };
+            if write {
+                *init |= bytes;
+            } else {
+                unread += (bytes & !*init).count_ones();
+            }
+            a = next;
+        }
+        if unread != 0 {
+            let access = Access {
+                kind: AccessKind::Read,
+                space: MemSpace::Local,
+                addr: u64::from(off[l as usize]),
+                len: u64::from(size),
+            };
+            let note = format!("{unread} of its bytes were never written");
+            report(
+                ctx,
+                i,
+                l,
+                Report {
+                    kind: FindingKind::Uninitialised,
+                    access,
+                    note,
+                    allocation: None,
+                    other: None,
+                },
+            );
+        }
+    }
+}
+
+/// The lanes at hand have passed a fence.
+pub(crate) fn fence(ctx: &mut Ctx<'_>) {
+    let Some((shadow, check, checks)) = shadow(ctx) else {
+        return;
+    };
+    let block = ctx.block.linear as u32;
+    let clock = &mut ctx.block.clock;
+    let mut known = (*clock.known).clone();
+    known.insert(block, ctx.block.segment);
+    clock.fenced = Some(Arc::new(known));
+    if clock.dirty {
+        clock.dirty = false;
+        let owner = Owner {
+            op: checks.op,
+            launch: Some(check.identity.clone()),
+            block,
+            spread: false,
+        };
+        ctx.block.segment = shadow.begin(owner, 1);
+    }
+}
+
+/// An atomic at each lane's address: it takes what is there and leaves what the block knew at its last fence.
+pub(crate) fn synchronise(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32, shared: bool) {
+    one_way(ctx, addr, mask, shared, true);
+    one_way(ctx, addr, mask, shared, false);
+}
+
+/// One direction of that.
+pub(crate) fn one_way(
+    ctx: &mut Ctx<'_>,
+    addr: &[u64; LANES],
+    mask: u32,
+    shared: bool,
+    acquire: bool,
+) {
+    let mut m = mask;
+    let mut last = u64::MAX;
+    let warp = ctx.warp;
+    let run = ctx.run;
+    while m != 0 {
+        let l = m.trailing_zeros() as usize;
+        m &= m - 1;
+        if addr[l] == last {
+            continue;
+        }
+        last = addr[l];
+        if shared {
+            let at = (addr[l] & !SHARED_TAG) as u32;
+            if let Some(s) = ctx.block.shadow.as_mut() {
+                if acquire {
+                    s.acquire(warp, at)
+                } else {
+                    s.release(warp, at)
+                }
+            }
+        } else if let Some(check) = &run.checked {
+            let clock = &mut ctx.block.clock;
+            if acquire {
+                check.locations.acquire(addr[l], clock)
+            } else {
+                check.locations.release(addr[l], clock)
+            }
+        }
+    }
+}
+
+pub(crate) fn synchronise_release(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
+    one_way(ctx, addr, mask, true, false);
+}
+
+pub(crate) fn synchronise_acquire(ctx: &mut Ctx<'_>, addr: &[u64; LANES], mask: u32) {
+    one_way(ctx, addr, mask, true, true);
+}
+
+pub(crate) fn warp_synced(ctx: &mut Ctx<'_>) {
+    let w = ctx.warp;
+    if let Some(s) = ctx.block.shadow.as_mut() {
+        s.warp_synced(w);
+    }
+}
+
+pub(crate) fn arrived(ctx: &mut Ctx<'_>, id: u32, waits: bool) {
+    let w = ctx.warp;
+    if ctx.run.spec.checks.is_some()
+        && let Some(s) = ctx.block.shadow.as_mut()
+    {
+        s.arrived(w, id, waits);
+    }
+}
+
+pub(crate) fn opened(ctx: &mut Ctx<'_>, id: u32, whole: bool) {
+    if ctx.run.spec.checks.is_some()
+        && let Some(s) = ctx.block.shadow.as_mut()
+    {
+        s.opened(id, whole);
+    }
+}
+
+pub(crate) fn landed(ctx: &mut Ctx<'_>, c: PendingCopy) {
+    if let Some(s) = ctx.block.shadow.as_mut() {
+        s.landed(c.dst, c.len);
+    }
+}
+
+pub(crate) fn initialised(ctx: &mut Ctx<'_>, at: u32, len: u32) {
+    if let Some(s) = ctx.block.shadow.as_mut() {
+        s.initialise(at, len);
+    }
+}

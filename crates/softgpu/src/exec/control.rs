@@ -1,0 +1,278 @@
+//! Control flow: branches, calls, exits, barriers.
+
+use fercuda_ptx::ast::{Inst as Tree, Operand as Ast, Sym};
+use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
+
+use super::lower::{
+    Entity, LBarrier, LCallee, LTerm, Lower, Lowered, Mods, Opd, P, Reason, bad, bits, rows,
+};
+use super::memory;
+use super::program::BarrierOp;
+
+/// Whether the instruction, if predicated, needs a block of its own.
+pub(crate) fn ends_block(i: &Tree) -> bool {
+    use fercuda_ptx::words::Mod;
+    let has = |w| i.mods.contains(&Mod::Word(w));
+    match i.op {
+        Op::Ret
+        | Op::Exit
+        | Op::Trap
+        | Op::Brkpt
+        | Op::Call
+        | Op::Bar
+        | Op::Barrier
+        | Op::Brx
+        | Op::Nanosleep => true,
+        Op::Shfl
+        | Op::Vote
+        | Op::Match
+        | Op::Redux
+        | Op::Mma
+        | Op::Wmma
+        | Op::Ldmatrix
+        | Op::Stmatrix
+        | Op::Movmatrix
+        | Op::Elect
+        | Op::Activemask => true,
+        Op::Cp => has(Word::WaitGroup) || has(Word::WaitAll),
+        Op::Mbarrier => has(Word::TryWait) || has(Word::TestWait),
+        _ => false,
+    }
+}
+
+fn label(l: &mut Lower<'_, '_>, s: Sym) -> Lowered<usize> {
+    match l.lookup(s) {
+        Some(Entity::Label(b)) => Ok(b),
+        _ => bad(format!("no label is called `{}`", l.name(s))),
+    }
+}
+
+pub(crate) fn bra(l: &mut Lower<'_, '_>, i: &Tree, guard: P) -> Lowered<()> {
+    let Some(Ast::Name(s)) = i.operands.first() else {
+        return bad("a label is needed");
+    };
+    let taken = label(l, *s)?;
+    if guard == P::True {
+        l.terminate(LTerm::Jump(taken));
+    } else {
+        let fall = l.new_block();
+        l.terminate_to(
+            LTerm::Branch {
+                pred: guard,
+                taken,
+                fall,
+            },
+            fall,
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
+    match i.op {
+        Op::Exit => l.terminate(LTerm::Exit),
+        Op::Trap | Op::Brkpt => l.terminate(LTerm::Trap),
+        Op::Brx => return Some(brx(l, i)),
+        Op::Call => return Some(call(l, i)),
+        Op::Bar | Op::Barrier => return Some(barrier(l, i, m)),
+        Op::Nanosleep => {
+            let next = l.new_block();
+            l.k.may_wait = true;
+            l.terminate_to(LTerm::Yield(next), next);
+        }
+        _ => return None,
+    }
+    Some(Ok(()))
+}
+
+fn brx(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
+    let [index, Ast::Name(list)] = i.operands.as_slice() else {
+        return bad("an index and a list are needed");
+    };
+    let index = l.src(index, Ty::U32)?;
+    let Some(Entity::Targets(names)) = l.lookup(*list) else {
+        return bad("no list of labels is called so");
+    };
+    let targets = names
+        .into_iter()
+        .map(|s| label(l, s))
+        .collect::<Lowered<Vec<usize>>>()?;
+    if targets.is_empty() {
+        return bad("an empty list of labels");
+    }
+    l.terminate(LTerm::Switch { index, targets });
+    Ok(())
+}
+
+/// An argument or result as fixed rows; a register or constant gets rows of its own.
+fn argument(
+    l: &mut Lower<'_, '_>,
+    o: &Ast,
+    out: bool,
+    late: &mut Vec<(Opd, u32, u32)>,
+) -> Lowered<(u32, u32)> {
+    if let Ast::Name(s) = o {
+        match l.lookup(*s) {
+            Some(Entity::Fixed(row, bytes)) => return Ok((row, bytes.div_ceil(4))),
+            Some(Entity::Reg(v, ty)) if ty != Ty::Pred => {
+                let n = bits(ty) / 8;
+                let row = l.fixed(n);
+                if out {
+                    late.push((Opd::Def(v), row, n));
+                } else {
+                    memory::store_fixed(l, Opd::Use(v), row, n);
+                }
+                return Ok((row, n.div_ceil(4)));
+            }
+            _ => {}
+        }
+    }
+    if out {
+        return bad("a result must be a parameter or a register");
+    }
+    let wide = matches!(o, Ast::Imm(fercuda_ptx::ast::Imm::F64(_)));
+    let v = l.src(o, if wide { Ty::B64 } else { Ty::B32 })?;
+    let n = if wide { 8 } else { 4 };
+    let row = l.fixed(n);
+    memory::store_fixed(l, v, row, n);
+    Ok((row, n / 4))
+}
+
+fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
+    let mut ops = i.operands.as_slice();
+    let mut late = Vec::new();
+    let mut rets = Vec::new();
+    if let [Ast::List(list), rest @ ..] = ops {
+        ops = rest;
+        for o in list {
+            rets.push(argument(l, o, true, &mut late)?);
+        }
+    }
+    let [target, rest @ ..] = ops else {
+        return bad("a call of nothing");
+    };
+    let mut args = Vec::new();
+    if let Some(Ast::List(list)) = rest.first() {
+        for o in list {
+            args.push(argument(l, o, false, &mut late)?);
+        }
+    }
+    let callee = match target {
+        Ast::Name(s) => match l.lookup(*s) {
+            Some(Entity::Reg(v, ty)) if rows(ty) == 2 => LCallee::Indirect(Opd::Use(v)),
+            Some(_) => return bad("a call of something that is no function"),
+            None => {
+                let found = l.k.info.function_index.get(s).copied();
+                match (
+                    found.and_then(|f| l.k.functions.get(&f)).copied(),
+                    l.name(*s),
+                ) {
+                    (Some(code), _) => LCallee::Direct(code),
+                    (None, "vprintf") => LCallee::Printf,
+                    (None, "__assertfail") => LCallee::AssertFail,
+                    (None, "malloc") => LCallee::Malloc,
+                    (None, "free") => LCallee::Free,
+                    (None, name) => {
+                        return bad(format!("function `{name}` is declared but nowhere defined"));
+                    }
+                }
+            }
+        },
+        _ => return bad("a call of something that is no function"),
+    };
+    let next = l.new_block();
+    l.terminate_to(
+        LTerm::Call {
+            callee,
+            args,
+            rets,
+            next,
+        },
+        next,
+    );
+    for (d, row, n) in late {
+        memory::load_fixed(l, d, row, n);
+    }
+    Ok(())
+}
+
+fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    if m.has(Word::Warp) {
+        let mask = l.src(&i.operands[0], Ty::B32)?;
+        l.sync_point(mask);
+        let next = l.new_block();
+        l.terminate_to(LTerm::WarpSync(next), next);
+        return Ok(());
+    }
+    let aligned = i.op == Op::Bar || m.has(Word::Aligned);
+    let next = l.new_block();
+    let none = || LBarrier {
+        op: BarrierOp::Sync,
+        aligned,
+        id: Opd::None,
+        count: None,
+        pred: P::True,
+        dest: Opd::None,
+        dest_pred: P::True,
+        next,
+    };
+    if m.has(Word::Cluster) {
+        // One block is a cluster: arriving does nothing that waiting does not do.
+        let id = l.c32(16);
+        let b = LBarrier {
+            op: BarrierOp::Cluster,
+            id,
+            ..none()
+        };
+        if m.has(Word::Arrive) {
+            l.terminate_to(
+                LTerm::Barrier(LBarrier {
+                    op: BarrierOp::ClusterArrive,
+                    ..b
+                }),
+                next,
+            );
+        } else {
+            l.terminate_to(LTerm::Barrier(b), next);
+        }
+        return Ok(());
+    }
+    let (op, skip) = if m.has(Word::Red) {
+        match m.any(&[Word::Popc, Word::And, Word::Or]) {
+            Some(Word::Popc) => (BarrierOp::RedPopc, 1),
+            Some(Word::And) => (BarrierOp::RedAnd, 1),
+            Some(_) => (BarrierOp::RedOr, 1),
+            None => return Err(Reason::Unsupported),
+        }
+    } else if m.has(Word::Arrive) {
+        (BarrierOp::Arrive, 0)
+    } else {
+        (BarrierOp::Sync, 0)
+    };
+    let ops = &i.operands;
+    let id = match ops.get(skip) {
+        Some(o) => l.src(o, Ty::U32)?,
+        None => l.c32(0),
+    };
+    let mut b = LBarrier { op, id, ..none() };
+    let mut at = skip + 1;
+    let last = if skip == 1 {
+        ops.len().saturating_sub(1)
+    } else {
+        ops.len()
+    };
+    if at < last {
+        b.count = Some(l.src(&ops[at], Ty::U32)?);
+        at += 1;
+    }
+    if skip == 1 {
+        b.pred = l.pred(ops.get(at).ok_or(Reason::Unsupported)?)?;
+        if op == BarrierOp::RedPopc {
+            b.dest = l.dst(&ops[0], Ty::U32)?;
+        } else {
+            b.dest_pred = l.pred_dst(&ops[0])?;
+        }
+    }
+    l.terminate_to(LTerm::Barrier(b), next);
+    Ok(())
+}

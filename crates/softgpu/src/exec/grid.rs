@@ -1,0 +1,406 @@
+//! A launch: its blocks are taken by the thread that asked and by idle helpers.
+//!
+//! Invariants: a block runs on one host thread at a time. A block that waits for others is put aside and
+//! the next one begun, so blocks may wait for each other; of a launch that is not cooperative only
+//! so many are begun, as on hardware. The launch ends when all blocks are done or one has failed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::block;
+use super::checks;
+use super::ctx::{BlockState, Ctx};
+use super::lanes::Row;
+use super::program::KernelCode;
+use super::warp::Stop;
+use super::{LaunchSpec, LaunchStats, Prepared};
+use crate::mem::AllocInfo;
+use crate::report::{Access, Fault, FaultKind, MemSpace, Place};
+
+/// Blocks put aside at the same time, cooperative launches apart.
+const MAX_ASIDE: usize = 4096;
+
+/// What all blocks of a launch share.
+pub(crate) struct LaunchRun {
+    pub(crate) spec: LaunchSpec,
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) shared_bytes: u32,
+    pub(crate) late_copies: bool,
+    /// Device memory for cooperative groups' grid barrier; 0 if not cooperative.
+    pub(crate) workspace: u64,
+    pub(crate) grid_id: u64,
+    pub(crate) checked: Option<checks::LaunchCheck>,
+    begun: Instant,
+    total: u64,
+    next: AtomicU64,
+    done: AtomicU64,
+    active: AtomicUsize,
+    aside: Mutex<VecDeque<Box<BlockState>>>,
+    aside_count: AtomicUsize,
+    stop: AtomicBool,
+    fault: Mutex<Option<Box<Fault>>>,
+    instructions: AtomicU64,
+    ended: Condvar,
+    ended_lock: Mutex<()>,
+}
+
+impl std::fmt::Debug for LaunchRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaunchRun")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LaunchRun {
+    pub(crate) fn code(&self) -> &KernelCode {
+        &self.prepared.code
+    }
+
+    pub(crate) fn consts(&self, function: usize) -> &[Row] {
+        &self.prepared.consts[function]
+    }
+
+    pub(crate) fn threads(&self) -> u32 {
+        self.spec.block.iter().product()
+    }
+
+    pub(crate) fn thread_index(&self, linear: u32) -> [u32; 3] {
+        let [x, y, _] = self.spec.block;
+        [linear % x, linear / x % y, linear / x / y]
+    }
+
+    pub(crate) fn block_index(&self, linear: u64) -> [u32; 3] {
+        let (x, y) = (u64::from(self.spec.grid[0]), u64::from(self.spec.grid[1]));
+        [
+            (linear % x) as u32,
+            (linear / x % y) as u32,
+            (linear / x / y) as u32,
+        ]
+    }
+
+    pub(crate) fn place(
+        &self,
+        function: usize,
+        pc: u32,
+        block: [u32; 3],
+        thread: [u32; 3],
+    ) -> Place {
+        place(&self.prepared.code, function, pc, block, thread)
+    }
+
+    /// The allocation to name for a bad access.
+    pub(crate) fn blame(&self, a: &Access) -> Option<Arc<AllocInfo>> {
+        if a.space != MemSpace::Global {
+            return None;
+        }
+        self.spec
+            .space
+            .find(a.addr)
+            .or_else(|| self.spec.space.neighbours(a.addr).0)
+    }
+
+    pub(crate) fn nanoseconds(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn wall_nanoseconds(&self) -> u64 {
+        static FIRST: std::sync::OnceLock<(Instant, u64)> = std::sync::OnceLock::new();
+        let first = FIRST.get_or_init(|| {
+            let wall = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            (Instant::now(), wall.as_nanos() as u64)
+        });
+        first.1 + first.0.elapsed().as_nanos() as u64
+    }
+
+    /// Whether blocks should stop where they are: a fault, a cancellation, the watchdog.
+    pub(crate) fn must_stop(&self) -> bool {
+        if self.stop.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self
+            .spec
+            .cancel
+            .as_ref()
+            .is_some_and(|c| c.load(Ordering::Relaxed))
+        {
+            self.stop.store(true, Ordering::Relaxed);
+            return true;
+        }
+        if let Some(limit) = self.spec.watchdog
+            && self.begun.elapsed() > limit
+        {
+            self.fail(Box::new(Fault {
+                kind: FaultKind::Timeout {
+                    limit_ms: limit.as_millis() as u64,
+                },
+                place: None,
+                allocation: None,
+            }));
+            return true;
+        }
+        false
+    }
+
+    fn fail(&self, fault: Box<Fault>) {
+        lock(&self.fault).get_or_insert(fault);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn wants_help(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+            && (self.next.load(Ordering::Relaxed) < self.total
+                || self.aside_count.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Runs blocks until there are none to take.
+    fn work(&self) {
+        let mut ctx = Ctx::new(self);
+        let cooperative = self.spec.cooperative;
+        while !self.must_stop() {
+            let aside = self.aside_count.load(Ordering::Relaxed);
+            let fresh = if cooperative || aside < MAX_ASIDE {
+                let n = self.next.fetch_add(1, Ordering::Relaxed);
+                // Far beyond the end the counter could wrap in theory only: one step for each attempt.
+                (n < self.total).then_some(n)
+            } else {
+                None
+            };
+            if let Some(n) = fresh {
+                block::start(&mut ctx, n);
+            } else {
+                let Some(b) = lock(&self.aside).pop_front() else {
+                    break;
+                };
+                self.aside_count.fetch_sub(1, Ordering::Relaxed);
+                ctx.block = b;
+            }
+            match block::run(&mut ctx) {
+                Stop::Done => {
+                    checks::end_block(&mut ctx);
+                    self.done.fetch_add(1, Ordering::Relaxed);
+                }
+                Stop::Trouble => {
+                    if let Some(fault) = ctx.trouble.take() {
+                        self.fail(fault);
+                    }
+                }
+                Stop::Yielded | Stop::Blocked => {
+                    let b = std::mem::take(&mut ctx.block);
+                    lock(&self.aside).push_back(b);
+                    self.aside_count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        self.instructions
+            .fetch_add(ctx.instructions, Ordering::Relaxed);
+    }
+
+    fn enter(&self) {
+        self.active.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn leave(&self) {
+        let _guard = lock(&self.ended_lock);
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        self.ended.notify_all();
+    }
+}
+
+pub(crate) fn place(
+    code: &KernelCode,
+    function: usize,
+    pc: u32,
+    block: [u32; 3],
+    thread: [u32; 3],
+) -> Place {
+    let f = &code.functions[function];
+    let origin = f.origins.get(pc as usize).copied().unwrap_or_default();
+    let source = (origin.file > 0)
+        .then(|| code.files.get(origin.file as usize - 1))
+        .flatten()
+        .map(|file| (file.clone(), origin.source_line));
+    Place {
+        kernel: code.name.clone(),
+        function: (function != 0).then(|| f.name.clone()),
+        ptx_line: origin.line,
+        opcode: code
+            .opcodes
+            .get(origin.opcode as usize)
+            .cloned()
+            .unwrap_or_else(|| "".into()),
+        source,
+        block,
+        thread,
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Idle threads, and the launches that they may help.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    launches: Mutex<Vec<Arc<LaunchRun>>>,
+    changed: Condvar,
+    closing: AtomicBool,
+}
+
+impl Pool {
+    /// With `helpers` threads, which live as long as the pool is held by anybody else.
+    pub(crate) fn new(helpers: usize) -> Arc<Self> {
+        let pool = Arc::new(Pool {
+            launches: Mutex::default(),
+            changed: Condvar::new(),
+            closing: AtomicBool::new(false),
+        });
+        for n in 0..helpers {
+            let weak = Arc::downgrade(&pool);
+            // Without helpers the launching thread does all the work.
+            let _spawned = std::thread::Builder::new()
+                .name(format!("fercuda-block-{n}"))
+                .spawn(move || {
+                    while let Some(pool) = weak.upgrade() {
+                        if pool.closing.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        pool.help_once();
+                    }
+                });
+        }
+        pool
+    }
+
+    fn help_once(&self) {
+        let launch = {
+            let launches = lock(&self.launches);
+            let found = launches.iter().find(|l| l.wants_help()).cloned();
+            match found {
+                Some(l) => {
+                    l.enter();
+                    Some(l)
+                }
+                None => {
+                    // A while only, so that the pool can end.
+                    let (_guard, _) = self
+                        .changed
+                        .wait_timeout(launches, Duration::from_millis(50))
+                        .unwrap_or_else(PoisonError::into_inner);
+                    None
+                }
+            }
+        };
+        if let Some(l) = launch {
+            l.work();
+            l.leave();
+        }
+    }
+
+    /// Runs a launch to its end.
+    pub(crate) fn run(
+        &self,
+        spec: &LaunchSpec,
+        prepared: Arc<Prepared>,
+    ) -> Result<LaunchStats, Box<Fault>> {
+        static GRIDS: AtomicU64 = AtomicU64::new(1);
+        let total = spec.grid.iter().map(|&n| u64::from(n)).product();
+        let statics = prepared.code.shared_bytes;
+        let shared_bytes = if spec.dynamic_shared_bytes > 0 {
+            statics.next_multiple_of(16) + spec.dynamic_shared_bytes
+        } else {
+            statics
+        };
+        let mut workspace = None;
+        if spec.cooperative {
+            workspace = spec
+                .space
+                .map_new(crate::mem::GRANULE, 1 << spec.device.ordinal)
+                .ok();
+            if let (Some((at, _)), Some(shadow)) = (&workspace, spec.space.shadow()) {
+                shadow.mark_initialised(*at, 4096);
+            }
+        }
+        let mut spec = spec.clone();
+        let kernel = &spec.loaded.image.kernels[spec.kernel];
+        spec.params
+            .resize(spec.params.len().max(kernel.param_bytes as usize), 0);
+        let launch = Arc::new(LaunchRun {
+            checked: checks::LaunchCheck::new(&spec, &prepared, total),
+            late_copies: spec.late_copies || spec.checks.is_some(),
+            prepared,
+            shared_bytes,
+            workspace: workspace.as_ref().map_or(0, |w| w.0),
+            grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
+            begun: Instant::now(),
+            total,
+            next: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            active: AtomicUsize::new(0),
+            aside: Mutex::default(),
+            aside_count: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            instructions: AtomicU64::new(0),
+            ended: Condvar::new(),
+            ended_lock: Mutex::default(),
+            spec,
+        });
+        let shared = total > 1;
+        if shared {
+            lock(&self.launches).push(launch.clone());
+            self.changed.notify_all();
+        }
+        loop {
+            launch.work();
+            let guard = lock(&launch.ended_lock);
+            if launch.active.load(Ordering::Acquire) == 0
+                && (launch.stop.load(Ordering::Relaxed) || !launch.wants_help())
+            {
+                break;
+            }
+            // A helper may put a block aside again; look from time to time.
+            let (_guard, _) = launch
+                .ended
+                .wait_timeout(guard, Duration::from_millis(1))
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if shared {
+            lock(&self.launches).retain(|l| !Arc::ptr_eq(l, &launch));
+            // One may have entered between the last look and now; it finds nothing, but it looks.
+            let mut guard = lock(&launch.ended_lock);
+            while launch.active.load(Ordering::Acquire) != 0 {
+                guard = launch
+                    .ended
+                    .wait_timeout(guard, Duration::from_millis(1))
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+        }
+        if let Some((at, _backing)) = workspace {
+            // Only this launch knew the address, and it has ended.
+            if launch.spec.space.unmap(at, crate::mem::GRANULE).is_ok() {
+                launch.spec.space.release(at, crate::mem::GRANULE);
+            }
+        }
+        if let Some(fault) = lock(&launch.fault).take() {
+            return Err(fault);
+        }
+        Ok(LaunchStats {
+            warp_instructions: launch.instructions.load(Ordering::Relaxed),
+            blocks: launch.done.load(Ordering::Relaxed),
+            elapsed: launch.begun.elapsed(),
+        })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+}

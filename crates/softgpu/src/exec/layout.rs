@@ -1,0 +1,467 @@
+//! What a module holds and where: functions, variables, initial values, shared memory.
+//!
+//! Invariant: a kernel's shared variables, and those of all it may call, have one layout per kernel.
+
+use std::sync::Arc;
+
+use fercuda_ptx::ast::{
+    self, AddrBase, Directive, Imm, Init, Item, Linkage, Operand, Stmt, Sym, Var,
+};
+use fercuda_ptx::words::{Op, ScalarType as Ty, Space};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::lower::bits;
+use super::{CompileError, Kernel, Param, Relocation, Variable};
+
+/// Space of a variable that has an address in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Global,
+    Const,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ModuleInfo {
+    /// Index in the module's items, of definitions where there is one.
+    pub(crate) functions: Vec<usize>,
+    pub(crate) function_index: FxHashMap<Sym, u32>,
+    pub(crate) variables: FxHashMap<Sym, Place>,
+    /// Module-level shared variables: (bytes, alignment, dynamic).
+    shared: FxHashMap<Sym, (u64, u64, bool)>,
+    pub(crate) files: Vec<Arc<str>>,
+    uses: Vec<Uses>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    names: FxHashSet<Sym>,
+    indirect: bool,
+    shared: Vec<(Sym, u64, u64, bool)>,
+    local_bytes: u64,
+    registers: u32,
+}
+
+/// (bytes, alignment) of a variable.
+pub(crate) fn var_bytes(v: &Var) -> (u64, u64) {
+    let element = u64::from(bits(v.ty)).div_ceil(8) * u64::from(v.vector.max(1));
+    let count: u64 = v.dims.iter().map(|d| d.unwrap_or(0)).product();
+    (
+        element * count,
+        u64::from(v.align.unwrap_or(element.max(1) as u32)).max(1),
+    )
+}
+
+impl ModuleInfo {
+    pub(crate) fn new(module: &ast::Module) -> Self {
+        let mut info = ModuleInfo::default();
+        let mut aliases = Vec::new();
+        for (n, item) in module.items.iter().enumerate() {
+            match item {
+                Item::Function(f) => {
+                    if let Some(&old) = info.function_index.get(&f.name) {
+                        if f.body.is_some() {
+                            info.functions[old as usize] = n;
+                        }
+                    } else {
+                        info.function_index
+                            .insert(f.name, info.functions.len() as u32);
+                        info.functions.push(n);
+                    }
+                }
+                Item::Var(v) => info.variable(v),
+                Item::File { index, path, .. } => {
+                    let at = *index as usize;
+                    if info.files.len() <= at && at < 1 << 16 {
+                        info.files.resize(at + 1, "".into());
+                    }
+                    if at < info.files.len() {
+                        info.files[at] = path.rsplit('/').next().unwrap_or(path).into();
+                    }
+                }
+                Item::Alias { name, target } => aliases.push((*name, *target)),
+                _ => {}
+            }
+        }
+        for (name, target) in aliases {
+            if let Some(&f) = info.function_index.get(&target) {
+                info.function_index.insert(name, f);
+            }
+        }
+        info.uses = info
+            .functions
+            .iter()
+            .map(|&n| {
+                let mut uses = Uses::default();
+                if let Item::Function(f) = &module.items[n]
+                    && let Some(body) = &f.body
+                {
+                    uses.scan(body);
+                }
+                uses
+            })
+            .collect();
+        for uses in &info.uses {
+            for v in &uses.shared {
+                info.shared.insert(v.0, (v.1, v.2, v.3));
+            }
+        }
+        let mut inner = Vec::new();
+        for &n in &info.functions {
+            if let Item::Function(f) = &module.items[n]
+                && let Some(body) = &f.body
+            {
+                each_var(body, &mut |v| {
+                    if matches!(v.space, Space::Global | Space::Const) {
+                        inner.push((
+                            v.name,
+                            if v.space == Space::Const {
+                                Place::Const
+                            } else {
+                                Place::Global
+                            },
+                        ));
+                    }
+                });
+            }
+        }
+        info.variables.extend(inner);
+        info
+    }
+
+    fn variable(&mut self, v: &Var) {
+        let (size, align) = var_bytes(v);
+        match v.space {
+            Space::Global => {
+                self.variables.insert(v.name, Place::Global);
+            }
+            Space::Const => {
+                self.variables.insert(v.name, Place::Const);
+            }
+            Space::Shared => {
+                let dynamic = v.linkage == Linkage::Extern;
+                self.shared.insert(v.name, (size, align, dynamic));
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn function<'m>(&self, module: &'m ast::Module, f: u32) -> &'m ast::Function {
+        match &module.items[self.functions[f as usize]] {
+            Item::Function(f) => f,
+            _ => unreachable!("`functions` indexes functions"),
+        }
+    }
+
+    /// The kernel and every defined function that it may call, the kernel first.
+    pub(crate) fn reachable(&self, module: &ast::Module, kernel: u32) -> Vec<u32> {
+        let mut out = vec![kernel];
+        let mut seen: FxHashSet<u32> = FxHashSet::from_iter([kernel]);
+        let mut at = 0;
+        while at < out.len() {
+            let uses = &self.uses[out[at] as usize];
+            at += 1;
+            let mut next: Vec<u32> = uses
+                .names
+                .iter()
+                .filter_map(|s| self.function_index.get(s))
+                .copied()
+                .collect();
+            if uses.indirect {
+                next.extend(0..self.functions.len() as u32);
+            }
+            next.sort_unstable();
+            for f in next {
+                let tree = self.function(module, f);
+                if !tree.entry && tree.body.is_some() && seen.insert(f) {
+                    out.push(f);
+                }
+            }
+        }
+        out
+    }
+
+    /// Offsets of the shared variables that `functions` use, and the bytes they take.
+    pub(crate) fn shared_layout(
+        &self,
+        module: &ast::Module,
+        functions: &[u32],
+    ) -> (FxHashMap<Sym, u32>, u32) {
+        let mut names: Vec<Sym> = Vec::new();
+        for &f in functions {
+            let uses = &self.uses[f as usize];
+            names.extend(uses.shared.iter().map(|v| v.0));
+            names.extend(uses.names.iter().filter(|s| self.shared.contains_key(s)));
+        }
+        names.sort_unstable();
+        names.dedup();
+        let _ = module;
+        let mut at = 0u64;
+        let mut out = FxHashMap::default();
+        for &s in &names {
+            let (size, align, dynamic) = self.shared[&s];
+            if !dynamic {
+                at = at.next_multiple_of(align);
+                out.insert(s, at as u32);
+                at += size;
+            }
+        }
+        let end = at as u32;
+        for &s in &names {
+            let (_, align, dynamic) = self.shared[&s];
+            if dynamic {
+                out.insert(s, end.next_multiple_of((align as u32).max(16)));
+            }
+        }
+        (out, end)
+    }
+
+    /// The outsides of the kernels, each with its function index.
+    pub(crate) fn kernels(&self, module: &ast::Module) -> Vec<(Kernel, u32)> {
+        let const_bytes: u64 = module
+            .items
+            .iter()
+            .filter_map(|i| if let Item::Var(v) = i { Some(v) } else { None })
+            .filter(|v| v.space == Space::Const)
+            .map(|v| var_bytes(v).0)
+            .sum();
+        let mut out = Vec::new();
+        for f in 0..self.functions.len() as u32 {
+            let tree = self.function(module, f);
+            if !tree.entry || tree.body.is_none() {
+                continue;
+            }
+            let reach = self.reachable(module, f);
+            let mut k = Kernel {
+                name: module.symbols.name(tree.name).into(),
+                static_shared_bytes: self.shared_layout(module, &reach).1,
+                local_bytes: self.uses[f as usize].local_bytes as u32,
+                const_bytes: const_bytes as u32,
+                registers: reach
+                    .iter()
+                    .map(|&r| self.uses[r as usize].registers)
+                    .max()
+                    .unwrap_or(0)
+                    .clamp(16, 255),
+                ..Kernel::default()
+            };
+            let mut offset = 0;
+            for p in &tree.params {
+                let (size, align) = var_bytes(p);
+                offset = (offset as u64).next_multiple_of(align) as u32;
+                k.params.push(Param {
+                    offset,
+                    size: size as u32,
+                    align: align as u32,
+                });
+                offset += size as u32;
+            }
+            k.param_bytes = offset;
+            for d in &tree.directives {
+                if let Directive::Numbers(name, n) = d {
+                    let three = || {
+                        let at = |i: usize| n.get(i).copied().unwrap_or(1).max(1);
+                        Some([at(0), at(1), at(2)])
+                    };
+                    match name.as_str() {
+                        "maxntid" => k.max_threads = three(),
+                        "reqntid" => k.required_threads = three(),
+                        "minnctapersm" => k.min_blocks = n.first().copied(),
+                        "reqnctapercluster" => k.required_cluster = three(),
+                        _ => {}
+                    }
+                }
+            }
+            k.line = first_line(tree.body.as_deref().unwrap_or(&[]));
+            out.push((k, f));
+        }
+        out
+    }
+
+    /// The variables with their initial bytes.
+    pub(crate) fn image_variables(
+        &self,
+        module: &ast::Module,
+    ) -> Result<Vec<Variable>, CompileError> {
+        let mut out = Vec::new();
+        let mut error = None;
+        let mut add = |v: &Var| {
+            if matches!(v.space, Space::Global | Space::Const) && v.linkage != Linkage::Extern {
+                match self.image_variable(module, v) {
+                    Ok(v) => out.push(v),
+                    Err(e) => error = Some(e),
+                }
+            }
+        };
+        for item in &module.items {
+            match item {
+                Item::Var(v) => add(v),
+                Item::Function(f) => each_var(f.body.as_deref().unwrap_or(&[]), &mut add),
+                _ => {}
+            }
+        }
+        match error {
+            Some(message) => Err(CompileError { line: 0, message }),
+            None => Ok(out),
+        }
+    }
+
+    fn image_variable(&self, module: &ast::Module, v: &Var) -> Result<Variable, String> {
+        let (mut size, align) = var_bytes(v);
+        let width = u64::from(bits(v.ty)).div_ceil(8);
+        let mut init = Vec::new();
+        let mut relocations = Vec::new();
+        if let Some(i) = &v.init {
+            self.init(module, i, v.ty, width, &mut init, &mut relocations)?;
+        }
+        // An open dimension takes what its initialiser holds.
+        size = size.max(init.len() as u64);
+        Ok(Variable {
+            name: module.symbols.name(v.name).into(),
+            size,
+            align,
+            constant: v.space == Space::Const,
+            managed: v.attributes.iter().any(|a| a.contains("managed")),
+            external: true,
+            init,
+            relocations,
+        })
+    }
+
+    fn init(
+        &self,
+        module: &ast::Module,
+        i: &Init,
+        ty: Ty,
+        width: u64,
+        out: &mut Vec<u8>,
+        relocations: &mut Vec<Relocation>,
+    ) -> Result<(), String> {
+        match i {
+            Init::Imm(imm) => {
+                let b = match (imm, ty) {
+                    (Imm::Int { value, .. }, Ty::F32) => u64::from((*value as f32).to_bits()),
+                    (Imm::Int { value, .. }, Ty::F64) => (*value as f64).to_bits(),
+                    (Imm::Int { value, .. }, _) => *value as u64,
+                    (Imm::F32(b), Ty::F64) => f64::from(f32::from_bits(*b)).to_bits(),
+                    (Imm::F32(b), _) => u64::from(*b),
+                    (Imm::F64(b), Ty::F32) => u64::from((f64::from_bits(*b) as f32).to_bits()),
+                    (Imm::F64(b), _) => *b,
+                };
+                out.extend_from_slice(&b.to_le_bytes()[..(width as usize).min(8)]);
+            }
+            Init::Address {
+                name, offset, mask, ..
+            } => {
+                let text = module.symbols.name(*name);
+                if let Some(m) = mask {
+                    let shift = m.trailing_zeros() & 56;
+                    if let Some(&f) = self.function_index.get(name) {
+                        let at =
+                            (super::ctx::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
+                        out.push((at >> shift) as u8);
+                        return Ok(());
+                    }
+                    return Err(format!(
+                        "mask() of the address of `{text}` in an initialiser is not supported"
+                    ));
+                }
+                if let Some(&f) = self.function_index.get(name) {
+                    let at = (super::ctx::FUNCTION_TAG | u64::from(f)).wrapping_add(*offset as u64);
+                    out.extend_from_slice(&at.to_le_bytes()[..(width as usize).min(8)]);
+                } else {
+                    relocations.push(Relocation {
+                        offset: out.len() as u64,
+                        size: width as u32,
+                        symbol: text.into(),
+                        addend: *offset,
+                    });
+                    out.resize(out.len() + width as usize, 0);
+                }
+            }
+            Init::List(list) => {
+                for i in list {
+                    self.init(module, i, ty, width, out, relocations)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn each_var(body: &[Stmt], f: &mut impl FnMut(&Var)) {
+    for s in body {
+        match s {
+            Stmt::Var(v) => f(v),
+            Stmt::Block(inner) => each_var(inner, f),
+            _ => {}
+        }
+    }
+}
+
+fn first_line(body: &[Stmt]) -> u32 {
+    body.iter()
+        .find_map(|s| match s {
+            Stmt::Inst(i) => Some(i.line),
+            Stmt::Block(inner) => Some(first_line(inner)),
+            _ => None,
+        })
+        .unwrap_or(0)
+}
+
+impl Uses {
+    fn scan(&mut self, body: &[Stmt]) {
+        for s in body {
+            match s {
+                Stmt::Block(inner) => self.scan(inner),
+                Stmt::Inst(i) => {
+                    for o in &i.operands {
+                        self.operand(o);
+                    }
+                    // A call through a register has a prototype or a target list as its last operand.
+                    if i.op == Op::Call && i.operands.len() >= 2 {
+                        self.indirect |= matches!(i.operands.last(), Some(Operand::Name(_)));
+                    }
+                }
+                Stmt::CallTargets { targets, .. } => self.names.extend(targets.iter().copied()),
+                Stmt::Reg { ty, names, .. } => {
+                    if *ty != Ty::Pred {
+                        let n: u32 = names.iter().map(|n| n.1.unwrap_or(1)).sum();
+                        self.registers += n.min(4096) * bits(*ty).div_ceil(32) / 2;
+                    }
+                }
+                Stmt::Var(v) => {
+                    let (size, align) = var_bytes(v);
+                    match v.space {
+                        Space::Shared => {
+                            self.shared
+                                .push((v.name, size, align, v.linkage == Linkage::Extern))
+                        }
+                        Space::Local => {
+                            self.local_bytes = self.local_bytes.next_multiple_of(align) + size
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn operand(&mut self, o: &Operand) {
+        match o {
+            Operand::Name(s) | Operand::Offset(s, _) => {
+                self.names.insert(*s);
+            }
+            Operand::Address {
+                base: AddrBase::Name(s),
+                ..
+            } => {
+                self.names.insert(*s);
+            }
+            Operand::Vector(v) | Operand::List(v) | Operand::Bracket(v) => {
+                v.iter().for_each(|o| self.operand(o))
+            }
+            _ => {}
+        }
+    }
+}

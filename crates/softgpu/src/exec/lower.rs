@@ -1,0 +1,1167 @@
+//! From the tree of a function to code with virtual registers.
+//!
+//! Each family of instructions lowers itself, beside what it does (`alu_int`, `memory`, ...); here are names,
+//! scopes, operands and control flow. Registers are assigned by [`super::assign`].
+//!
+//! Invariants: a block's only terminator is its last thing. A predicated instruction that ends a block becomes a
+//! branch around a block of its own. An instruction that this device lacks becomes a terminator that faults.
+
+use std::sync::Arc;
+
+use fercuda_ptx::ast::{self, AddrBase, Imm, Operand as Ast, Stmt, Sym};
+use fercuda_ptx::words::{Mod, Op, ScalarType as Ty, Space, Word};
+use rustc_hash::FxHashMap;
+
+use super::ctx::{FUNCTION_TAG, LOCAL_TAG, PARAM_TAG, SHARED_TAG};
+use super::lanes::{Handlers, Isa};
+use super::layout::{ModuleInfo, Place as VarPlace, var_bytes};
+use super::program::{Const, KernelCode, LaneFn, Origin};
+use super::{alu_float, alu_int, control, convert, data, memory, special, sync};
+
+/// A virtual register.
+pub(crate) type V = u32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// 1, 2 or 4 rows.
+    Rows(u8),
+    Pred,
+}
+
+/// An operand before registers are assigned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Opd {
+    #[default]
+    None,
+    Use(V),
+    Def(V),
+    /// Read and written, or written only in some lanes.
+    Both(V),
+    /// The upper 64 bits of a 128-bit register.
+    UseHigh(V),
+    DefHigh(V),
+    Const(u32),
+    /// A row of the frame's fixed part: parameters of calls.
+    Fixed(u32),
+}
+
+/// A predicate operand before registers are assigned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum P {
+    #[default]
+    True,
+    False,
+    Use(V, bool),
+    Def(V),
+    Both(V),
+}
+
+/// Further operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ext {
+    Row(Opd),
+    Raw(u32),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LInst {
+    pub(crate) handlers: Handlers,
+    pub(crate) d: Opd,
+    pub(crate) a: Opd,
+    pub(crate) b: Opd,
+    pub(crate) c: Opd,
+    pub(crate) guard: P,
+    pub(crate) x: u32,
+    pub(crate) x_pred: Option<P>,
+    pub(crate) imm: u64,
+    pub(crate) imm_lo: Option<P>,
+    pub(crate) imm_hi: Option<P>,
+    pub(crate) ext: Vec<Ext>,
+    pub(crate) origin: Origin,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum LTerm {
+    Jump(usize),
+    Branch {
+        pred: P,
+        taken: usize,
+        fall: usize,
+    },
+    Switch {
+        index: Opd,
+        targets: Vec<usize>,
+    },
+    Call {
+        callee: LCallee,
+        args: Vec<(u32, u32)>,
+        rets: Vec<(u32, u32)>,
+        next: usize,
+    },
+    Ret,
+    Exit,
+    Barrier(LBarrier),
+    WarpSync(usize),
+    Yield(usize),
+    Trap,
+    NotImplemented(Arc<str>),
+    Bad(Arc<str>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum LCallee {
+    Direct(u32),
+    Indirect(Opd),
+    Printf,
+    AssertFail,
+    Malloc,
+    Free,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LBarrier {
+    pub(crate) op: super::program::BarrierOp,
+    pub(crate) aligned: bool,
+    pub(crate) id: Opd,
+    pub(crate) count: Option<Opd>,
+    pub(crate) pred: P,
+    pub(crate) dest: Opd,
+    pub(crate) dest_pred: P,
+    pub(crate) next: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LBlock {
+    pub(crate) insts: Vec<LInst>,
+    pub(crate) sync: Option<Opd>,
+    pub(crate) term: Option<LTerm>,
+    pub(crate) origin: Origin,
+}
+
+/// Why an instruction was not lowered.
+#[derive(Debug, Clone)]
+pub(crate) enum Reason {
+    Unsupported,
+    Bad(String),
+}
+
+pub(crate) type Lowered<T> = Result<T, Reason>;
+
+pub(crate) fn bad<T>(why: impl Into<String>) -> Lowered<T> {
+    Err(Reason::Bad(why.into()))
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone)]
+pub(crate) enum Entity {
+    Reg(V, Ty),
+    Vector(Vec<V>, Ty),
+    /// `%r<n>`: made when first used.
+    Family(u32, Ty),
+    Label(usize),
+    Targets(Vec<Sym>),
+    Prototype,
+    /// Parameter of the kernel: byte offset.
+    KernelParam(u32),
+    /// Parameter of a call or of a device function: first fixed row, bytes.
+    Fixed(u32, u32),
+    /// Byte offset in the frame's local memory.
+    Local(u32),
+    Shared(u32),
+}
+
+/// Modifiers, asked by name.
+pub(crate) struct Mods<'a>(pub(crate) &'a [Mod]);
+
+impl Mods<'_> {
+    pub(crate) fn has(&self, w: Word) -> bool {
+        self.0.contains(&Mod::Word(w))
+    }
+    pub(crate) fn any(&self, ws: &[Word]) -> Option<Word> {
+        self.words().find(|w| ws.contains(w))
+    }
+    pub(crate) fn words(&self) -> impl Iterator<Item = Word> + '_ {
+        self.0
+            .iter()
+            .filter_map(|m| if let Mod::Word(w) = m { Some(*w) } else { None })
+    }
+    pub(crate) fn types(&self) -> impl Iterator<Item = Ty> + '_ {
+        self.0
+            .iter()
+            .filter_map(|m| if let Mod::Type(t) = m { Some(*t) } else { None })
+    }
+    /// The `n`th type.
+    pub(crate) fn ty(&self, n: usize) -> Lowered<Ty> {
+        self.types()
+            .nth(n)
+            .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))
+    }
+}
+
+/// Bits of a type.
+pub(crate) fn bits(ty: Ty) -> u32 {
+    match ty {
+        Ty::U8 | Ty::S8 | Ty::B8 | Ty::E4m3 | Ty::E5m2 => 8,
+        Ty::U16 | Ty::S16 | Ty::B16 | Ty::F16 | Ty::Bf16 | Ty::E4m3x2 | Ty::E5m2x2 => 16,
+        Ty::U64 | Ty::S64 | Ty::B64 | Ty::F64 | Ty::F32x2 => 64,
+        Ty::B128 => 128,
+        Ty::Pred => 1,
+        _ => 32,
+    }
+}
+
+/// Rows a register of that type takes.
+pub(crate) fn rows(ty: Ty) -> u8 {
+    match bits(ty) {
+        64 => 2,
+        128 => 4,
+        _ => 1,
+    }
+}
+
+pub(crate) fn is_signed(ty: Ty) -> bool {
+    matches!(ty, Ty::S8 | Ty::S16 | Ty::S32 | Ty::S64)
+}
+
+/// Everything shared by the functions of one kernel while they are lowered.
+pub(crate) struct KernelLower<'m> {
+    pub(crate) module: &'m ast::Module,
+    pub(crate) info: &'m ModuleInfo,
+    pub(crate) isa: Isa,
+    pub(crate) checks: bool,
+    pub(crate) shared: FxHashMap<Sym, u32>,
+    pub(crate) opcodes: Vec<Arc<str>>,
+    pub(crate) opcode_index: FxHashMap<String, u32>,
+    /// Code index of a function of the module.
+    pub(crate) functions: FxHashMap<u32, u32>,
+    pub(crate) may_wait: bool,
+}
+
+impl KernelLower<'_> {
+    fn opcode(&mut self, text: String) -> u32 {
+        if let Some(&i) = self.opcode_index.get(&text) {
+            return i;
+        }
+        let i = self.opcodes.len() as u32;
+        self.opcodes.push(text.as_str().into());
+        self.opcode_index.insert(text, i);
+        i
+    }
+}
+
+/// One function while it is lowered.
+pub(crate) struct Lower<'k, 'm> {
+    pub(crate) k: &'k mut KernelLower<'m>,
+    pub(crate) blocks: Vec<LBlock>,
+    pub(crate) cur: usize,
+    pub(crate) classes: Vec<Class>,
+    pub(crate) temp: Vec<bool>,
+    pub(crate) consts: Vec<Const>,
+    const_index: FxHashMap<Const, u32>,
+    scopes: Vec<FxHashMap<Sym, Entity>>,
+    pub(crate) guard: P,
+    pub(crate) origin: Origin,
+    pub(crate) lane_fns: Vec<LaneFn>,
+    pub(crate) products: Vec<super::mma::Mma>,
+    fixed_next: u32,
+    pub(crate) fixed_rows: u32,
+    local_next: u32,
+    pub(crate) local_bytes: u32,
+    cc: Option<V>,
+    pub(crate) params: Vec<(u32, u32)>,
+    pub(crate) rets: Vec<(u32, u32)>,
+}
+
+impl<'k, 'm> Lower<'k, 'm> {
+    pub(crate) fn new(k: &'k mut KernelLower<'m>) -> Self {
+        Lower {
+            k,
+            blocks: Vec::new(),
+            cur: 0,
+            classes: Vec::new(),
+            temp: Vec::new(),
+            consts: Vec::new(),
+            const_index: FxHashMap::default(),
+            scopes: vec![FxHashMap::default()],
+            guard: P::True,
+            origin: Origin::default(),
+            lane_fns: Vec::new(),
+            products: Vec::new(),
+            fixed_next: 0,
+            fixed_rows: 0,
+            local_next: 0,
+            local_bytes: 0,
+            cc: None,
+            params: Vec::new(),
+            rets: Vec::new(),
+        }
+    }
+
+    /// Lowers a whole function.
+    pub(crate) fn function(&mut self, f: &'m ast::Function) -> Result<(), String> {
+        self.cur = self.new_block();
+        if f.entry {
+            let mut offset = 0u32;
+            for p in &f.params {
+                let (size, align) = var_bytes(p);
+                offset = offset.next_multiple_of(align as u32);
+                self.declare(p.name, Entity::KernelParam(offset));
+                offset += size as u32;
+            }
+        } else {
+            for (list, out) in [(&f.params, false), (&f.returns, true)] {
+                for p in list {
+                    let (size, _) = var_bytes(p);
+                    let at = self.fixed(size as u32);
+                    if out {
+                        &mut self.rets
+                    } else {
+                        &mut self.params
+                    }
+                    .push((at, (size as u32).div_ceil(4)));
+                    if p.space == Space::Reg {
+                        let v = self.reg(Class::Rows(rows(p.ty)));
+                        self.declare(p.name, Entity::Reg(v, p.ty));
+                        if !out {
+                            memory::load_fixed(self, Opd::Def(v), at, bits(p.ty) / 8);
+                        }
+                    } else {
+                        self.declare(p.name, Entity::Fixed(at, size as u32));
+                    }
+                }
+            }
+        }
+        let body = f
+            .body
+            .as_ref()
+            .ok_or("a function without a body is called")?;
+        self.stmts(body, f)?;
+        if self.blocks[self.cur].term.is_none() {
+            self.ret(f);
+        }
+        for b in &mut self.blocks {
+            b.term.get_or_insert(LTerm::Ret);
+        }
+        Ok(())
+    }
+
+    fn ret(&mut self, f: &ast::Function) {
+        for (n, p) in f.returns.iter().enumerate() {
+            if p.space == Space::Reg
+                && let Some(Entity::Reg(v, ty)) = self.lookup(p.name)
+            {
+                let at = self.rets[n].0;
+                memory::store_fixed(self, Opd::Use(v), at, bits(ty) / 8);
+            }
+        }
+        self.terminate(LTerm::Ret);
+    }
+
+    fn stmts(&mut self, list: &'m [Stmt], f: &'m ast::Function) -> Result<(), String> {
+        self.scopes.push(FxHashMap::default());
+        let (fixed, local) = (self.fixed_next, self.local_next);
+        for s in list {
+            match s {
+                Stmt::Label(name) => {
+                    let b = self.new_block();
+                    self.declare(*name, Entity::Label(b));
+                }
+                Stmt::BranchTargets { name, targets } | Stmt::CallTargets { name, targets } => {
+                    self.declare(*name, Entity::Targets(targets.clone()));
+                }
+                Stmt::CallPrototype { name, .. } => self.declare(*name, Entity::Prototype),
+                Stmt::Reg { vector, ty, names } => {
+                    for &(name, count) in names {
+                        let entity = if *vector > 1 {
+                            Entity::Vector(
+                                (0..*vector).map(|_| self.reg(class(*ty))).collect(),
+                                *ty,
+                            )
+                        } else if let Some(n) = count {
+                            Entity::Family(n, *ty)
+                        } else {
+                            Entity::Reg(self.reg(class(*ty)), *ty)
+                        };
+                        self.declare(name, entity);
+                    }
+                }
+                Stmt::Var(v) => self.var(v)?,
+                _ => {}
+            }
+        }
+        for s in list {
+            match s {
+                Stmt::Label(name) => {
+                    if let Some(Entity::Label(b)) = self.lookup(*name) {
+                        if self.blocks[self.cur].term.is_none() {
+                            self.terminate_to(LTerm::Jump(b), b);
+                        }
+                        self.cur = b;
+                    }
+                }
+                Stmt::Inst(i) => self.inst(i, f)?,
+                Stmt::Block(inner) => self.stmts(inner, f)?,
+                Stmt::Loc(loc) => {
+                    self.origin.file = loc.file + 1;
+                    self.origin.source_line = loc.line;
+                }
+                _ => {}
+            }
+        }
+        self.scopes.pop();
+        self.fixed_next = fixed;
+        self.local_next = local;
+        Ok(())
+    }
+
+    fn var(&mut self, v: &ast::Var) -> Result<(), String> {
+        let (size, align) = var_bytes(v);
+        let entity = match v.space {
+            Space::Param => Entity::Fixed(self.fixed(size as u32), size as u32),
+            Space::Local => {
+                let at = self.local_next.next_multiple_of((align as u32).max(4));
+                self.local_next = at + size as u32;
+                self.local_bytes = self.local_bytes.max(self.local_next);
+                Entity::Local(at)
+            }
+            Space::Shared => match self.k.shared.get(&v.name) {
+                Some(&at) => Entity::Shared(at),
+                None => {
+                    return Err(format!(
+                        "shared variable `{}` has no place",
+                        self.name(v.name)
+                    ));
+                }
+            },
+            // Module-level places were given to variables of functions too.
+            Space::Global | Space::Const => return Ok(()),
+            _ => return Err(format!("a variable in .{} inside a function", v.space)),
+        };
+        self.declare(v.name, entity);
+        Ok(())
+    }
+
+    fn inst(&mut self, i: &'m ast::Inst, f: &'m ast::Function) -> Result<(), String> {
+        let mut text = i.op.text().to_owned();
+        for m in &i.mods {
+            text.push('.');
+            text.push_str(m.text());
+        }
+        self.origin.line = i.line;
+        self.origin.opcode = self.k.opcode(text.clone());
+        if self.blocks[self.cur].term.is_some() {
+            // Dead code behind a jump; it still may declare nothing, so it is dropped.
+            self.cur = self.new_block();
+        }
+        let before = (self.cur, self.blocks[self.cur].insts.len());
+        let done = self.guarded_inst(i, f);
+        self.guard = P::True;
+        match done {
+            Ok(()) => Ok(()),
+            Err(reason) => {
+                if self.cur == before.0 {
+                    self.blocks[self.cur].insts.truncate(before.1);
+                }
+                let term = match reason {
+                    Reason::Unsupported => LTerm::NotImplemented(text.into()),
+                    Reason::Bad(why) => LTerm::Bad(format!("{text}: {why}").into()),
+                };
+                if self.blocks[self.cur].term.is_some() {
+                    self.cur = self.new_block();
+                }
+                self.terminate(term);
+                Ok(())
+            }
+        }
+    }
+
+    fn guarded_inst(&mut self, i: &'m ast::Inst, f: &'m ast::Function) -> Lowered<()> {
+        let guard = match &i.guard {
+            Some(g) => self.pred_named(g.pred, g.negated)?,
+            None => P::True,
+        };
+        let m = Mods(&i.mods);
+        // Branches use their guard themselves; other ends of blocks are branched around.
+        if i.op == Op::Bra {
+            return control::bra(self, i, guard);
+        }
+        if control::ends_block(i) && guard != P::True {
+            let (body, next) = (self.new_block(), self.new_block());
+            self.terminate_to(
+                LTerm::Branch {
+                    pred: guard,
+                    taken: body,
+                    fall: next,
+                },
+                body,
+            );
+            let done = self.dispatch(i, &m, f);
+            if self.blocks[self.cur].term.is_none() {
+                self.terminate_to(LTerm::Jump(next), next);
+            }
+            self.cur = next;
+            return match done {
+                Err(Reason::Unsupported) => {
+                    let text: Arc<str> = self.k.opcodes[self.origin.opcode as usize].clone();
+                    self.blocks[body].insts.clear();
+                    self.blocks[body].term = Some(LTerm::NotImplemented(text));
+                    Ok(())
+                }
+                other => other,
+            };
+        }
+        self.guard = guard;
+        self.dispatch(i, &m, f)
+    }
+
+    fn dispatch(&mut self, i: &'m ast::Inst, m: &Mods<'_>, f: &'m ast::Function) -> Lowered<()> {
+        if matches!(i.op, Op::Ret) {
+            if f.entry {
+                self.terminate(LTerm::Exit);
+            } else {
+                self.ret(f);
+            }
+            return Ok(());
+        }
+        if let Some(done) = control::lower(self, i, m) {
+            return done;
+        }
+        for family in [
+            data::lower,
+            memory::lower,
+            convert::lower,
+            sync::lower,
+            alu_int::lower,
+            alu_float::lower,
+        ] {
+            if let Some(done) = family(self, i, m) {
+                return done;
+            }
+        }
+        Err(Reason::Unsupported)
+    }
+
+    // ---- names ------------------------------------------------------------------------------
+
+    pub(crate) fn name(&self, s: Sym) -> &'m str {
+        self.k.module.symbols.name(s)
+    }
+
+    fn declare(&mut self, name: Sym, e: Entity) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.insert(name, e);
+        }
+    }
+
+    pub(crate) fn lookup(&mut self, name: Sym) -> Option<Entity> {
+        for scope in self.scopes.iter().rev() {
+            if let Some(e) = scope.get(&name) {
+                if !matches!(e, Entity::Family(..)) {
+                    return Some(e.clone());
+                }
+            }
+        }
+        let text = self.name(name);
+        let digits = text.len() - text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        // `%r12` may be family `%r` or, were it declared so, `%r1`; the longest prefix that was declared wins.
+        for cut in 1..=digits {
+            let (prefix, number) = text.split_at(text.len() - cut);
+            let Some(prefix) = self.k.module.symbols.get(prefix) else {
+                continue;
+            };
+            let Ok(n) = number.parse::<u32>() else {
+                continue;
+            };
+            for at in (0..self.scopes.len()).rev() {
+                if let Some(&Entity::Family(count, ty)) = self.scopes[at].get(&prefix)
+                    && n < count
+                {
+                    let e = Entity::Reg(self.reg(class(ty)), ty);
+                    self.scopes[at].insert(name, e.clone());
+                    return Some(e);
+                }
+            }
+        }
+        self.k.shared.get(&name).map(|&at| Entity::Shared(at))
+    }
+
+    // ---- building ---------------------------------------------------------------------------
+
+    pub(crate) fn new_block(&mut self) -> usize {
+        self.blocks.push(LBlock {
+            insts: Vec::new(),
+            sync: None,
+            term: None,
+            origin: self.origin,
+        });
+        self.blocks.len() - 1
+    }
+
+    pub(crate) fn terminate(&mut self, term: LTerm) {
+        let b = &mut self.blocks[self.cur];
+        b.term = Some(term);
+        b.origin = self.origin;
+    }
+
+    /// Ends the current block and goes on in `next`.
+    pub(crate) fn terminate_to(&mut self, term: LTerm, next: usize) {
+        self.terminate(term);
+        self.cur = next;
+    }
+
+    /// Begins a block that starts only when the lanes in `mask` have come together.
+    pub(crate) fn sync_point(&mut self, mask: Opd) {
+        let b = self.new_block();
+        self.terminate_to(LTerm::Jump(b), b);
+        self.blocks[b].sync = Some(mask);
+    }
+
+    pub(crate) fn reg(&mut self, class: Class) -> V {
+        self.classes.push(class);
+        self.temp.push(false);
+        self.classes.len() as V - 1
+    }
+
+    pub(crate) fn temp_rows(&mut self, n: u8) -> V {
+        let v = self.reg(Class::Rows(n));
+        self.temp[v as usize] = true;
+        v
+    }
+
+    pub(crate) fn temp_pred(&mut self) -> V {
+        let v = self.reg(Class::Pred);
+        self.temp[v as usize] = true;
+        v
+    }
+
+    /// The carry flag.
+    pub(crate) fn carry(&mut self) -> V {
+        if let Some(v) = self.cc {
+            return v;
+        }
+        let v = self.reg(Class::Pred);
+        self.cc = Some(v);
+        v
+    }
+
+    pub(crate) fn fixed(&mut self, bytes: u32) -> u32 {
+        let at = self.fixed_next;
+        self.fixed_next += bytes.div_ceil(4).max(1);
+        self.fixed_rows = self.fixed_rows.max(self.fixed_next);
+        at
+    }
+
+    pub(crate) fn constant(&mut self, c: Const) -> Opd {
+        if let Some(&i) = self.const_index.get(&c) {
+            return Opd::Const(i);
+        }
+        let i = self.consts.len() as u32;
+        self.consts.push(c.clone());
+        self.const_index.insert(c, i);
+        Opd::Const(i)
+    }
+
+    pub(crate) fn c32(&mut self, v: u32) -> Opd {
+        self.constant(Const::B32(v))
+    }
+
+    pub(crate) fn c64(&mut self, v: u64) -> Opd {
+        self.constant(Const::B64(v))
+    }
+
+    fn push(&mut self, mut i: LInst) -> &mut LInst {
+        if i.guard != P::True {
+            let temp = &self.temp;
+            for o in [&mut i.d, &mut i.a, &mut i.b, &mut i.c] {
+                if let Opd::Def(v) = *o
+                    && !temp[v as usize]
+                {
+                    *o = Opd::Both(v);
+                }
+            }
+        }
+        let insts = &mut self.blocks[self.cur].insts;
+        insts.push(i);
+        let at = insts.len() - 1;
+        &mut insts[at]
+    }
+
+    /// An instruction under the current guard.
+    pub(crate) fn emit(
+        &mut self,
+        handlers: Handlers,
+        d: Opd,
+        a: Opd,
+        b: Opd,
+        c: Opd,
+    ) -> &mut LInst {
+        let (guard, origin) = (self.guard, self.origin);
+        self.push(LInst {
+            handlers,
+            d,
+            a,
+            b,
+            c,
+            guard,
+            x: 0,
+            x_pred: None,
+            imm: 0,
+            imm_lo: None,
+            imm_hi: None,
+            ext: Vec::new(),
+            origin,
+        })
+    }
+
+    /// An instruction without side effect on a temporary: it needs no guard.
+    pub(crate) fn prepare(
+        &mut self,
+        handlers: Handlers,
+        d: Opd,
+        a: Opd,
+        b: Opd,
+        c: Opd,
+    ) -> &mut LInst {
+        let guard = std::mem::take(&mut self.guard);
+        self.emit(handlers, d, a, b, c);
+        self.guard = guard;
+        let insts = &mut self.blocks[self.cur].insts;
+        let at = insts.len() - 1;
+        &mut insts[at]
+    }
+
+    /// `d = f(a, b, c)` lane by lane, for what is rare or intricate. The widths are those of the operands.
+    pub(crate) fn lane_fn(
+        &mut self,
+        d: (Opd, bool),
+        a: (Opd, bool),
+        b: (Opd, bool),
+        c: (Opd, bool),
+        f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static,
+    ) {
+        let x = self.lane_fns.len() as u32;
+        self.lane_fns.push(Box::new(f));
+        let wide = |o: (Opd, bool), bit: u64| u64::from(o.1) << bit;
+        let imm = wide(d, 0) | wide(a, 1) | wide(b, 2) | wide(c, 3);
+        let i = self.emit(data::lane_call(), d.0, a.0, b.0, c.0);
+        i.x = x;
+        i.imm = imm;
+    }
+
+    // ---- operands ---------------------------------------------------------------------------
+
+    /// A predicate register.
+    pub(crate) fn pred_named(&mut self, s: Sym, negated: bool) -> Lowered<P> {
+        match self.lookup(s) {
+            Some(Entity::Reg(v, Ty::Pred)) => Ok(P::Use(v, negated)),
+            _ => bad(format!("`{}` is no predicate", self.name(s))),
+        }
+    }
+
+    /// A predicate operand, also negated or constant.
+    pub(crate) fn pred(&mut self, o: &Ast) -> Lowered<P> {
+        match o {
+            Ast::Name(s) => self.pred_named(*s, false),
+            Ast::Not(s) => self.pred_named(*s, true),
+            Ast::Imm(Imm::Int { value, .. }) => Ok(if *value != 0 { P::True } else { P::False }),
+            _ => bad("expected a predicate"),
+        }
+    }
+
+    /// A predicate destination; `_` is one nobody reads.
+    pub(crate) fn pred_dst(&mut self, o: &Ast) -> Lowered<P> {
+        match o {
+            Ast::Name(s) if self.name(*s) == "_" => Ok(P::Def(self.temp_pred())),
+            Ast::Name(s) => match self.pred_named(*s, false)? {
+                P::Use(v, _) => Ok(if self.guard == P::True {
+                    P::Def(v)
+                } else {
+                    P::Both(v)
+                }),
+                p => Ok(p),
+            },
+            _ => bad("expected a predicate"),
+        }
+    }
+
+    fn imm_bits(&self, imm: Imm, ty: Ty) -> u64 {
+        match (imm, ty) {
+            (Imm::F32(b), Ty::F64) => f64::from(f32::from_bits(b)).to_bits(),
+            (Imm::F32(b), _) => u64::from(b),
+            (Imm::F64(b), Ty::F32) => u64::from((f64::from_bits(b) as f32).to_bits()),
+            (Imm::F64(b), _) => b,
+            (Imm::Int { value, .. }, Ty::F32) => u64::from((value as f32).to_bits()),
+            (Imm::Int { value, .. }, Ty::F64) => (value as f64).to_bits(),
+            (Imm::Int { value, .. }, _) => match bits(ty) {
+                8 => u64::from(value as u8),
+                16 => u64::from(value as u16),
+                32 => u64::from(value as u32),
+                _ => value as u64,
+            },
+        }
+    }
+
+    /// A source read as `ty`; registers of another width are converted.
+    pub(crate) fn src(&mut self, o: &Ast, ty: Ty) -> Lowered<Opd> {
+        let want = rows(ty);
+        let found = match o {
+            Ast::Imm(imm) => {
+                let b = self.imm_bits(*imm, ty);
+                return Ok(if want >= 2 {
+                    self.c64(b)
+                } else {
+                    self.c32(b as u32)
+                });
+            }
+            Ast::Name(s) => {
+                let text = self.name(*s);
+                match self.lookup(*s) {
+                    Some(Entity::Reg(_, Ty::Pred)) => {
+                        return bad(format!("`{text}` is a predicate"));
+                    }
+                    Some(Entity::Reg(v, have)) => (Opd::Use(v), rows(have)),
+                    Some(_) => return self.address_value(*s, 0, want),
+                    None if text.starts_with('%') => special::read(self, text)?,
+                    None if text == "WARP_SZ" => (self.c32(32), 1),
+                    None => return self.address_value(*s, 0, want),
+                }
+            }
+            Ast::Offset(s, n) => return self.address_value(*s, *n, want),
+            Ast::Member(s, n) => match self.lookup(*s) {
+                Some(Entity::Vector(vs, have)) if usize::from(*n) < vs.len() => {
+                    (Opd::Use(vs[usize::from(*n)]), rows(have))
+                }
+                _ => match special::read(
+                    self,
+                    &format!(
+                        "{}.{}",
+                        self.name(*s),
+                        ["x", "y", "z", "w"][usize::from(*n & 3)]
+                    ),
+                ) {
+                    Ok(found) => found,
+                    Err(_) => return bad(format!("`{}` is no vector", self.name(*s))),
+                },
+            },
+            Ast::Vector(parts) => return data::pack(self, parts, ty),
+            _ => return bad("an operand of a kind that cannot stand here"),
+        };
+        Ok(self.resize(found.0, found.1, want, is_signed(ty)))
+    }
+
+    /// Changes the width of a value: 1 or 2 rows.
+    pub(crate) fn resize(&mut self, o: Opd, have: u8, want: u8, signed: bool) -> Opd {
+        match (have, want) {
+            (1, 2) => {
+                let t = self.temp_rows(2);
+                let h = if signed {
+                    data::widen_signed()
+                } else {
+                    data::widen()
+                };
+                self.prepare(h, Opd::Def(t), o, Opd::None, Opd::None);
+                Opd::Use(t)
+            }
+            (2 | 4, 1) => {
+                let t = self.temp_rows(1);
+                self.prepare(data::narrow(), Opd::Def(t), o, Opd::None, Opd::None);
+                Opd::Use(t)
+            }
+            _ => o,
+        }
+    }
+
+    /// The register a destination names, and its type; `_` is one nobody reads.
+    pub(crate) fn dst_reg(&mut self, o: &Ast, ty: Ty) -> Lowered<(V, Ty)> {
+        match o {
+            Ast::Name(s) if self.name(*s) == "_" => Ok((self.temp_rows(rows(ty)), ty)),
+            Ast::Name(s) => match self.lookup(*s) {
+                Some(Entity::Reg(v, have)) => Ok((v, have)),
+                _ => bad(format!("`{}` is no register", self.name(*s))),
+            },
+            Ast::Member(s, n) => match self.lookup(*s) {
+                Some(Entity::Vector(vs, have)) if usize::from(*n) < vs.len() => {
+                    Ok((vs[usize::from(*n)], have))
+                }
+                _ => bad(format!("`{}` is no vector", self.name(*s))),
+            },
+            _ => bad("a destination must be a register"),
+        }
+    }
+
+    /// A destination of exactly the width of `ty`.
+    pub(crate) fn dst(&mut self, o: &Ast, ty: Ty) -> Lowered<Opd> {
+        let (v, have) = self.dst_reg(o, ty)?;
+        if have == Ty::Pred {
+            return bad("a predicate as destination");
+        }
+        if rows(have) != rows(ty) {
+            return bad("a destination of the wrong width");
+        }
+        Ok(Opd::Def(v))
+    }
+
+    /// A destination that may be wider than `ty`; call [`Lower::finish`] behind the instruction.
+    pub(crate) fn dst_wide(&mut self, o: &Ast, ty: Ty) -> Lowered<(Opd, Option<(V, Opd)>)> {
+        let (v, have) = self.dst_reg(o, ty)?;
+        if have == Ty::Pred {
+            return bad("a predicate as destination");
+        }
+        if rows(have) == rows(ty) {
+            return Ok((Opd::Def(v), None));
+        }
+        if rows(have) < rows(ty) {
+            return bad("a destination that is too narrow");
+        }
+        let t = self.temp_rows(rows(ty));
+        Ok((Opd::Def(t), Some((t, Opd::Def(v)))))
+    }
+
+    /// Widens a temporary into the destination that [`Lower::dst_wide`] put aside.
+    pub(crate) fn finish(&mut self, wide: Option<(V, Opd)>, signed: bool) {
+        if let Some((t, d)) = wide {
+            let h = if signed {
+                data::widen_signed()
+            } else {
+                data::widen()
+            };
+            self.emit(h, d, Opd::Use(t), Opd::None, Opd::None);
+        }
+    }
+
+    /// The address of a variable or function in its own space, as a value.
+    fn address_value(&mut self, s: Sym, addend: i64, want: u8) -> Lowered<Opd> {
+        let (base, space) = self.variable(s)?;
+        match base {
+            VarBase::Known(at) => {
+                let at = at.wrapping_add(addend as u64);
+                let _ = space;
+                Ok(if want == 2 {
+                    self.c64(at)
+                } else {
+                    self.c32(at as u32)
+                })
+            }
+            VarBase::Global(name) => {
+                let c = self.constant(Const::Address { name, addend });
+                Ok(self.resize(c, 2, want, false))
+            }
+            VarBase::Local(at) => {
+                let t = self.temp_rows(2);
+                self.prepare(
+                    special::local_address(),
+                    Opd::Def(t),
+                    Opd::None,
+                    Opd::None,
+                    Opd::None,
+                )
+                .imm = u64::from(at).wrapping_add(addend as u64);
+                Ok(self.resize(Opd::Use(t), 2, want, false))
+            }
+            VarBase::Fixed(..) => Err(Reason::Unsupported),
+        }
+    }
+
+    /// Where a variable is.
+    pub(crate) fn variable(&mut self, s: Sym) -> Lowered<(VarBase, Space)> {
+        match self.lookup(s) {
+            Some(Entity::Shared(at)) => return Ok((VarBase::Known(u64::from(at)), Space::Shared)),
+            Some(Entity::Local(at)) => return Ok((VarBase::Local(at), Space::Local)),
+            Some(Entity::KernelParam(at)) => {
+                return Ok((VarBase::Known(u64::from(at)), Space::Param));
+            }
+            Some(Entity::Fixed(row, bytes)) => {
+                return Ok((VarBase::Fixed(row, bytes), Space::Param));
+            }
+            _ => {}
+        }
+        let text = self.name(s);
+        if let Some(&f) = self.k.info.function_index.get(&s) {
+            return Ok((VarBase::Known(FUNCTION_TAG | u64::from(f)), Space::Global));
+        }
+        match self.k.info.variables.get(&s) {
+            Some(VarPlace::Global) => Ok((VarBase::Global(text.into()), Space::Global)),
+            Some(VarPlace::Const) => Ok((VarBase::Global(text.into()), Space::Const)),
+            None => bad(format!("nothing is called `{text}`")),
+        }
+    }
+
+    /// An address operand: (base register or constant of 64 or 32 bits, whether 64, offset, space of a variable).
+    pub(crate) fn address(&mut self, o: &Ast) -> Lowered<Address> {
+        let Ast::Address { base, offset } = o else {
+            return bad("expected an address");
+        };
+        match base {
+            AddrBase::Imm(n) => {
+                let c = self.c64((*n as u64).wrapping_add(*offset as u64));
+                Ok(Address::Value {
+                    base: c,
+                    wide: true,
+                    offset: 0,
+                    space: None,
+                })
+            }
+            AddrBase::Name(s) => {
+                if let Some(Entity::Reg(v, have)) = self.lookup(*s) {
+                    let (base, offset) = self.small_offset(Opd::Use(v), rows(have) == 2, *offset);
+                    return Ok(Address::Value {
+                        base,
+                        wide: rows(have) == 2,
+                        offset,
+                        space: None,
+                    });
+                }
+                match self.variable(*s)? {
+                    (VarBase::Fixed(row, bytes), _) => Ok(Address::Fixed {
+                        row,
+                        bytes,
+                        offset: *offset,
+                    }),
+                    (VarBase::Known(at), Space::Param) => {
+                        Ok(Address::Param((at.wrapping_add(*offset as u64)) as u32))
+                    }
+                    (VarBase::Known(at), space) => {
+                        let c = self.c64(at.wrapping_add(*offset as u64));
+                        Ok(Address::Value {
+                            base: c,
+                            wide: true,
+                            offset: 0,
+                            space: Some(space),
+                        })
+                    }
+                    (VarBase::Global(name), space) => {
+                        let c = self.constant(Const::Address {
+                            name,
+                            addend: *offset,
+                        });
+                        Ok(Address::Value {
+                            base: c,
+                            wide: true,
+                            offset: 0,
+                            space: Some(space),
+                        })
+                    }
+                    (VarBase::Local(_), space) => {
+                        let base = self.address_value(*s, *offset, 2)?;
+                        Ok(Address::Value {
+                            base,
+                            wide: true,
+                            offset: 0,
+                            space: Some(space),
+                        })
+                    }
+                }
+            }
+        }
+    }
+
+    fn small_offset(&mut self, base: Opd, wide: bool, offset: i64) -> (Opd, i32) {
+        if let Ok(n) = i32::try_from(offset) {
+            return (base, n);
+        }
+        let t = self.temp_rows(if wide { 2 } else { 1 });
+        let (h, c) = if wide {
+            (alu_int::add64(), self.c64(offset as u64))
+        } else {
+            (alu_int::add32(), self.c32(offset as u32))
+        };
+        self.prepare(h, Opd::Def(t), base, c, Opd::None);
+        (Opd::Use(t), 0)
+    }
+}
+
+/// Where a variable begins.
+#[derive(Debug, Clone)]
+pub(crate) enum VarBase {
+    /// An offset in its space, or a function.
+    Known(u64),
+    Global(Arc<str>),
+    Local(u32),
+    Fixed(u32, u32),
+}
+
+/// A memory operand.
+#[derive(Debug, Clone)]
+pub(crate) enum Address {
+    Value {
+        base: Opd,
+        wide: bool,
+        offset: i32,
+        space: Option<Space>,
+    },
+    /// Constant offset into the kernel's parameters.
+    Param(u32),
+    /// Constant offset into a parameter of a call.
+    Fixed { row: u32, bytes: u32, offset: i64 },
+}
+
+pub(crate) fn class(ty: Ty) -> Class {
+    if ty == Ty::Pred {
+        Class::Pred
+    } else {
+        Class::Rows(rows(ty))
+    }
+}
+
+/// The tag of generic addresses into a space.
+pub(crate) fn tag(space: Word) -> Option<u64> {
+    Some(match space {
+        Word::Shared | Word::SharedCta | Word::SharedCluster => SHARED_TAG,
+        Word::Local => LOCAL_TAG,
+        Word::Param | Word::ParamEntry => PARAM_TAG,
+        Word::Global | Word::Const => 0,
+        _ => return None,
+    })
+}
+
+/// Lowers a kernel and everything it may call.
+pub(crate) fn kernel(
+    module: &ast::Module,
+    info: &ModuleInfo,
+    kernel: u32,
+    isa: Isa,
+    checks: bool,
+) -> Result<KernelCode, String> {
+    let reach = info.reachable(module, kernel);
+    let (shared, shared_bytes) = info.shared_layout(module, &reach);
+    let functions: FxHashMap<u32, u32> = reach
+        .iter()
+        .enumerate()
+        .map(|(n, &f)| (f, n as u32))
+        .collect();
+    let mut by_index = vec![u32::MAX; info.functions.len()];
+    for (&f, &n) in &functions {
+        by_index[f as usize] = n;
+    }
+    let mut k = KernelLower {
+        module,
+        info,
+        isa,
+        checks,
+        shared,
+        opcodes: Vec::new(),
+        opcode_index: FxHashMap::default(),
+        functions,
+        may_wait: false,
+    };
+    let mut codes = Vec::new();
+    for &f in &reach {
+        let tree = info.function(module, f);
+        let mut l = Lower::new(&mut k);
+        l.function(tree)?;
+        let name = module.symbols.name(tree.name);
+        codes.push(super::assign::assign(l, name.into())?);
+    }
+    Ok(KernelCode {
+        name: module
+            .symbols
+            .name(info.function(module, kernel).name)
+            .into(),
+        functions: codes,
+        by_index,
+        opcodes: k.opcodes,
+        files: info.files.clone(),
+        shared_bytes,
+        may_wait: k.may_wait,
+    })
+}

@@ -1,0 +1,346 @@
+//! Matrix instructions of a warp: the operands of `mma`, and `ldmatrix`, `stmatrix`, `movmatrix`.
+//!
+//! Elsewhere: what an `mma` computes ([`super::mma`]), fragments in memory ([`super::wmma`]).
+
+use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
+use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
+
+use super::checks;
+use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
+use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
+use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
+use super::memory::{WIDE, addresses, inside};
+use super::mma::{Accumulator, BitOp, Element, Layout, Mma};
+use super::program::Inst;
+use super::sync::whole_warp;
+use crate::report::{AccessKind, MemSpace};
+
+pub(crate) fn element(ty: Ty) -> Option<Element> {
+    Some(match ty {
+        Ty::F16 => Element::F16,
+        Ty::Bf16 => Element::Bf16,
+        Ty::Tf32 => Element::Tf32,
+        Ty::F64 => Element::F64,
+        Ty::E4m3 => Element::E4m3,
+        Ty::E5m2 => Element::E5m2,
+        Ty::S8 => Element::S8,
+        Ty::U8 => Element::U8,
+        Ty::S4 => Element::S4,
+        Ty::U4 => Element::U4,
+        Ty::B1 => Element::B1,
+        _ => return None,
+    })
+}
+
+pub(crate) fn accumulator(ty: Ty) -> Option<Accumulator> {
+    Some(match ty {
+        Ty::F16 => Accumulator::F16,
+        Ty::F32 => Accumulator::F32,
+        Ty::F64 => Accumulator::F64,
+        Ty::S32 => Accumulator::S32,
+        _ => return None,
+    })
+}
+
+/// Most registers of a result.
+const MAX_OUT: usize = 8;
+
+/// `mma` and `wmma.mma`: `imm` the operation's index; in `ext` the numbers of registers of A, B, C and D, then those of
+/// D, A, B and C.
+struct Multiply;
+impl Exec for Multiply {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let code = ctx.code;
+        let p = &code.products[i.imm as usize];
+        let ext = &code.ext[i.x as usize..];
+        let counts = [ext[0], ext[1], ext[2], ext[3]];
+        let reg = |n: u32| Operand::from_bits(ext[4 + n as usize]);
+        let double = p.a == Element::F64;
+        let mut out = [[0u64; LANES]; MAX_OUT];
+        let (a, b, c) = (
+            counts[3],
+            counts[3] + counts[0],
+            counts[3] + counts[0] + counts[1],
+        );
+        p.run(
+            counts,
+            |r, l| get(ctx, reg(a + r), l as usize, double),
+            |r, l| get(ctx, reg(b + r), l as usize, double),
+            |r, l| get(ctx, reg(c + r), l as usize, double),
+            |r, l, v| out[r as usize % MAX_OUT][l as usize & 31] = v,
+        );
+        let mask = ctx.mask;
+        for (r, row) in out.iter().enumerate().take(counts[3] as usize) {
+            if double {
+                ctx.rows.set_row::<u64>(reg(r as u32), row, mask);
+            } else {
+                ctx.rows
+                    .set_row::<u32>(reg(r as u32), &row.map(|v| v as u32), mask);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn get(ctx: &Ctx<'_>, o: Operand, lane: usize, double: bool) -> u64 {
+    if double {
+        ctx.rows.lane::<u64>(o, lane)
+    } else {
+        u64::from(ctx.rows.lane::<u32>(o, lane))
+    }
+}
+
+/// Emits a product of fragments; `counts` are the registers that the ISA gives A, B, C and D, if it fixes them.
+pub(crate) fn multiply(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    p: Mma,
+    counts: Option<[usize; 4]>,
+) -> Lowered<()> {
+    let lists: Vec<Vec<Ast>> = i.operands.iter().map(list).collect();
+    let [od, oa, ob, oc] = lists.as_slice() else {
+        return bad("four operands are needed");
+    };
+    let have = [oa.len(), ob.len(), oc.len(), od.len()];
+    if counts.is_some_and(|c| c != have) || od.len() > MAX_OUT {
+        return bad("vectors of the wrong length");
+    }
+    let ty = if p.a == Element::F64 {
+        Ty::F64
+    } else {
+        Ty::B32
+    };
+    let mut sources = Vec::new();
+    for o in oa.iter().chain(ob).chain(oc) {
+        sources.push(Ext::Row(l.src(o, ty)?));
+    }
+    whole_warp(l);
+    let mut ext: Vec<Ext> = have.iter().map(|&n| Ext::Raw(n as u32)).collect();
+    for o in od {
+        ext.push(Ext::Row(l.dst(o, ty)?));
+    }
+    ext.extend(sources);
+    let n = l.products.len();
+    l.products.push(p);
+    let x = l.emit(
+        handlers_any::<Multiply>(),
+        Opd::None,
+        Opd::None,
+        Opd::None,
+        Opd::None,
+    );
+    x.ext = ext;
+    x.imm = n as u64;
+    Ok(())
+}
+
+pub(crate) fn list(o: &Ast) -> Vec<Ast> {
+    match o {
+        Ast::Vector(v) => v.clone(),
+        o => vec![o.clone()],
+    }
+}
+
+/// Reads a shape such as `m16n8k16`.
+pub(crate) fn shape(text: &str) -> Option<(u32, u32, u32)> {
+    let (m, rest) = text.strip_prefix('m')?.split_once('n')?;
+    let (n, k) = rest.split_once('k')?;
+    Some((m.parse().ok()?, n.parse().ok()?, k.parse().ok()?))
+}
+
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    match i.op {
+        Op::Mma => mma(l, i, m),
+        Op::Ldmatrix | Op::Stmatrix => matrix_copy(l, i, m),
+        _ => {
+            let a = l.src(&i.operands[1], Ty::B32)?;
+            whole_warp(l);
+            let d = l.dst(&i.operands[0], Ty::B32)?;
+            l.emit(handlers_plain::<MoveMatrix>(), d, a, Opd::None, Opd::None);
+            Ok(())
+        }
+    }
+}
+
+fn mma(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    if m.any(&[Word::Sp, Word::SpOrderedMetadata, Word::BlockScale])
+        .is_some()
+        || m.words().any(|w| w.text().starts_with("kind"))
+    {
+        return Err(Reason::Unsupported);
+    }
+    let (sm, sn, sk) = m
+        .words()
+        .find_map(|w| shape(w.text()))
+        .ok_or(Reason::Unsupported)?;
+    let types: Vec<Ty> = m.types().collect();
+    let [d, a, b, c] = types.as_slice() else {
+        return Err(Reason::Unsupported);
+    };
+    let (Some(d), Some(a), Some(b), Some(c)) =
+        (accumulator(*d), element(*a), element(*b), accumulator(*c))
+    else {
+        return Err(Reason::Unsupported);
+    };
+    // The quarter-warp layout of m8n8k4 in f16 is Volta's alone.
+    if (sm, sn, sk) == (8, 8, 4) && a != Element::F64 {
+        return Err(Reason::Unsupported);
+    }
+    let p = Mma {
+        m: sm,
+        n: sn,
+        k: sk,
+        a,
+        b,
+        c,
+        d,
+        saturate: m.has(Word::Satfinite),
+        bit_op: if m.has(Word::And) {
+            BitOp::And
+        } else {
+            BitOp::Xor
+        },
+        layout: Layout::Mma,
+    };
+    let registers = |elements: u32, bits: u32| {
+        let n = elements / 32;
+        (if a == Element::F64 {
+            n
+        } else {
+            (n * bits).div_ceil(32)
+        }) as usize
+    };
+    let width = |a: Accumulator| if a == Accumulator::F16 { 16 } else { 32 };
+    let counts = [
+        registers(sm * sk, a.bits()),
+        registers(sk * sn, b.bits()),
+        registers(sm * sn, width(c)),
+        registers(sm * sn, width(d)),
+    ];
+    multiply(l, i, p, Some(counts))
+}
+
+/// `ldmatrix` and `stmatrix`: `imm` bits 40.. the matrices, 44 transposed; registers in `ext`.
+struct MatrixCopy<const STORE: bool, const CHECK: bool>;
+impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let n = (i.imm >> 40) as usize & 7;
+        let trans = i.imm >> 44 & 1 != 0;
+        let addr = addresses(ctx, i);
+        let off: [u32; LANES] = std::array::from_fn(|l| {
+            if addr[l] & TAG_MASK == SHARED_TAG || addr[l] >> 32 == 0 {
+                addr[l] as u32
+            } else {
+                u32::MAX & !15
+            }
+        });
+        let rows_mask = if n == 4 { u32::MAX } else { (1 << (8 * n)) - 1 };
+        let kind = if STORE {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let mut mask = rows_mask & ctx.mask;
+        if CHECK {
+            mask = checks::shared(ctx, i, &off, mask, 16, kind, false);
+        }
+        let len = ctx.block.shared.len();
+        let ok = inside(ctx, i, &off, mask, 16, len, kind, MemSpace::Shared);
+        if ok != rows_mask {
+            return;
+        }
+        let code = ctx.code;
+        for j in 0..n {
+            let reg = Operand::from_bits(code.ext[i.x as usize + j]);
+            let at = |row: usize, col: usize| off[j * 8 + row] as usize + col * 2;
+            for lane in 0..LANES {
+                let (r, c) = (lane / 4, 2 * (lane % 4));
+                let places = if trans {
+                    [at(c, r), at(c + 1, r)]
+                } else {
+                    [at(r, c), at(r, c + 1)]
+                };
+                if STORE {
+                    let v = ctx.rows.lane::<u32>(reg, lane);
+                    for (x, p) in places.into_iter().enumerate() {
+                        ctx.block.shared[p..p + 2]
+                            .copy_from_slice(&((v >> (16 * x)) as u16).to_le_bytes());
+                    }
+                } else {
+                    let half = |p: usize| {
+                        u32::from(ctx.block.shared[p]) | (u32::from(ctx.block.shared[p + 1]) << 8)
+                    };
+                    let v = half(places[0]) | (half(places[1]) << 16);
+                    ctx.rows.set_lane::<u32>(reg, lane, v);
+                }
+            }
+        }
+    }
+}
+
+fn matrix_copy(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    if !m.has(Word::M8n8) {
+        return Err(Reason::Unsupported);
+    }
+    let store = i.op == Op::Stmatrix;
+    let n = match m.any(&[Word::X1, Word::X2, Word::X4]) {
+        Some(Word::X1) => 1,
+        Some(Word::X2) => 2,
+        Some(_) => 4,
+        None => return Err(Reason::Unsupported),
+    };
+    let (registers, address) = if store {
+        (&i.operands[1], &i.operands[0])
+    } else {
+        (&i.operands[0], &i.operands[1])
+    };
+    let parts = super::matrix::list(registers);
+    if parts.len() != n {
+        return bad("a vector of the wrong length");
+    }
+    let Address::Value {
+        base, wide, offset, ..
+    } = l.address(address)?
+    else {
+        return bad("a shared address is needed");
+    };
+    let mut sources = Vec::new();
+    if store {
+        for p in &parts {
+            sources.push(Ext::Row(l.src(p, Ty::B32)?));
+        }
+    }
+    whole_warp(l);
+    if !store {
+        for p in &parts {
+            sources.push(Ext::Row(l.dst(p, Ty::B32)?));
+        }
+    }
+    let h = match (store, l.k.checks) {
+        (false, false) => handlers_plain::<MatrixCopy<false, false>>(),
+        (false, true) => handlers_plain::<MatrixCopy<false, true>>(),
+        (true, false) => handlers_plain::<MatrixCopy<true, false>>(),
+        (true, true) => handlers_plain::<MatrixCopy<true, true>>(),
+    };
+    let x = l.emit(h, Opd::None, base, Opd::None, Opd::None);
+    x.ext = sources;
+    x.imm = u64::from(offset as u32)
+        | if wide { WIDE } else { 0 }
+        | ((n as u64) << 40)
+        | (u64::from(m.has(Word::Trans)) << 44);
+    Ok(())
+}
+
+/// `movmatrix.trans`.
+struct MoveMatrix;
+impl Exec for MoveMatrix {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let a = ctx.rows.row::<u32>(i.a);
+        let half = |r: usize, c: usize| (a[r * 4 + c / 2] >> (16 * (c % 2))) & 0xffff;
+        let row = std::array::from_fn(|l| {
+            half(2 * (l % 4), l / 4) | (half(2 * (l % 4) + 1, l / 4) << 16)
+        });
+        let mask = ctx.mask;
+        ctx.rows.set_row(i.d, &row, mask);
+    }
+}

@@ -1,0 +1,215 @@
+//! Special registers.
+
+use super::ctx::{Ctx, LOCAL_TAG};
+use super::lanes::{Exec, Handlers, handlers_plain};
+use super::lower::{Lower, Lowered, Opd, Reason};
+use super::program::Inst;
+
+/// What [`Read`] reads; the number is in the instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Sreg {
+    TidX,
+    TidY,
+    TidZ,
+    NtidX,
+    NtidY,
+    NtidZ,
+    CtaidX,
+    CtaidY,
+    CtaidZ,
+    NctaidX,
+    NctaidY,
+    NctaidZ,
+    Laneid,
+    Warpid,
+    Nwarpid,
+    Smid,
+    Nsmid,
+    MaskEq,
+    MaskLt,
+    MaskLe,
+    MaskGt,
+    MaskGe,
+    Clock,
+    ClockHi,
+    Clock64,
+    Globaltimer,
+    GlobaltimerHi,
+    Globaltimer64,
+    DynamicShared,
+    TotalShared,
+    Gridid64,
+    Envreg1,
+    Envreg2,
+    Zero,
+    One,
+}
+
+const NAMES: &[(&str, Sreg, u8)] = &[
+    ("%tid.x", Sreg::TidX, 1),
+    ("%tid.y", Sreg::TidY, 1),
+    ("%tid.z", Sreg::TidZ, 1),
+    ("%ntid.x", Sreg::NtidX, 1),
+    ("%ntid.y", Sreg::NtidY, 1),
+    ("%ntid.z", Sreg::NtidZ, 1),
+    ("%ctaid.x", Sreg::CtaidX, 1),
+    ("%ctaid.y", Sreg::CtaidY, 1),
+    ("%ctaid.z", Sreg::CtaidZ, 1),
+    ("%nctaid.x", Sreg::NctaidX, 1),
+    ("%nctaid.y", Sreg::NctaidY, 1),
+    ("%nctaid.z", Sreg::NctaidZ, 1),
+    ("%laneid", Sreg::Laneid, 1),
+    ("%warpid", Sreg::Warpid, 1),
+    ("%nwarpid", Sreg::Nwarpid, 1),
+    ("%smid", Sreg::Smid, 1),
+    ("%nsmid", Sreg::Nsmid, 1),
+    ("%lanemask_eq", Sreg::MaskEq, 1),
+    ("%lanemask_lt", Sreg::MaskLt, 1),
+    ("%lanemask_le", Sreg::MaskLe, 1),
+    ("%lanemask_gt", Sreg::MaskGt, 1),
+    ("%lanemask_ge", Sreg::MaskGe, 1),
+    ("%clock", Sreg::Clock, 1),
+    ("%clock_hi", Sreg::ClockHi, 1),
+    ("%clock64", Sreg::Clock64, 2),
+    ("%globaltimer_lo", Sreg::Globaltimer, 1),
+    ("%globaltimer_hi", Sreg::GlobaltimerHi, 1),
+    ("%globaltimer", Sreg::Globaltimer64, 2),
+    ("%dynamic_smem_size", Sreg::DynamicShared, 1),
+    ("%total_smem_size", Sreg::TotalShared, 1),
+    ("%aggr_smem_size", Sreg::TotalShared, 1),
+    ("%gridid", Sreg::Gridid64, 2),
+    // A cluster is one block: the cluster's indices are the block's, those within it zero.
+    ("%clusterid.x", Sreg::CtaidX, 1),
+    ("%clusterid.y", Sreg::CtaidY, 1),
+    ("%clusterid.z", Sreg::CtaidZ, 1),
+    ("%nclusterid.x", Sreg::NctaidX, 1),
+    ("%nclusterid.y", Sreg::NctaidY, 1),
+    ("%nclusterid.z", Sreg::NctaidZ, 1),
+    ("%cluster_ctaid.x", Sreg::Zero, 1),
+    ("%cluster_ctaid.y", Sreg::Zero, 1),
+    ("%cluster_ctaid.z", Sreg::Zero, 1),
+    ("%cluster_nctaid.x", Sreg::One, 1),
+    ("%cluster_nctaid.y", Sreg::One, 1),
+    ("%cluster_nctaid.z", Sreg::One, 1),
+    ("%cluster_ctarank", Sreg::Zero, 1),
+    ("%cluster_nctarank", Sreg::One, 1),
+    ("%envreg1", Sreg::Envreg1, 1),
+    ("%envreg2", Sreg::Envreg2, 1),
+];
+
+/// Reads a special register into a temporary: (value, rows).
+pub(crate) fn read(l: &mut Lower<'_, '_>, name: &str) -> Lowered<(Opd, u8)> {
+    let found = NAMES.iter().find(|n| n.0 == name);
+    let (sreg, rows) = match found {
+        Some(n) => (n.1, n.2),
+        None if name.starts_with("%envreg") => (Sreg::Zero, 1),
+        None => return Err(Reason::Bad(format!("nothing is called `{name}`"))),
+    };
+    let t = l.temp_rows(rows);
+    l.prepare(
+        handlers_plain::<Read>(),
+        Opd::Def(t),
+        Opd::None,
+        Opd::None,
+        Opd::None,
+    )
+    .imm = sreg as u64;
+    Ok((Opd::Use(t), rows))
+}
+
+pub(crate) fn local_address() -> Handlers {
+    handlers_plain::<LocalAddress>()
+}
+
+/// The address in local space of an offset in the frame.
+struct LocalAddress;
+impl Exec for LocalAddress {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let at = u64::from(ctx.local_base).wrapping_add(i.imm) & !LOCAL_TAG;
+        let mask = ctx.mask;
+        ctx.rows.set_row::<u64>(i.d, &[at; 32], mask);
+    }
+}
+
+struct Read;
+impl Exec for Read {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let spec = &ctx.run.spec;
+        let block = ctx.block.index;
+        let linear = |l: u32| ctx.linear_thread(l);
+        let wide = |v: u64| [v; 32];
+        let mask = ctx.mask;
+        let is = |s: Sreg| i.imm == s as u64;
+        if is(Sreg::TidX) || is(Sreg::TidY) || is(Sreg::TidZ) {
+            let (bx, by) = (spec.block[0], spec.block[1]);
+            let first = linear(0);
+            let row: [u32; 32] = if is(Sreg::TidX) && first % bx + 32 <= bx {
+                std::array::from_fn(|l| first % bx + l as u32)
+            } else {
+                std::array::from_fn(|l| {
+                    let t = first + l as u32;
+                    if is(Sreg::TidX) {
+                        t % bx
+                    } else if is(Sreg::TidY) {
+                        t / bx % by
+                    } else {
+                        t / bx / by
+                    }
+                })
+            };
+            ctx.rows.set_row::<u32>(i.d, &row, mask);
+            return;
+        }
+        if is(Sreg::Clock64) || is(Sreg::Globaltimer64) || is(Sreg::Gridid64) {
+            let v = if is(Sreg::Gridid64) {
+                ctx.run.grid_id
+            } else if is(Sreg::Clock64) {
+                ctx.run.nanoseconds()
+            } else {
+                ctx.run.wall_nanoseconds()
+            };
+            ctx.waits += 1;
+            ctx.rows.set_row::<u64>(i.d, &wide(v), mask);
+            return;
+        }
+        let row: [u32; 32] = std::array::from_fn(|l| {
+            let l = l as u32;
+            match i.imm {
+                n if n == Sreg::NtidX as u64 => spec.block[0],
+                n if n == Sreg::NtidY as u64 => spec.block[1],
+                n if n == Sreg::NtidZ as u64 => spec.block[2],
+                n if n == Sreg::CtaidX as u64 => block[0],
+                n if n == Sreg::CtaidY as u64 => block[1],
+                n if n == Sreg::CtaidZ as u64 => block[2],
+                n if n == Sreg::NctaidX as u64 => spec.grid[0],
+                n if n == Sreg::NctaidY as u64 => spec.grid[1],
+                n if n == Sreg::NctaidZ as u64 => spec.grid[2],
+                n if n == Sreg::Laneid as u64 => l,
+                n if n == Sreg::Warpid as u64 => ctx.warp as u32,
+                n if n == Sreg::Nwarpid as u64 => ctx.block.warps.len() as u32,
+                n if n == Sreg::Smid as u64 => {
+                    (ctx.block.linear % u64::from(spec.device.multiprocessors.max(1))) as u32
+                }
+                n if n == Sreg::Nsmid as u64 => spec.device.multiprocessors,
+                n if n == Sreg::MaskEq as u64 => 1 << l,
+                n if n == Sreg::MaskLt as u64 => (1 << l) - 1,
+                n if n == Sreg::MaskLe as u64 => u32::MAX >> (31 - l),
+                n if n == Sreg::MaskGt as u64 => !(u32::MAX >> (31 - l)),
+                n if n == Sreg::MaskGe as u64 => !((1 << l) - 1),
+                n if n == Sreg::Clock as u64 => ctx.run.nanoseconds() as u32,
+                n if n == Sreg::ClockHi as u64 => (ctx.run.nanoseconds() >> 32) as u32,
+                n if n == Sreg::Globaltimer as u64 => ctx.run.wall_nanoseconds() as u32,
+                n if n == Sreg::GlobaltimerHi as u64 => (ctx.run.wall_nanoseconds() >> 32) as u32,
+                n if n == Sreg::DynamicShared as u64 => spec.dynamic_shared_bytes,
+                n if n == Sreg::TotalShared as u64 => ctx.run.shared_bytes,
+                n if n == Sreg::Envreg1 as u64 => (ctx.run.workspace >> 32) as u32,
+                n if n == Sreg::Envreg2 as u64 => ctx.run.workspace as u32,
+                n if n == Sreg::One as u64 => 1,
+                _ => 0,
+            }
+        });
+        ctx.waits += 1;
+        ctx.rows.set_row::<u32>(i.d, &row, mask);
+    }
+}

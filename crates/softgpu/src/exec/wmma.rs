@@ -1,0 +1,291 @@
+//! `wmma`: load, multiply, store.
+//!
+//! The ISA leaves the layout of fragments open. Here a lane holds `size / 32` consecutive elements of the
+//! row-major matrix; registers beyond those hold the same again, so that code that works on every element
+//! of a fragment sees what hardware shows it.
+
+use fercuda_ptx::ast::Inst as Tree;
+use fercuda_ptx::words::{ScalarType as Ty, Word};
+
+use super::checks;
+use super::ctx::{Ctx, SHARED_TAG};
+use super::lanes::{Exec, LANES, Operand, handlers_plain};
+use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
+use super::matrix::{accumulator, element as element_of, list, multiply, shape};
+use super::memory::{WIDE, addresses, allow, by_tag, inside};
+use super::mma::{BitOp, Layout, Mma};
+use super::program::Inst;
+use super::sync::whole_warp;
+use crate::report::{AccessKind, MemSpace};
+
+/// Size, type and layout of one fragment, in `imm` from bit 34.
+#[derive(Debug, Clone, Copy)]
+struct Fragment {
+    rows: usize,
+    cols: usize,
+    /// Bits of an element.
+    width: u32,
+    col_major: bool,
+    shared: bool,
+    registers: usize,
+}
+
+impl Fragment {
+    fn pack(self) -> u64 {
+        (u64::from(self.col_major) << 34)
+            | (u64::from(self.shared) << 35)
+            | (u64::from(self.width.trailing_zeros()) << 36)
+            | ((self.rows as u64) << 40)
+            | ((self.cols as u64) << 48)
+            | ((self.registers as u64) << 57)
+    }
+    fn unpack(v: u64) -> Self {
+        Fragment {
+            col_major: v >> 34 & 1 != 0,
+            shared: v >> 35 & 1 != 0,
+            width: 1 << (v >> 36 & 7),
+            rows: (v >> 40 & 255) as usize,
+            cols: (v >> 48 & 511) as usize,
+            registers: (v >> 57) as usize,
+        }
+    }
+    fn per_lane(self) -> usize {
+        self.rows * self.cols / LANES
+    }
+    /// Elements in a register.
+    fn per_register(self) -> usize {
+        (32 / self.width as usize).max(1)
+    }
+}
+
+fn element(ctx: &Ctx<'_>, x: u32, f: Fragment, lane: usize, n: usize) -> u64 {
+    let per = f.per_register();
+    let reg = Operand::from_bits(ctx.code.ext[x as usize + n / per]);
+    if f.width == 64 {
+        return ctx.rows.lane::<u64>(reg, lane);
+    }
+    let w = f.width;
+    let v = u64::from(ctx.rows.lane::<u32>(reg, lane)) >> ((n % per) as u32 * w);
+    if w == 32 { v } else { v & ((1 << w) - 1) }
+}
+
+/// Loads or stores a fragment: `a` the address, `b` the stride in elements.
+struct Transfer<const STORE: bool, const CHECK: bool>;
+impl<const STORE: bool, const CHECK: bool> Exec for Transfer<STORE, CHECK> {
+    fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+        let f = Fragment::unpack(i.imm);
+        let base = addresses(ctx, i);
+        let stride = ctx.rows.row::<u32>(i.b);
+        let kind = if STORE {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let n = f.per_lane();
+        let width = f.width;
+        let size = (width / 8).max(1);
+        let all = ctx.mask;
+        let mut values = vec![0u64; n * LANES];
+        for k in 0..n {
+            let mut shift = [0u32; LANES];
+            let addr: [u64; LANES] = std::array::from_fn(|l| {
+                let index = l * n + k;
+                let (r, c) = (index / f.cols, index % f.cols);
+                let (major, minor) = if f.col_major { (c, r) } else { (r, c) };
+                let bit = (major as u64 * u64::from(stride[l]) + minor as u64) * u64::from(width);
+                shift[l] = (bit % 8) as u32;
+                let tag = if f.shared { SHARED_TAG } else { 0 };
+                (base[l].wrapping_add(bit / 8)) | tag
+            });
+            if STORE {
+                for l in 0..LANES {
+                    values[l * n + k] = element(ctx, i.x, f, l, k);
+                }
+            }
+            for (mut mask, tag) in by_tag(&addr, all) {
+                if mask == 0 {
+                    continue;
+                }
+                if tag == SHARED_TAG {
+                    let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
+                    if CHECK {
+                        mask = checks::shared(ctx, i, &off, mask, size, kind, false);
+                    }
+                    let len = ctx.block.shared.len();
+                    mask = inside(ctx, i, &off, mask, size, len, kind, MemSpace::Shared);
+                    for l in (0..LANES).filter(|&l| mask >> l & 1 != 0) {
+                        let at = off[l] as usize;
+                        let bytes = &mut ctx.block.shared[at..at + size as usize];
+                        if STORE {
+                            bytes
+                                .copy_from_slice(&values[l * n + k].to_le_bytes()[..size as usize]);
+                        } else {
+                            let mut b = [0; 8];
+                            b[..size as usize].copy_from_slice(bytes);
+                            values[l * n + k] = u64::from_le_bytes(b) >> shift[l];
+                        }
+                    }
+                } else {
+                    if CHECK {
+                        mask = checks::global(ctx, i, &addr, mask, u64::from(size), kind, false);
+                    }
+                    for l in (0..LANES).filter(|&l| mask >> l & 1 != 0) {
+                        if !allow(ctx, i, l, addr[l], u64::from(size), kind) {
+                            continue;
+                        }
+                        if STORE {
+                            let bytes = values[l * n + k].to_le_bytes();
+                            ctx.write_window
+                                .write_bytes(addr[l], &bytes[..size as usize]);
+                        } else {
+                            let mut b = [0; 8];
+                            ctx.read_window.read_bytes(addr[l], &mut b[..size as usize]);
+                            values[l * n + k] = u64::from_le_bytes(b) >> shift[l];
+                        }
+                    }
+                }
+            }
+        }
+        if STORE {
+            return;
+        }
+        let per = f.per_register();
+        let code = ctx.code;
+        for r in 0..f.registers {
+            let reg = Operand::from_bits(code.ext[i.x as usize + r]);
+            for l in 0..LANES {
+                if f.width == 64 {
+                    ctx.rows.set_lane::<u64>(reg, l, values[l * n + r % n]);
+                    continue;
+                }
+                let mut v = 0u32;
+                for x in 0..per {
+                    let e = values[l * n + (r * per + x) % n] as u32;
+                    let m = if width == 32 {
+                        u32::MAX
+                    } else {
+                        (1 << width) - 1
+                    };
+                    v |= (e & m) << (x as u32 * width);
+                }
+                ctx.rows.set_lane::<u32>(reg, l, v);
+            }
+        }
+    }
+}
+
+pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+    let (sm, sn, sk) = m
+        .words()
+        .find_map(|w| shape(w.text()))
+        .ok_or(Reason::Unsupported)?;
+    if m.has(Word::Mma) {
+        return product(l, i, m, (sm, sn, sk));
+    }
+    let store = m.has(Word::Store);
+    let which = m
+        .any(&[Word::A, Word::B, Word::C, Word::D])
+        .ok_or(Reason::Unsupported)?;
+    let ty = m.types().last().ok_or(Reason::Unsupported)?;
+    let width = match ty {
+        Ty::S32 | Ty::F32 => 32,
+        _ => element_of(ty).ok_or(Reason::Unsupported)?.bits(),
+    };
+    let (rows, cols) = match which {
+        Word::A => (sm, sk),
+        Word::B => (sk, sn),
+        _ => (sm, sn),
+    };
+    let (regs, address) = if store {
+        (&i.operands[1], &i.operands[0])
+    } else {
+        (&i.operands[0], &i.operands[1])
+    };
+    let regs = list(regs);
+    let stride = match i.operands.get(2) {
+        Some(s) => l.src(s, Ty::U32)?,
+        None => l.c32(if m.has(Word::Col) { rows } else { cols }),
+    };
+    let Address::Value {
+        base,
+        wide,
+        offset,
+        space,
+    } = l.address(address)?
+    else {
+        return bad("an address is needed");
+    };
+    let shared = m.any(&[Word::Shared, Word::SharedCta]).is_some()
+        || space == Some(fercuda_ptx::words::Space::Shared);
+    let f = Fragment {
+        rows: rows as usize,
+        cols: cols as usize,
+        width,
+        col_major: m.has(Word::Col),
+        shared,
+        registers: regs.len(),
+    };
+    if f.per_lane() == 0 || regs.len() > 64 {
+        return Err(Reason::Unsupported);
+    }
+    let ty = if width == 64 { Ty::F64 } else { Ty::B32 };
+    let mut ext = Vec::new();
+    if store {
+        for r in &regs {
+            ext.push(Ext::Row(l.src(r, ty)?));
+        }
+    }
+    whole_warp(l);
+    if !store {
+        for r in &regs {
+            ext.push(Ext::Row(l.dst(r, ty)?));
+        }
+    }
+    let h = match (store, l.k.checks) {
+        (false, false) => handlers_plain::<Transfer<false, false>>(),
+        (false, true) => handlers_plain::<Transfer<false, true>>(),
+        (true, false) => handlers_plain::<Transfer<true, false>>(),
+        (true, true) => handlers_plain::<Transfer<true, true>>(),
+    };
+    let x = l.emit(h, Opd::None, base, stride, Opd::None);
+    x.ext = ext;
+    x.imm = u64::from(offset as u32) | if wide { WIDE } else { 0 } | f.pack();
+    Ok(())
+}
+
+fn product(
+    l: &mut Lower<'_, '_>,
+    i: &Tree,
+    m: &Mods<'_>,
+    (sm, sn, sk): (u32, u32, u32),
+) -> Lowered<()> {
+    let types: Vec<Ty> = m.types().collect();
+    let (d, a, b, c) = match types.as_slice() {
+        // f16 inputs are not named.
+        [d, c] => (*d, Ty::F16, Ty::F16, *c),
+        [d, a, b, c] => (*d, *a, *b, *c),
+        _ => return Err(Reason::Unsupported),
+    };
+    let (Some(d), Some(a), Some(b), Some(c)) =
+        (accumulator(d), element_of(a), element_of(b), accumulator(c))
+    else {
+        return Err(Reason::Unsupported);
+    };
+    let p = Mma {
+        m: sm,
+        n: sn,
+        k: sk,
+        a,
+        b,
+        c,
+        d,
+        saturate: m.has(Word::Satfinite),
+        bit_op: if m.has(Word::And) {
+            BitOp::And
+        } else {
+            BitOp::Xor
+        },
+        layout: Layout::Wmma,
+    };
+    multiply(l, i, p, None)
+}
