@@ -85,7 +85,8 @@ pub(crate) fn sum(a: &[f32], b: &[f32]) -> Expected {
         .zip(b)
         .map(|(a, b)| f64::from(*a) + f64::from(*b))
         .collect();
-    let allowed = values.iter().map(|value| value.abs() * U).collect();
+    // Half a step of f32 at the exact sum.
+    let allowed = values.iter().map(|value| ulp(*value) / 2.0).collect();
     Expected { values, allowed }
 }
 

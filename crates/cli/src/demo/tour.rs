@@ -53,7 +53,7 @@ impl Tour {
         })
     }
 
-    /// `count` numbers in [-1, 1).
+    /// `count` numbers in (-1, 1), with all the digits an f32 has.
     fn numbers(&mut self, count: usize) -> Vec<f32> {
         let numbers = std::iter::repeat_with(|| {
             // xorshift64*, with a constant that keeps a zero seed from sticking.
@@ -63,7 +63,7 @@ impl Tour {
             x ^= x >> 27;
             self.random = x ^ 0x9e37_79b9_7f4a_7c15;
             let word = x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40;
-            word as f32 / (1 << 23) as f32 - 1.0
+            (word as f32 / (1 << 23) as f32 - 1.0) * 0.9
         });
         numbers.take(count).collect()
     }
@@ -187,7 +187,7 @@ fn softmax(tour: &mut Tour) -> Result<Step> {
         cols: columns as u64,
     })?;
     let seconds = tour.time(|| {
-        let arguments = (&device_x, &mut out, columns as u32);
+        let arguments = (&device_x, &mut out, rows as u32, columns as u32);
         // SAFETY: a block for each row, and both have rows times columns elements.
         unsafe { start(&function, &tour.stream, &geometry, arguments) }
     })?;
