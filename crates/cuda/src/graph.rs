@@ -8,7 +8,6 @@
 //! is gone; what a graph refers to lives until the last launch of it is done.
 //! Elsewhere: which streams take part (`stream`, `event`).
 
-use std::cell::UnsafeCell;
 use std::collections::HashSet;
 use std::ffi::c_void;
 use std::fmt;
@@ -594,7 +593,9 @@ pub struct HostSlot<T> {
     memory: Arc<SlotMemory<T>>,
 }
 
-struct SlotMemory<T>(UnsafeCell<PinnedBuffer<T>>);
+/// The memory of a slot. Its values are reached by address only, and only by
+/// launches and by who has closed the gate.
+struct SlotMemory<T>(PinnedBuffer<T>);
 
 impl<T> fmt::Debug for SlotMemory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -602,18 +603,19 @@ impl<T> fmt::Debug for SlotMemory<T> {
     }
 }
 
-// SAFETY: `PinnedBuffer<T>` is `Send` for these, and whoever reaches into the
-// cell holds the slot's gate.
-unsafe impl<T: Send> Send for SlotMemory<T> {}
-// SAFETY: as above.
+// SAFETY: sharing it shares the address; the values are one thread's at a
+// time, that which has closed the gate.
 unsafe impl<T: Send> Sync for SlotMemory<T> {}
 
-impl<T: Pod> SlotMemory<T> {
-    /// The address of the values.
+impl<T> SlotMemory<T> {
+    /// The address of the first value.
     fn pointer(&self) -> *mut T {
-        // SAFETY: reads the buffer's pointer and length, which nothing
-        // changes after `new`; the values themselves are not touched.
-        unsafe { (*self.0.get()).address() }
+        self.0.address()
+    }
+
+    /// How many values there are.
+    fn len(&self) -> usize {
+        self.0.capacity()
     }
 }
 
@@ -627,14 +629,13 @@ impl<T: Pod> HostSlot<T> {
         Ok(Self {
             context: context.clone(),
             gate: Arc::default(),
-            memory: Arc::new(SlotMemory(UnsafeCell::new(memory))),
+            memory: Arc::new(SlotMemory(memory)),
         })
     }
 
     /// How many values it holds.
     pub fn len(&self) -> usize {
-        // SAFETY: reads the length only, which nothing changes after `new`.
-        unsafe { (*self.memory.0.get()).capacity() }
+        self.memory.len()
     }
 
     /// Whether it holds none.
@@ -655,9 +656,12 @@ impl<T: Pod> HostSlot<T> {
         for stream in self.gate.uses.streams() {
             stream.settle_or_lost()?;
         }
-        // SAFETY: the gate is closed, so no launch can be queued and nobody
-        // else is here; those queued before are done.
-        Ok(body(unsafe { &mut *self.memory.0.get() }))
+        // SAFETY: memory for as many values, initialised when it was made. The
+        // gate is closed, so no launch can be queued and nobody else is here;
+        // those queued before are done.
+        let values =
+            unsafe { std::slice::from_raw_parts_mut(self.memory.pointer(), self.memory.len()) };
+        Ok(body(values))
     }
 
     fn fits(&self, len: usize) -> Result<()> {

@@ -108,7 +108,9 @@ impl Drop for Inner {
             // its only owner. Errors are of the work, which its waiters were
             // told, or of a lost context, which has nothing left to destroy.
             unsafe {
-                drop(driver.cuStreamSynchronize(raw));
+                if driver.cuStreamSynchronize(raw).is_ok_and(is_sticky) {
+                    wait_for_lost(driver);
+                }
                 drop(driver.cuStreamDestroy_v2(raw));
             }
         });

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,7 +134,6 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Absent,
             Err(error) => return unusable(error.to_string()),
         };
-        // What others may write here they could make us run.
         if let Err(warning) = self.check_private() {
             return Lookup::Unusable(warning);
         }
@@ -179,8 +178,8 @@ impl Cache {
         })
     }
 
-    /// Whether nobody else can write to the directory. One that is ours and
-    /// too open is closed.
+    /// Whether nobody else can write to the directory: what others could put
+    /// there they could make us run.
     fn check_private(&self) -> Result<(), Warning> {
         let warning = |reason: String| Warning {
             path: self.directory.clone(),
@@ -195,9 +194,11 @@ impl Cache {
                 metadata.uid()
             )));
         }
-        if metadata.mode() & 0o077 != 0 {
-            fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o700))
-                .map_err(|error| warning(error.to_string()))?;
+        if metadata.mode() & 0o022 != 0 {
+            return Err(warning(format!(
+                "others can write to it (mode {:o})",
+                metadata.mode() & 0o777
+            )));
         }
         Ok(())
     }
@@ -258,6 +259,7 @@ fn read_entry(bytes: &[u8]) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn key(parts: &[&str]) -> Key {
         let mut key = Key::new();
@@ -304,12 +306,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_left_open_is_closed() {
+    fn a_directory_others_can_write_to_is_not_used_and_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path());
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
-        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(cache.look_up(&key(&["a"])), Lookup::Unusable(_)));
+        let warning = cache.store(&key(&["b"]), b"code", "", &[]).unwrap_err();
+        assert!(warning.reason.contains("777"), "{warning}");
+        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o777);
     }
 
     #[test]
