@@ -1,108 +1,37 @@
 //! Floating-point arithmetic, `.approx` functions, comparisons of halves.
 //!
-//! Invariant: apart from `.approx`, every result is the exact one rounded once, as the ISA says; a NaN
-//! result of a 32- or 16-bit operation is NVIDIA's canonical one.
+//! Elsewhere: what one lane computes ([`super::scalar`]). Written out here are only the cases that the
+//! processor does in one instruction, with the same bits.
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::alu_int::{fun3, fun4, is_float, one, setp, three, two};
+use super::ctx::Ctx;
 use super::data::{self, lane_ops};
-use super::float::{
-    BF16, F16, F32, F64, Format, Round, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16,
-};
-use super::lanes::{Handlers, handlers, map1, map2, map3};
+use super::halves::f16_to_f32;
+use super::lanes::{Exec, Handlers, handlers, map1, map2, map3};
 use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, rows};
+use super::program::Inst;
+use super::scalar::Round;
+use super::scalar::float::{self, Class, Extremum, Finish, canonical as c};
+use super::scalar::half;
 
-/// The canonical NaN for any NaN.
-#[inline(always)]
-fn c(x: f32) -> f32 {
-    if x.is_nan() {
-        f32::from_bits(0x7fff_ffff)
-    } else {
-        x
-    }
-}
+const NEAR: Finish = Finish {
+    ftz: false,
+    sat: false,
+};
+const FLUSH: Finish = Finish {
+    ftz: true,
+    sat: false,
+};
 
-/// Subnormals to zero of the same sign.
-#[inline(always)]
-pub(crate) fn fz(x: f32) -> f32 {
-    if x.abs() < f32::MIN_POSITIVE {
-        f32::from_bits(x.to_bits() & 0x8000_0000)
-    } else {
-        x
-    }
-}
-
-#[inline(always)]
-fn sat(x: f32) -> f32 {
-    // NaN and everything not above zero becomes +0.
-    if x > 0.0 {
-        if x < 1.0 { x } else { 1.0 }
-    } else {
-        0.0
-    }
-}
-
-/// IEEE minimum number: a NaN loses, -0 is less than +0.
-#[inline(always)]
-fn min32(a: f32, b: f32) -> f32 {
-    let m = if a < b || (a == b && a.is_sign_negative()) {
-        a
-    } else {
-        b
-    };
-    if a.is_nan() {
-        c(b)
-    } else if b.is_nan() {
-        a
-    } else {
-        m
-    }
-}
-#[inline(always)]
-fn max32(a: f32, b: f32) -> f32 {
-    let m = if a > b || (a == b && b.is_sign_negative()) {
-        a
-    } else {
-        b
-    };
-    if a.is_nan() {
-        c(b)
-    } else if b.is_nan() {
-        a
-    } else {
-        m
-    }
-}
-#[inline(always)]
-fn min64(a: f64, b: f64) -> f64 {
-    let m = if a < b || (a == b && a.is_sign_negative()) {
-        a
-    } else {
-        b
-    };
-    if a.is_nan() {
-        b
-    } else if b.is_nan() {
-        a
-    } else {
-        m
-    }
-}
-#[inline(always)]
-fn max64(a: f64, b: f64) -> f64 {
-    let m = if a > b || (a == b && b.is_sign_negative()) {
-        a
-    } else {
-        b
-    };
-    if a.is_nan() {
-        b
-    } else if b.is_nan() {
-        a
-    } else {
-        m
+const fn rule(max: bool, ftz: bool) -> Extremum {
+    Extremum {
+        max,
+        nan: false,
+        xorsign: false,
+        ftz,
     }
 }
 
@@ -112,134 +41,120 @@ lane_ops! {
     MulF32 = map2(f32, f32, f32) |a, b| c(a * b);
     FmaF32 = map3(f32, f32, f32, f32) |a, b, x| c(a.mul_add(b, x));
     DivF32 = map2(f32, f32, f32) |a, b| c(a / b);
-    AddF32Z = map2(f32, f32, f32) |a, b| c(fz(fz(a) + fz(b)));
-    SubF32Z = map2(f32, f32, f32) |a, b| c(fz(fz(a) - fz(b)));
-    MulF32Z = map2(f32, f32, f32) |a, b| c(fz(fz(a) * fz(b)));
-    FmaF32Z = map3(f32, f32, f32, f32) |a, b, x| c(fz(fz(a).mul_add(fz(b), fz(x))));
-    DivF32Z = map2(f32, f32, f32) |a, b| c(fz(fz(a) / fz(b)));
-    MinF32 = map2(f32, f32, f32) |a, b| min32(a, b);
-    MaxF32 = map2(f32, f32, f32) |a, b| max32(a, b);
-    MinF32Z = map2(f32, f32, f32) |a, b| min32(fz(a), fz(b));
-    MaxF32Z = map2(f32, f32, f32) |a, b| max32(fz(a), fz(b));
+    AddF32Z = map2(f32, f32, f32) |a, b| float::add(a, b, Round::Nearest, FLUSH);
+    SubF32Z = map2(f32, f32, f32) |a, b| float::add(a, -b, Round::Nearest, FLUSH);
+    MulF32Z = map2(f32, f32, f32) |a, b| float::mul(a, b, Round::Nearest, FLUSH);
+    FmaF32Z = map3(f32, f32, f32, f32) |a, b, x| float::fma(a, b, x, Round::Nearest, FLUSH);
+    DivF32Z = map2(f32, f32, f32) |a, b| float::div(a, b, Round::Nearest, true);
+    MinF32 = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(false, false));
+    MaxF32 = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(true, false));
+    MinF32Z = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(false, true));
+    MaxF32Z = map2(f32, f32, f32) |a, b| float::extremum(a, b, rule(true, true));
     SqrtF32 = map1(f32, f32) |a| c(a.sqrt());
-    SqrtF32Z = map1(f32, f32) |a| c(fz(a).sqrt());
+    SqrtF32Z = map1(f32, f32) |a| float::sqrt(a, Round::Nearest, true);
     RcpF32 = map1(f32, f32) |a| c(1.0 / a);
-    RcpF32Z = map1(f32, f32) |a| c(fz(1.0 / fz(a)));
-    RsqrtF32 = map1(f32, f32) |a| c((1.0 / f64::from(a).sqrt()) as f32);
-    RsqrtF32Z = map1(f32, f32) |a| c((1.0 / f64::from(fz(a)).sqrt()) as f32);
+    RcpF32Z = map1(f32, f32) |a| float::rcp(a, Round::Nearest, true);
+    RsqrtF32 = map1(f32, f32) |a| float::rsqrt_approx(a, false);
+    RsqrtF32Z = map1(f32, f32) |a| float::rsqrt_approx(a, true);
+    DivApprox = map2(f32, f32, f32) |a, b| float::div_approx(a, b, false);
+    DivApproxZ = map2(f32, f32, f32) |a, b| float::div_approx(a, b, true);
+    RcpApprox = map1(f32, f32) |a| float::rcp_approx(a, false);
+    RcpApproxZ = map1(f32, f32) |a| float::rcp_approx(a, true);
+    SqrtApprox = map1(f32, f32) |a| float::sqrt_approx(a, false);
+    SqrtApproxZ = map1(f32, f32) |a| float::sqrt_approx(a, true);
     AbsF32 = map1(f32, f32) |a| a.abs();
     NegF32 = map1(f32, f32) |a| -a;
-    Flush = map1(f32, f32) |a| fz(a);
-    Saturate = map1(f32, f32) |a| sat(a);
-    Saturate64 = map1(f64, f64) |a| if a > 0.0 { if a < 1.0 { a } else { 1.0 } } else { 0.0 };
+    Flush = map1(f32, f32) |a| float::flush(a);
+    Saturate = map1(f32, f32) |a| float::saturate(a);
+    Saturate64 = map1(f64, f64) |a| float::saturate_f64(a);
     Relu = map1(f32, f32) |a| if a.is_nan() { c(a) } else if a > 0.0 { a } else { 0.0 };
-    AddF64 = map2(f64, f64, f64) |a, b| a + b;
-    SubF64 = map2(f64, f64, f64) |a, b| a - b;
-    MulF64 = map2(f64, f64, f64) |a, b| a * b;
-    FmaF64 = map3(f64, f64, f64, f64) |a, b, x| a.mul_add(b, x);
-    DivF64 = map2(f64, f64, f64) |a, b| a / b;
-    SqrtF64 = map1(f64, f64) |a| a.sqrt();
-    RcpF64 = map1(f64, f64) |a| 1.0 / a;
-    MinF64 = map2(f64, f64, f64) |a, b| min64(a, b);
-    MaxF64 = map2(f64, f64, f64) |a, b| max64(a, b);
-    AbsF64 = map1(f64, f64) |a| a.abs();
-    NegF64 = map1(f64, f64) |a| -a;
+    AddF64 = map2(f64, f64, f64) |a, b| float::add_f64(a, b, Round::Nearest);
+    SubF64 = map2(f64, f64, f64) |a, b| float::sub_f64(a, b, Round::Nearest);
+    MulF64 = map2(f64, f64, f64) |a, b| float::mul_f64(a, b, Round::Nearest);
+    FmaF64 = map3(f64, f64, f64, f64) |a, b, x| float::fma_f64(a, b, x, Round::Nearest);
+    DivF64 = map2(f64, f64, f64) |a, b| float::div_f64(a, b, Round::Nearest);
+    SqrtF64 = map1(f64, f64) |a| float::sqrt_f64(a, Round::Nearest);
+    RcpF64 = map1(f64, f64) |a| float::rcp_f64(a, Round::Nearest);
+    MinF64 = map2(f64, f64, f64) |a, b| float::extremum_f64(a, b, rule(false, false));
+    MaxF64 = map2(f64, f64, f64) |a, b| float::extremum_f64(a, b, rule(true, false));
+    AbsF64 = map1(f64, f64) |a| float::abs_f64(a);
+    NegF64 = map1(f64, f64) |a| float::neg_f64(a);
     CopysignF32 = map2(f32, f32, f32) |a, b| b.copysign(a);
     CopysignF64 = map2(f64, f64, f64) |a, b| b.copysign(a);
-    Ex2 = map1(f32, f32) |a| c(f64::from(a).exp2() as f32);
-    Ex2Z = map1(f32, f32) |a| c(fz(f64::from(fz(a)).exp2() as f32));
-    Lg2 = map1(f32, f32) |a| c(f64::from(a).log2() as f32);
-    Lg2Z = map1(f32, f32) |a| c(f64::from(fz(a)).log2() as f32);
-    Sin = map1(f32, f32) |a| c(f64::from(a).sin() as f32);
-    SinZ = map1(f32, f32) |a| c(fz(f64::from(fz(a)).sin() as f32));
-    Cos = map1(f32, f32) |a| c(f64::from(a).cos() as f32);
-    Tanh = map1(f32, f32) |a| c(f64::from(a).tanh() as f32);
-    RcpApprox64 = map1(f64, f64) |a| high(fz64(1.0 / high(fz64(a))));
-    RsqrtApprox64 = map1(f64, f64) |a| high(fz64(1.0 / high(fz64(a)).sqrt()));
-    AddH = map2(u16, u16, u16) |a, b| f32_to_f16(f16_to_f32(a) + f16_to_f32(b));
-    SubH = map2(u16, u16, u16) |a, b| f32_to_f16(f16_to_f32(a) - f16_to_f32(b));
-    MulH = map2(u16, u16, u16) |a, b| f32_to_f16(f16_to_f32(a) * f16_to_f32(b));
-    FmaH = map3(u16, u16, u16, u16) |a, b, x| fma_f16(a, b, x);
-    AddH2 = map2(u32, u32, u32) |a, b| both(a, b, |x, y| f32_to_f16(f16_to_f32(x) + f16_to_f32(y)));
-    SubH2 = map2(u32, u32, u32) |a, b| both(a, b, |x, y| f32_to_f16(f16_to_f32(x) - f16_to_f32(y)));
-    MulH2 = map2(u32, u32, u32) |a, b| both(a, b, |x, y| f32_to_f16(f16_to_f32(x) * f16_to_f32(y)));
-    FmaH2 = map3(u32, u32, u32, u32) |a, b, x| {
-        u32::from(fma_f16(a as u16, b as u16, x as u16))
-            | (u32::from(fma_f16((a >> 16) as u16, (b >> 16) as u16, (x >> 16) as u16)) << 16)
-    };
-    Neg16 = map1(u16, u16) |a| a ^ 0x8000;
-    Abs16 = map1(u16, u16) |a| a & 0x7fff;
-    Neg16x2 = map1(u32, u32) |a| a ^ 0x8000_8000;
-    Abs16x2 = map1(u32, u32) |a| a & 0x7fff_7fff;
+    Ex2 = map1(f32, f32) |a| float::ex2_approx(a, false);
+    Ex2Z = map1(f32, f32) |a| float::ex2_approx(a, true);
+    Lg2 = map1(f32, f32) |a| float::lg2_approx(a, false);
+    Lg2Z = map1(f32, f32) |a| float::lg2_approx(a, true);
+    Sin = map1(f32, f32) |a| float::sin_approx(a, false);
+    SinZ = map1(f32, f32) |a| float::sin_approx(a, true);
+    Cos = map1(f32, f32) |a| float::cos_approx(a, false);
+    CosZ = map1(f32, f32) |a| float::cos_approx(a, true);
+    Tanh = map1(f32, f32) |a| float::tanh_approx(a);
+    RcpApprox64 = map1(f64, f64) |a| float::rcp_approx_f64(a);
+    RsqrtApprox64 = map1(f64, f64) |a| float::rsqrt_approx_f64(a, false);
+    RsqrtApprox64Z = map1(f64, f64) |a| float::rsqrt_approx_f64(a, true);
     HalfToFloat = map1(u16, f32) |a| f16_to_f32(a);
-    BrainToFloat = map1(u16, f32) |a| bf16_to_f32(a);
+    BrainToFloat = map1(u16, f32) |a| half::bf16_value(a);
     HighHalfToFloat = map1(u32, f32) |a| f16_to_f32((a >> 16) as u16);
-    HighBrainToFloat = map1(u32, f32) |a| bf16_to_f32((a >> 16) as u16);
+    HighBrainToFloat = map1(u32, f32) |a| half::bf16_value((a >> 16) as u16);
 }
 
+/// Two halves of a register, one after the other.
 #[inline(always)]
-fn both(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
-    u32::from(f(a as u16, b as u16)) | (u32::from(f((a >> 16) as u16, (b >> 16) as u16)) << 16)
+fn both(a: u32, b: u32, x: u32, f: impl Fn(u16, u16, u16) -> u16) -> u32 {
+    u32::from(f(a as u16, b as u16, x as u16))
+        | (u32::from(f((a >> 16) as u16, (b >> 16) as u16, (x >> 16) as u16)) << 16)
 }
 
-/// The product is exact in f64; the sum is rounded to odd there, so that rounding it again to 11 bits is rounding once.
-#[inline(always)]
-fn fma_f16(a: u16, b: u16, x: u16) -> u16 {
-    let p = f64::from(f16_to_f32(a)) * f64::from(f16_to_f32(b));
-    let y = f64::from(f16_to_f32(x));
-    let s = p + y;
-    let t = s - p;
-    let err = (p - (s - t)) + (y - t);
-    // f32 keeps 24 bits, more than twice 11 and two: one more rounding to odd, from f64 to f32, is harmless too.
-    let odd = |v: f64, err: f64| {
-        if err != 0.0 && v.to_bits() & 1 == 0 {
-            if (err > 0.0) == (v > 0.0) {
-                f64::from_bits(v.to_bits() + 1)
-            } else {
-                f64::from_bits(v.to_bits() - 1)
+const PLAIN: half::Finish = half::Finish {
+    ftz: false,
+    sat: false,
+    relu: false,
+};
+
+/// Arithmetic of halves as the compiler emits it most; `B` selects bf16.
+macro_rules! half_ops {
+    ($($name:ident $name2:ident = |$f:ident, $a:ident, $b:ident, $x:ident| $e:expr;)*) => {$(
+        struct $name<const B: bool>;
+        impl<const B: bool> Exec for $name<B> {
+            #[inline(always)]
+            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+                let $f = if B { half::BF16 } else { half::F16 };
+                map3::<u16, u16, u16, u16, FULL>(ctx, i, |$a, $b, $x| $e);
             }
-        } else {
-            v
         }
-    };
-    if !s.is_finite() || s == 0.0 {
-        return f32_to_f16(s as f32);
-    }
-    let s = odd(s, err);
-    let f = s as f32;
-    let f = if f64::from(f) != s && f.to_bits() & 1 == 0 {
-        if (s > f64::from(f)) == (f > 0.0) {
-            f32::from_bits(f.to_bits() + 1)
-        } else {
-            f32::from_bits(f.to_bits() - 1)
+        struct $name2<const B: bool>;
+        impl<const B: bool> Exec for $name2<B> {
+            #[inline(always)]
+            fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
+                let $f = if B { half::BF16 } else { half::F16 };
+                map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, x| both(a, b, x, |$a, $b, $x| $e));
+            }
         }
-    } else {
-        f
-    };
-    f32_to_f16(f)
+    )*};
 }
-
-/// `rcp.approx.ftz.f64` and its kin see and make only the upper word.
-#[inline(always)]
-fn high(x: f64) -> f64 {
-    f64::from_bits(x.to_bits() & 0xffff_ffff_0000_0000)
-}
-#[inline(always)]
-fn fz64(x: f64) -> f64 {
-    if x.abs() < f64::MIN_POSITIVE {
-        f64::from_bits(x.to_bits() & (1 << 63))
-    } else {
-        x
-    }
+half_ops! {
+    AddHalf AddHalves = |f, a, b, _x| half::add(f, a, b, PLAIN);
+    SubHalf SubHalves = |f, a, b, _x| half::sub(f, a, b, PLAIN);
+    MulHalf MulHalves = |f, a, b, _x| half::mul(f, a, b, PLAIN);
+    FmaHalf FmaHalves = |f, a, b, x| half::fma(f, a, b, x, PLAIN);
 }
 
 pub(crate) fn round_of(m: &Mods<'_>) -> Round {
-    match m.any(&[Word::Rz, Word::Rm, Word::Rp, Word::Rna]) {
-        Some(Word::Rz) => Round::Zero,
-        Some(Word::Rm) => Round::Down,
-        Some(Word::Rp) => Round::Up,
-        Some(_) => Round::Away,
-        None => Round::Near,
+    match m.any(&[
+        Word::Rz,
+        Word::Rm,
+        Word::Rp,
+        Word::Rna,
+        Word::Rzi,
+        Word::Rmi,
+        Word::Rpi,
+    ]) {
+        Some(Word::Rz | Word::Rzi) => Round::Zero,
+        Some(Word::Rm | Word::Rmi) => Round::Down,
+        Some(Word::Rp | Word::Rpi) => Round::Up,
+        Some(_) => Round::NearestAway,
+        None => Round::Nearest,
     }
 }
 
@@ -279,25 +194,26 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             }
         };
     }
-    let flush = move |x: u64| {
-        if ftz {
-            u64::from(fz(f32::from_bits(x as u32)).to_bits())
-        } else {
-            x
-        }
-    };
-    if round != Round::Near {
-        let f3 = move |f: fn(Format, u64, u64, Round) -> u64| {
-            move |a: u64, b: u64, _: u64| flush(f(F32, flush(a), flush(b), round))
-        };
+    if round != Round::Nearest {
+        let finish = if ftz { FLUSH } else { NEAR };
+        let f = |x: u64| f32::from_bits(x as u32);
+        let r = |x: f32| u64::from(x.to_bits());
         match i.op {
-            Op::Add => fun3(l, i, [ty; 3], f3(|f, a, b, r| f.add(a, b, r)))?,
-            Op::Sub => fun3(l, i, [ty; 3], f3(|f, a, b, r| f.add(a, b ^ 0x8000_0000, r)))?,
-            Op::Mul => fun3(l, i, [ty; 3], f3(|f, a, b, r| f.mul(a, b, r)))?,
-            Op::Div => fun3(l, i, [ty; 3], f3(|f, a, b, r| f.div(a, b, r)))?,
+            Op::Add => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::add(f(a), f(b), round, finish))
+            })?,
+            Op::Sub => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::add(f(a), -f(b), round, finish))
+            })?,
+            Op::Mul => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::mul(f(a), f(b), round, finish))
+            })?,
+            Op::Div => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::div(f(a), f(b), round, ftz))
+            })?,
             Op::Fma | Op::Mad => {
                 fun4(l, i, [ty; 4], move |a, b, x| {
-                    flush(F32.fma(flush(a), flush(b), flush(x), round))
+                    r(float::fma(f(a), f(b), f(x), round, finish))
                 })?;
             }
             Op::Sqrt | Op::Rcp => {
@@ -306,11 +222,10 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 let rcp = i.op == Op::Rcp;
                 let none = (Opd::None, false);
                 l.lane_fn((d, false), (a, false), none, none, move |a, _, _| {
-                    let a = flush(a);
-                    flush(if rcp {
-                        F32.div(u64::from(1f32.to_bits()), a, round)
+                    r(if rcp {
+                        float::rcp(f(a), round, ftz)
                     } else {
-                        F32.sqrt(a, round)
+                        float::sqrt(f(a), round, ftz)
                     })
                 });
             }
@@ -318,20 +233,24 @@ fn f32_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         }
         return saturate(l, i, m);
     }
+    let approx = m.any(&[Word::Approx, Word::Full]).is_some();
     match i.op {
         Op::Add => two(l, i, ty, z!(AddF32 AddF32Z))?,
         Op::Sub => two(l, i, ty, z!(SubF32 SubF32Z))?,
         Op::Mul => two(l, i, ty, z!(MulF32 MulF32Z))?,
         Op::Fma | Op::Mad => three(l, i, [ty; 4], z!(FmaF32 FmaF32Z))?,
+        Op::Div if approx => two(l, i, ty, z!(DivApprox DivApproxZ))?,
         Op::Div => two(l, i, ty, z!(DivF32 DivF32Z))?,
         Op::Min | Op::Max => return min_max32(l, i, m, ftz),
+        Op::Sqrt if approx => one(l, i, ty, ty, z!(SqrtApprox SqrtApproxZ))?,
         Op::Sqrt => one(l, i, ty, ty, z!(SqrtF32 SqrtF32Z))?,
+        Op::Rcp if approx => one(l, i, ty, ty, z!(RcpApprox RcpApproxZ))?,
         Op::Rcp => one(l, i, ty, ty, z!(RcpF32 RcpF32Z))?,
         Op::Rsqrt => one(l, i, ty, ty, z!(RsqrtF32 RsqrtF32Z))?,
         Op::Ex2 => one(l, i, ty, ty, z!(Ex2 Ex2Z))?,
         Op::Lg2 => one(l, i, ty, ty, z!(Lg2 Lg2Z))?,
         Op::Sin => one(l, i, ty, ty, z!(Sin SinZ))?,
-        Op::Cos => one(l, i, ty, ty, handlers::<Cos>())?,
+        Op::Cos => one(l, i, ty, ty, z!(Cos CosZ))?,
         Op::Tanh => one(l, i, ty, ty, handlers::<Tanh>())?,
         Op::Abs | Op::Neg => {
             let h = if i.op == Op::Abs {
@@ -374,8 +293,8 @@ fn saturate(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 
 fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ftz: bool) -> Lowered<()> {
     let max = i.op == Op::Max;
-    let (nan, xor) = (m.has(Word::PropagateNan), m.has(Word::Xorsign));
-    if !nan && !xor && i.operands.len() == 3 {
+    let (nan, xorsign) = (m.has(Word::PropagateNan), m.has(Word::Xorsign));
+    if !nan && !xorsign && i.operands.len() == 3 {
         let h = match (max, ftz) {
             (false, false) => handlers::<MinF32>(),
             (true, false) => handlers::<MaxF32>(),
@@ -384,24 +303,16 @@ fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ftz: bool) -> Lowere
         };
         return two(l, i, Ty::F32, h);
     }
+    let rule = Extremum {
+        max,
+        nan,
+        xorsign,
+        ftz,
+    };
     let f = move |a: u64, b: u64, _: u64| {
-        let (mut a, mut b) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
-        if ftz {
-            (a, b) = (fz(a), fz(b));
-        }
-        let sign = (a.to_bits() ^ b.to_bits()) & 0x8000_0000;
-        if xor {
-            (a, b) = (a.abs(), b.abs());
-        }
-        if nan && (a.is_nan() || b.is_nan()) {
-            return 0x7fff_ffff;
-        }
-        let r = if max { max32(a, b) } else { min32(a, b) };
-        u64::from(if xor && !r.is_nan() {
-            r.to_bits() | sign
-        } else {
-            r.to_bits()
-        })
+        u64::from(
+            float::extremum(f32::from_bits(a as u32), f32::from_bits(b as u32), rule).to_bits(),
+        )
     };
     if i.operands.len() == 4 {
         return fun4(l, i, [Ty::F32; 4], move |a, b, x| f(f(a, b, 0), x, 0));
@@ -412,26 +323,36 @@ fn min_max32(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ftz: bool) -> Lowere
 fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let round = round_of(m);
     let ty = Ty::F64;
-    if round != Round::Near {
+    if round != Round::Nearest {
+        let f = f64::from_bits;
+        let r = f64::to_bits;
         return match i.op {
-            Op::Add => fun3(l, i, [ty; 3], move |a, b, _| F64.add(a, b, round)),
-            Op::Sub => fun3(l, i, [ty; 3], move |a, b, _| {
-                F64.add(a, b ^ (1 << 63), round)
+            Op::Add => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::add_f64(f(a), f(b), round))
             }),
-            Op::Mul => fun3(l, i, [ty; 3], move |a, b, _| F64.mul(a, b, round)),
-            Op::Div => fun3(l, i, [ty; 3], move |a, b, _| F64.div(a, b, round)),
-            Op::Fma | Op::Mad => fun4(l, i, [ty; 4], move |a, b, x| F64.fma(a, b, x, round)),
+            Op::Sub => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::sub_f64(f(a), f(b), round))
+            }),
+            Op::Mul => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::mul_f64(f(a), f(b), round))
+            }),
+            Op::Div => fun3(l, i, [ty; 3], move |a, b, _| {
+                r(float::div_f64(f(a), f(b), round))
+            }),
+            Op::Fma | Op::Mad => fun4(l, i, [ty; 4], move |a, b, x| {
+                r(float::fma_f64(f(a), f(b), f(x), round))
+            }),
             Op::Sqrt | Op::Rcp => {
                 let a = l.src(&i.operands[1], ty)?;
                 let d = l.dst(&i.operands[0], ty)?;
                 let rcp = i.op == Op::Rcp;
                 let none = (Opd::None, false);
                 l.lane_fn((d, true), (a, true), none, none, move |a, _, _| {
-                    if rcp {
-                        F64.div(1f64.to_bits(), a, round)
+                    r(if rcp {
+                        float::rcp_f64(f(a), round)
                     } else {
-                        F64.sqrt(a, round)
-                    }
+                        float::sqrt_f64(f(a), round)
+                    })
                 });
                 Ok(())
             }
@@ -447,6 +368,7 @@ fn f64_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Op::Sqrt => one(l, i, ty, ty, handlers::<SqrtF64>()),
         Op::Rcp if m.has(Word::Approx) => one(l, i, ty, ty, handlers::<RcpApprox64>()),
         Op::Rcp => one(l, i, ty, ty, handlers::<RcpF64>()),
+        Op::Rsqrt if m.has(Word::Ftz) => one(l, i, ty, ty, handlers::<RsqrtApprox64Z>()),
         Op::Rsqrt => one(l, i, ty, ty, handlers::<RsqrtApprox64>()),
         Op::Min => two(l, i, ty, handlers::<MinF64>()),
         Op::Max => two(l, i, ty, handlers::<MaxF64>()),
@@ -467,16 +389,23 @@ pub(crate) fn saturate32() -> Handlers {
 }
 
 fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
-    let what = m
-        .any(&[
-            Word::Finite,
-            Word::Infinite,
-            Word::Number,
-            Word::Notanumber,
-            Word::Normal,
-            Word::Subnormal,
-        ])
-        .ok_or(Reason::Unsupported)?;
+    let words = [
+        Word::Finite,
+        Word::Infinite,
+        Word::Number,
+        Word::Notanumber,
+        Word::Normal,
+        Word::Subnormal,
+    ];
+    let what = match m.any(&words) {
+        Some(Word::Finite) => Class::Finite,
+        Some(Word::Infinite) => Class::Infinite,
+        Some(Word::Number) => Class::Number,
+        Some(Word::Notanumber) => Class::NotANumber,
+        Some(Word::Normal) => Class::Normal,
+        Some(_) => Class::Subnormal,
+        None => return Err(Reason::Unsupported),
+    };
     let a = l.src(&i.operands[1], ty)?;
     let wide = rows(ty) == 2;
     let t = l.temp_rows(1);
@@ -493,15 +422,7 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
             } else {
                 f32::from_bits(a as u32).classify()
             };
-            use std::num::FpCategory as C;
-            u64::from(match what {
-                Word::Finite => !matches!(class, C::Nan | C::Infinite),
-                Word::Infinite => class == C::Infinite,
-                Word::Number => class != C::Nan,
-                Word::Notanumber => class == C::Nan,
-                Word::Normal => class == C::Normal,
-                _ => class == C::Subnormal,
-            })
+            u64::from(what.test(class))
         },
     );
     l.guard = guard;
@@ -513,83 +434,41 @@ fn testp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
 /// What is done to one half.
 #[derive(Clone, Copy)]
 struct Half {
-    format: Format,
-    ftz: bool,
-    sat: bool,
-    relu: bool,
+    format: half::Format,
+    finish: half::Finish,
     nan: bool,
     xorsign: bool,
-    round: Round,
 }
 
 impl Half {
-    fn value(self, x: u16) -> f32 {
-        if self.format == F16 {
-            f16_to_f32(x)
-        } else {
-            bf16_to_f32(x)
-        }
-    }
-    fn make(self, x: f32) -> u16 {
-        if self.format == F16 {
-            f32_to_f16(x)
-        } else {
-            f32_to_bf16(x)
-        }
-    }
-    fn flush(self, x: u16) -> u64 {
-        let least = 1u16 << self.format.frac;
-        u64::from(if self.ftz && x & 0x7fff < least {
-            x & 0x8000
-        } else {
-            x
-        })
-    }
-    fn last(self, x: u64) -> u16 {
-        let x = self.flush(x as u16) as u16;
-        let v = self.value(x);
-        if self.relu && !v.is_nan() && v <= 0.0 {
-            return 0;
-        }
-        if self.sat { self.make(sat(v)) } else { x }
-    }
-    fn min_max(self, a: u16, b: u16, max: bool) -> u16 {
-        let (mut x, mut y) = (
-            self.value(self.flush(a) as u16),
-            self.value(self.flush(b) as u16),
-        );
-        if self.nan && (x.is_nan() || y.is_nan()) {
-            return 0x7fff;
-        }
-        let sign = (a ^ b) & 0x8000;
-        if self.xorsign {
-            (x, y) = (x.abs(), y.abs());
-        }
-        let r = self.make(if max { max32(x, y) } else { min32(x, y) });
-        self.last(u64::from(if self.xorsign && r & 0x7fff <= 0x7c00 {
-            r | sign
-        } else {
-            r
-        }))
+    fn extremum(self, a: u16, b: u16, max: bool) -> u16 {
+        let rule = Extremum {
+            max,
+            nan: self.nan,
+            xorsign: self.xorsign,
+            ftz: self.finish.ftz,
+        };
+        half::extremum(self.format, a, b, rule)
     }
 }
 
 fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     let two_of = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
-    let h = Half {
-        format: if matches!(ty, Ty::F16 | Ty::F16x2) {
-            F16
-        } else {
-            BF16
-        },
+    let brain = matches!(ty, Ty::Bf16 | Ty::Bf16x2);
+    let finish = half::Finish {
         ftz: m.has(Word::Ftz),
         sat: m.has(Word::Sat),
         relu: m.has(Word::Relu),
+    };
+    let h = Half {
+        format: if brain { half::BF16 } else { half::F16 },
+        finish,
         nan: m.has(Word::PropagateNan),
         xorsign: m.has(Word::Xorsign),
-        round: round_of(m),
     };
-    let plain = !(h.ftz || h.sat || h.relu) && h.format == F16 && h.round == Round::Near;
+    if round_of(m) != Round::Nearest {
+        return Err(Reason::Unsupported);
+    }
     let split = move |f: fn(Half, u16, u16, u16) -> u16| {
         move |a: u64, b: u64, x: u64| {
             let low = u64::from(f(h, a as u16, b as u16, x as u16));
@@ -607,62 +486,60 @@ fn half_op(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()>
         l.lane_fn((d, false), (a, false), none, none, split(f));
         Ok(())
     };
-    match (i.op, two_of) {
-        (Op::Add, false) if plain => two(l, i, ty, handlers::<AddH>()),
-        (Op::Add, true) if plain => two(l, i, ty, handlers::<AddH2>()),
-        (Op::Sub, false) if plain => two(l, i, ty, handlers::<SubH>()),
-        (Op::Sub, true) if plain => two(l, i, ty, handlers::<SubH2>()),
-        (Op::Mul, false) if plain => two(l, i, ty, handlers::<MulH>()),
-        (Op::Mul, true) if plain => two(l, i, ty, handlers::<MulH2>()),
-        (Op::Fma, false) if plain => three(l, i, [ty; 4], handlers::<FmaH>()),
-        (Op::Fma, true) if plain => three(l, i, [ty; 4], handlers::<FmaH2>()),
-        (Op::Add, _) => fun3(
+    macro_rules! fast {
+        ($one:ident $two:ident) => {
+            match (two_of, brain) {
+                (false, false) => handlers::<$one<false>>(),
+                (false, true) => handlers::<$one<true>>(),
+                (true, false) => handlers::<$two<false>>(),
+                (true, true) => handlers::<$two<true>>(),
+            }
+        };
+    }
+    match i.op {
+        Op::Add if finish == PLAIN => two(l, i, ty, fast!(AddHalf AddHalves)),
+        Op::Sub if finish == PLAIN => two(l, i, ty, fast!(SubHalf SubHalves)),
+        Op::Mul if finish == PLAIN => two(l, i, ty, fast!(MulHalf MulHalves)),
+        Op::Fma if finish == PLAIN => three(l, i, [ty; 4], fast!(FmaHalf FmaHalves)),
+        Op::Add => fun3(
             l,
             i,
             [ty; 3],
-            split(|h, a, b, _| h.last(h.format.add(h.flush(a), h.flush(b), h.round))),
+            split(|h, a, b, _| half::add(h.format, a, b, h.finish)),
         ),
-        (Op::Sub, _) => fun3(
+        Op::Sub => fun3(
             l,
             i,
             [ty; 3],
-            split(|h, a, b, _| h.last(h.format.add(h.flush(a), h.flush(b ^ 0x8000), h.round))),
+            split(|h, a, b, _| half::sub(h.format, a, b, h.finish)),
         ),
-        (Op::Mul, _) => fun3(
+        Op::Mul => fun3(
             l,
             i,
             [ty; 3],
-            split(|h, a, b, _| h.last(h.format.mul(h.flush(a), h.flush(b), h.round))),
+            split(|h, a, b, _| half::mul(h.format, a, b, h.finish)),
         ),
-        (Op::Fma, _) => fun4(
+        Op::Fma => fun4(
             l,
             i,
             [ty; 4],
-            split(|h, a, b, x| h.last(h.format.fma(h.flush(a), h.flush(b), h.flush(x), h.round))),
+            split(|h, a, b, x| half::fma(h.format, a, b, x, h.finish)),
         ),
-        (Op::Min, _) if i.operands.len() == 3 => {
-            fun3(l, i, [ty; 3], split(|h, a, b, _| h.min_max(a, b, false)))
+        Op::Min if i.operands.len() == 3 => {
+            fun3(l, i, [ty; 3], split(|h, a, b, _| h.extremum(a, b, false)))
         }
-        (Op::Max, _) if i.operands.len() == 3 => {
-            fun3(l, i, [ty; 3], split(|h, a, b, _| h.min_max(a, b, true)))
+        Op::Max if i.operands.len() == 3 => {
+            fun3(l, i, [ty; 3], split(|h, a, b, _| h.extremum(a, b, true)))
         }
-        (Op::Neg, false) if !h.ftz => one(l, i, ty, ty, handlers::<Neg16>()),
-        (Op::Neg, true) if !h.ftz => one(l, i, ty, ty, handlers::<Neg16x2>()),
-        (Op::Abs, false) if !h.ftz => one(l, i, ty, ty, handlers::<Abs16>()),
-        (Op::Abs, true) if !h.ftz => one(l, i, ty, ty, handlers::<Abs16x2>()),
-        (Op::Neg, _) => unary(l, |h, a, _, _| h.flush(a ^ 0x8000) as u16),
-        (Op::Abs, _) => unary(l, |h, a, _, _| h.flush(a & 0x7fff) as u16),
-        (Op::Ex2, _) => unary(l, |h, a, _, _| {
-            h.last(u64::from(
-                h.make(f64::from(h.value(h.flush(a) as u16)).exp2() as f32),
-            ))
+        Op::Neg => unary(l, |h, a, _, _| half::neg(h.format, a, h.finish.ftz)),
+        Op::Abs => unary(l, |h, a, _, _| half::abs(h.format, a, h.finish.ftz)),
+        Op::Ex2 => unary(l, |h, a, _, _| {
+            half::approx(h.format, a, h.finish.ftz, f64::exp2)
         }),
-        (Op::Tanh, _) => unary(l, |h, a, _, _| {
-            h.last(u64::from(
-                h.make(f64::from(h.value(h.flush(a) as u16)).tanh() as f32),
-            ))
+        Op::Tanh => unary(l, |h, a, _, _| {
+            half::approx(h.format, a, h.finish.ftz, f64::tanh)
         }),
-        (Op::Setp, _) => setp_half(l, i, m, ty),
+        Op::Setp => setp_half(l, i, m, ty),
         _ => Err(Reason::Unsupported),
     }
 }
@@ -793,42 +670,4 @@ fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         Opd::None,
     );
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fused_half_multiply_add_rounds_once() {
-        let mut s = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap()
-            .as_nanos() as u64;
-        let start = s;
-        let mut next = || {
-            s = s
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (s >> 40) as u16
-        };
-        for _ in 0..500_000 {
-            let (a, b, x) = (next(), next(), next());
-            let want = F16.fma(u64::from(a), u64::from(b), u64::from(x), Round::Near) as u16;
-            assert_eq!(
-                fma_f16(a, b, x),
-                want,
-                "seed {start}: {a:#x} * {b:#x} + {x:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn minimum_and_maximum_follow_the_isa() {
-        assert_eq!(min32(f32::NAN, 2.0), 2.0);
-        assert_eq!(max32(2.0, f32::NAN), 2.0);
-        assert_eq!(min32(0.0, -0.0).to_bits(), 0x8000_0000);
-        assert_eq!(max32(-0.0, 0.0).to_bits(), 0);
-        assert_eq!(min32(f32::NAN, f32::NAN).to_bits(), 0x7fff_ffff);
-    }
 }

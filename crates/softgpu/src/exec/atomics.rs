@@ -13,13 +13,14 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::checks;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
-use super::float::{BF16, F16, Round};
 use super::lanes::{Exec, LANES, Operand, PredOperand, handlers_plain};
 use super::lower::{Address, Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
 use super::memory::{
     ACQUIRE, RELEASE, STRONG, WIDE, addresses, allow, by_tag, inside, offsets, order_flags,
 };
 use super::program::Inst;
+use super::scalar::float::Extremum;
+use super::scalar::half::{self, BF16, F16, Format};
 use crate::report::{AccessKind, MemSpace};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,15 @@ const RED: u64 = 1 << 56;
 /// Elements of a vector `red`/`atom` of sm_90, in `ext`.
 const COUNT_SHIFT: u32 = 57;
 
+fn add_half(format: Format, a: u64, b: u64) -> u64 {
+    let finish = half::Finish {
+        ftz: false,
+        sat: false,
+        relu: false,
+    };
+    u64::from(half::add(format, a as u16, b as u16, finish))
+}
+
 /// The new value of one location.
 fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
     let half2 = |f: fn(u64, u64) -> u64| {
@@ -136,10 +146,10 @@ fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
             u64::from(if r.is_nan() { 0x7fff_ffff } else { r.to_bits() })
         }
         (Rmw::Add, Kind::F64) => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
-        (Rmw::Add, Kind::F16) => F16.add(old, b, Round::Near),
-        (Rmw::Add, Kind::Bf16) => BF16.add(old, b, Round::Near),
-        (Rmw::Add, Kind::F16x2) => half2(|x, y| F16.add(x, y, Round::Near)),
-        (Rmw::Add, Kind::Bf16x2) => half2(|x, y| BF16.add(x, y, Round::Near)),
+        (Rmw::Add, Kind::F16) => add_half(F16, old, b),
+        (Rmw::Add, Kind::Bf16) => add_half(BF16, old, b),
+        (Rmw::Add, Kind::F16x2) => half2(|x, y| add_half(F16, x, y)),
+        (Rmw::Add, Kind::Bf16x2) => half2(|x, y| add_half(BF16, x, y)),
         (Rmw::Add, Kind::B64 | Kind::S64) => old.wrapping_add(b),
         (Rmw::Add, _) => u64::from((old as u32).wrapping_add(b as u32)),
         (Rmw::Min, Kind::S32) => u64::from((old as i32).min(b as i32) as u32),
@@ -148,26 +158,14 @@ fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
         (Rmw::Max, Kind::S64) => (old as i64).max(b as i64) as u64,
         (Rmw::Min | Rmw::Max, Kind::F16 | Kind::Bf16 | Kind::F16x2 | Kind::Bf16x2) => {
             let brain = matches!(kind, Kind::Bf16 | Kind::Bf16x2);
-            let one = |x: u64, y: u64| {
-                let v = |x: u64| {
-                    if brain {
-                        super::float::bf16_to_f32(x as u16)
-                    } else {
-                        super::float::f16_to_f32(x as u16)
-                    }
-                };
-                let (p, q) = (v(x), v(y));
-                let pick = if p.is_nan() {
-                    false
-                } else if q.is_nan() {
-                    true
-                } else if op == Rmw::Min {
-                    p < q || (p == q && p.is_sign_negative())
-                } else {
-                    p > q || (p == q && q.is_sign_negative())
-                };
-                if pick { x } else { y }
+            let format = if brain { BF16 } else { F16 };
+            let rule = Extremum {
+                max: op == Rmw::Max,
+                nan: false,
+                xorsign: false,
+                ftz: false,
             };
+            let one = |x: u64, y: u64| u64::from(half::extremum(format, x as u16, y as u16, rule));
             let low = one(old & 0xffff, b & 0xffff);
             if kind.size() == 2 {
                 low

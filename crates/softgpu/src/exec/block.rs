@@ -58,6 +58,7 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             idle += 1;
         } else {
             let mut budget = WARP_TURN;
+            let before = ctx.instructions;
             match warp::run(ctx, w, &mut budget) {
                 Stop::Done => {
                     done = 0;
@@ -66,7 +67,11 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
                 Stop::Blocked => {
                     done = 0;
                     // Having run at all, it may have let others go on.
-                    idle = if budget == WARP_TURN { idle + 1 } else { 0 };
+                    idle = if ctx.instructions == before {
+                        idle + 1
+                    } else {
+                        0
+                    };
                 }
                 Stop::Yielded => {
                     done = 0;

@@ -1,16 +1,19 @@
 //! `cvt`: between all numeric types, with rounding, saturation and flushing.
 
-use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
+use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::alu_float::{fz, saturate32, saturate64};
+use super::alu_float::{round_of, saturate32, saturate64};
 use super::data::{self, lane_ops};
-use super::float::{
-    BF16, E4M3, E5M2, F16, F32, F64, Format, Parts, Round, TF32, bf16_to_f32, f16_to_f32,
-    f32_to_bf16, f32_to_f16,
-};
+use super::halves::{f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::lanes::{handlers, map1};
 use super::lower::{Lower, Lowered, Mods, Opd, Reason, bad, bits, is_signed, rows};
+use super::scalar::Round;
+use super::scalar::convert::{
+    Int, float_to_int, int_to_f32, int_to_f64, int_to_half, int_to_int, integral,
+};
+use super::scalar::float;
+use super::scalar::half::{self, BF16, E4M3, E5M2, F16, Format, Overflow, TF32};
 
 lane_ops! {
     F32FromS32 = map1(i32, f32) |a| a as f32;
@@ -25,11 +28,11 @@ lane_ops! {
     F64FromU32 = map1(u32, f64) |a| f64::from(a);
     F64FromS64 = map1(i64, f64) |a| a as f64;
     F64FromU64 = map1(u64, f64) |a| a as f64;
-    F64FromF32 = map1(f32, f64) |a| f64::from(a);
-    F32FromF64 = map1(f64, f32) |a| if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { a as f32 };
+    F64FromF32 = map1(f32, f64) |a| float::f32_to_f64(a);
+    F32FromF64 = map1(f64, f32) |a| float::f64_to_f32(a, Round::Nearest);
     F32FromF16 = map1(u16, f32) |a| f16_to_f32(a);
     F16FromF32 = map1(f32, u16) |a| f32_to_f16(a);
-    F32FromBf16 = map1(u16, f32) |a| bf16_to_f32(a);
+    F32FromBf16 = map1(u16, f32) |a| half::bf16_value(a);
     Bf16FromF32 = map1(f32, u16) |a| f32_to_bf16(a);
     S32FromF32Zero = map1(f32, i32) |a| a as i32;
     U32FromF32Zero = map1(f32, u32) |a| a as u32;
@@ -40,10 +43,10 @@ lane_ops! {
     CeilF32 = map1(f32, f32) |a| if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { a.ceil() };
     TruncF32 = map1(f32, f32) |a| if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { a.trunc() };
     RintF32 = map1(f32, f32) |a| if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { a.round_ties_even() };
-    FloorF64 = map1(f64, f64) |a| a.floor();
-    CeilF64 = map1(f64, f64) |a| a.ceil();
-    TruncF64 = map1(f64, f64) |a| a.trunc();
-    RintF64 = map1(f64, f64) |a| a.round_ties_even();
+    FloorF64 = map1(f64, f64) |a| float::quiet(a.floor());
+    CeilF64 = map1(f64, f64) |a| float::quiet(a.ceil());
+    TruncF64 = map1(f64, f64) |a| float::quiet(a.trunc());
+    RintF64 = map1(f64, f64) |a| float::quiet(a.round_ties_even());
     Sext8 = map1(i8, i32) |a| i32::from(a);
     Zext8 = map1(u8, u32) |a| u32::from(a);
     Sext16 = map1(i16, i32) |a| i32::from(a);
@@ -51,17 +54,37 @@ lane_ops! {
     Sext8To16 = map1(i8, i16) |a| i16::from(a);
 }
 
-pub(crate) fn format(ty: Ty) -> Option<Format> {
+/// The narrow formats; f32 and f64 are not among them.
+fn format(ty: Ty) -> Option<Format> {
     Some(match ty {
         Ty::F16 | Ty::F16x2 => F16,
         Ty::Bf16 | Ty::Bf16x2 => BF16,
-        Ty::F32 => F32,
-        Ty::F64 => F64,
         Ty::Tf32 => TF32,
         Ty::E4m3 | Ty::E4m3x2 => E4M3,
         Ty::E5m2 | Ty::E5m2x2 => E5M2,
         _ => return None,
     })
+}
+
+fn is_float(ty: Ty) -> bool {
+    matches!(ty, Ty::F32 | Ty::F64) || format(ty).is_some()
+}
+
+fn int(ty: Ty) -> Int {
+    Int {
+        bits: bits(ty),
+        signed: is_signed(ty),
+    }
+}
+
+/// The value of a floating-point operand; exact.
+fn value(ty: Ty, raw: u64, ftz: bool) -> f64 {
+    match ty {
+        Ty::F32 => f64::from(float::flush_if(ftz, f32::from_bits(raw as u32))),
+        Ty::F64 => f64::from_bits(raw),
+        Ty::Bf16 => f64::from(half::bf16_value(raw as u16)),
+        _ => half::f16_value(raw as u16),
+    }
 }
 
 pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Lowered<()>> {
@@ -79,11 +102,11 @@ fn cvt(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     {
         return pairs(l, i, m, to, from);
     }
-    match (format(to), format(from)) {
-        (None, None) => int_int(l, i, m, to, from),
-        (Some(_), None) => int_float(l, i, m, to, from),
-        (None, Some(_)) => float_int(l, i, m, to, from),
-        (Some(_), Some(_)) => float_float(l, i, m, to, from),
+    match (is_float(to), is_float(from)) {
+        (false, false) => int_int(l, i, m, to, from),
+        (true, false) => int_float(l, i, m, to, from),
+        (false, true) => float_int(l, i, m, to, from),
+        (true, true) => float_float(l, i, m, to, from),
     }
 }
 
@@ -105,32 +128,13 @@ fn int_like(ty: Ty) -> bool {
     )
 }
 
-fn range(ty: Ty) -> (i128, i128) {
-    let n = bits(ty);
-    if is_signed(ty) {
-        (-(1i128 << (n - 1)), (1i128 << (n - 1)) - 1)
-    } else {
-        (0, (1i128 << n) - 1)
-    }
-}
-
-fn int_value(x: u64, ty: Ty) -> i128 {
-    let n = bits(ty);
-    let x = x & (u64::MAX >> (64 - n));
-    if is_signed(ty) {
-        i128::from((x << (64 - n)) as i64 >> (64 - n))
-    } else {
-        i128::from(x)
-    }
-}
-
-/// `value` of type `ty` as a register of type `reg` holds it: extended to 32 or 64 bits, cut to 16 or 8.
-fn in_register(value: i128, reg: Ty) -> u64 {
+/// A sign-extended value as a register of type `reg` holds it: cut to 16 or 8 bits, no more than 64.
+fn in_register(value: u64, reg: Ty) -> u64 {
     match bits(reg) {
-        8 => value as u8 as u64,
-        16 => value as u16 as u64,
-        32 => value as u32 as u64,
-        _ => value as u64,
+        8 => value & 0xff,
+        16 => value & 0xffff,
+        32 => value & 0xffff_ffff,
+        _ => value,
     }
 }
 
@@ -138,22 +142,17 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
     if !int_like(to) || !int_like(from) {
         return Err(Reason::Unsupported);
     }
-    // The source register may be wider than its type.
-    let wide_src = match &i.operands[1] {
-        Ast::Imm(_) => from,
-        _ => from,
-    };
-    let a = l.src(&i.operands[1], wide_src)?;
+    let a = l.src(&i.operands[1], from)?;
     let (v, reg) = l.dst_reg(&i.operands[0], to)?;
     let d = Opd::Def(v);
     if m.has(Word::Sat) {
-        let (lo, hi) = range(to);
+        let none = (Opd::None, false);
         l.lane_fn(
             (d, rows(reg) == 2),
             (a, rows(from) == 2),
-            (Opd::None, false),
-            (Opd::None, false),
-            move |x, _, _| in_register(int_value(x, from).clamp(lo, hi), reg),
+            none,
+            none,
+            move |x, _, _| in_register(int_to_int(int(to), int(from), x, true), reg),
         );
         return Ok(());
     }
@@ -226,58 +225,39 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
     Ok(())
 }
 
-fn rounding(m: &Mods<'_>) -> Round {
-    match m.any(&[
-        Word::Rn,
-        Word::Rz,
-        Word::Rm,
-        Word::Rp,
-        Word::Rna,
-        Word::Rni,
-        Word::Rzi,
-        Word::Rmi,
-        Word::Rpi,
-    ]) {
-        Some(Word::Rz | Word::Rzi) => Round::Zero,
-        Some(Word::Rm | Word::Rmi) => Round::Down,
-        Some(Word::Rp | Word::Rpi) => Round::Up,
-        Some(Word::Rna) => Round::Away,
-        _ => Round::Near,
-    }
-}
-
 fn int_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
-    let round = rounding(m);
+    let round = round_of(m);
     let a = l.src(&i.operands[1], from)?;
     let (d, wide) = l.dst_wide(&i.operands[0], to)?;
     let h = match (to, from, round) {
-        (Ty::F32, Ty::S32, Round::Near) => Some(handlers::<F32FromS32>()),
-        (Ty::F32, Ty::U32, Round::Near) => Some(handlers::<F32FromU32>()),
-        (Ty::F32, Ty::S64, Round::Near) => Some(handlers::<F32FromS64>()),
-        (Ty::F32, Ty::U64, Round::Near) => Some(handlers::<F32FromU64>()),
+        (Ty::F32, Ty::S32, Round::Nearest) => Some(handlers::<F32FromS32>()),
+        (Ty::F32, Ty::U32, Round::Nearest) => Some(handlers::<F32FromU32>()),
+        (Ty::F32, Ty::S64, Round::Nearest) => Some(handlers::<F32FromS64>()),
+        (Ty::F32, Ty::U64, Round::Nearest) => Some(handlers::<F32FromU64>()),
         (Ty::F32, Ty::U16, _) => Some(handlers::<F32FromU16>()),
         (Ty::F32, Ty::S16, _) => Some(handlers::<F32FromS16>()),
         (Ty::F32, Ty::U8, _) => Some(handlers::<F32FromU8>()),
         (Ty::F32, Ty::S8, _) => Some(handlers::<F32FromS8>()),
         (Ty::F64, Ty::S32, _) => Some(handlers::<F64FromS32>()),
         (Ty::F64, Ty::U32, _) => Some(handlers::<F64FromU32>()),
-        (Ty::F64, Ty::S64, Round::Near) => Some(handlers::<F64FromS64>()),
-        (Ty::F64, Ty::U64, Round::Near) => Some(handlers::<F64FromU64>()),
+        (Ty::F64, Ty::S64, Round::Nearest) => Some(handlers::<F64FromS64>()),
+        (Ty::F64, Ty::U64, Round::Nearest) => Some(handlers::<F64FromU64>()),
         _ => None,
     };
     if let Some(h) = h {
         l.emit(h, d, a, Opd::None, Opd::None);
     } else {
-        let f = format(to).ok_or(Reason::Unsupported)?;
+        let f = format(to);
         let none = (Opd::None, false);
         l.lane_fn(
             (d, rows(to) == 2),
             (a, rows(from) == 2),
             none,
             none,
-            move |x, _, _| {
-                let v = int_value(x, from);
-                f.pack(v < 0, v.unsigned_abs(), 0, false, round)
+            move |x, _, _| match (to, f) {
+                (Ty::F32, _) => u64::from(int_to_f32(int(from), x, round).to_bits()),
+                (_, Some(f)) => u64::from(int_to_half(f, int(from), x, round)),
+                _ => int_to_f64(int(from), x, round).to_bits(),
             },
         );
     }
@@ -301,7 +281,7 @@ fn after(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty) -> Lowered<()> {
 }
 
 fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
-    let round = rounding(m);
+    let round = round_of(m);
     let ftz = m.has(Word::Ftz) && from == Ty::F32;
     let a = l.src(&i.operands[1], from)?;
     let (v, reg) = l.dst_reg(&i.operands[0], to)?;
@@ -321,18 +301,6 @@ fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) ->
         l.emit(h, d, a, Opd::None, Opd::None);
         return Ok(());
     }
-    let f = format(from).ok_or(Reason::Unsupported)?;
-    let (lo, hi) = range(to);
-    // What the hardware makes of NaN: zero, or the far end where 64 bits are on either side.
-    let nan = if bits(to) == 64 || from == Ty::F64 {
-        if is_signed(to) {
-            lo
-        } else {
-            i128::from(1u64 << (bits(to) - 1))
-        }
-    } else {
-        0
-    };
     let none = (Opd::None, false);
     l.lane_fn(
         (d, rows(reg) == 2),
@@ -340,69 +308,24 @@ fn float_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) ->
         none,
         none,
         move |x, _, _| {
-            let x = if ftz {
-                u64::from(fz(f32::from_bits(x as u32)).to_bits())
-            } else {
-                x
-            };
-            let v = match f.unpack(x) {
-                Parts::Nan => nan,
-                Parts::Inf(n) => {
-                    if n {
-                        lo
-                    } else {
-                        hi
-                    }
-                }
-                Parts::Num(n, s, e) => to_int(n, s, e, round).clamp(lo, hi),
-            };
-            in_register(v, reg)
+            in_register(
+                float_to_int(int(to), value(from, x, ftz), round, bits(from)),
+                reg,
+            )
         },
     );
     Ok(())
 }
 
-/// Rounds `s * 2^e` to an integer, which saturates far beyond 64 bits.
-fn to_int(negative: bool, s: u64, e: i32, round: Round) -> i128 {
-    let sign = |m: i128| if negative { -m } else { m };
-    if e >= 0 {
-        return sign(if e > 62 && s != 0 {
-            i128::from(u64::MAX) << 32
-        } else {
-            i128::from(s) << e.min(62)
-        });
-    }
-    let drop = (-e) as u32;
-    let (whole, half, rest) = if drop > 64 {
-        (0, false, s != 0)
-    } else if drop == 64 {
-        (0, s >> 63 != 0, s << 1 != 0)
-    } else {
-        (
-            s >> drop,
-            (s >> (drop - 1)) & 1 != 0,
-            s & ((1 << (drop - 1)) - 1) != 0,
-        )
-    };
-    let up = match round {
-        Round::Near => half && (rest || whole & 1 != 0),
-        Round::Away => half,
-        Round::Zero => false,
-        Round::Up => (half || rest) && !negative,
-        Round::Down => (half || rest) && negative,
-    };
-    sign(i128::from(whole) + i128::from(up))
-}
-
 fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
-    let round = rounding(m);
+    let round = round_of(m);
     let ftz = m.has(Word::Ftz);
-    let integral = m.any(&[Word::Rni, Word::Rzi, Word::Rmi, Word::Rpi]);
+    let integral_word = m.any(&[Word::Rni, Word::Rzi, Word::Rmi, Word::Rpi]);
     let (sat, relu) = (m.has(Word::Sat), m.has(Word::Relu));
     let a = l.src(&i.operands[1], from)?;
     let (d, wide) = l.dst_wide(&i.operands[0], to)?;
     let simple = !ftz && !relu && !m.has(Word::Satfinite);
-    let h = match (to, from, integral) {
+    let h = match (to, from, integral_word) {
         (Ty::F32, Ty::F32, Some(w)) => Some(match w {
             Word::Rni => handlers::<RintF32>(),
             Word::Rzi => handlers::<TruncF32>(),
@@ -416,11 +339,11 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
             _ => handlers::<CeilF64>(),
         }),
         (Ty::F64, Ty::F32, None) => Some(handlers::<F64FromF32>()),
-        (Ty::F32, Ty::F64, None) if round == Round::Near => Some(handlers::<F32FromF64>()),
+        (Ty::F32, Ty::F64, None) if round == Round::Nearest => Some(handlers::<F32FromF64>()),
         (Ty::F32, Ty::F16, None) => Some(handlers::<F32FromF16>()),
-        (Ty::F16, Ty::F32, None) if round == Round::Near => Some(handlers::<F16FromF32>()),
+        (Ty::F16, Ty::F32, None) if round == Round::Nearest => Some(handlers::<F16FromF32>()),
         (Ty::F32, Ty::Bf16, None) => Some(handlers::<F32FromBf16>()),
-        (Ty::Bf16, Ty::F32, None) if round == Round::Near => Some(handlers::<Bf16FromF32>()),
+        (Ty::Bf16, Ty::F32, None) if round == Round::Nearest => Some(handlers::<Bf16FromF32>()),
         _ => None,
     };
     if let Some(h) = h
@@ -432,12 +355,15 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
         l.finish(wide, false);
         return Ok(());
     }
-    let (f, g) = (
-        format(to).ok_or(Reason::Unsupported)?,
-        format(from).ok_or(Reason::Unsupported)?,
-    );
-    let satfinite = m.has(Word::Satfinite);
-    let tf32 = to == Ty::Tf32;
+    let f = format(to);
+    if from == Ty::Tf32 {
+        return Err(Reason::Unsupported);
+    }
+    let overflow = if m.has(Word::Satfinite) {
+        Overflow::Finite
+    } else {
+        Overflow::Ieee
+    };
     let none = (Opd::None, false);
     l.lane_fn(
         (d, rows(to) == 2),
@@ -445,46 +371,40 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
         none,
         none,
         move |x, _, _| {
-            let x = if ftz && from == Ty::F32 {
-                u64::from(fz(f32::from_bits(x as u32)).to_bits())
-            } else {
-                x
-            };
-            let mut r = if integral.is_some() {
-                match g.unpack(x) {
-                    Parts::Num(n, s, e) if e < 0 => {
-                        let v = to_int(n, s, e, round);
-                        f.pack(n, v.unsigned_abs(), 0, false, Round::Near)
-                    }
-                    _ => f.convert(g, x, round, satfinite),
+            let mut v = value(from, x, ftz && from == Ty::F32);
+            if integral_word.is_some() {
+                v = integral(v, round);
+            }
+            let r = match (to, f) {
+                (Ty::F64, _) if from == Ty::F16 => half::f16_to_f64(x as u16).to_bits(),
+                (Ty::F64, _) => v.to_bits(),
+                (Ty::F32, _) => {
+                    let y = if from == Ty::F64 {
+                        float::f64_to_f32(v, round)
+                    } else {
+                        half::to_f32(v)
+                    };
+                    u64::from(float::flush_if(ftz, y).to_bits())
                 }
-            } else {
-                f.convert(g, x, round, satfinite)
-            };
-            if tf32 {
-                // 19 bits at the top of 32.
-                r = if r == TF32.nan() {
-                    0x7fff_ffff
-                } else {
-                    r << 13
-                };
-            }
-            if ftz && to == Ty::F32 {
-                r = u64::from(fz(f32::from_bits(r as u32)).to_bits());
-            }
-            let parts = if tf32 { f.unpack(r >> 13) } else { f.unpack(r) };
-            if relu && matches!(parts, Parts::Num(true, ..) | Parts::Inf(true)) {
-                r = 0;
-            }
-            if sat {
-                let one = F32.convert(f, r, Round::Near, false);
-                let v = f32::from_bits(one as u32);
-                let v = if v > 0.0 { v.min(1.0) } else { 0.0 };
-                if v == 0.0 || v == 1.0 {
-                    r = f.convert(F32, u64::from(v.to_bits()), Round::Near, false);
+                (Ty::F16, _) if from == Ty::F64 => u64::from(half::f16_from_f64(v, round)),
+                (_, Some(f)) if from == Ty::F32 => {
+                    u64::from(half::from_f32(f, v as f32, round, relu, overflow))
                 }
+                (_, Some(f)) => u64::from(f.round(v, round, overflow)),
+                _ => 0,
+            };
+            if !sat {
+                return r;
             }
-            r
+            match (to, f) {
+                (Ty::F32, _) => u64::from(float::saturate(f32::from_bits(r as u32)).to_bits()),
+                (_, Some(f)) if f.value(r as u32) > 1.0 => {
+                    u64::from(f.round(1.0, Round::Nearest, overflow))
+                }
+                (_, Some(f)) if f.value(r as u32) > 0.0 => r,
+                (Ty::F64, _) => float::saturate_f64(f64::from_bits(r)).to_bits(),
+                _ => 0,
+            }
         },
     );
     l.finish(wide, false);
@@ -493,41 +413,58 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
 
 /// Two values into or out of one register: `cvt.rn.f16x2.f32 d, a, b` and the 8-bit pairs.
 fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Lowered<()> {
-    let round = rounding(m);
-    let (relu, satfinite) = (m.has(Word::Relu), m.has(Word::Satfinite));
-    let (Some(f), Some(g)) = (format(to), format(from)) else {
+    let round = round_of(m);
+    let relu = m.has(Word::Relu);
+    let overflow = if m.has(Word::Satfinite) {
+        Overflow::Finite
+    } else {
+        Overflow::Ieee
+    };
+    let Some(f) = format(to) else {
         return Err(Reason::Unsupported);
     };
-    let convert = move |x: u64| {
-        let r = f.convert(g, x, round, satfinite);
-        if relu && matches!(f.unpack(r), Parts::Num(true, ..) | Parts::Inf(true)) {
-            0
-        } else {
-            r
-        }
-    };
+    let tiny = |ty| matches!(ty, Ty::E4m3x2 | Ty::E5m2x2);
     let none = (Opd::None, false);
-    let half = f.bits();
     match i.operands.as_slice() {
-        // The first source goes to the upper half.
+        // The first source goes to the upper part.
         [d, a, b] if from == Ty::F32 => {
             let (a, b) = (l.src(a, from)?, l.src(b, from)?);
             let (d, wide) = l.dst_wide(d, to)?;
             l.lane_fn((d, false), (a, false), (b, false), none, move |a, b, _| {
-                (convert(a) << half) | convert(b)
+                let one = |x: u64| {
+                    let x = f32::from_bits(x as u32);
+                    if tiny(to) {
+                        u64::from(half::to_fp8(f, f64::from(x), relu))
+                    } else {
+                        u64::from(half::from_f32(f, x, round, relu, overflow))
+                    }
+                };
+                (one(a) << if tiny(to) { 8 } else { 16 }) | one(b)
             });
             l.finish(wide, false);
         }
-        [d, a] => {
+        [d, a] if tiny(to) && from == Ty::F16x2 => {
             let a = l.src(a, from)?;
             let (d, wide) = l.dst_wide(d, to)?;
-            let n = g.bits();
             l.lane_fn((d, false), (a, false), none, none, move |a, _, _| {
-                convert(a & ((1 << n) - 1)) | (convert((a >> n) & ((1 << n) - 1)) << half)
+                let one = |x: u64| u64::from(half::to_fp8(f, half::f16_value(x as u16), relu));
+                one(a) | (one(a >> 16) << 8)
             });
             l.finish(wide, false);
         }
-        _ => return bad("operands of this shape"),
+        [d, a] if tiny(from) && to == Ty::F16x2 => {
+            let Some(g) = format(from) else {
+                return Err(Reason::Unsupported);
+            };
+            let a = l.src(a, from)?;
+            let (d, wide) = l.dst_wide(d, to)?;
+            l.lane_fn((d, false), (a, false), none, none, move |a, _, _| {
+                let one = |x: u64| u64::from(half::fp8_to_f16(g, x as u8, relu));
+                one(a) | (one(a >> 8) << 16)
+            });
+            l.finish(wide, false);
+        }
+        _ => return Err(Reason::Unsupported),
     }
     Ok(())
 }
@@ -535,7 +472,6 @@ fn pairs(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> Low
 /// `cvt.pack.sat.u8.s32.b32 d, a, b, c`.
 fn pack_sat(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let (to, from) = (m.ty(0)?, m.ty(1)?);
-    let (lo, hi) = range(to);
     let n = bits(to);
     let [d, a, b, rest @ ..] = i.operands.as_slice() else {
         return bad("too few operands");
@@ -552,7 +488,7 @@ fn pack_sat(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         (b, false),
         (c, false),
         move |a, b, c| {
-            let one = |x| int_value(x, from).clamp(lo, hi) as u64 & ((1 << n) - 1);
+            let one = |x| int_to_int(int(to), int(from), x, true) & ((1 << n) - 1);
             let pair = (one(a) << n) | one(b);
             if n == 16 {
                 pair
