@@ -6,7 +6,7 @@
 //@   out window: u32[128] exact
 
 struct Pair {
-    unsigned short key;
+    unsigned key;
     unsigned value;
 };
 
@@ -28,7 +28,7 @@ extern "C" __global__ void local_array(const unsigned* x, unsigned char* digits,
 
     // A shuffle of sixteen entries driven by the input's bits.
     Pair p[16];
-    for (int k = 0; k < 16; ++k) p[k] = {(unsigned short)k, v * (unsigned)(k + 1)};
+    for (int k = 0; k < 16; ++k) p[k] = {(unsigned)k, v * (unsigned)(k + 1)};
     for (int k = 15; k > 0; --k) {
         int j = (int)((v >> k) % (unsigned)(k + 1));
         Pair q = p[k];

@@ -294,6 +294,8 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> Stop {
             ctx.w().splits[s].pc = pc;
             return Stop::Trouble;
         }
+        // Counted before the end of the block, which may be a barrier: that too was progress.
+        *budget = budget.saturating_sub(1);
         match end(ctx, s, pc, &b.term) {
             Next::Go(next) => pc = next,
             Next::Choose => return Stop::Done,
@@ -310,7 +312,6 @@ fn run_split(ctx: &mut Ctx<'_>, s: usize, budget: &mut u32) -> Stop {
             ctx.w().splits[s].tired = true;
             return Stop::Yielded;
         }
-        *budget -= 1;
         if ctx.block.warps[ctx.warp].splits.len() > 1 {
             turn -= 1;
             ctx.w().splits[s].pc = pc;
