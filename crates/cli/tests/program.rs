@@ -427,6 +427,34 @@ fn cuda_source_that_does_not_compile_shows_the_compilers_first_error() {
 }
 
 #[test]
+fn an_assertion_that_fails_and_what_was_printed_before_are_shown() {
+    let source = r#"
+extern "C" __global__ void positive(const float* x) {
+    if (threadIdx.x == 0) printf("first %.1f\n", x[0]);
+    assert(x[threadIdx.x] > 0.0f);
+}
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "positive.cu", source);
+    let run = finish(
+        fercuda()
+            .env("XDG_CACHE_HOME", folder.path())
+            .arg("check")
+            .arg(&file)
+            .args(["--grid", "1", "--block", "32", "--arg", "buf:f32[32]=-1"]),
+    );
+    assert_eq!(run.status, 1, "{}{}", run.out, run.err);
+    assert_contains(
+        &run.out,
+        &[
+            "first -1.0",
+            "positive.cu:4",
+            "assertion `x[threadIdx.x] > 0.0f` failed",
+        ],
+    );
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_does_not_stop_a_check() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "shift.cu", CUDA_BUG);
