@@ -85,7 +85,14 @@ impl Jit {
         *used += room;
     }
 
+    /// Tells the client's log; without one, standard error, since nobody else would say it.
     pub(crate) fn say_error(&mut self, text: &str) {
+        if self.error.is_none() {
+            if super::machine().is_ok_and(|m| !m.config.quiet) {
+                super::say(text);
+            }
+            return;
+        }
         Self::append(self.error, &mut self.error_len, &format!("{text}\n"));
     }
 
