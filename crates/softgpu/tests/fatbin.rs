@@ -60,7 +60,11 @@ fn every_compression_gives_the_same_text() {
 fn a_container_cut_anywhere_is_an_error() {
     for whole in [PLAIN, LZ4, ZSTD] {
         for len in 0..whole.len() {
-            assert!(ptx_of_fatbin(&whole[..len]).is_err(), "{len} of {}", whole.len());
+            assert!(
+                ptx_of_fatbin(&whole[..len]).is_err(),
+                "{len} of {}",
+                whole.len()
+            );
         }
     }
 }

@@ -3,7 +3,6 @@
 //! A name that is local to its module and taken elsewhere is renamed; a declaration gives way to a
 //! definition in another module. What comes out is our own container around the merged text.
 
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use fercuda_ptx::ast::{Item, Linkage, Module, Stmt};
@@ -130,9 +129,9 @@ fn merge(texts: &[String]) -> Result<String, String> {
         }
     }
     let mut taken: FxHashSet<String> = defined.keys().cloned().collect();
-    let mut declared: BTreeSet<String> = BTreeSet::new();
     let mut files = 0;
-    let mut merged = String::new();
+    // Variables come first, so that every name is known before it is used.
+    let (mut header, mut variables, mut code) = (String::new(), String::new(), String::new());
     for (i, mut module) in modules.into_iter().enumerate() {
         let mut renames: FxHashMap<String, String> = FxHashMap::default();
         for item in &module.items {
@@ -163,7 +162,8 @@ fn merge(texts: &[String]) -> Result<String, String> {
             Item::Function(f) => {
                 let name = symbols.name(f.name);
                 match (&f.body, defined.get(name)) {
-                    (None, Some((owner, _))) => *owner == i && f.linkage != Linkage::Extern,
+                    // Kept as a forward declaration where the definition comes later.
+                    (None, Some((owner, _))) => *owner >= i,
                     (Some(_), Some((owner, _))) if f.linkage != Linkage::Local => *owner == i,
                     _ => true,
                 }
@@ -171,10 +171,14 @@ fn merge(texts: &[String]) -> Result<String, String> {
             _ => true,
         };
         module.items.retain(keep);
-        // Functions of another module that come later in the text need a declaration before their use.
         let mut highest = files;
         for item in &mut module.items {
             match item {
+                Item::Function(f) if f.body.is_none() => {
+                    if let Some((_, linkage)) = defined.get(symbols.name(f.name)) {
+                        f.linkage = *linkage;
+                    }
+                }
                 Item::File { index, .. } => {
                     *index += files;
                     highest = highest.max(*index);
@@ -184,19 +188,20 @@ fn merge(texts: &[String]) -> Result<String, String> {
             }
         }
         files = highest;
-        for item in &module.items {
-            if let Some((name, ..)) = name_of(&module, item) {
-                declared.insert(name);
+        let all = std::mem::take(&mut module.items);
+        let (variables_only, others): (Vec<Item>, Vec<Item>) =
+            all.into_iter().partition(|i| matches!(i, Item::Var(_)));
+        for (items, out) in [(variables_only, &mut variables), (others, &mut code)] {
+            module.items = items;
+            let text = rename(&fercuda_ptx::print(&module), &renames);
+            let body = strip_header(&text);
+            if header.is_empty() {
+                header.push_str(&text[..text.len() - body.len()]);
             }
-        }
-        let text = rename(&fercuda_ptx::print(&module), &renames);
-        if i == 0 {
-            merged = text;
-        } else {
-            merged.push_str(strip_header(&text));
+            out.push_str(body);
         }
     }
-    Ok(merged)
+    Ok(header + &variables + &code)
 }
 
 fn shift_files(body: &mut [Stmt], by: u32) {
@@ -276,7 +281,11 @@ mod tests {
         );
         let b = format!("{HEAD}.visible .func twice(.param .b32 x) {{ ret; }}\n");
         let merged = merge(&[a.clone(), b.clone()]).unwrap();
-        assert_eq!(merged.matches(".func").count(), 1, "{merged}");
+        assert_eq!(merged.matches(".extern").count(), 0, "{merged}");
+        assert!(
+            fercuda_ptx::check(&fercuda_ptx::parse(&merged).unwrap()).is_empty(),
+            "{merged}"
+        );
         assert!(merge(&[a, b.clone(), b]).is_err());
     }
 }
