@@ -18,7 +18,7 @@ use fercuda_cuda_sys::types::{
 
 use crate::allocation::Allocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
-use crate::error::{ArgumentError, Error, Result, call};
+use crate::error::{ArgumentError, Error, Result, check};
 use crate::module::Function;
 use crate::stream::{Entered, Stream};
 
@@ -215,6 +215,64 @@ impl Launch {
             memory.keep_in(&entered);
         }
 
+        let mut config = CUlaunchConfig {
+            gridDimX: self.grid.x,
+            gridDimY: self.grid.y,
+            gridDimZ: self.grid.z,
+            blockDimX: self.block.x,
+            blockDimY: self.block.y,
+            blockDimZ: self.block.z,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: std::ptr::null_mut(),
+            numAttrs: 0,
+        };
+        let answer = if self.is_plain() {
+            // SAFETY: the config and the values behind `pointers` outlive the
+            // call, which copies them; the number and sizes of the values are
+            // the kernel's as far as the driver can tell, and for the rest the
+            // caller vouches.
+            unsafe {
+                driver.cuLaunchKernelEx(
+                    &config,
+                    inner.raw,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            }
+        } else {
+            let (mut attributes, count) = self.attributes();
+            config.attrs = attributes.as_mut_ptr();
+            config.numAttrs = count;
+            // SAFETY: as above, and the attributes outlive the call too.
+            unsafe {
+                driver.cuLaunchKernelEx(
+                    &config,
+                    inner.raw,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            }
+        };
+        check(answer, "cuLaunchKernelEx", || {
+            format!(
+                "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",
+                inner.name,
+                (self.grid.x, self.grid.y, self.grid.z),
+                (self.block.x, self.block.y, self.block.z),
+                self.shared_bytes
+            )
+        })
+    }
+
+    /// Whether it has no attributes.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.cluster.is_none() && !self.cooperative && !self.overlaps_previous
+    }
+
+    /// Its attributes, and how many there are.
+    fn attributes(&self) -> ([CUlaunchAttribute; 3], u32) {
         let mut attributes = [const { NO_ATTRIBUTE }; 3];
         let mut count = 0;
         let mut add = |id, value| {
@@ -244,38 +302,7 @@ impl Launch {
                 },
             );
         }
-        let config = CUlaunchConfig {
-            gridDimX: self.grid.x,
-            gridDimY: self.grid.y,
-            gridDimZ: self.grid.z,
-            blockDimX: self.block.x,
-            blockDimY: self.block.y,
-            blockDimZ: self.block.z,
-            sharedMemBytes: self.shared_bytes,
-            hStream: stream.raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        };
-        // SAFETY: config, attributes and the values behind `pointers` outlive
-        // the call, which copies them; the number and sizes of the values are
-        // the kernel's as far as the driver can tell, and for the rest the
-        // caller vouches.
-        unsafe {
-            call!(
-                driver,
-                cuLaunchKernelEx(
-                    &config,
-                    inner.raw,
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                ),
-                "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",
-                inner.name,
-                (self.grid.x, self.grid.y, self.grid.z),
-                (self.block.x, self.block.y, self.block.z),
-                self.shared_bytes
-            )
-        }
+        (attributes, count as u32)
     }
 }
 

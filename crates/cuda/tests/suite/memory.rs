@@ -214,6 +214,7 @@ fn stream_ordered_memory_is_not_given_back_before_another_stream_is_done_with_it
     );
     for _ in 0..5 {
         let mut written = DeviceBuffer::<u32>::alloc_ordered(&home, 1024).unwrap();
+        written.fill(0, &home).unwrap();
         write_late(&mut written, u32::MAX, &busy);
         drop(written);
         let mut others: Vec<_> = (0..8)
