@@ -43,7 +43,7 @@ pub fn report(file: &FileTest, ptx: &str) -> Result<String, RawError> {
         .join("\n"))
 }
 
-/// Numbers of five and more hexadecimal digits are places in this process; shorter ones are offsets.
+/// Numbers of nine and more hexadecimal digits are places in this process; shorter ones are offsets and masks of lanes.
 fn without_addresses(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -54,7 +54,7 @@ fn without_addresses(text: &str) -> String {
             .count();
         out.push_str(&rest[..at + 2]);
         let number = &rest[at + 2..][..digits];
-        out.push_str(if digits >= 5 { "..." } else { number });
+        out.push_str(if digits >= 9 { "..." } else { number });
         rest = &rest[at + 2 + digits..];
     }
     out + rest

@@ -160,13 +160,17 @@ pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
     let p = ctx.rows.pred(site.pred) & split.mask;
     let whole = split.mask == ctx.w().live;
     let fresh = ctx.block.barriers[id as usize].arrived == 0;
-    let b = &mut ctx.block.barriers[id as usize];
+    let here = (function_of(ctx), split.pc);
     if fresh {
-        *b = Barrier {
+        ctx.block.barriers[id as usize] = Barrier {
             and: true,
+            site: here,
             ..Barrier::default()
         };
+    } else if expected == 0 && ctx.block.barriers[id as usize].site != here {
+        at_another(ctx, id, here, split.mask);
     }
+    let b = &mut ctx.block.barriers[id as usize];
     // A counted barrier counts whole warps as 32.
     b.arrived += if expected != 0 && whole {
         32
@@ -290,6 +294,24 @@ fn exited_early(ctx: &Ctx<'_>, id: u32, gone: u32) {
     }
 }
 
+fn function_of(ctx: &Ctx<'_>) -> u32 {
+    ctx.block.warps[ctx.warp]
+        .frames
+        .get(ctx.frame as usize)
+        .and_then(Option::as_ref)
+        .map_or(0, |f| f.function)
+}
+
+/// Lanes `mask` come to barrier `id` in another place of the program than those that wait at it.
+fn at_another(ctx: &Ctx<'_>, id: u32, (function, pc): (u32, u32), mask: u32) {
+    let (other_function, other_pc) = ctx.block.barriers[id as usize].site;
+    let code = &ctx.run.code().functions[other_function as usize];
+    let line = code.origins[code.blocks[other_pc as usize].term_pc as usize].line;
+    let note = format!("other threads of the block wait at the barrier of line {line}");
+    let warp = ctx.block.warps[ctx.warp].index;
+    report(ctx, function, pc, warp, mask.trailing_zeros(), note);
+}
+
 /// Lanes `mask` of the warp in hand stand at an aligned barrier without the rest of the warp.
 pub(crate) fn diverged(ctx: &Ctx<'_>, pc: u32, mask: u32) {
     let code = ctx.code;
@@ -297,11 +319,7 @@ pub(crate) fn diverged(ctx: &Ctx<'_>, pc: u32, mask: u32) {
         return;
     }
     let w = &ctx.block.warps[ctx.warp];
-    let function = w
-        .frames
-        .get(ctx.frame as usize)
-        .and_then(Option::as_ref)
-        .map_or(0, |f| f.function);
+    let function = function_of(ctx);
     let note = format!(
         "lanes {mask:#010x} of warp {} came to it without lanes {:#010x}",
         w.index,
