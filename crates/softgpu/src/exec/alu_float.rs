@@ -62,8 +62,8 @@ lane_ops! {
     RcpApproxZ = map1(f32, f32) |a| float::rcp_approx(a, true);
     SqrtApprox = map1(f32, f32) |a| float::sqrt_approx(a, false);
     SqrtApproxZ = map1(f32, f32) |a| float::sqrt_approx(a, true);
-    AbsF32 = map1(f32, f32) |a| a.abs();
-    NegF32 = map1(f32, f32) |a| -a;
+    AbsF32 = map1(f32, f32) |a| c(a.abs());
+    NegF32 = map1(f32, f32) |a| c(-a);
     Flush = map1(f32, f32) |a| float::flush(a);
     Saturate = map1(f32, f32) |a| float::saturate(a);
     Saturate64 = map1(f64, f64) |a| float::saturate_f64(a);

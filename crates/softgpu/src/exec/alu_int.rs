@@ -573,7 +573,6 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
             })
         }
         Op::Setp => setp(l, i, m, ty),
-        Op::Set => set(l, i, m),
         Op::Vabsdiff
         | Op::Vadd
         | Op::Vsub
@@ -1041,11 +1040,6 @@ pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Low
     }
     data::logic(l, op, d, P::Use(t, false), c);
     Ok(())
-}
-
-fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
-    let (out, ty) = (m.ty(0)?, m.ty(1)?);
-    set_to(l, i, m, out, ty)
 }
 
 /// `set` with destination type `out` from comparing `ty`.

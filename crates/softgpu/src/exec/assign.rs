@@ -456,6 +456,39 @@ struct Plan {
     preds: u32,
 }
 
+/// Free places of one width.
+#[derive(Default)]
+struct Places(Vec<bool>);
+
+impl Places {
+    fn take(&mut self, n: usize) -> u32 {
+        let free = &mut self.0;
+        let mut run = 0;
+        let mut at = None;
+        for (i, &is_free) in free.iter().enumerate() {
+            run = if is_free { run + 1 } else { 0 };
+            if run == n {
+                at = Some(i + 1 - n);
+                break;
+            }
+        }
+        let at = at.unwrap_or_else(|| {
+            let tail = free.iter().rev().take_while(|&&f| f).count().min(n);
+            let at = free.len() - tail;
+            free.resize(at + n, true);
+            at
+        });
+        free[at..at + n].fill(false);
+        at as u32
+    }
+
+    fn give(&mut self, at: u32, n: usize) {
+        self.0[at as usize..at as usize + n].fill(true);
+    }
+}
+
+/// Linear scan. Rows of 32-bit and of 64-bit lanes have places of their own: a lane's bytes differ between the
+/// two, so lanes that have diverged would write over each other's if a place were one today and the other tomorrow.
 fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String> {
     let mut by_start: Vec<usize> = (0..classes.len())
         .filter(|&v| ranges[v].is_some())
@@ -466,7 +499,7 @@ fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String
         rows: 0,
         preds: 1,
     };
-    let mut row_free: Vec<bool> = Vec::new();
+    let (mut narrow, mut wide) = (Places::default(), Places::default());
     let mut pred_free: Vec<u32> = Vec::new();
     let mut active: std::collections::BinaryHeap<std::cmp::Reverse<(u32, usize)>> =
         Default::default();
@@ -481,45 +514,30 @@ fn scan(classes: &[Class], ranges: &[Option<(u32, u32)>]) -> Result<Plan, String
             active.pop();
             match classes[old] {
                 Class::Pred => pred_free.push(plan.at[old]),
-                Class::Rows(n) => {
-                    let at = plan.at[old] as usize;
-                    row_free[at..at + usize::from(n)].fill(true);
-                }
+                Class::Rows(1) => narrow.give(plan.at[old], 1),
+                Class::Rows(n) => wide.give(plan.at[old], usize::from(n) / 2),
             }
         }
-        match classes[v] {
-            Class::Pred => {
-                plan.at[v] = pred_free.pop().unwrap_or_else(|| {
-                    plan.preds += 1;
-                    plan.preds - 1
-                });
-            }
-            Class::Rows(n) => {
-                let n = usize::from(n);
-                let mut run = 0;
-                let mut at = None;
-                for (i, &free) in row_free.iter().enumerate() {
-                    run = if free { run + 1 } else { 0 };
-                    if run == n {
-                        at = Some(i + 1 - n);
-                        break;
-                    }
-                }
-                let at = at.unwrap_or_else(|| {
-                    let tail = row_free.iter().rev().take_while(|&&f| f).count().min(n);
-                    let at = row_free.len() - tail;
-                    row_free.resize(at + n, true);
-                    at
-                });
-                row_free[at..at + n].fill(false);
-                plan.at[v] = at as u32;
-            }
-        }
+        plan.at[v] = match classes[v] {
+            Class::Pred => pred_free.pop().unwrap_or_else(|| {
+                plan.preds += 1;
+                plan.preds - 1
+            }),
+            Class::Rows(1) => narrow.take(1),
+            Class::Rows(n) => wide.take(usize::from(n) / 2),
+        };
         active.push(std::cmp::Reverse((end, v)));
-        if row_free.len() > MAX_ROWS as usize {
+        if narrow.0.len() + 2 * wide.0.len() > MAX_ROWS as usize {
             return Err("too many registers live at once".to_owned());
         }
     }
-    plan.rows = row_free.len() as u32;
+    // Wide ones stand behind the narrow ones.
+    let base = narrow.0.len() as u32;
+    for (v, class) in classes.iter().enumerate() {
+        if matches!(class, Class::Rows(2..)) {
+            plan.at[v] = base + 2 * plan.at[v];
+        }
+    }
+    plan.rows = base + 2 * wide.0.len() as u32;
     Ok(plan)
 }

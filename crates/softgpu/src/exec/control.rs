@@ -180,6 +180,11 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
         },
         _ => return bad("a call of something that is no function"),
     };
+    if matches!(callee, LCallee::Indirect(_)) {
+        // Lanes with other targets come back to the call, so it stands alone: nothing is done twice.
+        let nobody = l.c32(0);
+        l.sync_point(nobody);
+    }
     let next = l.new_block();
     l.terminate_to(
         LTerm::Call {
