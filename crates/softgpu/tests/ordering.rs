@@ -1,0 +1,350 @@
+//! Stream hazards: what the program's own ordering does and does not make safe. Checks are on; tests run one at a time,
+//! since findings belong to the process.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::*;
+use fercuda_softgpu::control::{self, Config};
+use fercuda_softgpu::report::{Finding, FindingKind};
+
+fn d() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let mut config = Config::default();
+        config.memory_bytes = 1 << 30;
+        config.checks = true;
+        config.quiet = true;
+        assert!(control::configure(config));
+        fercuda_softgpu::driver()
+    })
+}
+
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: live pointers of the right kind.
+        assert_eq!(unsafe { d().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
+    };
+}
+
+const PTX: &std::ffi::CStr = c".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry put(.param .u64 p)
+{
+    .reg .b64 %a;
+    ld.param.u64 %a, [p];
+    st.global.u32 [%a], 7;
+    ret;
+}
+.visible .entry bump(.param .u64 p)
+{
+    .reg .b64 %a;
+    .reg .b32 %r;
+    ld.param.u64 %a, [p];
+    ld.global.u32 %r, [%a];
+    add.u32 %r, %r, 1;
+    st.global.u32 [%a], %r;
+    ret;
+}
+";
+
+/// A context with two streams that know nothing of each other.
+struct World {
+    ctx: CUcontext,
+    put: CUfunction,
+    bump: CUfunction,
+    a: CUstream,
+    b: CUstream,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn new() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut ctx, mut module) = (CUcontext::NULL, CUmodule::NULL);
+        let (mut put, mut bump) = (CUfunction::NULL, CUfunction::NULL);
+        let (mut a, mut b) = (CUstream::NULL, CUstream::NULL);
+        ok!(cuInit(0));
+        ok!(cuCtxCreate_v2(&mut ctx, 0, 0));
+        ok!(cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut put, module, c"put".as_ptr()));
+        ok!(cuModuleGetFunction(&mut bump, module, c"bump".as_ptr()));
+        ok!(cuStreamCreate(&mut a, 1));
+        ok!(cuStreamCreate(&mut b, 1));
+        drop(control::take_findings());
+        World {
+            ctx,
+            put,
+            bump,
+            a,
+            b,
+            _one: one,
+        }
+    }
+
+    fn launch(&self, f: CUfunction, mut at: u64, stream: CUstream) {
+        let mut params: [*mut c_void; 1] = [(&raw mut at).cast()];
+        ok!(cuLaunchKernel(
+            f,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            stream,
+            params.as_mut_ptr(),
+            null_mut()
+        ));
+    }
+
+    /// Everything found once all work is done.
+    fn findings(&self) -> Vec<Finding> {
+        ok!(cuCtxSynchronize());
+        control::take_findings()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: our own context.
+        drop(unsafe { d().cuCtxDestroy_v2(self.ctx) });
+    }
+}
+
+fn alloc(len: usize) -> u64 {
+    let mut at = 0;
+    ok!(cuMemAlloc_v2(&mut at, len));
+    at
+}
+
+fn event() -> CUevent {
+    let mut event = CUevent::NULL;
+    ok!(cuEventCreate(&mut event, 2));
+    event
+}
+
+fn kinds(found: &[Finding]) -> Vec<FindingKind> {
+    found.iter().map(|f| f.kind).collect()
+}
+
+#[test]
+fn two_streams_without_an_event_between_them_are_a_hazard() {
+    let w = World::new();
+    let at = alloc(64);
+    w.launch(w.put, at, w.a);
+    w.launch(w.bump, at, w.b);
+    let found = w.findings();
+    assert!(
+        kinds(&found).contains(&FindingKind::StreamHazard),
+        "{found:?}"
+    );
+    let text = found[0].to_string();
+    assert!(
+        text.contains("put") && text.contains("bump") && text.contains("stream"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_event_orders_them() {
+    let w = World::new();
+    let (at, e) = (alloc(64), event());
+    w.launch(w.put, at, w.a);
+    ok!(cuEventRecord(e, w.a));
+    ok!(cuStreamWaitEvent(w.b, e, 0));
+    w.launch(w.bump, at, w.b);
+    assert_eq!(kinds(&w.findings()), []);
+}
+
+#[test]
+fn an_event_recorded_before_the_work_does_not() {
+    let w = World::new();
+    let (at, e) = (alloc(64), event());
+    ok!(cuEventRecord(e, w.a));
+    w.launch(w.put, at, w.a);
+    ok!(cuStreamWaitEvent(w.b, e, 0));
+    w.launch(w.bump, at, w.b);
+    assert!(kinds(&w.findings()).contains(&FindingKind::StreamHazard));
+}
+
+#[test]
+fn so_does_the_host_when_it_has_waited() {
+    let w = World::new();
+    let (at, e) = (alloc(64), event());
+    w.launch(w.put, at, w.a);
+    ok!(cuStreamSynchronize(w.a));
+    w.launch(w.bump, at, w.b);
+    ok!(cuEventRecord(e, w.b));
+    ok!(cuEventSynchronize(e));
+    w.launch(w.bump, at, w.a);
+    ok!(cuCtxSynchronize());
+    let mut out = 0u32;
+    ok!(cuMemcpyDtoH_v2((&raw mut out).cast(), at, 4));
+    assert_eq!((out, kinds(&w.findings())), (9, vec![]));
+}
+
+#[test]
+fn the_default_stream_orders_blocking_streams_and_no_others() {
+    let w = World::new();
+    let at = alloc(64);
+    let mut blocking = CUstream::NULL;
+    ok!(cuStreamCreate(&mut blocking, 0));
+    w.launch(w.put, at, CUstream::NULL);
+    w.launch(w.bump, at, blocking);
+    w.launch(w.bump, at, CUstream::NULL);
+    assert_eq!(kinds(&w.findings()), []);
+    w.launch(w.bump, at, CUstream::NULL);
+    w.launch(w.bump, at, w.a);
+    assert!(kinds(&w.findings()).contains(&FindingKind::StreamHazard));
+}
+
+#[test]
+fn a_copy_back_on_another_stream_is_a_hazard_too() {
+    let w = World::new();
+    let at = alloc(64);
+    let mut pinned = null_mut();
+    ok!(cuMemHostAlloc(&mut pinned, 64, 0));
+    w.launch(w.put, at, w.a);
+    ok!(cuMemcpyDtoHAsync_v2(pinned, at, 4, w.b));
+    assert!(kinds(&w.findings()).contains(&FindingKind::StreamHazard));
+    w.launch(w.bump, at, w.a);
+    ok!(cuMemcpyDtoHAsync_v2(pinned, at, 4, w.a));
+    assert_eq!(kinds(&w.findings()), []);
+}
+
+#[test]
+fn memory_freed_in_stream_order_is_gone_for_other_streams() {
+    let w = World::new();
+    let mut at = 0;
+    ok!(cuMemAllocAsync(&mut at, 64, w.a));
+    w.launch(w.put, at, w.a);
+    let e = event();
+    ok!(cuEventRecord(e, w.a));
+    ok!(cuMemFreeAsync(at, w.a));
+    ok!(cuStreamSynchronize(w.a));
+    assert_eq!(kinds(&w.findings()), []);
+    // Ordered behind the kernel, not before the free.
+    ok!(cuStreamWaitEvent(w.b, e, 0));
+    w.launch(w.bump, at, w.b);
+    let found = w.findings();
+    assert!(
+        kinds(&found).contains(&FindingKind::UseAfterFree),
+        "{found:?}"
+    );
+    let text = found[0].to_string();
+    assert!(
+        text.contains("cuMemAllocAsync") && text.contains("cuMemFreeAsync"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_free_that_no_order_puts_behind_the_last_use_is_a_hazard() {
+    let w = World::new();
+    let mut at = 0;
+    ok!(cuMemAllocAsync(&mut at, 64, w.a));
+    let e = event();
+    ok!(cuEventRecord(e, w.a));
+    ok!(cuStreamWaitEvent(w.b, e, 0));
+    w.launch(w.put, at, w.b);
+    // Until here all is in order; the free does not wait for the kernel on the other stream.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    ok!(cuMemFreeAsync(at, w.a));
+    assert!(kinds(&w.findings()).contains(&FindingKind::StreamHazard));
+}
+
+#[test]
+fn branches_of_a_graph_are_unordered_and_its_edges_are_not() {
+    let w = World::new();
+    for joined in [false, true] {
+        let at = alloc(64);
+        ok!(cuMemsetD32_v2(at, 0, 16));
+        ok!(cuCtxSynchronize());
+        let (fork, join) = (event(), event());
+        ok!(cuStreamBeginCapture_v2(w.a, CUstreamCaptureMode(2)));
+        ok!(cuEventRecord(fork, w.a));
+        ok!(cuStreamWaitEvent(w.b, fork, 0));
+        w.launch(w.put, at, w.a);
+        if joined {
+            ok!(cuEventRecord(fork, w.a));
+            ok!(cuStreamWaitEvent(w.b, fork, 0));
+        }
+        w.launch(w.bump, at, w.b);
+        ok!(cuEventRecord(join, w.b));
+        ok!(cuStreamWaitEvent(w.a, join, 0));
+        let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
+        ok!(cuStreamEndCapture(w.a, &mut graph));
+        ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        ok!(cuGraphLaunch(exec, w.a));
+        ok!(cuGraphLaunch(exec, w.a));
+        let mut out = 0u32;
+        ok!(cuMemcpyDtoHAsync_v2((&raw mut out).cast(), at, 4, w.a));
+        let hazards = kinds(&w.findings());
+        assert_eq!(
+            hazards.contains(&FindingKind::StreamHazard),
+            !joined,
+            "{hazards:?}"
+        );
+        ok!(cuGraphExecDestroy(exec));
+        ok!(cuGraphDestroy(graph));
+    }
+}
+
+#[test]
+fn a_value_that_a_stream_waits_for_orders_what_was_written_before_it() {
+    let w = World::new();
+    let (at, word) = (alloc(64), alloc(64));
+    ok!(cuMemsetD32_v2(word, 0, 16));
+    ok!(cuCtxSynchronize());
+    ok!(cuStreamWaitValue32_v2(w.b, word, 1, 0));
+    w.launch(w.bump, at, w.b);
+    w.launch(w.put, at, w.a);
+    ok!(cuStreamWriteValue32_v2(w.a, word, 1, 0));
+    assert_eq!(kinds(&w.findings()), []);
+}
+
+#[test]
+fn what_a_host_function_tells_the_host_counts() {
+    unsafe extern "C" fn tell(flag: *mut c_void) {
+        // SAFETY: the test passes a live flag.
+        unsafe { &*flag.cast::<std::sync::atomic::AtomicBool>() }
+            .store(true, std::sync::atomic::Ordering::Release);
+    }
+    let w = World::new();
+    let at = alloc(64);
+    let flag = std::sync::atomic::AtomicBool::new(false);
+    w.launch(w.put, at, w.a);
+    ok!(cuLaunchHostFunc(
+        w.a,
+        Some(tell),
+        (&raw const flag).cast_mut().cast()
+    ));
+    while !flag.load(std::sync::atomic::Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    // The function has returned to the stream by the time this is enqueued, or very nearly.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    w.launch(w.bump, at, w.b);
+    assert_eq!(kinds(&w.findings()), []);
+}
+
+#[test]
+fn memory_never_written_is_reported_where_it_is_copied_out() {
+    let w = World::new();
+    let at = alloc(64);
+    let mut out = [0u8; 64];
+    ok!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, 64));
+    let found = w.findings();
+    assert!(
+        kinds(&found)
+            .iter()
+            .all(|k| *k == FindingKind::Uninitialised),
+        "{found:?}"
+    );
+}
