@@ -384,7 +384,11 @@ impl fmt::Display for Finding {
         writeln!(f)?;
         self.actor.write(f)?;
         if let Some((kind, other)) = &self.other {
-            write!(f, "\n  against a {kind} by\n")?;
+            let article = match kind {
+                AccessKind::Read | AccessKind::Write => "a",
+                AccessKind::Atomic | AccessKind::AsyncCopy => "an",
+            };
+            write!(f, "\n  against {article} {kind} by\n")?;
             other.write(f)?;
         }
         if let Some(a) = &self.allocation {

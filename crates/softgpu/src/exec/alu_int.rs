@@ -199,7 +199,8 @@ fn prmt_mode(mode: Word, a: u32, b: u32, c: u32) -> u32 {
     }
 }
 
-/// Addition with carry: `x` the carry read, `imm_lo` the carry written.
+/// Addition and subtraction in a chain: `x` the carry read, `imm_lo` the carry written. A difference is
+/// `a + !b + carry`, so the flag is set when nothing was borrowed.
 struct Carry<const WIDE: bool, const SUB: bool>;
 impl<const WIDE: bool, const SUB: bool> Exec for Carry<WIDE, SUB> {
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
@@ -209,34 +210,17 @@ impl<const WIDE: bool, const SUB: bool> Exec for Carry<WIDE, SUB> {
         while m != 0 {
             let l = m.trailing_zeros() as usize;
             m &= m - 1;
-            let cin = (carry >> l) & 1;
-            // The flag is a carry of a + !b + 1 inverted to a borrow, as add and sub chains never mix.
+            let set = carry >> l & 1 != 0;
             let c = if WIDE {
                 let (a, b) = (ctx.rows.lane::<u64>(i.a, l), ctx.rows.lane::<u64>(i.b, l));
-                let (r, c1, c2);
-                if SUB {
-                    let x = a.overflowing_sub(b);
-                    let y = x.0.overflowing_sub(u64::from(cin));
-                    (r, c1, c2) = (y.0, x.1, y.1);
-                } else {
-                    let x = a.overflowing_add(b);
-                    let y = x.0.overflowing_add(u64::from(cin));
-                    (r, c1, c2) = (y.0, x.1, y.1);
-                }
+                let (x, c1) = a.overflowing_add(if SUB { !b } else { b });
+                let (r, c2) = x.overflowing_add(u64::from(set));
                 ctx.rows.set_lane::<u64>(i.d, l, r);
                 c1 | c2
             } else {
                 let (a, b) = (ctx.rows.lane::<u32>(i.a, l), ctx.rows.lane::<u32>(i.b, l));
-                let (r, c1, c2);
-                if SUB {
-                    let x = a.overflowing_sub(b);
-                    let y = x.0.overflowing_sub(cin);
-                    (r, c1, c2) = (y.0, x.1, y.1);
-                } else {
-                    let x = a.overflowing_add(b);
-                    let y = x.0.overflowing_add(cin);
-                    (r, c1, c2) = (y.0, x.1, y.1);
-                }
+                let (x, c1) = a.overflowing_add(if SUB { !b } else { b });
+                let (r, c2) = x.overflowing_add(u32::from(set));
                 ctx.rows.set_lane::<u32>(i.d, l, r);
                 c1 | c2
             };
@@ -857,7 +841,11 @@ fn chain(l: &mut Lower<'_, '_>, d: Opd, a: Opd, b: Opd, ty: Ty, sub: bool, with:
         P::Def(l.temp_pred())
     };
     let x = l.emit(h, d, a, b, Opd::None);
-    x.x_pred = Some(if with { P::Use(cc, false) } else { P::False });
+    x.x_pred = Some(match (with, sub) {
+        (true, _) => P::Use(cc, false),
+        (false, true) => P::True,
+        (false, false) => P::False,
+    });
     x.imm_lo = Some(sink);
 }
 

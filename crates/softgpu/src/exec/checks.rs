@@ -214,7 +214,7 @@ pub(crate) fn global(
                         kind: FindingKind::OutOfBounds,
                         access,
                         note: String::new(),
-                        allocation: space.neighbours(a).0,
+                        allocation: nearest(ctx, a),
                         other: None,
                     },
                 );
@@ -422,14 +422,25 @@ fn lane_states(
     true
 }
 
-/// The allocation before an address outside every one, or else the one behind it, whichever is nearer.
+/// The allocation nearest to an address outside every one, if it is near at all.
 fn nearest(ctx: &Ctx<'_>, addr: u64) -> Option<Arc<AllocInfo>> {
-    match ctx.run.spec.space.neighbours(addr) {
-        (Some(a), Some(b)) if b.start - addr < addr - a.end().min(addr) => Some(b),
-        (Some(a), _) => Some(a),
-        (None, b) => b,
-    }
+    let (before, after) = ctx.run.spec.space.neighbours(addr);
+    let distance = |a: &Arc<AllocInfo>| {
+        if addr < a.start {
+            a.start - addr
+        } else {
+            (addr + 1).saturating_sub(a.end())
+        }
+    };
+    [before, after]
+        .into_iter()
+        .flatten()
+        .filter(|a| distance(a) < NEAR_BYTES)
+        .min_by_key(distance)
 }
+
+/// How far an address may be from an allocation that a report names.
+const NEAR_BYTES: u64 = 1 << 20;
 
 /// Races and hazards of one lane's access with those recorded; then it is the last.
 fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access, base: Record) {
