@@ -6,6 +6,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use fercuda_cuda_sys::types::CUgraphEdgeData;
 use rustc_hash::FxHashMap;
 
 use super::context::Context;
@@ -235,6 +236,26 @@ impl ExecGraph {
         }
         state.last = Some(ticket);
         Ok(())
+    }
+
+    /// The same as a graph, for a launch that is captured.
+    pub(crate) fn as_graph(&self, m: &Machine, ctx_handle: usize) -> CuResult<Arc<Graph>> {
+        let graph = super::graph::create(m, true);
+        let mut ids = Vec::new();
+        for node in &lock(&self.state).nodes {
+            let deps: Vec<_> = node
+                .deps
+                .iter()
+                .map(|&d| (ids[d], CUgraphEdgeData::default()))
+                .collect();
+            let action = if node.enabled {
+                node.action.clone()
+            } else {
+                Action::Empty
+            };
+            ids.push(graph.add(m, ctx_handle, action, &deps)?.0);
+        }
+        Ok(graph)
     }
 
     /// Changes what a node does; its kind stays.

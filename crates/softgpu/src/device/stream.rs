@@ -389,6 +389,12 @@ impl Stream {
         }
     }
 
+    /// Whether it was destroyed and has run out.
+    pub(crate) fn is_spent(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.closing && queue.completed == queue.submitted
+    }
+
     /// Waits for everything enqueued so far, the default stream's rule included.
     pub(crate) fn synchronize(self: &Arc<Self>, m: &Machine, ctx: &Context) -> CuResult {
         let (tickets, snapshot) = self.frontier(m, ctx);
@@ -495,7 +501,10 @@ pub(crate) fn create(
             format!("stream {ordinal}"),
         )
     });
-    lock(&ctx.streams).push(stream.clone());
+    let mut streams = lock(&ctx.streams);
+    streams.retain(|s| !s.is_spent());
+    streams.push(stream.clone());
+    drop(streams);
     Ok(stream)
 }
 
@@ -507,8 +516,9 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     let stream = m.streams.remove(handle).ok_or(err::INVALID_HANDLE)?;
     m.captures.forget_stream(&stream);
     stream.close(m);
+    // Until its work is done, the context's waits and the default stream still have to count with it.
     if let Some(ctx) = m.contexts.get(stream.ctx_handle) {
-        lock(&ctx.streams).retain(|s| !Arc::ptr_eq(s, &stream));
+        lock(&ctx.streams).retain(|s| !s.is_spent());
     }
     Ok(())
 }

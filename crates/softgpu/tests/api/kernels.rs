@@ -303,3 +303,22 @@ fn launches_from_four_threads_all_count() {
     assert_eq!(download(at, 4), (4u32 * 100 * 64).to_ne_bytes());
     free(at);
 }
+
+#[test]
+fn a_kernel_reaches_another_device_only_as_its_peer() {
+    let there = Ctx::on(1);
+    let at = upload(&1u32.to_ne_bytes());
+    let here = Ctx::on(0);
+    let f = function(module(), c"add");
+    ok!(cuCtxEnablePeerAccess(there.0, 0));
+    add(f, at, 41, CUstream::NULL);
+    ok!(cuCtxSynchronize());
+    let mine = alloc(4);
+    ok!(cuMemcpyPeer(mine, here.0, at, there.0, 4));
+    assert_eq!(download(mine, 4), 42u32.to_ne_bytes());
+    ok!(cuCtxDisablePeerAccess(there.0));
+    add(f, at, 1, CUstream::NULL);
+    fails!(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    drop(here);
+    drop(there);
+}

@@ -209,6 +209,24 @@ fn a_destroyed_stream_finishes_its_work() {
 }
 
 #[test]
+fn a_context_waits_also_for_the_work_of_destroyed_streams() {
+    let _ctx = Ctx::new();
+    let s = stream(1);
+    let (gate, seen) = (AtomicU32::new(0), AtomicU32::new(0));
+    ok!(cuLaunchHostFunc(s, Some(wait_for), pointer(&gate)));
+    ok!(cuLaunchHostFunc(s, Some(raise), pointer(&seen)));
+    ok!(cuStreamDestroy_v2(s));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            gate.store(1, Ordering::Release);
+        });
+        ok!(cuCtxSynchronize());
+        assert_eq!(seen.load(Ordering::Acquire), 1);
+    });
+}
+
+#[test]
 fn priorities_are_clamped_to_the_range() {
     let _ctx = Ctx::new();
     let (mut least, mut greatest, mut got) = (9, 9, 9);
