@@ -8,6 +8,7 @@
 
 pub mod data;
 pub mod filetest;
+pub mod isa;
 pub mod folder;
 pub mod planted;
 pub mod raw;

@@ -624,7 +624,7 @@ fn setp_half(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<(
     Ok(())
 }
 
-fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
+pub(crate) fn set(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let (out, ty) = (m.ty(0)?, m.ty(1)?);
     if !matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
         return super::alu_int::set_to(l, i, m, out, ty);

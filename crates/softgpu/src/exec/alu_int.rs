@@ -1022,11 +1022,17 @@ pub(crate) fn setp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Low
         Some(q) => Some(l.pred_dst(&q)?),
         None => None,
     };
-    // The second may be the first's source; compute it first into a place of its own.
-    if let Some(q) = q {
-        data::logic(l, op, q, P::Use(t, true), c);
-    }
-    data::logic(l, op, d, P::Use(t, false), c);
+    let Some(q) = q else {
+        data::logic(l, op, d, P::Use(t, false), c);
+        return Ok(());
+    };
+    // Either destination may be the source `c`; the first result waits in a place of its own.
+    let first = l.temp_pred();
+    let guard = std::mem::take(&mut l.guard);
+    data::logic(l, op, P::Def(first), P::Use(t, false), c);
+    l.guard = guard;
+    data::logic(l, op, q, P::Use(t, true), c);
+    data::logic(l, Op::And, d, P::Use(first, false), P::True);
     Ok(())
 }
 

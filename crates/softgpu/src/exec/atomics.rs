@@ -19,7 +19,8 @@ use super::memory::{
     ACQUIRE, RELEASE, STRONG, WIDE, addresses, allow, by_tag, inside, offsets, order_flags,
 };
 use super::program::Inst;
-use super::scalar::float::Extremum;
+use super::scalar::Round;
+use super::scalar::float::{self, Extremum};
 use super::scalar::half::{self, BF16, F16, Format};
 use crate::report::{AccessKind, MemSpace};
 
@@ -110,6 +111,24 @@ fn add_half(format: Format, a: u64, b: u64) -> u64 {
     u64::from(half::add(format, a as u16, b as u16, finish))
 }
 
+/// The new value of a location of global memory, where the card adds in other units than in shared memory: f32 sums
+/// flush subnormals on the way in and out, and f64 sums pass a NaN on as it is, the operand's before the location's.
+fn apply_global(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
+    match (op, kind) {
+        (Rmw::Add, Kind::F32) => {
+            let flush = float::Finish {
+                ftz: true,
+                sat: false,
+            };
+            let (x, y) = (f32::from_bits(old as u32), f32::from_bits(b as u32));
+            u64::from(float::add(x, y, Round::Nearest, flush).to_bits())
+        }
+        (Rmw::Add, Kind::F64) if f64::from_bits(b).is_nan() => b,
+        (Rmw::Add, Kind::F64) if f64::from_bits(old).is_nan() => old,
+        _ => apply(op, kind, old, b, c),
+    }
+}
+
 /// The new value of one location.
 fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
     let half2 = |f: fn(u64, u64) -> u64| {
@@ -145,7 +164,9 @@ fn apply(op: Rmw, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
             let r = f32::from_bits(old as u32) + f32::from_bits(b as u32);
             u64::from(if r.is_nan() { 0x7fff_ffff } else { r.to_bits() })
         }
-        (Rmw::Add, Kind::F64) => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
+        (Rmw::Add, Kind::F64) => {
+            float::add_f64(f64::from_bits(b), f64::from_bits(old), Round::Nearest).to_bits()
+        }
         (Rmw::Add, Kind::F16) => add_half(F16, old, b),
         (Rmw::Add, Kind::Bf16) => add_half(BF16, old, b),
         (Rmw::Add, Kind::F16x2) => half2(|x, y| add_half(F16, x, y)),
@@ -370,7 +391,7 @@ fn global(
                     let cell = $cell;
                     let mut seen = cell.load(Ordering::SeqCst);
                     loop {
-                        let new = apply(op, kind, u64::from(seen), b, c) as $t;
+                        let new = apply_global(op, kind, u64::from(seen), b, c) as $t;
                         match cell.compare_exchange_weak(
                             seen,
                             new,

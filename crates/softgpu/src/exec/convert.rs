@@ -92,7 +92,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
 }
 
 fn cvt(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
-    if m.has(Word::Pack16b) || m.types().count() > 2 {
+    if m.has(Word::Pack) {
         return pack_sat(l, i, m);
     }
     let (to, from) = (m.ty(0)?, m.ty(1)?);
@@ -157,7 +157,7 @@ fn int_int(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) -> L
         return Ok(());
     }
     // Without saturation: cut to the narrower of the two, then extend by the sign of that.
-    let narrow = if bits(to) < bits(from) { to } else { from };
+    let narrow = if bits(to) <= bits(from) { to } else { from };
     let none = Opd::None;
     match (bits(narrow), is_signed(narrow), rows(reg), bits(reg)) {
         (64, ..) => {
@@ -371,12 +371,17 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
         none,
         none,
         move |x, _, _| {
-            let mut v = value(from, x, ftz && from == Ty::F32);
+            // Narrower results see subnormal operands, whatever `.ftz` says.
+            let flushed = ftz && matches!(to, Ty::F32 | Ty::F64);
+            let mut v = value(from, x, flushed);
             if integral_word.is_some() {
                 v = integral(v, round);
             }
             let r = match (to, f) {
                 (Ty::F64, _) if from == Ty::F16 => half::f16_to_f64(x as u16).to_bits(),
+                (Ty::F64, _) if from == Ty::F32 && v.is_nan() => {
+                    float::f32_to_f64(float::canonical(v as f32)).to_bits()
+                }
                 (Ty::F64, _) => v.to_bits(),
                 (Ty::F32, _) => {
                     let y = if from == Ty::F64 {
@@ -388,7 +393,13 @@ fn float_float(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, to: Ty, from: Ty) 
                 }
                 (Ty::F16, _) if from == Ty::F64 => u64::from(half::f16_from_f64(v, round)),
                 (_, Some(f)) if from == Ty::F32 => {
-                    u64::from(half::from_f32(f, v as f32, round, relu, overflow))
+                    // The operand itself where it is not rounded: a NaN keeps its bits.
+                    let y = if integral_word.is_some() {
+                        v as f32
+                    } else {
+                        f32::from_bits(x as u32)
+                    };
+                    u64::from(half::from_f32(f, y, round, relu, overflow))
                 }
                 (_, Some(f)) => u64::from(f.round(v, round, overflow)),
                 _ => 0,

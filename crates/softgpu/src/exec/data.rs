@@ -414,6 +414,7 @@ fn slct(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     let d = l.dst(d, ty)?;
     let wide = rows(ty) == 2;
     let float = sel == Ty::F32;
+    let ftz = m.has(Word::Ftz);
     l.lane_fn(
         (d, wide),
         (a, wide),
@@ -421,7 +422,7 @@ fn slct(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         (c, false),
         move |a, b, c| {
             let pick = if float {
-                f32::from_bits(c as u32) >= 0.0
+                super::scalar::float::flush_if(ftz, f32::from_bits(c as u32)) >= 0.0
             } else {
                 c as i32 >= 0
             };

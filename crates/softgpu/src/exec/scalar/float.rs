@@ -31,11 +31,13 @@ pub(crate) fn flush_if(ftz: bool, x: f32) -> f32 {
 /// The canonical NaN in place of any NaN.
 #[inline(always)]
 pub(crate) fn canonical(x: f32) -> f32 {
-    if x.is_nan() {
-        f32::from_bits(NAN_F32)
+    // On the bits: a compiler may take any NaN for any other, and drop a choice between floating-point values.
+    let bits = x.to_bits();
+    f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 {
+        NAN_F32
     } else {
-        x
-    }
+        bits
+    })
 }
 
 /// `.sat`: into [0, 1]; NaN becomes +0.
