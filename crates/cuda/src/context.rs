@@ -98,6 +98,12 @@ impl Context {
         self.inner.raw
     }
 
+    /// The driver's table, whatever context is current.
+    #[inline]
+    pub(crate) fn driver(&self) -> &'static Driver {
+        self.inner.driver
+    }
+
     /// The driver's table, with this context current in the calling thread.
     ///
     /// # Errors

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use bytemuck::{NoUninit, Pod};
 use fercuda_cuda_sys::types::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_clusterDim, CUlaunchConfig,
+    CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult,
 };
 
 use crate::allocation::Allocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+use crate::callback;
 use crate::error::{ArgumentError, Error, Result, check};
 use crate::module::Function;
 use crate::stream::{Entered, Stream};
@@ -202,7 +203,9 @@ impl Launch {
                 right: stream.context().device().to_string(),
             });
         }
-        let driver = stream.context().bind()?;
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
         function.allow_shared(self.shared_bytes)?;
         let uses = inner.module.uses();
         if !uses.was_last(stream) {
@@ -214,6 +217,15 @@ impl Launch {
             state.keep(Arc::as_ptr(&inner.module) as usize, inner.module.clone());
             memory.keep_in(&entered);
         }
+        // Function and stream say which context is meant, unless the stream is
+        // a default one, so the thread's own is only asked after if the driver
+        // refuses; except in a capture, which a refusal might end.
+        let bound = !stream.is_owned() || entered.capture().is_some();
+        let driver = if bound {
+            stream.context().bind()?
+        } else {
+            stream.context().driver()
+        };
 
         let mut config = CUlaunchConfig {
             gridDimX: self.grid.x,
@@ -227,24 +239,17 @@ impl Launch {
             attrs: std::ptr::null_mut(),
             numAttrs: 0,
         };
-        let answer = if self.is_plain() {
-            // SAFETY: the config and the values behind `pointers` outlive the
-            // call, which copies them; the number and sizes of the values are
-            // the kernel's as far as the driver can tell, and for the rest the
-            // caller vouches.
-            unsafe {
-                driver.cuLaunchKernelEx(
-                    &config,
-                    inner.raw,
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            }
-        } else {
-            let (mut attributes, count) = self.attributes();
+        let (mut attributes, count);
+        if !self.is_plain() {
+            (attributes, count) = self.attributes();
             config.attrs = attributes.as_mut_ptr();
             config.numAttrs = count;
-            // SAFETY: as above, and the attributes outlive the call too.
+        }
+        let launch = |pointers: &mut [*mut c_void]| {
+            // SAFETY: config, attributes and the values behind `pointers`
+            // outlive the call, which copies them; the number and sizes of the
+            // values are the kernel's as far as the driver can tell, and for
+            // the rest the caller vouches.
             unsafe {
                 driver.cuLaunchKernelEx(
                     &config,
@@ -254,6 +259,16 @@ impl Launch {
                 )
             }
         };
+        let mut answer = launch(pointers);
+        if !bound
+            && answer
+                .as_ref()
+                .is_ok_and(|answer| *answer != CUresult::CUDA_SUCCESS)
+        {
+            // It may have been for want of the right context.
+            stream.context().bind()?;
+            answer = launch(pointers);
+        }
         check(answer, "cuLaunchKernelEx", || {
             format!(
                 "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",

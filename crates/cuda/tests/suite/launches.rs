@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::{
-    ByValue, DeviceBuffer, Error, Image, Launch, Module, PinnedBuffer, Stream, Value,
+    ByValue, Context, DeviceBuffer, Error, Image, Launch, Module, PinnedBuffer, Stream, Value,
 };
 
 use crate::numbers::random;
@@ -308,6 +308,26 @@ fn a_module_dropped_while_its_kernel_runs_is_unloaded_after_it() {
     // The module is dropped inside.
     write_late(&mut out, 12, &stream);
     assert_eq!(out.to_vec(&stream).unwrap(), [12]);
+}
+
+#[test]
+fn a_launch_finds_its_context_in_a_thread_that_has_none_or_another() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let increment = kernel(&context, "increment");
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let devices = context.device().cuda().devices().unwrap();
+    let other = Context::primary(devices[devices.len() - 1]).unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // SAFETY: `increment` touches the first value of `out`.
+            unsafe { Launch::new(1, 1).run(&increment, &stream, (&mut out,)) }.unwrap();
+            other.synchronize().unwrap();
+            // SAFETY: as above.
+            unsafe { Launch::new(1, 1).run(&increment, &stream, (&mut out,)) }.unwrap();
+        });
+    });
+    assert_eq!(out.to_vec(&stream).unwrap(), [2]);
 }
 
 #[test]
