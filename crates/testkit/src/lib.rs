@@ -8,8 +8,8 @@
 
 pub mod data;
 pub mod filetest;
-pub mod isa;
 pub mod folder;
+pub mod isa;
 pub mod planted;
 pub mod raw;
 pub mod record;
