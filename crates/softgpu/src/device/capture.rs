@@ -127,7 +127,9 @@ impl Captures {
     }
 
     pub(crate) fn forget_stream(&self, stream: &Arc<Stream>) {
-        if let Some(captured) = lock(&stream.capture).take() {
+        // Taken out first: ending the capture looks at its streams again.
+        let captured = lock(&stream.capture).take();
+        if let Some(captured) = captured {
             captured.capture.lose();
             if captured.capture.origin.ptr_eq(&Arc::downgrade(stream)) {
                 self.end(&captured.capture);
@@ -140,10 +142,8 @@ impl Captures {
         active.retain(|c| !Arc::ptr_eq(c, capture));
         self.count.store(active.len(), Ordering::Release);
         drop(active);
-        for stream in std::mem::take(&mut *lock(&capture.streams))
-            .iter()
-            .filter_map(Weak::upgrade)
-        {
+        let streams = std::mem::take(&mut *lock(&capture.streams));
+        for stream in streams.iter().filter_map(Weak::upgrade) {
             let mut own = lock(&stream.capture);
             if own
                 .as_ref()
