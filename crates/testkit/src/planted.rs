@@ -3,6 +3,8 @@
 //! Invariant: the text is the same in every run: addresses are left out, all else counts from one in a fresh
 //! process. So each file runs in a process of its own, with `FERCUDA_SOFT_CHECK=1`.
 
+use std::sync::Arc;
+
 use fercuda_cuda::{Select, driver};
 use fercuda_softgpu::control;
 
@@ -17,6 +19,8 @@ use crate::{reference, runner};
 /// The driver refusing to start.
 pub fn report(file: &FileTest, ptx: &str) -> Result<String, RawError> {
     let driver = driver(Select::Software).map_err(|e| RawError::Missing(e.to_string()))?;
+    // The report is all that is asked for, not what kernels print.
+    control::set_printf(Some(Arc::new(|_| {})));
     let machine = Machine::new(driver, ptx)?;
     let mut failed = None;
     let mut texts = Vec::new();
