@@ -160,15 +160,11 @@ pub(crate) fn arrive(ctx: &mut Ctx<'_>, s: usize) {
     let p = ctx.rows.pred(site.pred) & split.mask;
     let whole = split.mask == ctx.w().live;
     let fresh = ctx.block.barriers[id as usize].arrived == 0;
-    let here = (function_of(ctx), split.pc);
     if fresh {
         ctx.block.barriers[id as usize] = Barrier {
             and: true,
-            site: here,
             ..Barrier::default()
         };
-    } else if expected == 0 && ctx.block.barriers[id as usize].site != here {
-        at_another(ctx, id, here, split.mask);
     }
     let b = &mut ctx.block.barriers[id as usize];
     // A counted barrier counts whole warps as 32.
@@ -333,16 +329,6 @@ fn function_of(ctx: &Ctx<'_>) -> u32 {
         .get(ctx.frame as usize)
         .and_then(Option::as_ref)
         .map_or(0, |f| f.function)
-}
-
-/// Lanes `mask` come to barrier `id` in another place of the program than those that wait at it.
-fn at_another(ctx: &Ctx<'_>, id: u32, (function, pc): (u32, u32), mask: u32) {
-    let (other_function, other_pc) = ctx.block.barriers[id as usize].site;
-    let code = &ctx.run.code().functions[other_function as usize];
-    let line = code.origins[code.blocks[other_pc as usize].term_pc as usize].line;
-    let note = format!("other threads of the block wait at the barrier of line {line}");
-    let warp = ctx.block.warps[ctx.warp].index;
-    report(ctx, function, pc, warp, mask.trailing_zeros(), note);
 }
 
 /// Lanes `mask` of the warp in hand stand at an aligned barrier without the rest of the warp.

@@ -99,8 +99,6 @@ pub(crate) struct Barrier {
     pub(crate) popc: u32,
     pub(crate) and: bool,
     pub(crate) or: bool,
-    /// Frame's function and block of the first to come.
-    pub(crate) site: (u32, u32),
 }
 
 /// A block in execution. Can be put aside and taken up again.
