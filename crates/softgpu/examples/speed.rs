@@ -159,7 +159,7 @@ impl Machine {
                 best = again;
             }
         }
-        for f in self.sink.take() {
+        if let Some(f) = self.sink.take().first() {
             return Err(f.to_string().into());
         }
         Ok(best)
@@ -214,11 +214,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         plain / 1e9
     );
     for baseline in [false, true] {
-        let options = {
-            let mut o = Options::default();
-            o.baseline = baseline;
-            o
-        };
+        let mut options = Options::default();
+        options.baseline = baseline;
         let chain = load(&fma_kernel(), &options)?;
         let rounds = if baseline { 64 } else { ROUNDS };
         for checks in [false, true] {

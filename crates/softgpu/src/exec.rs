@@ -48,6 +48,9 @@ use self::lanes::{Isa, Row};
 use self::layout::ModuleInfo;
 use self::program::{Const, FunctionCode, KernelCode};
 
+/// Made when first asked for.
+type Once<T> = OnceLock<Result<Arc<T>, String>>;
+
 /// How to compile.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -77,7 +80,7 @@ pub struct Image {
     functions: Vec<u32>,
     isa: Isa,
     /// Decoded code of each kernel, without and with checks.
-    code: Vec<[OnceLock<Result<Arc<KernelCode>, String>>; 2]>,
+    code: Vec<[Once<KernelCode>; 2]>,
 }
 
 /// A kernel's outside.
@@ -230,7 +233,7 @@ impl Image {
 pub struct Loaded {
     pub(crate) image: Arc<Image>,
     pub(crate) addresses: FxHashMap<Arc<str>, u64>,
-    prepared: Vec<[OnceLock<Result<Arc<Prepared>, String>>; 2]>,
+    prepared: Vec<[Once<Prepared>; 2]>,
 }
 
 /// A kernel's code with its constants, addresses included.

@@ -993,11 +993,8 @@ fn memfd(len: u64) -> Result<OwnedFd, MemError> {
         OwnedFd::from_raw_fd(fd)
     };
     // SAFETY: plain system call on our descriptor.
-    check_os(
-        unsafe { libc::ftruncate(file.as_raw_fd(), len as i64) },
-        "size device memory",
-        len,
-    )?;
+    let rc = unsafe { libc::ftruncate(file.as_raw_fd(), len as i64) };
+    check_os(rc, "size device memory", len)?;
     Ok(file)
 }
 

@@ -30,10 +30,15 @@ impl Random {
 }
 
 fn fresh_seed() -> u64 {
-    match std::env::var("FERCUDA_SEED").ok().and_then(|s| s.parse().ok()) {
+    match std::env::var("FERCUDA_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+    {
         Some(seed) => seed,
         None => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap();
             now.as_nanos() as u64 | 1
         }
     }
@@ -57,13 +62,19 @@ fn random_calls_end_and_are_never_internal_errors() {
                 let mut random = Random(seed.wrapping_mul(2 * thread + 1) | 1);
                 for step in 0..1500 {
                     let code = one_call(&mut random, handles, memory);
-                    assert_ne!(code, CUresult::CUDA_ERROR_UNKNOWN, "step {step} of thread {thread}");
+                    assert_ne!(
+                        code,
+                        CUresult::CUDA_ERROR_UNKNOWN,
+                        "step {step} of thread {thread}"
+                    );
                 }
                 done.send(()).unwrap();
             });
         }
         for _ in 0..4 {
-            all_done.recv_timeout(Duration::from_secs(40)).expect("a thread hangs or failed");
+            all_done
+                .recv_timeout(Duration::from_secs(40))
+                .expect("a thread hangs or failed");
         }
     });
     // The context may have been lost to a fault of its making; it can always be left.
@@ -74,7 +85,11 @@ fn random_calls_end_and_are_never_internal_errors() {
     drop(fresh);
 }
 
-fn one_call(random: &mut Random, handles: &Mutex<Vec<usize>>, memory: &Mutex<Vec<u64>>) -> CUresult {
+fn one_call(
+    random: &mut Random,
+    handles: &Mutex<Vec<usize>>,
+    memory: &Mutex<Vec<u64>>,
+) -> CUresult {
     let pick = |list: &Mutex<Vec<usize>>, random: &mut Random| {
         let list = list.lock().unwrap();
         let recent = list.len().saturating_sub(24);
@@ -99,29 +114,68 @@ fn one_call(random: &mut Random, handles: &Mutex<Vec<usize>>, memory: &Mutex<Vec
         3 => code!(cuMemAllocAsync(&mut address, len, CUstream(h))),
         4 => code!(cuMemFreeAsync(at, CUstream(h))),
         5 | 6 => code!(cuMemsetD8Async(at, 1, len.min(4096), CUstream(h))),
-        7 => code!(cuMemcpyDtoDAsync_v2(at, at + 512, len.min(512), CUstream(h))),
-        8 => code!(cuMemcpyHtoDAsync_v2(at, host.as_ptr().cast(), len.min(64), CUstream(h))),
-        9 | 10 => code!(cuStreamCreate((&raw mut out).cast(), (random.next() & 1) as u32)),
+        7 => code!(cuMemcpyDtoDAsync_v2(
+            at,
+            at + 512,
+            len.min(512),
+            CUstream(h)
+        )),
+        8 => code!(cuMemcpyHtoDAsync_v2(
+            at,
+            host.as_ptr().cast(),
+            len.min(64),
+            CUstream(h)
+        )),
+        9 | 10 => code!(cuStreamCreate(
+            (&raw mut out).cast(),
+            (random.next() & 1) as u32
+        )),
         11 => code!(cuStreamDestroy_v2(CUstream(h))),
         12 => code!(cuStreamSynchronize(CUstream(h))),
         13 => code!(cuStreamQuery(CUstream(h))),
-        14 | 15 => code!(cuEventCreate((&raw mut out).cast(), (random.next() & 2) as u32)),
+        14 | 15 => code!(cuEventCreate(
+            (&raw mut out).cast(),
+            (random.next() & 2) as u32
+        )),
         16 => code!(cuEventDestroy_v2(CUevent(h))),
         17 | 18 => code!(cuEventRecord(CUevent(h), CUstream(g))),
         19 | 20 => code!(cuStreamWaitEvent(CUstream(h), CUevent(g), 0)),
         21 => code!(cuEventQuery(CUevent(h))),
         22 => code!(cuEventSynchronize(CUevent(h))),
-        23 => code!(cuStreamBeginCapture_v2(CUstream(h), CUstreamCaptureMode(random.below(4) as u32))),
+        23 => code!(cuStreamBeginCapture_v2(
+            CUstream(h),
+            CUstreamCaptureMode(random.below(4) as u32)
+        )),
         24 => code!(cuStreamEndCapture(CUstream(h), (&raw mut out).cast())),
-        25 => code!(cuGraphInstantiateWithFlags((&raw mut out).cast(), CUgraph(h), 0)),
+        25 => code!(cuGraphInstantiateWithFlags(
+            (&raw mut out).cast(),
+            CUgraph(h),
+            0
+        )),
         26 => code!(cuGraphLaunch(CUgraphExec(h), CUstream(g))),
         27 => code!(cuGraphDestroy(CUgraph(h))),
         28 => code!(cuGraphExecDestroy(CUgraphExec(h))),
         29 => code!(cuModuleLoadData((&raw mut out).cast(), PTX.as_ptr().cast())),
         30 => code!(cuModuleUnload(CUmodule(h))),
-        31 => code!(cuModuleGetFunction((&raw mut out).cast(), CUmodule(h), c"idle".as_ptr())),
+        31 => code!(cuModuleGetFunction(
+            (&raw mut out).cast(),
+            CUmodule(h),
+            c"idle".as_ptr()
+        )),
         32 | 33 => {
-            code!(cuLaunchKernel(CUfunction(h), 1, 1, 1, 32, 1, 1, 0, CUstream(g), null_mut(), null_mut()))
+            code!(cuLaunchKernel(
+                CUfunction(h),
+                1,
+                1,
+                1,
+                32,
+                1,
+                1,
+                0,
+                CUstream(g),
+                null_mut(),
+                null_mut()
+            ))
         }
         34 => code!(cuCtxSynchronize()),
         35 => code!(cuPointerGetAttribute(
@@ -130,7 +184,12 @@ fn one_call(random: &mut Random, handles: &Mutex<Vec<usize>>, memory: &Mutex<Vec
             at
         )),
         36 => code!(cuGraphCreate((&raw mut out).cast(), 0)),
-        37 => code!(cuGraphAddEmptyNode((&raw mut out).cast(), CUgraph(h), (&raw const g).cast(), random.next() as usize & 1)),
+        37 => code!(cuGraphAddEmptyNode(
+            (&raw mut out).cast(),
+            CUgraph(h),
+            (&raw const g).cast(),
+            random.next() as usize & 1
+        )),
         38 => code!(cuGraphDestroyNode(CUgraphNode(h))),
         _ => code!(cuGraphClone((&raw mut out).cast(), CUgraph(h))),
     };

@@ -15,9 +15,7 @@ use crate::mem::{AddressSpace, AllocInfo, AllocKind, LazyTable, MemError};
 use crate::order::OpId;
 use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
 
-/// Never allocated, or padding.
-pub(crate) const UNALLOCATED: u8 = 0;
-/// In a freed allocation.
+/// In a freed allocation. Below it, 0: never allocated.
 pub(crate) const FREED: u8 = 1;
 /// Allocated, never written.
 pub(crate) const ALLOCATED: u8 = 2;

@@ -196,6 +196,12 @@ impl SharedShadow {
         }
     }
 
+    /// Whether `now`, touching `bytes`, meets the access that left `was` with nothing between.
+    fn races(&self, was: Mark, now: Mark, bytes: u64) -> bool {
+        let both_strong = was.strong() && now.strong();
+        was.bytes() & bytes != 0 && !both_strong && !self.ordered(was, now.thread())
+    }
+
     fn ordered(&self, m: Mark, thread: u32) -> bool {
         let (w, v) = ((thread / 32) as usize, (m.thread() / 32) as usize);
         m.thread() == thread
@@ -235,11 +241,7 @@ impl SharedShadow {
                 found = Some(Found::Pending(Mark(w)));
             } else if !self.old(w, floor) {
                 let m = Mark(w);
-                if m.bytes() & bytes != 0
-                    && !(m.strong() && mark.strong())
-                    && !self.ordered(m, mark.thread())
-                    && !matches!(found, Some(Found::Pending(_)))
-                {
+                if self.races(m, mark, bytes) && !matches!(found, Some(Found::Pending(_))) {
                     found = Some(Found::Race(m, AccessKind::Write));
                 }
             }
@@ -319,11 +321,7 @@ impl SharedShadow {
             let (w, r) = (self.writes[word], self.reads[word]);
             for (raw, kind) in [(w, AccessKind::Write), (r, AccessKind::Read)] {
                 let m = Mark(raw);
-                if !self.old(raw, floor)
-                    && m.bytes() & bytes != 0
-                    && !(m.strong() && mark.strong())
-                    && !self.ordered(m, mark.thread())
-                {
+                if !self.old(raw, floor) && self.races(m, mark, bytes) {
                     found = Some(Found::Race(m, kind));
                 }
             }

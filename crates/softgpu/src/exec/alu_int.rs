@@ -5,9 +5,11 @@ use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::ctx::Ctx;
 use super::data::{self, lane_ops};
-use super::lanes::{Exec, Handlers, PredOperand, handlers, map1, map2, map3, test2};
+use super::lanes::{Exec, Handlers, Lane, PredOperand, handlers, map1, map2, map3, test2};
 use super::lower::{Lower, Lowered, Mods, Opd, P, Reason, bad, bits, is_signed, rows};
 use super::program::Inst;
+use super::scalar::float::Compare;
+use super::scalar::int::{self, Permute};
 
 lane_ops! {
     Add32 = map2(u32, u32, u32) |a, b| a.wrapping_add(b);
@@ -31,10 +33,10 @@ lane_ops! {
     MulWideS32 = map2(i32, i32, i64) |a, b| i64::from(a) * i64::from(b);
     MulWideU16 = map2(u16, u16, u32) |a, b| u32::from(a) * u32::from(b);
     MulWideS16 = map2(i16, i16, i32) |a, b| i32::from(a) * i32::from(b);
-    Mul24U = map2(u32, u32, u32) |a, b| (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff);
-    Mul24S = map2(i32, i32, i32) |a, b| (a << 8 >> 8).wrapping_mul(b << 8 >> 8);
-    Mul24HiU = map2(u32, u32, u32) |a, b| ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32;
-    Mul24HiS = map2(i32, i32, i32) |a, b| ((i64::from(a << 8 >> 8) * i64::from(b << 8 >> 8)) >> 16) as i32;
+    Mul24U = map2(u32, u32, u32) |a, b| int::mul24(a, b, false, false);
+    Mul24S = map2(u32, u32, u32) |a, b| int::mul24(a, b, false, true);
+    Mul24HiU = map2(u32, u32, u32) |a, b| int::mul24(a, b, true, false);
+    Mul24HiS = map2(u32, u32, u32) |a, b| int::mul24(a, b, true, true);
     Mad32 = map3(u32, u32, u32, u32) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
     Mad64 = map3(u64, u64, u64, u64) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
     Mad16 = map3(u16, u16, u16, u16) |a, b, c| a.wrapping_mul(b).wrapping_add(c);
@@ -94,31 +96,31 @@ lane_ops! {
     ShrS32 = map2(i32, u32, i32) |a, b| a >> b.min(31);
     ShrS64 = map2(i64, u32, i64) |a, b| a >> b.min(63);
     ShrS16 = map2(i16, u32, i16) |a, b| a >> b.min(15);
-    ShfLWrap = map3(u32, u32, u32, u32) |a, b, c| ((((u64::from(b) << 32) | u64::from(a)) << (c & 31)) >> 32) as u32;
-    ShfRWrap = map3(u32, u32, u32, u32) |a, b, c| (((u64::from(b) << 32) | u64::from(a)) >> (c & 31)) as u32;
-    ShfLClamp = map3(u32, u32, u32, u32) |a, b, c| ((((u64::from(b) << 32) | u64::from(a)) << c.min(32)) >> 32) as u32;
-    ShfRClamp = map3(u32, u32, u32, u32) |a, b, c| (((u64::from(b) << 32) | u64::from(a)) >> c.min(32)) as u32;
+    ShfLWrap = map3(u32, u32, u32, u32) |a, b, c| int::shf(a, b, c, true, true);
+    ShfRWrap = map3(u32, u32, u32, u32) |a, b, c| int::shf(a, b, c, false, true);
+    ShfLClamp = map3(u32, u32, u32, u32) |a, b, c| int::shf(a, b, c, true, false);
+    ShfRClamp = map3(u32, u32, u32, u32) |a, b, c| int::shf(a, b, c, false, false);
     Popc32 = map1(u32, u32) |a| a.count_ones();
     Popc64 = map1(u64, u32) |a| a.count_ones();
     Clz32 = map1(u32, u32) |a| a.leading_zeros();
     Clz64 = map1(u64, u32) |a| a.leading_zeros();
     Brev32 = map1(u32, u32) |a| a.reverse_bits();
     Brev64 = map1(u64, u64) |a| a.reverse_bits();
-    BfeU32 = map3(u32, u32, u32, u32) |a, b, c| bfe(u64::from(a), b, c, 32, false) as u32;
-    BfeS32 = map3(u32, u32, u32, u32) |a, b, c| bfe(u64::from(a), b, c, 32, true) as u32;
-    BfeU64 = map3(u64, u32, u32, u64) |a, b, c| bfe(a, b, c, 64, false);
-    BfeS64 = map3(u64, u32, u32, u64) |a, b, c| bfe(a, b, c, 64, true);
-    Dp4aUU = map3(u32, u32, u32, u32) |a, b, c| dp4a::<false, false>(a, b, c);
-    Dp4aSS = map3(u32, u32, u32, u32) |a, b, c| dp4a::<true, true>(a, b, c);
-    Dp4aUS = map3(u32, u32, u32, u32) |a, b, c| dp4a::<false, true>(a, b, c);
-    Dp4aSU = map3(u32, u32, u32, u32) |a, b, c| dp4a::<true, false>(a, b, c);
+    BfeU32 = map3(u32, u32, u32, u32) |a, b, c| int::bfe_unsigned(u64::from(a), b, c, 32) as u32;
+    BfeS32 = map3(i32, u32, u32, u32) |a, b, c| int::bfe_signed(i64::from(a), b, c, 32) as u32;
+    BfeU64 = map3(u64, u32, u32, u64) |a, b, c| int::bfe_unsigned(a, b, c, 64);
+    BfeS64 = map3(i64, u32, u32, i64) |a, b, c| int::bfe_signed(a, b, c, 64);
+    Dp4aUU = map3(u32, u32, u32, u32) |a, b, c| int::dp4a(a, b, c, false, false);
+    Dp4aSS = map3(u32, u32, u32, u32) |a, b, c| int::dp4a(a, b, c, true, true);
+    Dp4aUS = map3(u32, u32, u32, u32) |a, b, c| int::dp4a(a, b, c, false, true);
+    Dp4aSU = map3(u32, u32, u32, u32) |a, b, c| int::dp4a(a, b, c, true, false);
     SadU32 = map3(u32, u32, u32, u32) |a, b, c| a.abs_diff(b).wrapping_add(c);
     SadS32 = map3(i32, i32, u32, u32) |a, b, c| a.abs_diff(b).wrapping_add(c);
     SadU16 = map3(u16, u16, u16, u16) |a, b, c| a.abs_diff(b).wrapping_add(c);
     SadS16 = map3(i16, i16, u16, u16) |a, b, c| a.abs_diff(b).wrapping_add(c);
     SadU64 = map3(u64, u64, u64, u64) |a, b, c| a.abs_diff(b).wrapping_add(c);
     SadS64 = map3(i64, i64, u64, u64) |a, b, c| a.abs_diff(b).wrapping_add(c);
-    Prmt = map3(u32, u32, u32, u32) |a, b, c| prmt(a, b, c);
+    Prmt = map3(u32, u32, u32, u32) |a, b, c| int::prmt(a, b, c, Permute::Index);
     AddU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.wrapping_add(y));
     MinU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.min(y));
     MaxU16x2 = map2(u32, u32, u32) |a, b| pair(a, b, |x, y| x.max(y));
@@ -131,72 +133,6 @@ lane_ops! {
 #[inline(always)]
 fn pair(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
     u32::from(f(a as u16, b as u16)) | (u32::from(f((a >> 16) as u16, (b >> 16) as u16)) << 16)
-}
-
-#[inline(always)]
-fn bfe(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    let top = (pos + len).wrapping_sub(1).min(width - 1);
-    let sign = signed && len != 0 && (a >> top) & 1 != 0;
-    let field = if pos >= width { 0 } else { a >> pos };
-    let kept = len.min(width.saturating_sub(pos));
-    let mask = if kept >= 64 {
-        u64::MAX
-    } else {
-        (1 << kept) - 1
-    };
-    (field & mask) | if sign { !mask } else { 0 }
-}
-
-#[inline(always)]
-fn dp4a<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
-    let mut sum = c;
-    for k in 0..4 {
-        let x = if A {
-            (a >> (8 * k)) as u8 as i8 as i32
-        } else {
-            (a >> (8 * k)) as u8 as i32
-        };
-        let y = if B {
-            (b >> (8 * k)) as u8 as i8 as i32
-        } else {
-            (b >> (8 * k)) as u8 as i32
-        };
-        sum = sum.wrapping_add((x * y) as u32);
-    }
-    sum
-}
-
-#[inline(always)]
-fn prmt(a: u32, b: u32, s: u32) -> u32 {
-    let all = (u64::from(b) << 32) | u64::from(a);
-    let mut out = 0;
-    for k in 0..4 {
-        let sel = s >> (4 * k);
-        let byte = (all >> ((sel & 7) * 8)) as u8;
-        let byte = if sel & 8 != 0 {
-            ((byte as i8) >> 7) as u8
-        } else {
-            byte
-        };
-        out |= u32::from(byte) << (8 * k);
-    }
-    out
-}
-
-fn prmt_mode(mode: Word, a: u32, b: u32, c: u32) -> u32 {
-    let c = c & 3;
-    let pick = |n: u32| (((u64::from(b) << 32) | u64::from(a)) >> (8 * n)) as u32 & 0xff;
-    let of = |f: &dyn Fn(u32) -> u32| (0..4).fold(0, |v, k| v | (pick(f(k)) << (8 * k)));
-    match mode {
-        Word::B4e => of(&|k| (c + 8 - k) & 7),
-        Word::Rc8 => of(&|_| c),
-        Word::Ecl => of(&|k| k.max(c)),
-        Word::Ecr => of(&|k| k.min(c)),
-        Word::Rc16 => of(&|k| ((c & 1) << 1) | (k & 1)),
-        // f4e
-        _ => of(&|k| c + k),
-    }
 }
 
 /// Addition and subtraction in a chain: `x` the carry read, `imm_lo` the carry written. A difference is
@@ -237,28 +173,19 @@ struct Lop3;
 impl Exec for Lop3 {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
-        // Masks of the eight minterms, all ones or zero: no branch in the lanes.
-        let t: [u32; 8] = std::array::from_fn(|n| 0u32.wrapping_sub((i.imm >> n) as u32 & 1));
-        map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, c| {
-            let b0 = (c & t[1]) | (!c & t[0]);
-            let b1 = (c & t[3]) | (!c & t[2]);
-            let b2 = (c & t[5]) | (!c & t[4]);
-            let b3 = (c & t[7]) | (!c & t[6]);
-            let a0 = (b & b1) | (!b & b0);
-            let a1 = (b & b3) | (!b & b2);
-            (a & a1) | (!a & a0)
-        });
+        let table = i.imm as u8;
+        map3::<u32, u32, u32, u32, FULL>(ctx, i, |a, b, c| int::lop3(a, b, c, table));
     }
 }
 
 /// `setp`: `imm_lo`, `imm_hi` the destinations, `x` the predicate combined with.
 struct SetP<C>(std::marker::PhantomData<C>);
 
-trait Compare: 'static {
+trait Test: 'static {
     fn test(ctx: &Ctx<'_>, i: &Inst) -> u32;
 }
 
-impl<C: Compare> Exec for SetP<C> {
+impl<C: Test> Exec for SetP<C> {
     #[inline(always)]
     fn run<const FULL: bool>(ctx: &mut Ctx<'_>, i: &Inst) {
         let v = C::test(ctx, i);
@@ -269,58 +196,36 @@ impl<C: Compare> Exec for SetP<C> {
 }
 
 /// The comparison alone, as a behaviour.
-pub(crate) struct CompareOp<const KIND: u8, T>(std::marker::PhantomData<T>);
+pub(crate) struct CompareOp<const KIND: usize, T>(std::marker::PhantomData<T>);
 
-/// Types that `setp` compares. Kinds: 0 eq, 1 ne, 2 lt, 3 le, 4 gt, 5 ge; 8 more: or unordered; 6 num, 7 nan.
-pub(crate) trait Comparable: super::lanes::Lane + PartialOrd + 'static {
-    fn unordered(self) -> bool;
-}
-macro_rules! comparable {
-    ($($t:ty),*) => {$(impl Comparable for $t {
-        #[inline(always)]
-        fn unordered(self) -> bool { false }
-    })*};
-}
-comparable!(u16, i16, u32, i32, u64, i64);
-impl Comparable for f32 {
-    #[inline(always)]
-    fn unordered(self) -> bool {
-        self.is_nan()
-    }
-}
-impl Comparable for f64 {
-    #[inline(always)]
-    fn unordered(self) -> bool {
-        self.is_nan()
-    }
-}
+/// What `setp` compares, as numbers that a const parameter can have.
+const KINDS: [Compare; 14] = [
+    Compare::Eq,
+    Compare::Ne,
+    Compare::Lt,
+    Compare::Le,
+    Compare::Gt,
+    Compare::Ge,
+    Compare::Num,
+    Compare::IsNan,
+    Compare::Equ,
+    Compare::Neu,
+    Compare::Ltu,
+    Compare::Leu,
+    Compare::Gtu,
+    Compare::Geu,
+];
 
-impl<const KIND: u8, T: Comparable> Compare for CompareOp<KIND, T> {
+impl<const KIND: usize, T: Lane + PartialOrd + 'static> Test for CompareOp<KIND, T> {
     #[inline(always)]
     fn test(ctx: &Ctx<'_>, i: &Inst) -> u32 {
-        test2::<T, T>(ctx, i, |a, b| match KIND {
-            0 => a == b,
-            // Ordered and different: "not equal" that is false for NaN.
-            1 => a < b || a > b,
-            2 => a < b,
-            3 => a <= b,
-            4 => a > b,
-            5 => a >= b,
-            6 => !(a.unordered() || b.unordered()),
-            7 => a.unordered() || b.unordered(),
-            8 => !(a < b || a > b),
-            9 => a != b,
-            10 => !(a >= b),
-            11 => !(a > b),
-            12 => !(a <= b),
-            _ => !(a < b),
-        })
+        test2::<T, T>(ctx, i, |a, b| KINDS[KIND].holds(a, b))
     }
 }
 
 /// Handlers that set a predicate from comparing `T`s.
-pub(crate) fn compare<T: Comparable>(kind: u8) -> Handlers {
-    fn h<const K: u8, T: Comparable>() -> Handlers {
+pub(crate) fn compare<T: Lane + PartialOrd + 'static>(kind: usize) -> Handlers {
+    fn h<const K: usize, T: Lane + PartialOrd + 'static>() -> Handlers {
         super::lanes::handlers_any::<SetP<CompareOp<K, T>>>()
     }
     match kind {
@@ -458,60 +363,20 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
         Op::Bmsk => {
             let wrap = m.has(Word::Wrap);
             fun3(l, i, [Ty::B32, Ty::U32, Ty::U32], move |a, b, _| {
-                let (a, b) = if wrap {
-                    (a & 31, b & 31)
-                } else {
-                    (a, b.min(32))
-                };
-                let mask = if b >= 32 {
-                    u64::from(u32::MAX)
-                } else {
-                    (1 << b) - 1
-                };
-                if a > 31 { 0 } else { (mask << a) & 0xffff_ffff }
+                u64::from(int::bmsk(a as u32, b as u32, wrap))
             })
         }
         Op::Szext => {
             let wrap = m.has(Word::Wrap);
             fun3(l, i, [ty, ty, Ty::U32], move |a, b, _| {
-                let n = if wrap { b & 31 } else { b.min(32) };
-                if n == 0 {
-                    return 0;
-                }
-                if n >= 32 {
-                    return a;
-                }
-                let low = a & ((1 << n) - 1);
-                if s && (a >> (n - 1)) & 1 != 0 {
-                    low | (u64::MAX << n & 0xffff_ffff)
-                } else {
-                    low
-                }
+                u64::from(int::szext(a as u32, b as u32, wrap, s))
             })
         }
         Op::Fns => fun4(
             l,
             i,
             [Ty::B32, Ty::B32, Ty::B32, Ty::S32],
-            |mask, base, offset| {
-                let (mask, base, offset) =
-                    (mask as u32, (base as u32).min(31) as i32, offset as i32);
-                let set = |p: i32| (0..32).contains(&p) && (mask >> p) & 1 != 0;
-                let mut p = base;
-                if offset == 0 {
-                    return if set(p) { p as u64 } else { 0xffff_ffff };
-                }
-                let step = offset.signum();
-                let mut left = offset.abs() - i32::from(set(p));
-                while left > 0 {
-                    p += step;
-                    if !(0..32).contains(&p) {
-                        return 0xffff_ffff;
-                    }
-                    left -= i32::from(set(p));
-                }
-                p as u64
-            },
+            |mask, base, offset| u64::from(int::fns(mask as u32, base as u32, offset as i32)),
         ),
         Op::Sad => three(
             l,
@@ -520,15 +385,24 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
             by!(SadU16 SadS16 SadU32 SadS32 SadU64 SadS64),
         ),
         Op::Lop3 => lop3(l, i, m),
-        Op::Prmt => match m.any(&[Word::B4e, Word::Rc8, Word::Ecl, Word::Ecr, Word::Rc16]) {
-            Some(mode) => fun4(l, i, [Ty::B32; 4], move |a, b, c| {
-                u64::from(prmt_mode(mode, a as u32, b as u32, c as u32))
-            }),
-            None if m.0.len() > 1 => fun4(l, i, [Ty::B32; 4], move |a, b, c| {
-                u64::from(prmt_mode(Word::Base, a as u32, b as u32, c as u32))
-            }),
-            None => three(l, i, [Ty::B32; 4], h!(Prmt)),
-        },
+        Op::Prmt => {
+            let mode = match m.any(&[Word::B4e, Word::Rc8, Word::Ecl, Word::Ecr, Word::Rc16]) {
+                Some(Word::B4e) => Permute::Backward4,
+                Some(Word::Rc8) => Permute::Replicate8,
+                Some(Word::Ecl) => Permute::EdgeClampLeft,
+                Some(Word::Ecr) => Permute::EdgeClampRight,
+                Some(_) => Permute::Replicate16,
+                // `.f4e` reads like a number to no table of words.
+                None if m.0.len() > 1 => Permute::Forward4,
+                None => Permute::Index,
+            };
+            if mode == Permute::Index {
+                return Some(three(l, i, [Ty::B32; 4], h!(Prmt)));
+            }
+            fun4(l, i, [Ty::B32; 4], move |a, b, c| {
+                u64::from(int::prmt(a as u32, b as u32, c as u32, mode))
+            })
+        }
         Op::Dp4a => {
             let h = match (is_signed(ty), m.ty(1).is_ok_and(is_signed)) {
                 (false, false) => h!(Dp4aUU),
@@ -541,19 +415,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
         Op::Dp2a => {
             let (sa, sb, hi) = (is_signed(ty), m.ty(1).is_ok_and(is_signed), m.has(Word::Hi));
             fun4(l, i, [Ty::B32; 4], move |a, b, c| {
-                let mut sum = c as u32;
-                for k in 0..2 {
-                    let x = (a >> (16 * k)) as u16;
-                    let y = (b >> (8 * (k + if hi { 2 } else { 0 }))) as u8;
-                    let x = if sa {
-                        i64::from(x as i16)
-                    } else {
-                        i64::from(x)
-                    };
-                    let y = if sb { i64::from(y as i8) } else { i64::from(y) };
-                    sum = sum.wrapping_add((x * y) as u32);
-                }
-                u64::from(sum)
+                u64::from(int::dp2a(a as u32, b as u32, c as u32, sa, sb, hi))
             })
         }
         Op::Setp => setp(l, i, m, ty),
@@ -856,24 +718,10 @@ fn bfind(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>, ty: Ty) -> Lowered<()> {
     let a = l.src(oa, ty)?;
     let d = l.dst(od, Ty::U32)?;
     let (n, s, amount) = (bits(ty), is_signed(ty), m.has(Word::Shiftamt));
-    l.lane_fn(
-        (d, false),
-        (a, n == 64),
-        (Opd::None, false),
-        (Opd::None, false),
-        move |a, _, _| {
-            let a = if s && (a >> (n - 1)) & 1 != 0 {
-                !a & (u64::MAX >> (64 - n))
-            } else {
-                a
-            };
-            if a == 0 {
-                return 0xffff_ffff;
-            }
-            let top = 63 - u64::from(a.leading_zeros());
-            if amount { u64::from(n) - 1 - top } else { top }
-        },
-    );
+    let none = (Opd::None, false);
+    l.lane_fn((d, false), (a, n == 64), none, none, move |a, _, _| {
+        u64::from(int::bfind(a, n, s, amount))
+    });
     Ok(())
 }
 
@@ -898,23 +746,8 @@ fn bfi(l: &mut Lower<'_, '_>, i: &Tree, ty: Ty) -> Lowered<()> {
 
 lane_ops! {
     PosLen = map2(u32, u32, u32) |a, b| (a & 0xff) | ((b & 0xff) << 8);
-    Bfi32 = map3(u32, u32, u32, u32) |a, b, c| bfi_at(u64::from(a), u64::from(b), c, 32) as u32;
-    Bfi64 = map3(u64, u64, u32, u64) |a, b, c| bfi_at(a, b, c, 64);
-}
-
-#[inline(always)]
-fn bfi_at(a: u64, b: u64, pos_len: u32, width: u32) -> u64 {
-    let (pos, len) = (pos_len & 0xff, pos_len >> 8);
-    if pos >= width {
-        return b;
-    }
-    let len = len.min(width - pos);
-    let mask = if len >= 64 {
-        u64::MAX
-    } else {
-        ((1 << len) - 1) << pos
-    };
-    (b & !mask) | ((a << pos) & mask)
+    Bfi32 = map3(u32, u32, u32, u32) |a, b, c| int::bfi(u64::from(a), u64::from(b), c & 0xff, c >> 8, 32) as u32;
+    Bfi64 = map3(u64, u64, u32, u64) |a, b, c| int::bfi(a, b, c & 0xff, c >> 8, 64);
 }
 
 fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
@@ -938,7 +771,7 @@ fn lop3(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
 }
 
 /// The kind of comparison a word asks for, as [`compare`] numbers them.
-pub(crate) fn kind(w: Word, float: bool) -> Option<u8> {
+pub(crate) fn kind(w: Word, float: bool) -> Option<usize> {
     Some(match w {
         Word::Eq => 0,
         Word::Ne if !float => 9,
@@ -1075,32 +908,4 @@ pub(crate) fn set_to(
         0xffff_ffff
     };
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bfe_of_everything_is_everything() {
-        assert_eq!(bfe(0xdead_beef, 0, 32, 32, false), 0xdead_beef);
-        assert_eq!(bfe(0xf0, 4, 4, 32, true) as u32, u32::MAX);
-        assert_eq!(bfe(0x8000_0000, 40, 4, 32, true) as u32, u32::MAX);
-        assert_eq!(bfe(0x8000_0000, 40, 4, 32, false) as u32, 0);
-        assert_eq!(bfe(u64::MAX, 0, 0, 64, true), 0);
-    }
-
-    #[test]
-    fn prmt_picks_and_extends_signs() {
-        assert_eq!(prmt(0x3322_1180, 0x7766_5544, 0x7610), 0x7766_1180);
-        assert_eq!(prmt(0x3322_1180, 0, 0x8888), u32::MAX);
-    }
-
-    #[test]
-    fn prmt_rotates_in_its_modes() {
-        let (a, b) = (0x3322_1100, 0x7766_5544);
-        assert_eq!(prmt_mode(Word::Base, a, b, 1), 0x4433_2211);
-        assert_eq!(prmt_mode(Word::B4e, a, b, 1), 0x6677_0011);
-        assert_eq!(prmt_mode(Word::Rc16, a, b, 1), 0x3322_3322);
-    }
 }

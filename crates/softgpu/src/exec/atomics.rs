@@ -16,7 +16,7 @@ use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, PredOperand, handlers_plain};
 use super::lower::{Address, Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
 use super::memory::{
-    ACQUIRE, RELEASE, STRONG, WIDE, addresses, allow, by_tag, inside, offsets, order_flags,
+    ACQUIRE, NOWHERE, RELEASE, STRONG, WIDE, addresses, allow, by_tag, inside, offsets, order_flags,
 };
 use super::program::Inst;
 use super::scalar::Round;
@@ -700,7 +700,7 @@ impl<const CHECK: bool> Exec for Mbarrier<CHECK> {
             if a[l] & TAG_MASK == SHARED_TAG || a[l] >> 32 == 0 {
                 a[l] as u32
             } else {
-                u32::MAX & !15
+                NOWHERE
             }
         });
         let mask_ok = if what == Bar::PendingCount {
@@ -893,7 +893,6 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if kind == Kind::B128 && !matches!(op, Rmw::Cas | Rmw::Exch) {
         return Err(Reason::Unsupported);
     }
-    l.k.may_wait = true;
     let red = i.op == Op::Red;
     let skip = usize::from(!red);
     let Some(address) = i.operands.get(skip) else {
@@ -1098,7 +1097,6 @@ fn emit_mbarrier(l: &mut Lower<'_, '_>, what: Bar, d: Opd, a: Opd, b: Opd) {
     } else {
         handlers_plain::<Mbarrier<false>>()
     };
-    l.k.may_wait = true;
     let x = l.emit(h, d, a, b, Opd::None);
     x.x = what as u32;
     x.imm = if d == Opd::None { WIDE } else { 0 };

@@ -745,7 +745,10 @@ pub(crate) fn local(
             if write {
                 *init |= bytes;
             } else {
-                unread += (bytes & !*init).count_ones();
+                // A word of which some bytes were written is a structure copied with its padding.
+                if bytes & *init == 0 {
+                    unread += bytes.count_ones();
+                }
             }
             a = next;
         }

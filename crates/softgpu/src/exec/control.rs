@@ -77,7 +77,6 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
         Op::Bar | Op::Barrier => return Some(barrier(l, i, m)),
         Op::Nanosleep => {
             let next = l.new_block();
-            l.k.may_wait = true;
             l.terminate_to(LTerm::Yield(next), next);
         }
         _ => return None,

@@ -3,8 +3,6 @@
 //! Invariant: between two basic blocks `trouble` is looked at; inside one, an instruction that failed
 //! has no effect and the rest of the block may still run.
 
-use std::sync::Arc;
-
 use super::grid::LaunchRun;
 use super::lanes::{ALL, FrameRows, MaskRow, Rows};
 use super::program::{FunctionCode, Inst};
@@ -225,11 +223,5 @@ impl<'l> Ctx<'l> {
     #[cold]
     pub(crate) fn misaligned(&mut self, i: &Inst, lane: u32, access: Access) {
         self.fail(i, lane, FaultKind::Misaligned(access));
-    }
-
-    /// Text of the opcode of instruction `pc`.
-    pub(crate) fn opcode(&self, pc: u32) -> Arc<str> {
-        let origin = self.code.origins[pc as usize];
-        self.run.code().opcodes[origin.opcode as usize].clone()
     }
 }

@@ -72,15 +72,6 @@ impl LaunchRun {
         [linear % x, linear / x % y, linear / x / y]
     }
 
-    pub(crate) fn block_index(&self, linear: u64) -> [u32; 3] {
-        let (x, y) = (u64::from(self.spec.grid[0]), u64::from(self.spec.grid[1]));
-        [
-            (linear % x) as u32,
-            (linear / x % y) as u32,
-            (linear / x / y) as u32,
-        ]
-    }
-
     pub(crate) fn place(
         &self,
         function: usize,

@@ -13,6 +13,7 @@
 
 use super::ctx::Ctx;
 use super::program::Inst;
+use crate::mem::Scalar;
 
 pub(crate) const LANES: usize = 32;
 pub(crate) const ROW_BYTES: usize = 128;
@@ -34,7 +35,7 @@ impl Operand {
         Operand(row * ROW_BYTES as u32)
     }
     pub(crate) fn constant(row: u32) -> Self {
-        Operand(row * ROW_BYTES as u32 | 1)
+        Operand((row * ROW_BYTES as u32) | 1)
     }
     pub(crate) fn is_const(self) -> bool {
         self.0 & 1 != 0
@@ -68,13 +69,10 @@ impl PredOperand {
     pub(crate) const TRUE: Self = PredOperand(0);
     pub(crate) const FALSE: Self = PredOperand(1);
     pub(crate) fn new(slot: u32, negated: bool) -> Self {
-        PredOperand(slot << 1 | u32::from(negated))
+        PredOperand((slot << 1) | u32::from(negated))
     }
     pub(crate) fn slot(self) -> u32 {
         self.0 >> 1
-    }
-    pub(crate) fn negated(self) -> bool {
-        self.0 & 1 != 0
     }
     pub(crate) fn from_bits(bits: u32) -> Self {
         PredOperand(bits)
@@ -243,6 +241,20 @@ impl Rows {
             *at = (*at & !mask) | (value & mask);
         }
     }
+}
+
+/// Little-endian integers at 32 offsets in `bytes`, or `None` if one reaches beyond the end.
+#[inline(always)]
+pub(crate) fn gather<T: Scalar>(bytes: &[u8], off: &[u32; LANES]) -> Option<[T; LANES]> {
+    let furthest = off.iter().fold(0, |m, &o| if o > m { o } else { m });
+    if furthest as usize + size_of::<T>() > bytes.len() {
+        return None;
+    }
+    let at = bytes.as_ptr();
+    // SAFETY: every offset is at most `furthest`, from where a `T` still fits; `T` is a plain integer.
+    Some(std::array::from_fn(|l| unsafe {
+        at.add(off[l] as usize).cast::<T>().read_unaligned()
+    }))
 }
 
 /// What a lane of a row is.

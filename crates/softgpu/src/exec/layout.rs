@@ -423,11 +423,9 @@ impl Uses {
                     }
                 }
                 Stmt::CallTargets { targets, .. } => self.names.extend(targets.iter().copied()),
-                Stmt::Reg { ty, names, .. } => {
-                    if *ty != Ty::Pred {
-                        let n: u32 = names.iter().map(|n| n.1.unwrap_or(1)).sum();
-                        self.registers += n.min(4096) * bits(*ty).div_ceil(32) / 2;
-                    }
+                Stmt::Reg { ty, names, .. } if *ty != Ty::Pred => {
+                    let n: u32 = names.iter().map(|n| n.1.unwrap_or(1)).sum();
+                    self.registers += n.min(4096) * bits(*ty).div_ceil(32) / 2;
                 }
                 Stmt::Var(v) => {
                     let (size, align) = var_bytes(v);

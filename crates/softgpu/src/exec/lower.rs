@@ -234,7 +234,6 @@ pub(crate) struct KernelLower<'m> {
     pub(crate) opcode_index: FxHashMap<String, u32>,
     /// Code index of a function of the module.
     pub(crate) functions: FxHashMap<u32, u32>,
-    pub(crate) may_wait: bool,
 }
 
 impl KernelLower<'_> {
@@ -555,10 +554,10 @@ impl<'k, 'm> Lower<'k, 'm> {
 
     pub(crate) fn lookup(&mut self, name: Sym) -> Option<Entity> {
         for scope in self.scopes.iter().rev() {
-            if let Some(e) = scope.get(&name) {
-                if !matches!(e, Entity::Family(..)) {
-                    return Some(e.clone());
-                }
+            if let Some(e) = scope.get(&name)
+                && !matches!(e, Entity::Family(..))
+            {
+                return Some(e.clone());
             }
         }
         let text = self.name(name);
@@ -1142,7 +1141,6 @@ pub(crate) fn kernel(
         opcodes: Vec::new(),
         opcode_index: FxHashMap::default(),
         functions,
-        may_wait: false,
     };
     let mut codes = Vec::new();
     for &f in &reach {
@@ -1162,6 +1160,5 @@ pub(crate) fn kernel(
         opcodes: k.opcodes,
         files: info.files.clone(),
         shared_bytes,
-        may_wait: k.may_wait,
     })
 }

@@ -9,7 +9,7 @@ use super::checks;
 use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
 use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
-use super::memory::{WIDE, addresses, inside};
+use super::memory::{NOWHERE, WIDE, addresses, inside};
 use super::mma::{Accumulator, BitOp, Element, Layout, Mma};
 use super::program::Inst;
 use super::sync::whole_warp;
@@ -231,7 +231,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
             if addr[l] & TAG_MASK == SHARED_TAG || addr[l] >> 32 == 0 {
                 addr[l] as u32
             } else {
-                u32::MAX & !15
+                NOWHERE
             }
         });
         let rows_mask = if n == 4 { u32::MAX } else { (1 << (8 * n)) - 1 };

@@ -16,8 +16,8 @@ use super::convert;
 use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use super::data::{self, lane_ops};
 use super::lanes::{
-    ALL, Exec, Handlers, LANES, Operand, RawLane, handlers, handlers_any, handlers_plain, map1,
-    map2,
+    ALL, Exec, Handlers, LANES, Operand, RawLane, gather, handlers, handlers_any, handlers_plain,
+    map1, map2,
 };
 use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad, bits, is_signed, rows};
 use super::program::Inst;
@@ -30,6 +30,8 @@ pub(crate) const STRONG: u64 = 1 << 33;
 pub(crate) const RELEASE: u64 = 1 << 34;
 pub(crate) const ACQUIRE: u64 = 1 << 35;
 const COUNT_SHIFT: u32 = 40;
+/// An offset beyond every memory, aligned for every access.
+pub(crate) const NOWHERE: u32 = !15;
 
 /// What memory is read and written as.
 pub(crate) trait Elem: Scalar + PartialEq + 'static {
@@ -99,11 +101,7 @@ pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
         let a = ctx.rows.row::<u64>(i.a);
         std::array::from_fn(|l| {
             let v = a[l].wrapping_add(offset as i32 as i64 as u64);
-            if v >> 32 == 0 {
-                v as u32
-            } else {
-                u32::MAX & !15
-            }
+            if v >> 32 == 0 { v as u32 } else { NOWHERE }
         })
     } else {
         let a = ctx.rows.row::<u32>(i.a);
@@ -354,6 +352,7 @@ fn store_global<T: Elem, const CHECK: bool>(
 
 /// Whether all active lanes stay inside `len` bytes, aligned; else the lanes that do, after a fault.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "an access taken apart")]
 pub(crate) fn inside(
     ctx: &mut Ctx<'_>,
     i: &Inst,
@@ -461,11 +460,10 @@ fn load_shared<T: Elem, const CHECK: bool>(
         for k in 0..n {
             let d = part(ctx, i, k);
             let sh: &[u8] = &ctx.block.shared;
-            let mut row = [T::Raw::default(); LANES];
-            for (r, &o) in row.iter_mut().zip(off) {
-                let at = o as usize + k * T::SIZE;
-                *r = T::from_slice(&sh[at..at + T::SIZE]).raw();
-            }
+            let Some(values) = gather::<T>(sh.get(k * T::SIZE..).unwrap_or(&[]), off) else {
+                return;
+            };
+            let row: [T::Raw; LANES] = std::array::from_fn(|l| values[l].raw());
             ctx.rows.set_row(d, &row, ALL);
         }
         return;
@@ -999,9 +997,6 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         return bad("a vector of the wrong length");
     }
     let flags = order_flags(m);
-    if flags & STRONG != 0 {
-        l.k.may_wait = true;
-    }
     let bytes = bits(ty) / 8;
     let address = l.address(&i.operands[1])?;
     // Each element: a destination of the loaded width, then what widens or sign-extends it.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::lanes::{Handler, Operand, PredOperand, ROW_BYTES};
+use super::lanes::{Handler, Operand, PredOperand};
 use crate::report::AccessKind;
 
 /// One instruction. A cache line.
@@ -207,8 +207,6 @@ pub(crate) struct KernelCode {
     pub(crate) opcodes: Vec<Arc<str>>,
     pub(crate) files: Vec<Arc<str>>,
     pub(crate) shared_bytes: u32,
-    /// Uses `nanosleep`, volatile or acquiring loads or atomics: may wait for other blocks.
-    pub(crate) may_wait: bool,
 }
 
 /// What an opcode does to memory, for reports about an earlier access.
@@ -221,9 +219,4 @@ pub(crate) fn access_kind(opcode: &str) -> AccessKind {
         "wmma" if opcode.contains("store") => AccessKind::Write,
         _ => AccessKind::Read,
     }
-}
-
-/// Bytes a constant bank of `rows` takes, with room behind for the widest row.
-pub(crate) const fn bank_bytes(rows: u32) -> usize {
-    (rows as usize + 4) * ROW_BYTES
 }

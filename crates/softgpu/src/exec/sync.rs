@@ -154,11 +154,8 @@ fn float_redux(values: impl Iterator<Item = u32>, x: u32) -> Option<u32> {
         if x & 32 != 0 && (a.is_nan() || b.is_nan()) {
             return f32::from_bits(0x7fff_ffff);
         }
-        if a.is_nan() {
-            b
-        } else if b.is_nan() {
-            a
-        } else if (x & 7 == 1) == (a < b || a == b && a.is_sign_negative()) {
+        let first = (x & 7 == 1) == (a < b || a == b && a.is_sign_negative());
+        if !a.is_nan() && (b.is_nan() || first) {
             a
         } else {
             b

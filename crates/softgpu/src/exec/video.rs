@@ -13,7 +13,7 @@ enum What {
     Min,
     Max,
     Average,
-    Set(u8),
+    Set(usize),
 }
 
 fn what(op: Op, m: &Mods<'_>) -> Option<(What, u32)> {

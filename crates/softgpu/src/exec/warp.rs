@@ -651,10 +651,7 @@ pub(crate) fn exit(ctx: &mut Ctx<'_>, s: usize) {
     w.live &= !me.mask;
     let mut frame = me.frame;
     let mut gone = Vec::new();
-    loop {
-        let Some(f) = w.frames[frame as usize].as_mut() else {
-            break;
-        };
+    while let Some(f) = w.frames[frame as usize].as_mut() {
         f.lanes &= !me.mask;
         let parent = f.parent;
         if f.lanes == 0

@@ -416,7 +416,7 @@ pub(crate) fn f16_to_f64(x: u16) -> f64 {
 /// `cvt.rn.satfinite.{e4m3x2,e5m2x2}`: one element.
 #[inline(always)]
 pub(crate) fn to_fp8(format: Format, x: f64, relu: bool) -> u8 {
-    if relu && (x < 0.0 || x == 0.0) {
+    if relu && x <= 0.0 {
         return 0;
     }
     format.round(x, Round::Nearest, Overflow::Finite) as u8
@@ -426,7 +426,7 @@ pub(crate) fn to_fp8(format: Format, x: f64, relu: bool) -> u8 {
 #[inline(always)]
 pub(crate) fn fp8_to_f16(format: Format, x: u8, relu: bool) -> u16 {
     let v = format.value(x.into());
-    if relu && (v < 0.0 || v == 0.0) {
+    if relu && v <= 0.0 {
         return 0;
     }
     F16.round(v, Round::Nearest, Overflow::Ieee) as u16
