@@ -89,7 +89,7 @@ pub(crate) fn run(dry_run: bool) -> Result<()> {
 /// Builds the drop-in library and runs every client over it.
 pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
     // As the tests were built: nothing is compiled twice, and its assertions hold.
-    let folder = build_drop_in("dev")?;
+    let folder = build_drop_in("test")?;
     let mut search = folder.into_os_string();
     search.push(":");
     search.push(venv.wheels.join("cu13/lib"));
@@ -104,15 +104,11 @@ pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
 /// Builds the library and puts it where the loader expects it: in a folder of
 /// its own, under the name `libcuda.so.1`. `profile` is cargo's.
 pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
+    // As the workspace's tests build it: alone, its dependencies would have
+    // other features and be compiled once more.
     let made = cargo::artifacts(
-        "build",
-        &[
-            "--locked",
-            "--profile",
-            profile,
-            "--package",
-            "fercuda-dropin",
-        ],
+        "test",
+        &["--locked", "--workspace", "--no-run", "--profile", profile],
     )?;
     let library = made
         .iter()

@@ -73,14 +73,21 @@ fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count>
     command.arg("--").args(rest);
     environment(&mut command, venv);
     let mut count = Count::default();
+    let mut running = false;
     let succeeded = shell::watch(command, |line| {
         println!("{line}");
-        if let Some(one) = summary(line) {
+        if line.starts_with("running ") && line.contains(" test") {
+            // The program before died without a summary.
+            count.failed += u64::from(running);
+            running = true;
+        } else if let Some(one) = summary(line) {
             count.add(&one);
+            running = false;
         }
     })?;
+    count.failed += u64::from(running);
     if !succeeded && count.failed == 0 {
-        // It did not build, or a test program died before its summary.
+        // It did not build.
         count.failed = 1;
     }
     Ok(count)

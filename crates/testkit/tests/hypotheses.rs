@@ -55,6 +55,11 @@ fn lab(name: &str) -> Lab {
         config.memory_bytes = 1 << 30;
         let _first = fercuda_softgpu::control::configure(config);
     }
+    // Times and sizes are those of the device as programs use it, without checks.
+    let mut config = fercuda_softgpu::control::config();
+    config.checks = false;
+    config.late_copies = false;
+    let _only_the_first_call_counts = fercuda_softgpu::control::configure(config);
     let context = Context::primary(Cuda::select(select).unwrap().device(0).unwrap()).unwrap();
     let stream = Stream::new(&context).unwrap();
     let seed = seed();
