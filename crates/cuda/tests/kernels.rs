@@ -3,6 +3,11 @@
 //! Shapes are the edges and some random ones; each test prints its seed, and
 //! `FERCUDA_SEED` repeats it. On the software device its checks must find nothing. Every tolerance is an error bound worked out from the sizes:
 //! `u` is the rounding error of one `f32` operation, `gamma(n)` that of n in a row.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its figures are for people"
+)]
 
 use fercuda_cuda::{
     Arguments, Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream,
@@ -629,7 +634,11 @@ fn q4_k_value(block: &[u8], i: usize) -> f32 {
         )
     };
     let byte = nibbles[group / 2 * 32 + i % 32];
-    let q = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
+    let q = if group.is_multiple_of(2) {
+        byte & 15
+    } else {
+        byte >> 4
+    };
     d * f32::from(scale) * f32::from(q) - dmin * f32::from(min)
 }
 

@@ -1,4 +1,8 @@
 //! The builder's elementary functions against f64, over all exponents.
+#![expect(
+    clippy::type_complexity,
+    reason = "a table of functions reads best in one place"
+)]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_ptx::build::{Arch, Kernel, ModuleBuilder, Reg};

@@ -2,7 +2,7 @@
 //! between two.
 //!
 //! Each scenario runs in a new process of this program.
-
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 #![expect(clippy::print_stdout, reason = "this program is the test harness")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
 //! The library as a foreign program sees it: its symbols, its name, and a C program that knows nothing of us.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

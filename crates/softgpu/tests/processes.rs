@@ -1,5 +1,20 @@
 //! Two processes on one device's memory, and what a fork leaves behind.
+#![allow(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the macros call the driver; their callers argue the pointers"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its figures are for people"
+)]
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "shared by several test programs, each of which uses a part"
+)]
 #[macro_use]
 #[path = "api/common.rs"]
 mod common;

@@ -1,6 +1,17 @@
 //! Calls at random, from several threads, with handles that are live, stale or another kind's. Whatever they answer, it is
 //! never an internal error, and every thread comes back.
+#![allow(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the macros call the driver; their callers argue the pointers"
+)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "shared by several test programs, each of which uses a part"
+)]
 #[macro_use]
 #[path = "api/common.rs"]
 mod common;

@@ -2,6 +2,7 @@
 //!
 //! `FERCUDA_ISA_RECORD=FILE` also writes what the device under test stored, in the layout of `isa/h200.bin`: run on
 //! a GPU, it makes that file anew.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_testkit::isa;

@@ -3,6 +3,7 @@
 //!
 //! In a process of their own, since some calls of other tests break every
 //! capture of a context.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod graphs;
 #[path = "../suite/support.rs"]

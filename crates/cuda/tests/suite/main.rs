@@ -1,5 +1,10 @@
 //! The safe layer on a device: the software device, or a GPU with
 //! `FERCUDA_DEVICE=gpu`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its figures are for people"
+)]
 
 mod callbacks;
 mod devices;

@@ -50,7 +50,7 @@ fn parameters_may_come_packed() {
         extra.as_mut_ptr()
     ));
     assert_eq!(download(at, 4), 42u32.to_ne_bytes());
-    size = 8;
+    *std::hint::black_box(&mut size) = 8;
     let short = code!(cuLaunchKernel(
         f,
         1,

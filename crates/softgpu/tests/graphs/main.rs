@@ -1,5 +1,15 @@
 //! Stream capture and graphs. Captures of one thread forbid calls of others, so these tests run one at a time.
+#![expect(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the macros call the driver; their callers argue the pointers"
+)]
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "shared by several test programs, each of which uses a part"
+)]
 #[macro_use]
 #[path = "../api/common.rs"]
 mod common;
