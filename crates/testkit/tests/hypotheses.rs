@@ -52,7 +52,9 @@ fn lab(name: &str) -> Lab {
     if select == Select::Software {
         // Enough for every test here, and little enough to fill to the brim; without effect after the first.
         let mut config = fercuda_softgpu::control::config();
-        config.memory_bytes = 1 << 30;
+        config.memory_bytes = 2 << 30;
+        // The checks keep freed memory from being reused, to see who still uses it: no state to judge a pool in.
+        config.checks = false;
         let _first = fercuda_softgpu::control::configure(config);
     }
     // Times and sizes are those of the device as programs use it, without checks.
@@ -79,6 +81,14 @@ fn lab(name: &str) -> Lab {
 impl Lab {
     fn is_software(&self) -> bool {
         self.context.device().cuda().is_software()
+    }
+
+    /// The software device hands a freed block on to a request of another size when the stream has come to the
+    /// free, so the host must not run far ahead of it there. A GPU's driver does so at once.
+    fn let_frees_happen(&self) {
+        if self.is_software() {
+            self.stream.synchronize().unwrap();
+        }
     }
 
     fn uniform(&mut self, n: usize) -> Vec<f32> {
@@ -760,31 +770,35 @@ fn h8_a_pool_asks_the_device_for_memory_once_and_reuses_it() {
     let pool = MemoryPool::new(&lab.context, 0).unwrap();
     pool.set_release_threshold(u64::MAX).unwrap();
     let mut after_first = 0;
-    let rounds = if lab.is_software() { 100 } else { 1000 };
-    for round in 0..rounds {
-        // Twelve buffers live at once, in changing sizes below a megabyte.
+    for round in 0..1000 {
+        // Twelve buffers live at once, in sizes below half a megabyte that come again every hundred rounds.
         let live: Vec<DeviceBuffer<u8>> = (0..12)
             .map(|i| {
-                DeviceBuffer::alloc_from(&pool, &lab.stream, 1000 * (1 + (i * 37 + round) % 1000))
-                    .unwrap()
+                DeviceBuffer::alloc_from(
+                    &pool,
+                    &lab.stream,
+                    1000 * (1 + (i * 37 + round % 100) % 1000),
+                )
+                .unwrap()
             })
             .collect();
         drop(live);
-        if round == 9 {
+        lab.let_frees_happen();
+        if round == 99 {
             after_first = reserved_high(&lab, &pool);
         }
     }
     lab.stream.synchronize().unwrap();
     let high = reserved_high(&lab, &pool);
     println!(
-        "h8: {} MiB reserved at most, {} MiB after ten rounds of twelve buffers",
+        "h8: {} MiB reserved at most, {} MiB after a hundred rounds of twelve buffers",
         high >> 20,
         after_first >> 20
     );
-    // 12 MB live at most. A pool that asked the device each time would have reserved as much in every round.
-    assert!(high <= 64 << 20, "{high} bytes were reserved for 12 MB");
+    // 6 MB live at most. A pool that asked the device each time would have reserved as much in every round.
+    assert!(high <= 64 << 20, "{high} bytes were reserved for 6 MB");
     assert!(
-        high <= 2 * after_first,
+        high <= after_first + after_first / 2,
         "the pool grew from {after_first} to {high} bytes under a steady load"
     );
 }
@@ -913,12 +927,7 @@ fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
     let mut lab = lab("h12");
     let pool = MemoryPool::new(&lab.context, 0).unwrap();
     pool.set_release_threshold(u64::MAX).unwrap();
-    // The software device writes down the state of every byte it allocates, so there less is done.
-    let (limit, steps) = if lab.is_software() {
-        (64 << 20, 1000)
-    } else {
-        (512 << 20, 10_000)
-    };
+    let (limit, steps) = (512 << 20, 10_000);
     let (mut live, mut bytes, mut peak): (Vec<DeviceBuffer<u8>>, usize, usize) = (Vec::new(), 0, 0);
     let mut highs = Vec::new();
     for _ in 0..2 {
@@ -930,6 +939,7 @@ fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
             } else {
                 let at = lab.rng.below(live.len() as u64) as usize;
                 bytes -= live.swap_remove(at).len();
+                lab.let_frees_happen();
             }
             peak = peak.max(bytes);
         }
@@ -951,8 +961,8 @@ fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
         highs[1],
         lab.seed
     );
-    // An H200 holds 1.5 times what is live. The software device gives a freed block only to requests that fill it.
-    let most = if lab.is_software() { 4.0 } else { 2.0 };
+    // An H200 was seen to hold 1.5 times what is live, the software device's first fit 1.9 times.
+    let most = if lab.is_software() { 2.5 } else { 2.0 };
     assert!(
         ratio <= most,
         "{ratio:.3} times what was live, seed {}",
