@@ -204,6 +204,9 @@ fn open_if_complete(ctx: &mut Ctx<'_>, id: u32) {
         ctx.block.reported_exit = true;
         exited_early(ctx, id, ctx.run.threads() - live);
     }
+    if whole && ctx.run.spec.checks.is_some() {
+        different_barriers(ctx, id);
+    }
     let run = ctx.run;
     for w in &mut ctx.block.warps {
         for s in &mut w.splits {
@@ -280,6 +283,36 @@ fn waiting(ctx: &Ctx<'_>, id: u32) -> Option<(u32, u32, u32, u32)> {
         let f = w.frames[s.frame as usize].as_ref()?;
         Some((f.function, s.pc, w.index, s.mask.trailing_zeros()))
     })
+}
+
+/// Threads that open one barrier from different places in the code.
+fn different_barriers(ctx: &Ctx<'_>, id: u32) {
+    let mut places: Vec<(u32, u32, u32, u32)> = Vec::new();
+    for w in &ctx.block.warps {
+        for s in w
+            .splits
+            .iter()
+            .filter(|s| s.state == SplitState::Barrier(id))
+        {
+            let Some(f) = w.frames[s.frame as usize].as_ref() else {
+                continue;
+            };
+            if !places.iter().any(|p| (p.0, p.1) == (f.function, s.pc)) {
+                places.push((f.function, s.pc, w.index, s.mask.trailing_zeros()));
+            }
+        }
+    }
+    let [first, other, ..] = places.as_slice() else {
+        return;
+    };
+    let code = &ctx.run.code().functions[other.0 as usize];
+    let line = code.origins[code.blocks[other.1 as usize].term_pc as usize].line;
+    let t = ctx.run.thread_index(other.2 * 32 + other.3);
+    let note = format!(
+        "thread ({},{},{}) stands at another, at line {line}",
+        t[0], t[1], t[2]
+    );
+    report(ctx, first.0, first.1, first.2, first.3, note);
 }
 
 fn exited_early(ctx: &Ctx<'_>, id: u32, gone: u32) {
