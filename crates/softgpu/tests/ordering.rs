@@ -140,11 +140,12 @@ fn two_streams_without_an_event_between_them_are_a_hazard() {
     w.launch(w.put, at, w.a);
     w.launch(w.bump, at, w.b);
     let found = w.findings();
-    assert!(
-        kinds(&found).contains(&FindingKind::StreamHazard),
-        "{found:?}"
-    );
-    let text = found[0].to_string();
+    // Whichever came first: if `bump` did, it also read what nobody had written.
+    let hazard = found
+        .iter()
+        .find(|f| f.kind == FindingKind::StreamHazard)
+        .unwrap_or_else(|| panic!("{found:?}"));
+    let text = hazard.to_string();
     assert!(
         text.contains("put") && text.contains("bump") && text.contains("stream"),
         "{text}"
