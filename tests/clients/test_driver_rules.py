@@ -30,6 +30,7 @@ PTX = b""".version 8.0
 \0"""
 
 CAPTURED, INVALIDATED = 1, 2
+IMPLICIT = 906
 INVALID_VALUE, OUT_OF_MEMORY, CONTEXT_DESTROYED, ILLEGAL_STATE, NOT_READY = 1, 2, 709, 401, 600
 UNSUPPORTED, INVALID, UNJOINED, ISOLATION, CAPTURED_EVENT = 900, 901, 904, 905, 907
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -198,6 +199,19 @@ def test_capture_rules(world, row, mode):
     end = code(driver.cuStreamEndCapture(stream))
     assert (answer, state, end) == by_mode[mode]
     assert code(driver.cuCtxSynchronize()) == 0
+    ok(driver.cuStreamDestroy(stream))
+
+
+@pytest.mark.parametrize("ask", [driver.cuStreamIsCapturing, driver.cuStreamGetCaptureInfo], ids=["is", "info"])
+def test_asking_the_legacy_stream_harms_no_capture_and_using_it_does(world, ask):
+    stream = ok(driver.cuStreamCreate(0))
+    ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode(RELAXED)))
+    assert code(ask(0)) == IMPLICIT
+    assert int(ok(driver.cuStreamIsCapturing(stream))) == CAPTURED
+    assert code(driver.cuStreamSynchronize(0)) == IMPLICIT
+    assert int(ok(driver.cuStreamIsCapturing(stream))) == INVALIDATED
+    assert code(driver.cuStreamEndCapture(stream)) == INVALID
+    assert code(ask(0)) == 0
     ok(driver.cuStreamDestroy(stream))
 
 

@@ -25,7 +25,8 @@ unsafe fn info(
     edges: *mut *const CUgraphEdgeData,
     count: *mut usize,
 ) -> CuResult {
-    let (_, _, stream) = of_call(stream.0 as usize, per_thread())?;
+    let (_, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
+    capture::may_ask(&ctx, &stream)?;
     let info = capture::info(&stream);
     // SAFETY: the client promises room where it does not pass null.
     unsafe {
@@ -277,8 +278,8 @@ driver_fns! {
     }
 
     fn cuStreamIsCapturing[cuStreamIsCapturing_ptsz](stream: CUstream, capture_status: *mut CUstreamCaptureStatus) {
-        let (m, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
-        let _ = (m, ctx);
+        let (_, ctx, stream) = of_call(stream.0 as usize, per_thread())?;
+        capture::may_ask(&ctx, &stream)?;
         put(capture_status, CUstreamCaptureStatus(capture::info(&stream).status))
     }
 

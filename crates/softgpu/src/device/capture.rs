@@ -285,20 +285,14 @@ fn implicit(ctx: &Context, stream: &Arc<Stream>) -> CuResult {
     if stream.kind != StreamKind::Legacy {
         return Ok(());
     }
-    let mut refused = false;
-    for other in lock(&ctx.streams)
-        .iter()
-        .filter(|s| s.kind != StreamKind::NonBlocking)
-    {
-        if let Some(captured) = lock(&other.capture).as_ref() {
-            captured.capture.lose();
-            refused = true;
-        }
+    let blocking = captures_of_blocking(ctx);
+    for capture in &blocking {
+        capture.lose();
     }
-    if refused {
-        Err(err::CAPTURE_IMPLICIT)
-    } else {
+    if blocking.is_empty() {
         Ok(())
+    } else {
+        Err(err::CAPTURE_IMPLICIT)
     }
 }
 
@@ -412,6 +406,24 @@ pub(crate) struct Info {
     pub(crate) deps: *const CUgraphNode,
     pub(crate) edges: *const CUgraphEdgeData,
     pub(crate) count: usize,
+}
+
+/// The captures that streams take part in which wait for the default stream.
+fn captures_of_blocking(ctx: &Context) -> Vec<Arc<Capture>> {
+    lock(&ctx.streams)
+        .iter()
+        .filter(|s| s.kind != StreamKind::NonBlocking)
+        .filter_map(|s| Some(lock(&s.capture).as_ref()?.capture.clone()))
+        .collect()
+}
+
+/// Asking whether a stream is captured harms no capture. Of the default stream there is no answer while a blocking
+/// one is.
+pub(crate) fn may_ask(ctx: &Context, stream: &Stream) -> CuResult {
+    if stream.kind == StreamKind::Legacy && !captures_of_blocking(ctx).is_empty() {
+        return Err(err::CAPTURE_IMPLICIT);
+    }
+    Ok(())
 }
 
 pub(crate) fn info(stream: &Arc<Stream>) -> Info {
