@@ -1,26 +1,36 @@
 //! Looks at a module's bytes before the driver does.
 //!
-//! The driver takes an image by its address alone and believes the lengths
-//! inside. A truncated file would have it read past the end, so every length
-//! is checked against the slice here.
+//! The driver takes an image by its address alone and believes what is in it.
+//! A truncated file would have it read past the end, so every length known to
+//! us is checked against the slice here. That finds accidents, not intent:
+//! NVIDIA's driver can be crashed by machine code that was altered, so who
+//! makes an image of machine code vouches for where it came from.
 //!
-//! Invariant: an image that passes has no length that reaches outside it.
-//! Elsewhere: loading (`module`).
+//! Invariant: an image that passes has no length of header, section, segment
+//! or entry that reaches outside it. Elsewhere: loading (`module`).
 
 use std::borrow::Cow;
 use std::ffi::CString;
 
 use crate::error::Bytes;
 
-/// What a module is made from.
+/// What a module is made from: PTX text, which the driver compiles and which
+/// can hold anything, or machine code, which it believes.
+///
+/// ```compile_fail,E0133
+/// let code: &[u8] = &std::fs::read("kernel.cubin")?;
+/// fercuda_cuda::Image::binary(code)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Image<'a> {
-    /// PTX text, compiled by the driver.
+pub struct Image<'a>(Kind<'a>);
+
+#[derive(Clone, Debug)]
+enum Kind<'a> {
     Ptx(Cow<'a, str>),
-    /// An ELF image for one architecture, as `nvcc -cubin` and NVRTC give.
+    /// An ELF image for one architecture.
     Cubin(Cow<'a, [u8]>),
-    /// Several of these in one container, as `nvcc -fatbin` gives.
+    /// Several images in one container.
     Fatbin(Cow<'a, [u8]>),
 }
 
@@ -39,27 +49,43 @@ pub struct ImageError {
 impl<'a> Image<'a> {
     /// PTX text.
     pub fn ptx(text: impl Into<Cow<'a, str>>) -> Self {
-        Self::Ptx(text.into())
+        Self(Kind::Ptx(text.into()))
     }
 
-    /// Tells the kind of `bytes` by how they begin; text is taken for PTX.
+    /// A cubin (as `nvcc -cubin` and NVRTC give), a fatbin (`nvcc -fatbin`) or
+    /// PTX text, told by how `bytes` begin.
     ///
     /// # Errors
-    /// [`ImageError`] if they begin like none of the three.
-    pub fn of(bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, ImageError> {
-        let bytes = bytes.into();
+    /// [`ImageError`] if they begin like none of the three, or if a length in
+    /// them reaches past their end.
+    ///
+    /// # Safety
+    /// Machine code is as its compiler made it. The software device reads any
+    /// bytes; NVIDIA's driver believes them.
+    pub unsafe fn binary(bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, ImageError> {
+        Self::of(bytes.into())
+    }
+
+    /// Machine code as NVRTC gave it.
+    pub(crate) fn compiled(code: &'a [u8]) -> Self {
+        Self(Kind::Cubin(code.into()))
+    }
+
+    fn of(bytes: Cow<'a, [u8]>) -> Result<Self, ImageError> {
         if bytes.starts_with(ELF_MAGIC) {
-            return Ok(Self::Cubin(bytes));
+            check_elf(&bytes)?;
+            return Ok(Self(Kind::Cubin(bytes)));
         }
         if bytes.starts_with(&FATBIN_MAGIC.to_le_bytes()) {
-            return Ok(Self::Fatbin(bytes));
+            check_fatbin(&bytes)?;
+            return Ok(Self(Kind::Fatbin(bytes)));
         }
         let text = match bytes {
             Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).ok(),
             Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).ok(),
         };
         match text {
-            Some(text) => Ok(Self::Ptx(text)),
+            Some(text) => Ok(Self::ptx(text)),
             None => Err(ImageError {
                 kind: "module",
                 reason: "it begins neither as an ELF file nor as a fatbin, and it is not text"
@@ -70,10 +96,10 @@ impl<'a> Image<'a> {
 
     /// A few words for messages.
     pub(crate) fn describe(&self) -> String {
-        let (kind, len) = match self {
-            Self::Ptx(text) => ("PTX", text.len()),
-            Self::Cubin(bytes) => ("cubin", bytes.len()),
-            Self::Fatbin(bytes) => ("fatbin", bytes.len()),
+        let (kind, len) = match &self.0 {
+            Kind::Ptx(text) => ("PTX", text.len()),
+            Kind::Cubin(bytes) => ("cubin", bytes.len()),
+            Kind::Fatbin(bytes) => ("fatbin", bytes.len()),
         };
         format!("{kind}, {}", Bytes(len as u64))
     }
@@ -81,8 +107,8 @@ impl<'a> Image<'a> {
     /// A checked copy the driver may read, aligned to 8 bytes, text ended by a
     /// zero byte.
     pub(crate) fn checked(&self) -> Result<Checked, ImageError> {
-        match self {
-            Self::Ptx(text) => {
+        match &self.0 {
+            Kind::Ptx(text) => {
                 let text = text.trim_end_matches('\0');
                 if let Some(at) = text.find('\0') {
                     return Err(ImageError {
@@ -97,11 +123,11 @@ impl<'a> Image<'a> {
                 })?;
                 Ok(Checked::Text(text))
             }
-            Self::Cubin(bytes) => {
+            Kind::Cubin(bytes) => {
                 check_elf(bytes)?;
                 Ok(Checked::Words(aligned(bytes)))
             }
-            Self::Fatbin(bytes) => {
+            Kind::Fatbin(bytes) => {
                 check_fatbin(bytes)?;
                 Ok(Checked::Words(aligned(bytes)))
             }
@@ -351,10 +377,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_whatever_upset_the_inspection(bytes: Vec<u8>) {
-            drop(Image::of(bytes.as_slice()).and_then(|image| image.checked()));
+            drop(Image::of(bytes.as_slice().into()).and_then(|image| image.checked()));
             for start in [&b"\x7fELF\x02\x01"[..], b"\x50\xed\x55\xba\x01\x00\x10\x00"] {
                 let bytes = [start, &bytes].concat();
-                drop(Image::of(bytes).and_then(|image| image.checked()));
+                drop(Image::of(bytes.into()).and_then(|image| image.checked()));
             }
         }
 
@@ -370,11 +396,15 @@ mod tests {
                 }
                 // What passes still passes with more behind it: nothing was
                 // read from outside.
-                let verdict = Image::of(bytes.as_slice()).and_then(|image| image.checked()).is_ok();
+                let verdict = Image::of(bytes.as_slice().into())
+                    .and_then(|image| image.checked())
+                    .is_ok();
                 if verdict && !bytes.is_ascii() {
                     bytes.extend([0xff; 64]);
                     proptest::prop_assert!(
-                        Image::of(bytes.as_slice()).and_then(|image| image.checked()).is_ok()
+                        Image::of(bytes.as_slice().into())
+                            .and_then(|image| image.checked())
+                            .is_ok()
                     );
                 }
             }
@@ -383,10 +413,11 @@ mod tests {
 
     #[test]
     fn the_kind_is_told_by_the_first_bytes() {
-        assert!(matches!(Image::of(elf()), Ok(Image::Cubin(_))));
-        assert!(matches!(Image::of(fatbin(&[0; 8])), Ok(Image::Fatbin(_))));
-        assert!(matches!(Image::of(&b".version 9.0"[..]), Ok(Image::Ptx(_))));
-        assert!(Image::of(&b"\xff\xfe\x00"[..]).is_err());
+        let kind = |bytes: &[u8]| Image::of(bytes.to_vec().into()).map(|image| image.0);
+        assert!(matches!(kind(&elf()), Ok(Kind::Cubin(_))));
+        assert!(matches!(kind(&fatbin(&[0; 8])), Ok(Kind::Fatbin(_))));
+        assert!(matches!(kind(b".version 9.0"), Ok(Kind::Ptx(_))));
+        assert!(kind(b"\xff\xfe\x00").is_err());
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! disk ([`cache`]); a cache that cannot be used is a warning, never a failure.
 //!
 //! Invariant: what comes from the cache is byte for byte what NVRTC gave for
-//! the same source, headers, options, architecture and version.
+//! the same source, headers, options, architecture and version. A program that
+//! may read headers of the user's from the disk, whose text is not known here,
+//! is compiled each time.
 
 pub mod cache;
 pub mod find;
@@ -198,7 +200,8 @@ impl Program {
         self
     }
 
-    /// Adds a directory to look for headers in, before CUDA's own.
+    /// Adds a directory to look for headers in, before CUDA's own. What is
+    /// there may change, so such a program is not cached.
     pub fn include(mut self, directory: impl Into<PathBuf>) -> Self {
         self.includes.push(directory.into());
         self
@@ -209,6 +212,25 @@ impl Program {
     pub fn expression(mut self, expression: impl Into<String>) -> Self {
         self.expressions.push(expression.into());
         self
+    }
+
+    /// Whether it may include files whose text is not part of it, CUDA's own
+    /// headers apart.
+    fn reads_the_disk(&self) -> bool {
+        const READING: [&str; 6] = [
+            "-I",
+            "--include-path",
+            "-include",
+            "--pre-include",
+            "-pch",
+            "--use-pch",
+        ];
+        !self.includes.is_empty()
+            || self.options.iter().any(|option| {
+                READING
+                    .iter()
+                    .any(|start| option.trim_start().starts_with(start))
+            })
     }
 
     fn target(&self) -> String {
@@ -248,7 +270,7 @@ impl Compiled {
     pub fn image(&self) -> Image<'_> {
         match self.ptx() {
             Some(ptx) => Image::ptx(ptx),
-            None => Image::Cubin(self.code.as_slice().into()),
+            None => Image::compiled(&self.code),
         }
     }
 
@@ -385,7 +407,7 @@ impl Nvrtc {
     /// [`CompileError::Refused`] with the first error up front.
     pub fn compile(&self, program: &Program) -> Result<Compiled> {
         let options = self.options_of(program);
-        let Some(cache) = &self.cache else {
+        let Some(cache) = self.cache.as_ref().filter(|_| !program.reads_the_disk()) else {
             return self.compile_now(program, &options);
         };
         let key = self.key(program, &options);
@@ -414,6 +436,11 @@ impl Nvrtc {
     fn options_of(&self, program: &Program) -> Vec<String> {
         let mut options = vec![format!("--gpu-architecture={}", program.target())];
         options.extend(program.options.iter().cloned());
+        if self.version >= (12, 0) {
+            // Else quoted headers are read from the directory that the
+            // program's name names, or from the current one.
+            options.push("--no-source-include".to_owned());
+        }
         let directories = program.includes.iter().chain(&self.includes);
         options.extend(directories.map(|path| format!("--include-path={}", path.display())));
         options

@@ -233,18 +233,17 @@ pub(crate) fn compile(
     arch: &str,
     include: &[PathBuf],
 ) -> Result<String> {
-    let mut nvrtc = Nvrtc::find()?;
-    // The cache knows the source, not the headers beside it.
-    if source.contains("#include \"") || !include.is_empty() {
-        nvrtc = nvrtc.with_cache(None);
-    }
+    let nvrtc = Nvrtc::find()?;
     let mut program = Program::new(file.display().to_string(), source, Arch::parse(arch)?)
         .option("--generate-line-info");
     let beside = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let beside = beside.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    for folder in include.iter().chain([&beside]) {
+    // A program that names directories is not cached, so this one is named
+    // only where it may be needed.
+    let beside = source.contains("#include").then_some(&beside);
+    for folder in include.iter().chain(beside) {
         program = program.include(folder);
     }
     let compiled = nvrtc.compile(&program)?;

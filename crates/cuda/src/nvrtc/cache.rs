@@ -14,7 +14,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,9 @@ use sha2::{Digest, Sha256};
 
 /// The variable that names the cache's directory; empty means no cache.
 pub const CACHE_VARIABLE: &str = "FERCUDA_CACHE";
+
+/// More than any program compiled at run time has; what is larger is no entry.
+const ENTRY_BYTES_MAX: u64 = 1 << 30;
 
 const HEADER: &[u8] = b"fercuda nvrtc 1\n";
 
@@ -129,13 +132,29 @@ impl Cache {
                 reason,
             })
         };
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
+        let file = match fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path)
+        {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Absent,
             Err(error) => return unusable(error.to_string()),
         };
-        if let Err(warning) = self.check_private() {
+        // Others may have put the file there while the directory was theirs to
+        // write to, so it is judged by itself too.
+        let privacy = self.check_private().and_then(|()| {
+            let metadata = file.metadata().map_err(|error| warning_of(&path, &error))?;
+            check_owner(&path, &metadata)
+        });
+        if let Err(warning) = privacy {
             return Lookup::Unusable(warning);
+        }
+        let mut bytes = Vec::new();
+        match file.take(ENTRY_BYTES_MAX + 1).read_to_end(&mut bytes) {
+            Ok(read) if read as u64 <= ENTRY_BYTES_MAX => {}
+            Ok(_) => return unusable(format!("it is larger than {ENTRY_BYTES_MAX} bytes")),
+            Err(error) => return unusable(error.to_string()),
         }
         match read_entry(&bytes) {
             Some(entry) => Lookup::Found(entry),
@@ -150,10 +169,7 @@ impl Cache {
         log: &str,
         names: &[(String, String)],
     ) -> Result<(), Warning> {
-        let of_directory = |error: io::Error| Warning {
-            path: self.directory.clone(),
-            reason: error.to_string(),
-        };
+        let of_directory = |error: io::Error| warning_of(&self.directory, &error);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -181,27 +197,45 @@ impl Cache {
     /// Whether nobody else can write to the directory: what others could put
     /// there they could make us run.
     fn check_private(&self) -> Result<(), Warning> {
-        let warning = |reason: String| Warning {
-            path: self.directory.clone(),
-            reason,
-        };
-        let metadata = fs::metadata(&self.directory).map_err(|error| warning(error.to_string()))?;
-        // SAFETY: takes and returns a number.
-        let user = unsafe { libc::geteuid() };
-        if metadata.uid() != user {
-            return Err(warning(format!(
-                "it belongs to user {}, we are {user}",
-                metadata.uid()
-            )));
-        }
-        if metadata.mode() & 0o022 != 0 {
-            return Err(warning(format!(
-                "others can write to it (mode {:o})",
-                metadata.mode() & 0o777
-            )));
-        }
-        Ok(())
+        let metadata =
+            fs::metadata(&self.directory).map_err(|error| warning_of(&self.directory, &error))?;
+        check_owner(&self.directory, &metadata)
     }
+}
+
+fn warning_of(path: &Path, error: &io::Error) -> Warning {
+    Warning {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+/// Whether `path` is ours, and nobody else can write to it.
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Warning> {
+    let warning = |reason: String| Warning {
+        path: path.to_owned(),
+        reason,
+    };
+    let user = effective_user();
+    if metadata.uid() != user {
+        return Err(warning(format!(
+            "it belongs to user {}, we are {user}",
+            metadata.uid()
+        )));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(warning(format!(
+            "others can write to it (mode {:o})",
+            metadata.mode() & 0o777
+        )));
+    }
+    Ok(())
+}
+
+/// The user whose rights this process has.
+pub(super) fn effective_user() -> u32 {
+    // SAFETY: takes nothing and returns a number.
+    unsafe { libc::geteuid() }
 }
 
 fn write_entry(path: &Path, code: &[u8], log: &str, names: &[(String, String)]) -> io::Result<()> {
@@ -315,6 +349,22 @@ mod tests {
         let warning = cache.store(&key(&["b"]), b"code", "", &[]).unwrap_err();
         assert!(warning.reason.contains("777"), "{warning}");
         assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o777);
+    }
+
+    #[test]
+    fn an_entry_others_could_have_written_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"));
+        let key = key(&["a"]);
+        cache.store(&key, b"code", "", &[]).unwrap();
+        let path = cache.directory().join(key.file_name());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(cache.look_up(&key), Lookup::Unusable(_)));
+        let elsewhere = folder.path().join("elsewhere");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(matches!(cache.look_up(&key), Lookup::Unusable(_)));
     }
 
     #[test]

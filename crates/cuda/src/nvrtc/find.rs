@@ -2,10 +2,12 @@
 //!
 //! In this order: the file `FERCUDA_NVRTC`; the wheels under `FERCUDA_WHEELS`
 //! (a `site-packages/nvidia` directory) and those of a `build/venv` of the
-//! current directory or one above it; a toolkit at `CUDA_HOME` or `CUDA_PATH`;
-//! the active Python environment; `/usr/local/cuda`; what the loader finds.
+//! current directory or one above it, if it is the user's own or root's and
+//! no stranger can write to it; a toolkit at `CUDA_HOME` or `CUDA_PATH`; the
+//! active Python environment; `/usr/local/cuda`; what the loader finds.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The library files to try, best first, without repeats.
@@ -29,7 +31,10 @@ fn libraries_with(
         found.extend(in_wheels(&wheels));
     }
     for above in current.into_iter().flat_map(Path::ancestors) {
-        found.extend(in_environment(&above.join("build/venv")));
+        let environment = above.join("build/venv");
+        if is_trusted(&environment) {
+            found.extend(in_environment(&environment));
+        }
     }
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path) {
         found.extend(in_toolkit(&toolkit));
@@ -42,6 +47,16 @@ fn libraries_with(
     let mut seen = std::collections::HashSet::new();
     found.retain(|path| seen.insert(path.clone()));
     found
+}
+
+/// Whether what is in `directory` is the user's own or the system's doing. A
+/// library found there is loaded into the process, and the current directory
+/// may be anybody's.
+fn is_trusted(directory: &Path) -> bool {
+    std::fs::metadata(directory).is_ok_and(|metadata| {
+        [0, super::cache::effective_user()].contains(&metadata.uid())
+            && metadata.mode() & 0o002 == 0
+    })
 }
 
 /// The directories with CUDA's headers that belong to the library `file`.
@@ -154,6 +169,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     fn touch(path: &Path) -> PathBuf {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -186,8 +202,17 @@ mod tests {
         let current = folder.path().join("project/crates/deep");
         fs::create_dir_all(&current).unwrap();
         let found = libraries_with(&environment, Some(&current));
-        assert_eq!(found[..5], [named, wheel, built, toolkit, venv]);
+        let all = [named, wheel, built, toolkit, venv];
+        assert_eq!(found[..5], all);
         assert_eq!(found.last().unwrap(), Path::new("libnvrtc.so"));
+        // What anybody can write to is not loaded from the current directory.
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(folder.path().join("project/build/venv"), open).unwrap();
+        let found = libraries_with(&environment, Some(&current));
+        assert!(
+            !found.contains(&all[2]) && found.contains(&all[3]),
+            "{found:?}"
+        );
     }
 
     #[test]

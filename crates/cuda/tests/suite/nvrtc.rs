@@ -67,7 +67,7 @@ fn machine_code_is_an_elf_file_that_passes_inspection() {
     // A cubin for 8.0 runs on no other major version: what comes back is of
     // the driver's opinion, not of damage. Cut off, it never gets there.
     for len in [
-        0,
+        4,
         10,
         63,
         64,
@@ -75,12 +75,11 @@ fn machine_code_is_an_elf_file_that_passes_inspection() {
         compiled.code().len() / 2,
         compiled.code().len() - 1,
     ] {
-        let image = fercuda_cuda::Image::Cubin(compiled.code()[..len].into());
-        let error = Module::load(&context, &image).unwrap_err();
-        assert!(
-            matches!(error, fercuda_cuda::Error::Image(_)),
-            "{len}: {error}"
-        );
+        // SAFETY: a part of what NVRTC made, which is refused.
+        let error = unsafe { fercuda_cuda::Image::binary(&compiled.code()[..len]) }
+            .map(drop)
+            .expect_err("it was cut off");
+        assert!(error.to_string().contains("cut off"), "{len}: {error}");
     }
     if let Err(error) = Module::load(&context, &compiled.image()) {
         assert!(!matches!(error, fercuda_cuda::Error::Image(_)), "{error}");
