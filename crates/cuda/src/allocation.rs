@@ -18,7 +18,7 @@ use crate::error::{Error, OutOfMemory, Result, check};
 use crate::event::Event;
 use crate::module::ModuleInner;
 use crate::pool::MemoryPool;
-use crate::stream::{Entered, Stream};
+use crate::stream::{Entered, Stream, Waited};
 use crate::uses::Uses;
 use crate::vmm::Mapping;
 
@@ -204,7 +204,7 @@ impl Allocation {
     /// `stream` wait for the allocation.
     #[inline]
     pub(crate) fn note(&self, stream: &Stream) -> Result<()> {
-        if self.uses.was_last(stream) {
+        if self.uses.has_recent(stream) {
             Ok(())
         } else {
             self.note_slowly(stream)
@@ -217,19 +217,19 @@ impl Allocation {
             return Ok(());
         };
         stream.same_driver("use memory in a stream", &block.context)?;
-        let new = self.uses.note(stream);
-        // From the second time on the stream is behind the allocation, and
-        // what has been captured is behind all that was in its streams.
+        // A stream that is noted is behind the allocation, and what has been
+        // captured is behind all that was in its streams.
         if let Origin::Ordered { home, .. } = &block.origin
-            && new
             && home != stream
+            && !self.uses.has(stream)
         {
             if stream.is_capturing() {
-                home.settle_or_lost()?;
+                home.settle_all()?;
             } else {
                 order_after(home, stream)?;
             }
         }
+        self.uses.note(stream);
         Ok(())
     }
 
@@ -283,8 +283,7 @@ impl Drop for Allocation {
         let Some(block) = self.block.take() else {
             return;
         };
-        let uses = std::mem::take(&mut self.uses);
-        callback::outside_captures(uses.waits_for_all(), move || give_back(block, uses));
+        give_back_outside(block, std::mem::take(&mut self.uses));
     }
 }
 
@@ -295,45 +294,40 @@ struct Parked(Option<(Block, Uses)>);
 impl Drop for Parked {
     fn drop(&mut self) {
         if let Some((block, uses)) = self.0.take() {
-            callback::outside_captures(uses.waits_for_all(), move || give_back(block, uses));
+            give_back_outside(block, uses);
         }
     }
 }
 
-fn give_back(block: Block, uses: Uses) {
+fn give_back_outside(block: Block, uses: Uses) {
     if matches!(block.origin, Origin::Empty) {
         return;
     }
+    let mut parts = Some((block, uses));
+    callback::outside(move || {
+        if let Some((block, uses)) = parts.take() {
+            parts = give_back(block, uses);
+        }
+        parts.is_none()
+    });
+}
+
+/// Gives the memory back, or returns it if its work cannot be waited for now.
+fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
         state.park(Parked(Some((block, uses))));
-        return;
+        return None;
     }
     let Ok(driver) = block.context.bind() else {
-        return;
+        // A context that cannot be made current is gone, and its memory too.
+        return None;
     };
     let _relaxed = Relaxed::enter(driver);
     // The driver's answers below are not passed on: a failure is that of
     // earlier work, which its waiters are told, or of a lost context, whose
     // memory is gone already.
     match &block.origin {
-        Origin::Empty => {}
-        // Its module goes with `block`, once nothing uses the variable.
-        Origin::Global { .. } => uses.wait(),
-        Origin::Plain => {
-            uses.wait();
-            // SAFETY: from cuMemAlloc, given back once, and no work uses it.
-            drop(unsafe { driver.cuMemFree_v2(block.address) });
-        }
-        Origin::Imported => {
-            uses.wait();
-            // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
-            drop(unsafe { driver.cuIpcCloseMemHandle(block.address) });
-        }
-        Origin::Mapped { mapping } => {
-            uses.wait();
-            mapping.unmap(driver);
-        }
         Origin::Ordered { home, .. } => {
             let behind = streams
                 .iter()
@@ -351,10 +345,25 @@ fn give_back(block: Block, uses: Uses) {
                     drop(driver.cuMemFreeAsync(block.address, home.raw()));
                 } else {
                     drop(entered);
-                    uses.wait();
+                    if uses.wait() == Waited::Refused {
+                        return Some((block, uses));
+                    }
                     drop(driver.cuMemFree_v2(block.address));
                 }
             }
         }
+        _ if uses.wait() == Waited::Refused => return Some((block, uses)),
+        // The module goes with `block`, now that nothing uses the variable.
+        Origin::Empty | Origin::Global { .. } => {}
+        Origin::Plain => {
+            // SAFETY: from cuMemAlloc, given back once, and no work uses it.
+            drop(unsafe { driver.cuMemFree_v2(block.address) });
+        }
+        Origin::Imported => {
+            // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
+            drop(unsafe { driver.cuIpcCloseMemHandle(block.address) });
+        }
+        Origin::Mapped { mapping } => mapping.unmap(driver),
     }
+    None
 }

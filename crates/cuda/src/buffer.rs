@@ -17,7 +17,7 @@ use bytemuck::Pod;
 use fercuda_cuda_sys::types::CUdeviceptr;
 
 use crate::allocation::Allocation;
-use crate::context::Context;
+use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call};
 use crate::pool::MemoryPool;
 use crate::stream::{Entered, Stream};
@@ -425,7 +425,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         }
         self.allocation.note(stream)?;
         let entered = stream.enter_uncaptured(TO_HOST_IN_CAPTURE)?;
-        // SAFETY: `values` is as long and is borrowed until the stream is done.
+        // SAFETY: `values` is as long and is borrowed until `finish` has waited.
         let queued = unsafe { self.queue_to_host(values.as_mut_ptr(), &entered) };
         finish(queued, entered)
     }
@@ -440,7 +440,8 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         Ok(values)
     }
 
-    /// Queues a copy of all values to `to`.
+    /// Queues a copy of all values to `to`. In the legacy stream, which others
+    /// can make impossible to wait for at any time, it is done on return.
     ///
     /// # Safety
     /// `to` is valid for writes of as many values until the copy is done, and
@@ -452,6 +453,15 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         // SAFETY: the source is inside its allocation, which waits for the
         // stream; the caller vouches for `to`.
         unsafe {
+            if stream.is_legacy() {
+                let _relaxed = Relaxed::enter(driver);
+                return call!(
+                    driver,
+                    cuMemcpyDtoH_v2(to.cast(), self.address, self.bytes()),
+                    "copy {} bytes to the host",
+                    self.bytes()
+                );
+            }
             call!(
                 driver,
                 cuMemcpyDtoHAsync_v2(to.cast(), self.address, self.bytes(), stream.raw()),
@@ -462,15 +472,18 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     }
 }
 
-/// Waits for the copy just queued and says how it went. Waits even if queueing
-/// reported a failure, which may be one of earlier work.
+/// Waits for the copy just queued and says how it went.
 fn finish(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
     let stream = entered.stream();
-    // Still entered, so that the stream cannot be captured before its copy is
-    // done.
-    let settled = stream.settle();
+    // A copy that the driver refused is not under way.
+    queued?;
+    if !stream.is_legacy() {
+        // Still entered, so that the stream cannot be captured before its copy
+        // is done.
+        entered.wait_for_borrowed()?;
+    }
     drop(entered);
-    queued.and(settled).and_then(|()| stream.synchronize())
+    stream.synchronize()
 }
 
 impl<'a, T: Pod> DeviceSliceMut<'a, T> {
@@ -579,12 +592,14 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         }
         self.allocation.note(stream)?;
         let entered = stream.enter_uncaptured(FROM_HOST_IN_CAPTURE)?;
-        // SAFETY: `values` is as long and is borrowed until the stream is done.
+        // SAFETY: `values` is as long and is borrowed until `finish` has waited.
         let queued = unsafe { self.queue_from_host(values.as_ptr(), &entered) };
         finish(queued, entered)
     }
 
-    /// Queues a copy of as many values from `from`.
+    /// Queues a copy of as many values from `from`. In the legacy stream, which
+    /// others can make impossible to wait for at any time, `from` has been
+    /// read on return.
     ///
     /// # Safety
     /// `from` is valid for reads of as many values until the copy is done, and
@@ -600,6 +615,15 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         // SAFETY: the target is inside its allocation, which waits for the
         // stream; the caller vouches for `from`.
         unsafe {
+            if stream.is_legacy() {
+                let _relaxed = Relaxed::enter(driver);
+                return call!(
+                    driver,
+                    cuMemcpyHtoD_v2(self.address, from.cast(), self.bytes()),
+                    "copy {} bytes from the host",
+                    self.bytes()
+                );
+            }
             call!(
                 driver,
                 cuMemcpyHtoDAsync_v2(self.address, from.cast(), self.bytes(), stream.raw()),

@@ -1,8 +1,9 @@
 //! When things may be destroyed.
 //!
 //! A host callback must not call CUDA, so what is dropped inside one is
-//! destroyed later, by an ordinary thread. And waiting for a whole context
-//! breaks every capture in it, so what needs that is destroyed after them.
+//! destroyed later, by an ordinary thread. And some waits break the captures
+//! that run, or are refused because of them; what needs such a wait is
+//! destroyed after them.
 //!
 //! Invariant: between `enter` and its end no function of the driver is called
 //! by this thread through this crate.
@@ -11,7 +12,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-type Destroy = Box<dyn FnOnce() + Send>;
+/// Destroys something and says whether it did; else it is to be asked again.
+type Destroy = Box<dyn FnMut() -> bool + Send>;
 
 static LATER: Mutex<Vec<Destroy>> = Mutex::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -41,29 +43,23 @@ pub(crate) fn enter<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Runs `destroy` now, or when a thread outside callbacks next allocates or
-/// waits.
-pub(crate) fn outside(destroy: impl FnOnce() + Send + 'static) {
-    if inside() {
-        later(Box::new(destroy))
-    } else {
-        destroy()
+/// Runs `destroy` now or, inside a callback, later; and again, whenever a
+/// thread allocates or waits, until it answers `true`.
+pub(crate) fn outside(mut destroy: impl FnMut() -> bool + Send + 'static) {
+    if inside() || !destroy() {
+        later([Box::new(destroy) as Destroy]);
     }
 }
 
-/// As [`outside`]; if `waits_for_all`, then when no capture runs either.
-pub(crate) fn outside_captures(waits_for_all: bool, destroy: impl FnOnce() + Send + 'static) {
-    if inside() || (waits_for_all && CAPTURES.load(Ordering::Acquire) > 0) {
-        later(Box::new(destroy));
-    } else {
-        destroy();
-    }
-}
-
-fn later(destroy: Destroy) {
+fn later(more: impl IntoIterator<Item = Destroy>) {
     let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    later.push(destroy);
-    ANY.store(true, Ordering::Release);
+    later.extend(more);
+    ANY.store(!later.is_empty(), Ordering::Release);
+}
+
+/// Whether captures of this crate's run.
+pub(crate) fn captures_run() -> bool {
+    CAPTURES.load(Ordering::Acquire) > 0
 }
 
 /// Counts a capture that begins.
@@ -76,22 +72,21 @@ pub(crate) fn capture_ended() {
     CAPTURES.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// Destroys what was left behind.
+/// Destroys what was left behind, as far as that is possible now.
 #[inline]
 pub(crate) fn drain() {
-    if ANY.load(Ordering::Acquire) && !inside() && CAPTURES.load(Ordering::Acquire) == 0 {
+    if ANY.load(Ordering::Acquire) && !inside() {
         drain_all();
     }
 }
 
 #[cold]
 fn drain_all() {
-    let later = {
+    let mut left = {
         let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
         ANY.store(false, Ordering::Release);
         std::mem::take(&mut *later)
     };
-    for destroy in later {
-        destroy();
-    }
+    left.retain_mut(|destroy| !destroy());
+    later(left);
 }

@@ -9,6 +9,7 @@
 //! (`callback`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUlimit, CUresult, CUstreamCaptureMode};
 use fercuda_cuda_sys::{Driver, Missing};
@@ -16,7 +17,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result, call, check};
-use crate::stream::{self, Stream};
+use crate::stream::{self, Panicked, Stream};
 
 /// The primary context of a device, shared with every library in the process
 /// that uses the CUDA runtime. Cloning is cheap.
@@ -31,14 +32,21 @@ struct Inner {
     raw: CUcontext,
     driver: &'static Driver,
     legacy_id: u64,
+    legacy_panicked: Panicked,
     per_thread_id: u64,
+    /// Whether a wait has answered that it is lost.
+    lost: AtomicBool,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let (driver, device) = (self.driver, self.device.raw());
-        // SAFETY: balances the retain in `primary`, once.
-        callback::outside(move || unsafe { release(driver, device) });
+        callback::outside(move || {
+            // SAFETY: balances the retain in `primary`: a closure that answers
+            // `true` is called once.
+            unsafe { release(driver, device) };
+            true
+        });
     }
 }
 
@@ -65,8 +73,12 @@ impl Context {
     /// The primary context of `device`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device is lost, or in exclusive use elsewhere.
+    /// [`Error::Driver`] if the device is lost, or in exclusive use elsewhere;
+    /// [`Error::InCallback`].
     pub fn primary(device: Device) -> Result<Self> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
         let driver = device.cuda().driver();
         let mut raw = CUcontext::NULL;
         // SAFETY: `raw` outlives the call; `Inner` releases what is retained.
@@ -83,7 +95,9 @@ impl Context {
                 raw,
                 driver,
                 legacy_id: stream::next_id(),
+                legacy_panicked: Panicked::default(),
                 per_thread_id: stream::next_id(),
+                lost: AtomicBool::new(false),
             }),
         })
     }
@@ -150,6 +164,21 @@ impl Context {
                 self.inner.device
             )
         }
+    }
+
+    /// Notes that the context is lost, and waits for what can still be waited
+    /// for: a lost context answers each stream at once, while work of others
+    /// may be on its way out of the software device's threads.
+    pub(crate) fn mark_lost(&self, driver: &Driver) {
+        self.inner.lost.store(true, Ordering::Release);
+        // SAFETY: takes no arguments. It answers the error that is known.
+        drop(unsafe { driver.cuCtxSynchronize() });
+    }
+
+    /// Whether some wait has answered that the context is lost. Callbacks of
+    /// its streams may then be running although nothing waits for them.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.inner.lost.load(Ordering::Acquire)
     }
 
     /// Waits for all work in this context, of whatever stream.
@@ -269,7 +298,8 @@ impl Context {
     /// The stream that waits for, and is waited for by, every stream that was
     /// not made non-blocking. Work of the CUDA runtime's null stream is here.
     pub fn legacy_stream(&self) -> Stream {
-        Stream::legacy(self.clone(), self.inner.legacy_id)
+        let panicked = self.inner.legacy_panicked.clone();
+        Stream::legacy(self.clone(), self.inner.legacy_id, panicked)
     }
 
     /// The calling thread's own default stream; an error in any other thread.

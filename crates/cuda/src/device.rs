@@ -3,9 +3,13 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use fercuda_cuda_sys::types::{CUdevice, CUdevice_attribute, CUuuid, c_char, c_int};
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::{
+    CUdevice, CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation,
+    CUmemLocationType, CUuuid, c_char, c_int,
+};
 
-use crate::error::{Result, call};
+use crate::error::{Error, Result, call};
 use crate::select::Cuda;
 
 /// A device of a driver. Only a name: it holds nothing open.
@@ -37,12 +41,43 @@ impl Device {
         // SAFETY: `raw` outlives the call.
         unsafe {
             call!(
-                cuda.driver(),
+                cuda.callable()?,
                 cuDeviceGet(&mut raw, ordinal as c_int),
                 "open device {ordinal}"
             )?;
         }
         Ok(Self { cuda, ordinal, raw })
+    }
+
+    fn driver(&self) -> Result<&'static Driver> {
+        self.cuda.callable()
+    }
+
+    /// Its memory, as a place.
+    pub(crate) fn location(&self) -> CUmemLocation {
+        CUmemLocation {
+            r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: self.raw,
+        }
+    }
+
+    /// Leave for it to read and write memory.
+    pub(crate) fn full_access(&self) -> CUmemAccessDesc {
+        CUmemAccessDesc {
+            location: self.location(),
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+    }
+
+    /// Refuses devices of another driver, whose numbers mean nothing to this.
+    pub(crate) fn refuse_foreign(&self, operation: &'static str, others: &[Self]) -> Result<()> {
+        match others.iter().find(|other| other.cuda != self.cuda) {
+            None => Ok(()),
+            Some(other) => Err(Error::Value {
+                operation,
+                reason: format!("{other} belongs to another driver than {self}"),
+            }),
+        }
     }
 
     /// The driver it belongs to.
@@ -69,7 +104,7 @@ impl Device {
         // SAFETY: the length given is the array's.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, self.raw),
                 "ask the name of device {}",
                 self.ordinal
@@ -87,7 +122,7 @@ impl Device {
         // SAFETY: the length given is the array's.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceGetPCIBusId(id.as_mut_ptr(), id.len() as c_int, self.raw),
                 "ask the bus id of device {}",
                 self.ordinal
@@ -105,7 +140,7 @@ impl Device {
         // SAFETY: `uuid` outlives the call.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceGetUuid_v2(&mut uuid, self.raw),
                 "ask the uuid of device {}",
                 self.ordinal
@@ -123,7 +158,7 @@ impl Device {
         // SAFETY: `bytes` outlives the call.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceTotalMem_v2(&mut bytes, self.raw),
                 "ask the memory of device {}",
                 self.ordinal
@@ -142,7 +177,7 @@ impl Device {
         // SAFETY: `value` outlives the call.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceGetAttribute(&mut value, attribute, self.raw),
                 "ask {attribute:?} of device {}",
                 self.ordinal
@@ -231,7 +266,7 @@ impl Device {
         // SAFETY: `can` outlives the call.
         unsafe {
             call!(
-                self.cuda.driver(),
+                self.driver()?,
                 cuDeviceCanAccessPeer(&mut can, self.raw, other.raw),
                 "ask whether device {} can reach device {}",
                 self.ordinal,

@@ -1,6 +1,6 @@
 //! Events: marks in a stream's work that others wait for.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
@@ -33,6 +33,7 @@ impl Drop for Event {
                 // that is still pending once it has completed.
                 drop(unsafe { driver.cuEventDestroy_v2(raw) });
             }
+            true
         });
     }
 }
@@ -111,6 +112,8 @@ impl Event {
     pub(crate) fn record_in(&self, entered: &Entered<'_>) -> Result<()> {
         let stream = entered.stream();
         let driver = stream.context().bind()?;
+        // Held over the call, so that the event is where this says it is.
+        let mut captured = lock(&self.captured);
         // SAFETY: both are alive; the callers saw that they are of one driver.
         unsafe {
             call!(
@@ -119,7 +122,7 @@ impl Event {
                 "record an event"
             )?
         };
-        *lock(&self.captured) = entered.capture().map(Arc::downgrade);
+        *captured = entered.capture().map(Arc::downgrade);
         Ok(())
     }
 
@@ -127,10 +130,10 @@ impl Event {
         &self.context
     }
 
-    /// The running capture it was last recorded in.
-    pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
-        let state = lock(&self.captured).as_ref().and_then(Weak::upgrade)?;
-        (!state.has_ended()).then_some(state)
+    /// Where it was last recorded. It is not recorded elsewhere while the
+    /// answer is held.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place(lock(&self.captured))
     }
 
     fn refuse_capture(&self, operation: &'static str) -> Result<()> {
@@ -149,11 +152,15 @@ impl Event {
     /// # Errors
     /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
-        self.refuse_capture("wait for a captured event")?;
         let driver = self.context.bind()?;
+        self.refuse_capture("wait for a captured event")?;
         let _relaxed = Relaxed::enter(driver);
         // SAFETY: the event is alive.
-        unsafe { call!(driver, cuEventSynchronize(self.raw), "wait for an event") }
+        let waited = unsafe { call!(driver, cuEventSynchronize(self.raw), "wait for an event") };
+        if waited.as_ref().is_err_and(Error::is_sticky) {
+            self.context.mark_lost(driver);
+        }
+        waited
     }
 
     /// Whether the work before the mark is done. Never waits.
@@ -161,8 +168,8 @@ impl Event {
     /// # Errors
     /// The first error of that work.
     pub fn is_done(&self) -> Result<bool> {
-        self.refuse_capture("query a captured event")?;
         let driver = self.context.bind()?;
+        self.refuse_capture("query a captured event")?;
         let _relaxed = Relaxed::enter(driver);
         // SAFETY: the event is alive.
         match unsafe { driver.cuEventQuery(self.raw) } {
@@ -216,10 +223,15 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::Driver`] if the handle is not one, or that process is gone.
-    pub fn open(context: &Context, handle: &IpcEventHandle) -> Result<Self> {
+    ///
+    /// # Safety
+    /// The handle came from [`Event::ipc_handle`] of another process, byte for
+    /// byte: NVIDIA's driver follows what is in it. The event returned is
+    /// dropped before that process destroys its own.
+    pub unsafe fn open(context: &Context, handle: &IpcEventHandle) -> Result<Self> {
         let driver = context.bind()?;
         let mut raw = CUevent::NULL;
-        // SAFETY: `raw` outlives the call; the driver checks the handle.
+        // SAFETY: `raw` outlives the call; the caller vouches for the handle.
         unsafe {
             call!(
                 driver,
@@ -232,5 +244,17 @@ impl Event {
             raw,
             captured: Mutex::new(None),
         })
+    }
+}
+
+/// Where an event was last recorded.
+#[derive(Debug)]
+pub(crate) struct Place<'a>(MutexGuard<'a, Option<Weak<CaptureState>>>);
+
+impl Place<'_> {
+    /// The running capture, if it was recorded in one.
+    pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
+        let state = self.0.as_ref().and_then(Weak::upgrade)?;
+        (!state.has_ended()).then_some(state)
     }
 }

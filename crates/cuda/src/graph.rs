@@ -25,7 +25,7 @@ use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Failure, Result, call};
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Entered, Stream, run_guarded};
+use crate::stream::{Entered, Stream, Waited, run_guarded};
 use crate::uses::{Uses, lock};
 
 /// What a capture forbids elsewhere while it runs.
@@ -380,7 +380,10 @@ struct GraphInner {
 impl Drop for GraphInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), *lock(&self.raw));
-        callback::outside(move || destroy_graph(&context, raw));
+        callback::outside(move || {
+            destroy_graph(&context, raw);
+            true
+        });
     }
 }
 
@@ -450,6 +453,7 @@ impl GraphExec {
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
         self.uses.note(stream);
+        // What its nodes name must not go while it is being sent.
         let _entered = stream.enter_uncaptured(Error::Capturing {
             operation: "upload a graph",
             advice: "upload it in another stream",
@@ -472,7 +476,7 @@ impl GraphExec {
     /// [`Error::Driver`].
     pub fn launch(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        if !self.uses.was_last(stream) {
+        if !self.uses.has_recent(stream) {
             self.uses.note(stream);
         }
         let _entered = stream.enter_uncaptured(Error::Capturing {
@@ -506,8 +510,14 @@ impl GraphExec {
     /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
     pub fn update(&mut self, graph: &Graph) -> Result<()> {
         const ENOUGH: usize = 8;
-        if self.keeps.len() >= ENOUGH {
-            self.uses.wait();
+        if graph.inner.context != self.context {
+            return Err(Error::OtherContext {
+                operation: "update a graph",
+                left: self.context.device().to_string(),
+                right: graph.inner.context.device().to_string(),
+            });
+        }
+        if self.keeps.len() >= ENOUGH && self.uses.wait() == Waited::Done {
             self.keeps.drain(..ENOUGH - 1);
         }
         let driver = self.context.bind()?;
@@ -550,16 +560,27 @@ impl Drop for GraphExec {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        let keeps = std::mem::take(&mut self.keeps);
-        callback::outside_captures(uses.waits_for_all(), move || {
-            uses.wait();
+        let mut keeps = std::mem::take(&mut self.keeps);
+        callback::outside(move || {
+            let waited = uses.wait();
+            if waited == Waited::Refused {
+                return false;
+            }
+            let keeps = std::mem::take(&mut keeps);
+            if waited == Waited::Lost || context.is_lost() {
+                // A callback of a launch may be running, and nothing can tell
+                // when it ends.
+                std::mem::forget(keeps);
+                return true;
+            }
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuGraphInstantiate, destroyed once, and no
-                // launch of it is under way.
+                // SAFETY: from cuGraphInstantiate, destroyed once (this
+                // answers `true`), and no launch of it is under way.
                 drop(unsafe { driver.cuGraphExecDestroy(raw) });
             }
             drop(keeps);
+            true
         });
     }
 }
@@ -648,13 +669,15 @@ impl<T: Pod> HostSlot<T> {
     ///
     /// # Errors
     /// [`Error::SlotHeld`] if another thread, or `body` itself, is at it;
-    /// [`Error::InCallback`]; the first error of the launches.
+    /// [`Error::InCallback`]; [`Error::Capturing`] if a launch was in a default
+    /// stream and captures keep it from being waited for; the first error of
+    /// the launches.
     pub fn with<R>(&self, body: impl FnOnce(&mut [T]) -> R) -> Result<R> {
         // Inside a callback nothing below could wait.
         self.context.bind()?;
         let _closed = self.gate.close().ok_or(Error::SlotHeld)?;
         for stream in self.gate.uses.streams() {
-            stream.settle_or_lost()?;
+            stream.settle_all()?;
         }
         // SAFETY: memory for as many values, initialised when it was made. The
         // gate is closed, so no launch can be queued and nobody else is here;

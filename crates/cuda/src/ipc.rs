@@ -86,7 +86,8 @@ impl IpcMemoryHandle {
     /// this process, or its memory is gone.
     ///
     /// # Safety
-    /// The other process keeps the memory until the buffer returned here is
+    /// The handle came from [`IpcMemoryHandle::of`] in another process, byte for
+    /// byte: NVIDIA's driver follows what is in it. That process keeps the memory until the buffer returned here is
     /// dropped and its work done: CUDA does not hold it for us.
     pub unsafe fn open(&self, context: &Context) -> Result<DeviceBuffer<u8>> {
         let driver = context.bind()?;
@@ -95,7 +96,7 @@ impl IpcMemoryHandle {
         };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
         let mut address = 0;
-        // SAFETY: `address` outlives the call; the driver checks the handle.
+        // SAFETY: `address` outlives the call; the caller vouches for the handle.
         unsafe {
             call!(
                 driver,

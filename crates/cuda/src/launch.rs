@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use bytemuck::{NoUninit, Pod};
 use fercuda_cuda_sys::types::{
-    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
     CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult,
 };
+use fercuda_cuda_sys::{Driver, Missing};
 
 use crate::allocation::Allocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
@@ -208,7 +209,7 @@ impl Launch {
         }
         function.allow_shared(self.shared_bytes)?;
         let uses = inner.module.uses();
-        if !uses.was_last(stream) {
+        if !uses.has_recent(stream) {
             uses.note(stream);
         }
         memory.note(stream)?;
@@ -250,13 +251,19 @@ impl Launch {
             // outlive the call, which copies them; the number and sizes of the
             // values are the kernel's as far as the driver can tell, and for
             // the rest the caller vouches.
-            unsafe {
+            let answer = unsafe {
                 driver.cuLaunchKernelEx(
                     &config,
                     inner.raw,
                     pointers.as_mut_ptr(),
                     std::ptr::null_mut(),
                 )
+            };
+            match answer {
+                Err(_) if self.is_plain() => {
+                    self.launch_plainly(driver, &config, inner.raw, pointers)
+                }
+                answer => answer,
             }
         };
         let mut answer = launch(pointers);
@@ -278,6 +285,34 @@ impl Launch {
                 self.shared_bytes
             )
         })
+    }
+
+    /// Launches without attributes in a driver before CUDA 11.6, which takes
+    /// none this way.
+    #[cold]
+    fn launch_plainly(
+        &self,
+        driver: &Driver,
+        config: &CUlaunchConfig,
+        function: CUfunction,
+        pointers: &mut [*mut c_void],
+    ) -> std::result::Result<CUresult, Missing> {
+        // SAFETY: as for the call that this stands in for.
+        unsafe {
+            driver.cuLaunchKernel(
+                function,
+                self.grid.x,
+                self.grid.y,
+                self.grid.z,
+                self.block.x,
+                self.block.y,
+                self.block.z,
+                self.shared_bytes,
+                config.hStream,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
     }
 
     /// Whether it has no attributes.

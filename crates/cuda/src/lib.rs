@@ -5,8 +5,10 @@
 //! [`Launch`]es of a [`Module`]'s [`Function`]s, whole [`Graph`]s.
 //!
 //! Invariants: nothing safe reads through a pointer it was given, and nothing
-//! is destroyed before the work that uses it is done. The one promise a caller
-//! makes is in [`Launch::run`]: that a kernel does what it should.
+//! is destroyed before the work that uses it is done. The promises a caller
+//! makes are that a kernel does what it should ([`Launch::run`]) and that bytes
+//! from elsewhere are what they are said to be ([`Image::binary`],
+//! [`Event::open`], [`IpcMemoryHandle::open`], [`nvrtc::Nvrtc::open`]).
 //! Elsewhere: the C interface (`fercuda-cuda-sys`), the software device
 //! (`fercuda-softgpu`), CUDA C++ to PTX ([`nvrtc`]).
 

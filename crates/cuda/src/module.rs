@@ -20,6 +20,7 @@ use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
+use crate::stream::Waited;
 use crate::uses::Uses;
 
 /// A loaded module. Cloning gives another name for it; functions and variables
@@ -50,14 +51,18 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::outside_captures(uses.waits_for_all(), move || {
-            uses.wait();
+        callback::outside(move || {
+            if uses.wait() == Waited::Refused {
+                return false;
+            }
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuModuleLoadDataEx, unloaded once, and no work
-                // runs its code. A lost context has unloaded it already.
+                // SAFETY: from cuModuleLoadDataEx, unloaded once (this answers
+                // `true`), and no work runs its code. A lost context has
+                // unloaded it already.
                 drop(unsafe { driver.cuModuleUnload(raw) });
             }
+            true
         });
     }
 }
@@ -84,8 +89,9 @@ impl Module {
             std::ptr::without_provenance_mut(log.len() - 1),
         ];
         let mut raw = CUmodule::NULL;
-        // SAFETY: the image was checked and outlives the call, as do the log
-        // and both arrays, which have the length given.
+        // SAFETY: the image was checked, machine code is vouched for by who
+        // made it, and it outlives the call, as do the log and both arrays,
+        // which have the length given.
         let answer = unsafe {
             driver.cuModuleLoadDataEx(
                 &mut raw,
@@ -359,24 +365,42 @@ impl Function {
                 advice: "smaller tiles, or keep part of them in registers",
             });
         }
+        // All there is, so that another handle of this kernel never takes
+        // back what this one was given.
+        let most = self.inner.max_shared_bytes;
+        self.set_attribute(
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            most,
+        )?;
+        self.inner
+            .dynamic_shared_bytes
+            .store(most, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets clusters have more than the eight blocks that every device can
+    /// run; how many, [`Launch::run`](crate::Launch::run) answers.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the device has no clusters.
+    pub fn allow_non_portable_clusters(&self) -> Result<()> {
+        self.set_attribute(
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+            1,
+        )
+    }
+
+    fn set_attribute(&self, attribute: CUfunction_attribute, value: u32) -> Result<()> {
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
         // SAFETY: the function is alive.
         unsafe {
             call!(
                 driver,
-                cuFuncSetAttribute(
-                    self.inner.raw,
-                    CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                    bytes.cast_signed(),
-                ),
-                "let `{}` use {bytes} bytes of shared memory",
+                cuFuncSetAttribute(self.inner.raw, attribute, value.cast_signed()),
+                "set {attribute:?} of `{}` to {value}",
                 self.name()
-            )?;
+            )
         }
-        self.inner
-            .dynamic_shared_bytes
-            .fetch_max(bytes, Ordering::Relaxed);
-        Ok(())
     }
 }

@@ -170,6 +170,7 @@ impl<T> Drop for PinnedBuffer<T> {
                 // uses it owns it, so there is none.
                 drop(unsafe { driver.cuMemFreeHost(address) });
             }
+            true
         });
     }
 }

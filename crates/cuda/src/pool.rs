@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{
-    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, c_void,
+    CUmemAccessDesc, CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, c_void,
 };
 
 use crate::callback;
 use crate::context::Context;
+use crate::device::Device;
 use crate::error::{Result, call};
 
 /// A pool of device memory. Cloning gives another name for the same pool;
@@ -38,6 +38,7 @@ impl Drop for Inner {
                 // being freed in some stream is the driver's to wait for.
                 drop(unsafe { driver.cuMemPoolDestroy(raw) });
             }
+            true
         });
     }
 }
@@ -77,10 +78,7 @@ impl MemoryPool {
         let driver = context.bind()?;
         let props = CUmemPoolProps {
             allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location: CUmemLocation {
-                r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: context.device().raw(),
-            },
+            location: context.device().location(),
             maxSize: max_bytes,
             ..Default::default()
         };
@@ -130,6 +128,29 @@ impl MemoryPool {
                     (&raw mut bytes).cast::<c_void>(),
                 ),
                 "let a pool keep {bytes} bytes"
+            )
+        }
+    }
+
+    /// Lets kernels and copies of other devices reach the pool's memory, now
+    /// and later.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) if one cannot reach this
+    /// device; [`Error::Value`](crate::Error::Value) for a device of another
+    /// driver.
+    pub fn allow(&self, devices: &[Device]) -> Result<()> {
+        let context = &self.inner.context;
+        context.device().refuse_foreign("share a pool", devices)?;
+        let driver = context.bind()?;
+        let access: Vec<CUmemAccessDesc> = devices.iter().map(Device::full_access).collect();
+        // SAFETY: the pool is alive; `access` has the length given.
+        unsafe {
+            call!(
+                driver,
+                cuMemPoolSetAccess(self.raw(), access.as_ptr(), access.len()),
+                "let other devices reach a pool of {}",
+                context.device()
             )
         }
     }

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use fercuda_cuda_sys::types::{CUresult, c_int};
 use fercuda_cuda_sys::{Driver, OpenError};
 
+use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result, call};
 
@@ -84,8 +85,11 @@ impl Cuda {
             Select::Hardware => hardware(),
             Select::Software => software(),
             Select::Auto => match hardware() {
-                Ok(cuda) if cuda.device_count().is_ok_and(|count| count > 0) => Ok(cuda),
-                _ => software(),
+                Ok(cuda) if cuda.device_count()? > 0 => Ok(cuda),
+                Ok(_) => software(),
+                Err(error) if means_no_gpu(&error) => software(),
+                // A GPU that does not work is not passed over in silence.
+                Err(error) => Err(error),
             },
         }
     }
@@ -93,6 +97,14 @@ impl Cuda {
     /// The table of functions, for calls this crate has no safe form of.
     pub fn driver(&self) -> &'static Driver {
         self.driver
+    }
+
+    /// The table, unless the thread runs a host callback.
+    pub(crate) fn callable(&self) -> Result<&'static Driver> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
+        Ok(self.driver)
     }
 
     /// Whether this is the software device.
@@ -109,7 +121,7 @@ impl Cuda {
         // SAFETY: `version` outlives the call.
         unsafe {
             call!(
-                self.driver,
+                self.callable()?,
                 cuDriverGetVersion(&mut version),
                 "ask the driver's version"
             )?
@@ -127,7 +139,7 @@ impl Cuda {
         // SAFETY: `count` outlives the call.
         unsafe {
             call!(
-                self.driver,
+                self.callable()?,
                 cuDeviceGetCount(&mut count),
                 "count the devices"
             )?
@@ -173,6 +185,15 @@ impl Cuda {
 /// As [`Cuda::select`].
 pub fn driver(select: Select) -> Result<&'static Driver> {
     Cuda::select(select).map(|cuda| cuda.driver)
+}
+
+/// Whether `error` says that the machine has no GPU, not that one is broken.
+fn means_no_gpu(error: &Error) -> bool {
+    matches!(error, Error::NoDriver(_))
+        || matches!(
+            error.code(),
+            Some(CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_STUB_LIBRARY)
+        )
 }
 
 fn hardware() -> Result<Cuda> {

@@ -1,7 +1,11 @@
 //! Streams: queues of work that a device does in order.
 //!
-//! Invariant: a stream that was dropped has finished its work. Elsewhere:
-//! capturing a stream's work (`graph`), ordering between streams (`event`).
+//! A stream is a [`Core`], which things that were used in it know weakly, and
+//! an [`Owner`], which everybody who may queue work shares. When the owner
+//! goes, the work is waited for, and only then may the core go.
+//!
+//! Invariant: a core that is gone has finished its work. Elsewhere: capturing
+//! a stream's work (`graph`), ordering between streams (`event`).
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,17 +13,21 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
+};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags,
+    CUstreamCaptureStatus,
 };
 
 use crate::callback;
 use crate::context::{Context, Relaxed};
-use crate::error::{Error, Result, call, check, is_sticky};
+use crate::error::{Error, Result, call, check};
 use crate::event::Event;
 use crate::graph::CaptureState;
 use crate::uses::lock;
@@ -34,7 +42,11 @@ pub(crate) fn next_id() -> u64 {
 /// last one dropped waits for its work.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    inner: Arc<Inner>,
+    core: Arc<Core>,
+    /// Waits when the last of those who may queue work is gone. Default
+    /// streams outlive every value that names them, and what only waits has
+    /// nothing to wait for when it goes.
+    _owner: Option<Arc<Owner>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,46 +92,116 @@ impl<'a> Entered<'a> {
             Part::Free | Part::Ending => None,
         }
     }
+
+    /// Waits until no work queued so far can touch host memory any more, for
+    /// as long as that takes. For a stream that is not captured.
+    ///
+    /// Other libraries may begin a capture that keeps this thread from
+    /// waiting. Memory that is only borrowed cannot be given back then, so
+    /// this asks again until it ends.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub(crate) fn wait_for_borrowed(&self) -> Result<()> {
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let answer = self.stream.settle();
+            match Waited::of(&answer) {
+                Waited::Refused => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(10));
+                }
+                Waited::Done | Waited::Lost => return answer,
+            }
+        }
+    }
+}
+
+/// What a wait has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use]
+pub(crate) enum Waited {
+    /// The work is done.
+    Done,
+    /// The context is lost. The device does nothing more in it; a callback of
+    /// another stream may still be running.
+    Lost,
+    /// The driver did not wait, because of a capture in the way.
+    Refused,
+}
+
+impl Waited {
+    fn of(answer: &Result<()>) -> Self {
+        match answer {
+            Ok(()) => Self::Done,
+            Err(Error::Driver(failure)) if is_refusal(failure.code) => Self::Refused,
+            Err(Error::Capturing { .. } | Error::InCallback | Error::Missing(_)) => Self::Refused,
+            // Errors that are no refusal are of the work or of the context;
+            // either way it is not there any more.
+            Err(_) => Self::Lost,
+        }
+    }
+}
+
+/// Whether a status says that something is captured, not that it was waited
+/// for.
+fn is_refusal(code: CUresult) -> bool {
+    let capturing = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
+        ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
+    capturing.contains(&code.0)
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct Core {
     context: Context,
     raw: CUstream,
     id: u64,
     kind: Kind,
     /// Held for reading while work is queued, so that what the work is taken
-    /// for, captured or not, is what it is.
+    /// for, captured or not, is what it is. It is also held while work is
+    /// waited for, so callbacks never wait for it.
     part: RwLock<Part>,
     /// What the first callback that panicked said.
-    panicked: Arc<Mutex<Option<String>>>,
+    panicked: Panicked,
 }
 
-impl Drop for Inner {
+impl Drop for Core {
     fn drop(&mut self) {
         if self.kind != Kind::Owned {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            let Ok(driver) = context.bind() else { return };
-            let _relaxed = Relaxed::enter(driver);
-            // SAFETY: `raw` came from cuStreamCreateWithPriority and this is
-            // its only owner. Errors are of the work, which its waiters were
-            // told, or of a lost context, which has nothing left to destroy.
-            unsafe {
-                if driver.cuStreamSynchronize(raw).is_ok_and(is_sticky) {
-                    wait_for_lost(driver);
-                }
-                drop(driver.cuStreamDestroy_v2(raw));
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                // SAFETY: `raw` came from cuStreamCreateWithPriority and this
+                // is its only owner. An error is that of a lost context, which
+                // has nothing left to destroy.
+                drop(unsafe { driver.cuStreamDestroy_v2(raw) });
             }
+            true
         });
+    }
+}
+
+/// Shared by everybody who may queue work in a stream.
+#[derive(Debug)]
+struct Owner(Arc<Core>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // The core stays until the work is done, whoever waits for it.
+        let stream = Stream {
+            core: self.0.clone(),
+            _owner: None,
+        };
+        callback::outside(move || stream.wait_to_destroy() != Waited::Refused);
     }
 }
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Self) -> bool {
-        self.inner.id == other.inner.id
+        self.core.id == other.core.id
     }
 }
 
@@ -169,63 +251,90 @@ impl Stream {
             raw,
             next_id(),
             Kind::Owned,
+            Panicked::default(),
         ))
     }
 
-    pub(crate) fn legacy(context: Context, id: u64) -> Self {
-        Self::from_parts(context, CU_STREAM_LEGACY, id, Kind::Legacy)
+    pub(crate) fn legacy(context: Context, id: u64, panicked: Panicked) -> Self {
+        Self::from_parts(context, CU_STREAM_LEGACY, id, Kind::Legacy, panicked)
     }
 
     /// The calling thread's, in `context`, whose own identifier is `of_context`.
     pub(crate) fn per_thread(context: Context, of_context: u64) -> Self {
         thread_local! {
-            /// Identifiers of this thread's streams, by that of their context.
-            static IDS: RefCell<HashMap<u64, u64>> = RefCell::default();
+            /// Identifiers of this thread's streams and what their callbacks
+            /// said, by the identifier of their context.
+            static STREAMS: RefCell<HashMap<u64, (u64, Panicked)>> = RefCell::default();
         }
-        let id = IDS.with_borrow_mut(|ids| *ids.entry(of_context).or_insert_with(next_id));
+        let (id, panicked) = STREAMS.with_borrow_mut(|streams| {
+            streams
+                .entry(of_context)
+                .or_insert_with(|| (next_id(), Panicked::default()))
+                .clone()
+        });
         let kind = Kind::PerThread(std::thread::current().id());
-        Self::from_parts(context, CU_STREAM_PER_THREAD, id, kind)
+        Self::from_parts(context, CU_STREAM_PER_THREAD, id, kind, panicked)
     }
 
-    fn from_parts(context: Context, raw: CUstream, id: u64, kind: Kind) -> Self {
+    fn from_parts(
+        context: Context,
+        raw: CUstream,
+        id: u64,
+        kind: Kind,
+        panicked: Panicked,
+    ) -> Self {
+        let core = Arc::new(Core {
+            context,
+            raw,
+            id,
+            kind,
+            part: RwLock::new(Part::Free),
+            panicked,
+        });
+        let owner = (kind == Kind::Owned).then(|| Arc::new(Owner(core.clone())));
         Self {
-            inner: Arc::new(Inner {
-                context,
-                raw,
-                id,
-                kind,
-                part: RwLock::new(Part::Free),
-                panicked: Arc::default(),
-            }),
+            core,
+            _owner: owner,
         }
     }
 
     /// Its context.
     #[inline]
     pub fn context(&self) -> &Context {
-        &self.inner.context
+        &self.core.context
     }
 
     /// The driver's own handle.
     #[inline]
     pub fn raw(&self) -> CUstream {
-        self.inner.raw
+        self.core.raw
     }
 
     #[inline]
     pub(crate) fn id(&self) -> u64 {
-        self.inner.id
+        self.core.id
+    }
+
+    /// Whether it is the legacy default stream.
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.core.kind == Kind::Legacy
+    }
+
+    /// Whether waiting for it means waiting for other streams too, which
+    /// breaks their captures.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        self.is_legacy() || self.is_of_another_thread()
     }
 
     /// Whether it is the default stream of one thread.
     pub(crate) fn is_per_thread(&self) -> bool {
-        matches!(self.inner.kind, Kind::PerThread(_))
+        matches!(self.core.kind, Kind::PerThread(_))
     }
 
     /// Whether it is the default stream of another thread, which the driver
     /// has no name for in this one.
     pub(crate) fn is_of_another_thread(&self) -> bool {
-        match self.inner.kind {
+        match self.core.kind {
             Kind::PerThread(owner) => owner != std::thread::current().id(),
             Kind::Owned | Kind::Legacy => false,
         }
@@ -243,7 +352,7 @@ impl Stream {
 
     /// Whether it was made by this crate, so that it may be captured.
     pub(crate) fn is_owned(&self) -> bool {
-        self.inner.kind == Kind::Owned
+        self.core.kind == Kind::Owned
     }
 
     /// The priority the driver gave it; a smaller number is the higher one.
@@ -272,15 +381,10 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_other_thread()?;
         self.refuse_capture("wait for a stream")?;
-        let driver = self.context().bind()?;
-        let waited = {
-            let _relaxed = Relaxed::enter(driver);
-            // SAFETY: the stream is alive and its context current.
-            unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") }
-        };
+        let waited = self.settle();
         callback::drain();
         waited?;
-        match lock(&self.inner.panicked).take() {
+        match lock(&self.core.panicked).take() {
             Some(message) => Err(Error::CallbackPanicked { message }),
             None => Ok(()),
         }
@@ -333,10 +437,22 @@ impl Stream {
             }
         };
         let entered = self.enter()?;
-        match (event.capture(), entered.capture()) {
+        // Held over the call, so that the event is not moved into a capture,
+        // or out of it, in between.
+        let place = event.place();
+        match (place.capture(), entered.capture()) {
             (Some(state), None) => {
-                drop(entered);
-                self.take_part(&state, wait)
+                drop((place, entered));
+                self.take_part(&state, |driver| {
+                    let place = event.place();
+                    match place.capture() {
+                        Some(now) if Arc::ptr_eq(&now, &state) => wait(driver),
+                        _ => Err(Error::Capturing {
+                            operation: "wait for an event that another thread records",
+                            advice: "record and wait in one thread, or order the two",
+                        }),
+                    }
+                })
             }
             _ => wait(self.context().bind()?),
         }
@@ -349,58 +465,80 @@ impl Stream {
     }
 
     /// Waits for the stream's work, whatever other streams capture. For a
-    /// stream that is not captured itself.
-    pub(crate) fn settle(&self) -> Result<()> {
+    /// stream that is not captured itself, of this thread.
+    fn settle(&self) -> Result<()> {
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
+        if self.is_legacy() {
+            // Asking for the legacy stream while a blocking one is captured
+            // ends that capture; this question does not.
+            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            // SAFETY: `status` outlives the call.
+            let answer = unsafe { driver.cuStreamIsCapturing(self.raw(), &mut status) };
+            // A driver that lacks it captures nothing.
+            if let Ok(answer) = answer {
+                check(Ok(answer), "cuStreamIsCapturing", || {
+                    "wait for the legacy stream".into()
+                })?;
+            }
+        }
         // SAFETY: the stream is alive and its context current.
         let waited = unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            wait_for_lost(driver);
+            self.context().mark_lost(driver);
         }
         waited
     }
 
-    /// Waits for the stream's work, so that host memory it used is the host's
-    /// again. A stream that is being captured settled when that began.
+    /// Waits for the stream's work, so that what it used is free again. A
+    /// stream that is being captured settled when that began.
     ///
     /// # Errors
-    /// The work's. It runs no more in either case.
-    pub(crate) fn settle_or_lost(&self) -> Result<()> {
+    /// The work's; [`Error::Capturing`] if captures keep it from waiting.
+    pub(crate) fn settle_all(&self) -> Result<()> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
         let part = self.part();
         if !matches!(*part, Part::Free) {
             return Ok(());
         }
-        if self.is_of_another_thread() {
-            let driver = self.context().bind()?;
-            let _relaxed = Relaxed::enter(driver);
-            // SAFETY: the context is current.
-            return unsafe { call!(driver, cuCtxSynchronize(), "wait for all streams") };
+        if self.waits_for_others() && callback::captures_run() {
+            return Err(Error::Capturing {
+                operation: "wait for a default stream",
+                advice: "end the captures that run, or work in a stream made with Stream::new",
+            });
         }
-        self.settle()
+        if !self.is_of_another_thread() {
+            return self.settle();
+        }
+        let driver = self.context().bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        // SAFETY: takes no arguments; the context is current. The stream has
+        // no name in this thread, so all are waited for.
+        let waited = unsafe { call!(driver, cuCtxSynchronize(), "wait for all streams") };
+        if waited.as_ref().is_err_and(Error::is_sticky) {
+            self.context().mark_lost(driver);
+        }
+        waited
     }
 
-    /// Waits before something its work uses is destroyed. Errors are those of
-    /// the work, or of a lost context; in either case nothing runs any more.
-    pub(crate) fn wait_to_destroy(&self) {
+    /// Waits until no work queued so far can touch host memory that a scope
+    /// borrowed; see [`Entered::wait_for_borrowed`].
+    pub(crate) fn wait_for_borrowed(&self) {
         let part = self.part();
-        if !matches!(*part, Part::Free) {
-            // It settled when it was captured, and has done nothing since.
-            return;
+        // Copies in default streams are done already, and a stream that is
+        // being captured has settled before.
+        if matches!(*part, Part::Free) && self.is_owned() {
+            // The work's errors are for its waiters.
+            drop(Entered { stream: self, part }.wait_for_borrowed());
         }
-        let Ok(driver) = self.context().bind() else {
-            return;
-        };
-        let _relaxed = Relaxed::enter(driver);
-        // SAFETY: the stream is alive and its context current. One of another
-        // thread has no name here, so all streams are waited for.
-        unsafe {
-            if self.is_of_another_thread() {
-                drop(driver.cuCtxSynchronize());
-            } else if driver.cuStreamSynchronize(self.raw()).is_ok_and(is_sticky) {
-                wait_for_lost(driver);
-            }
-        }
+    }
+
+    /// Waits before something its work uses is destroyed. The work's errors
+    /// are for its waiters.
+    pub(crate) fn wait_to_destroy(&self) -> Waited {
+        Waited::of(&self.settle_all())
     }
 
     /// Runs `body` on a thread of the driver's when the work so far is done;
@@ -437,7 +575,7 @@ impl Stream {
         let driver = self.context().bind()?;
         let once = Box::new(Once {
             body,
-            panicked: self.inner.panicked.clone(),
+            panicked: self.core.panicked.clone(),
         });
         let function = pointer_to(&once);
         let data = Box::into_raw(once);
@@ -457,20 +595,26 @@ impl Stream {
         launched
     }
 
-    /// Whether its work is being captured.
+    /// Whether its work is being captured, or a capture of it begins or ends
+    /// in another thread just now.
     pub fn is_capturing(&self) -> bool {
-        !matches!(*self.part(), Part::Free)
+        // Callbacks ask too, and must not wait for who waits for them.
+        match self.core.part.try_read() {
+            Ok(part) => !matches!(*part, Part::Free),
+            Err(TryLockError::Poisoned(part)) => !matches!(**part.get_ref(), Part::Free),
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 
     fn part(&self) -> RwLockReadGuard<'_, Part> {
-        self.inner
+        self.core
             .part
             .read()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn part_mut(&self) -> RwLockWriteGuard<'_, Part> {
-        self.inner
+        self.core
             .part
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -479,15 +623,19 @@ impl Stream {
     /// To be held while work is queued. A thread holds one at a time.
     ///
     /// # Errors
-    /// [`Error::Capturing`] while another thread ends a capture of it.
+    /// [`Error::Capturing`] while another thread ends a capture of it;
+    /// [`Error::InCallback`].
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
         self.refuse_other_thread()?;
         let part = self.part();
-        if let Part::Ending = *part {
-            return Err(ENDING);
+        match *part {
+            Part::Free | Part::Capturing(_) => Ok(Entered { stream: self, part }),
+            Part::Ending => Err(ENDING),
         }
-        Ok(Entered { stream: self, part })
     }
 
     /// As [`Stream::enter`], for work that must not be captured.
@@ -495,11 +643,10 @@ impl Stream {
     /// # Errors
     /// `refusal` if it would be.
     pub(crate) fn enter_uncaptured(&self, refusal: Error) -> Result<Entered<'_>> {
-        self.refuse_other_thread()?;
-        let part = self.part();
-        match *part {
-            Part::Free => Ok(Entered { stream: self, part }),
-            Part::Capturing(_) | Part::Ending => Err(refusal),
+        let entered = self.enter()?;
+        match entered.capture() {
+            None => Ok(entered),
+            Some(_) => Err(refusal),
         }
     }
 
@@ -527,6 +674,9 @@ impl Stream {
                 advice: "a stream made with Stream::new",
             });
         }
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
         let mut part = self.part_mut();
         if !matches!(*part, Part::Free) {
             return Err(Error::Capturing {
@@ -540,6 +690,8 @@ impl Stream {
         self.settle()?;
         join(self.context().bind()?)?;
         if !state.joined(self) {
+            // The driver makes no graph of a capture that a stream joined
+            // without coming back.
             return Err(ENDING);
         }
         *part = Part::Capturing(state.clone());
@@ -566,8 +718,8 @@ impl Stream {
     }
 
     pub(crate) fn downgrade(&self) -> WeakStream {
-        match self.inner.kind {
-            Kind::Owned => WeakStream::Owned(Arc::downgrade(&self.inner)),
+        match self.core.kind {
+            Kind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
             // The default streams outlive every value that names them.
             Kind::Legacy | Kind::PerThread(_) => WeakStream::Default(self.clone()),
         }
@@ -579,35 +731,32 @@ const ENDING: Error = Error::Capturing {
     advice: "wait until the thread that ends the capture has done so",
 };
 
-/// A stream that does not keep it from being dropped.
+/// A stream that does not keep it from being dropped; it is there until the
+/// work is done.
 #[derive(Debug)]
 pub(crate) enum WeakStream {
-    Owned(Weak<Inner>),
+    Owned(Weak<Core>),
     Default(Stream),
 }
 
 impl WeakStream {
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Owned(stream) => stream.strong_count() > 0,
+            Self::Owned(core) => core.strong_count() > 0,
             Self::Default(_) => true,
         }
     }
 
     pub(crate) fn upgrade(&self) -> Option<Stream> {
         match self {
-            Self::Owned(stream) => stream.upgrade().map(|inner| Stream { inner }),
+            Self::Owned(core) => core.upgrade().map(|core| Stream { core, _owner: None }),
             Self::Default(stream) => Some(stream.clone()),
         }
     }
 }
 
-/// A lost context answers at once, while work of it may be on its way out of
-/// the software device's threads; only waiting for all of it waits for that.
-fn wait_for_lost(driver: &Driver) {
-    // SAFETY: takes no arguments. It answers the error that is known.
-    drop(unsafe { driver.cuCtxSynchronize() });
-}
+/// What the first callback that panicked said.
+pub(crate) type Panicked = Arc<Mutex<Option<String>>>;
 
 /// Runs a callback's body so that no panic reaches the driver's frames.
 pub(crate) fn run_guarded(body: impl FnOnce(), panicked: &Mutex<Option<String>>) {

@@ -13,7 +13,7 @@ use crate::buffer::{DeviceSlice, DeviceSliceMut};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Entered, Stream};
+use crate::stream::{Entered, Stream, Waited};
 
 mod sealed {
     /// Memory that stays where it is when its owner is moved.
@@ -112,10 +112,10 @@ impl<H> Drop for Transfer<H> {
             // A callback must not wait. The copy may still run, so its memory
             // is not given back.
             std::mem::forget(host);
-        } else if self.done.synchronize().is_err() {
-            // Of a lost context nothing runs any more; of anything else the
-            // stream itself knows.
-            self.stream.wait_to_destroy();
+        } else if self.done.synchronize().is_err() && self.stream.wait_to_destroy() != Waited::Done
+        {
+            // Nothing says that the copy is over.
+            std::mem::forget(host);
         }
     }
 }
@@ -148,7 +148,7 @@ impl<T: Pod> DeviceSliceMut<'_, T> {
         let mut queued = Ok(());
         if !self.is_empty() {
             // SAFETY: `host` is as long and stays in place; nobody can write to
-            // it before `Transfer` lets go of it, which is after the copy.
+            // it before `pending` or `Transfer` let go of it, after the copy.
             queued = unsafe { self.queue_from_host(host.values().as_ptr(), &entered) };
         }
         pending(queued, host, done, entered)
@@ -170,7 +170,7 @@ impl<T: Pod> DeviceSlice<'_, T> {
         if !self.is_empty() {
             let to = host.values_mut().as_mut_ptr();
             // SAFETY: `host` is as long and stays in place; nobody can reach it
-            // before `Transfer` lets go of it, which is after the copy.
+            // before `pending` or `Transfer` let go of it, after the copy.
             queued = unsafe { self.queue_to_host(to, &entered) };
         }
         pending(queued, host, done, entered)
@@ -195,8 +195,8 @@ fn same_length(host: usize, device: usize) -> Result<()> {
     Ok(())
 }
 
-/// The copy just queued. If that failed or it cannot be marked, whatever is in
-/// the stream is waited for before `host` goes.
+/// The copy just queued. If it cannot be marked, whatever is in the stream is
+/// waited for before `host` goes.
 fn pending<H>(
     queued: Result<()>,
     host: H,
@@ -204,20 +204,20 @@ fn pending<H>(
     entered: Entered<'_>,
 ) -> Result<Transfer<H>> {
     let stream = entered.stream().clone();
-    match queued.and_then(|()| done.record_in(&entered)) {
-        Ok(()) => Ok(Transfer {
-            host: Some(host),
-            done,
-            stream,
-        }),
-        Err(error) => {
-            // The work's own error, if any, is for its waiters.
-            drop(stream.settle());
-            drop(entered);
-            drop(host);
-            Err(error)
+    // A copy that the driver refused is not under way.
+    queued?;
+    if let Err(error) = done.record_in(&entered) {
+        if !stream.is_legacy() && entered.wait_for_borrowed().is_err() {
+            // Of a lost context, nothing says that the copy is over.
+            std::mem::forget(host);
         }
+        return Err(error);
     }
+    Ok(Transfer {
+        host: Some(host),
+        done,
+        stream,
+    })
 }
 
 /// Queues copies that borrow host memory; see [`Stream::scope`].
@@ -247,7 +247,8 @@ impl<'scope> CopyScope<'scope, '_> {
             return Ok(());
         }
         // SAFETY: `host` is as long and borrowed until the scope has waited.
-        unsafe { to.queue_from_host(host.as_ptr(), &entered) }
+        let queued = unsafe { to.queue_from_host(host.as_ptr(), &entered) };
+        finish_unless_owned(queued, entered)
     }
 
     /// Queues a copy to all of `host`, which must be as long.
@@ -267,13 +268,26 @@ impl<'scope> CopyScope<'scope, '_> {
         }
         // SAFETY: `host` is as long and borrowed alone until the scope has
         // waited.
-        unsafe { from.queue_to_host(host.as_mut_ptr(), &entered) }
+        let queued = unsafe { from.queue_to_host(host.as_mut_ptr(), &entered) };
+        finish_unless_owned(queued, entered)
     }
+}
+
+/// Waits for the copy just queued in a default stream: by the end of the scope
+/// another library may have begun a capture that keeps it from being waited
+/// for.
+fn finish_unless_owned(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
+    queued?;
+    if entered.stream().is_per_thread() {
+        entered.wait_for_borrowed()?;
+    }
+    Ok(())
 }
 
 impl Stream {
     /// Runs `body`, whose copies may borrow host memory of the caller's, and
-    /// waits for the stream before returning, also when `body` panics.
+    /// waits for the stream before returning, also when `body` panics. In a
+    /// default stream each copy is waited for at once.
     ///
     /// ```no_run
     /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
@@ -327,7 +341,7 @@ impl Stream {
         struct Wait<'a>(&'a Stream);
         impl Drop for Wait<'_> {
             fn drop(&mut self) {
-                self.0.wait_to_destroy();
+                self.0.wait_for_borrowed();
             }
         }
         self.refuse_capture("borrow host memory")?;

@@ -2,8 +2,8 @@
 //!
 //! The host runs ahead of its streams. Memory, modules and instantiated
 //! graphs note each stream that is given work with them and are not destroyed
-//! before that work is done. A stream that was dropped had finished, so it is
-//! forgotten.
+//! before that work is done. A stream whose core is gone had finished, so it
+//! is forgotten.
 //!
 //! Invariant: if work with the thing may be running in a stream, that stream
 //! is in the list.
@@ -11,59 +11,83 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::stream::{Stream, WeakStream};
+use crate::callback;
+use crate::stream::{Stream, Waited, WeakStream};
 
 /// Locks what no panic can leave half done.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many streams may take turns with a thing before noting one takes a
+/// lock.
+const RECENT: usize = 4;
+
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
-    /// The stream noted last, so that work after work in one stream costs one
-    /// comparison. Zero is no stream.
-    last: AtomicU64,
-    streams: Mutex<Vec<(u64, WeakStream)>>,
+    /// The streams noted last, so that work after work in few streams costs a
+    /// few comparisons. Zero is no stream.
+    recent: [AtomicU64; RECENT],
+    streams: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    streams: Vec<(u64, WeakStream)>,
+    /// The place in `recent` for the next one.
+    next: usize,
 }
 
 impl Uses {
-    /// Whether `stream` was the last one noted.
+    /// Whether `stream` was one of the last noted.
     #[inline]
-    pub(crate) fn was_last(&self, stream: &Stream) -> bool {
-        // An entry is removed only when its stream is gone, and identifiers
-        // are not used again, so a stale value matches no live stream.
-        self.last.load(Ordering::Relaxed) == stream.id()
+    pub(crate) fn has_recent(&self, stream: &Stream) -> bool {
+        // A stream is in the list while it is alive, as it is here, and
+        // identifiers are not used again: a stale one matches no live stream.
+        self.recent
+            .iter()
+            .any(|id| id.load(Ordering::Relaxed) == stream.id())
     }
 
-    /// Notes `stream` and says whether it is new to the list.
-    pub(crate) fn note(&self, stream: &Stream) -> bool {
-        let mut streams = lock(&self.streams);
-        self.last.store(stream.id(), Ordering::Relaxed);
-        if streams.iter().any(|(id, _)| *id == stream.id()) {
-            return false;
+    /// Whether `stream` is in the list.
+    pub(crate) fn has(&self, stream: &Stream) -> bool {
+        let noted = lock(&self.streams);
+        noted.streams.iter().any(|(id, _)| *id == stream.id())
+    }
+
+    /// Notes `stream`.
+    pub(crate) fn note(&self, stream: &Stream) {
+        let mut noted = lock(&self.streams);
+        if !noted.streams.iter().any(|(id, _)| *id == stream.id()) {
+            noted.streams.retain(|(_, stream)| stream.is_alive());
+            noted.streams.push((stream.id(), stream.downgrade()));
         }
-        streams.retain(|(_, stream)| stream.is_alive());
-        streams.push((stream.id(), stream.downgrade()));
-        true
+        // Only now may another thread that finds it there skip this.
+        if !self.has_recent(stream) {
+            self.recent[noted.next].store(stream.id(), Ordering::Relaxed);
+            noted.next = (noted.next + 1) % RECENT;
+        }
     }
 
     /// The streams that may still be at work.
     pub(crate) fn streams(&self) -> Vec<Stream> {
         lock(&self.streams)
+            .streams
             .iter()
             .filter_map(|(_, stream)| stream.upgrade())
             .collect()
     }
 
-    /// Whether waiting means waiting for a whole context.
-    pub(crate) fn waits_for_all(&self) -> bool {
-        self.streams().iter().any(Stream::is_of_another_thread)
-    }
-
-    /// Waits until none of them is at work with it.
-    pub(crate) fn wait(&self) {
-        for stream in self.streams() {
-            stream.wait_to_destroy();
+    /// Waits until none of them is at work with it, and says the worst that
+    /// the waits have shown.
+    pub(crate) fn wait(&self) -> Waited {
+        if callback::inside() {
+            return Waited::Refused;
         }
+        self.streams()
+            .iter()
+            .map(Stream::wait_to_destroy)
+            .max()
+            .unwrap_or(Waited::Done)
     }
 }

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult, c_int, c_void,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUresult, c_int,
+    c_void,
 };
 
 use crate::allocation::Allocation;
@@ -26,13 +26,6 @@ use crate::device::Device;
 use crate::error::{Bytes, Error, OutOfMemory, Result, call, check};
 use crate::uses::lock;
 
-fn location(device: &Device) -> CUmemLocation {
-    CUmemLocation {
-        r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: device.raw(),
-    }
-}
-
 fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
     CUmemAllocationProp {
         r#type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -41,7 +34,7 @@ fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
         } else {
             CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
         },
-        location: location(device),
+        location: device.location(),
         ..Default::default()
     }
 }
@@ -69,6 +62,7 @@ impl Drop for Physical {
                 // mapping of it is gone, since each holds `self`.
                 drop(unsafe { driver.cuMemRelease(raw) });
             }
+            true
         });
     }
 }
@@ -234,6 +228,7 @@ impl Drop for Range {
                 // and nothing is mapped: each mapping holds `self`.
                 drop(unsafe { driver.cuMemAddressFree(address, bytes) });
             }
+            true
         });
     }
 }
@@ -302,15 +297,7 @@ impl VirtualRange {
             })?;
         let context = &self.inner.context;
         context.same_driver("map memory", &memory.inner.context)?;
-        if devices
-            .iter()
-            .any(|device| device.cuda() != context.device().cuda())
-        {
-            return Err(Error::Value {
-                operation: "map memory",
-                reason: "a device that is to have access belongs to another driver".into(),
-            });
-        }
+        context.device().refuse_foreign("map memory", devices)?;
         let driver = context.bind()?;
         let _relaxed = Relaxed::enter(driver);
         let address = self.inner.address + offset as u64;
@@ -345,13 +332,7 @@ impl VirtualRange {
         };
         // From here on dropping the buffer unmaps.
         let allocation = Allocation::mapped(context, address, bytes, mapping);
-        let access: Vec<CUmemAccessDesc> = devices
-            .iter()
-            .map(|device| CUmemAccessDesc {
-                location: location(device),
-                flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            })
-            .collect();
+        let access: Vec<CUmemAccessDesc> = devices.iter().map(Device::full_access).collect();
         // SAFETY: `access` has the length given and outlives the call.
         unsafe {
             call!(

@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use fercuda_cuda::{
-    Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle, Launch, Module,
-    Stream,
+    CaptureMode, Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle,
+    Launch, Module, Stream,
 };
 
 const KERNELS: &str = include_str!("suite/kernels.ptx");
@@ -23,6 +23,14 @@ const SCENARIOS: &[Scenario] = &[
         lost_context,
     ),
     ("memory_and_events_are_shared_between_processes", share),
+    (
+        "memory_of_the_legacy_stream_goes_after_the_captures_it_would_break",
+        drop_in_capture,
+    ),
+    (
+        "a_capture_that_is_forgotten_does_not_keep_other_memory",
+        forget_capture,
+    ),
 ];
 
 /// Second halves of scenarios, run by their first.
@@ -158,7 +166,9 @@ fn borrow() {
     std::io::stdin().read_exact(&mut bytes).unwrap();
     let memory = IpcMemoryHandle::from_bytes(bytes);
     std::io::stdin().read_exact(&mut bytes).unwrap();
-    let event = Event::open(&context, &IpcEventHandle::from_bytes(bytes)).unwrap();
+    // SAFETY: the lender made the handle and keeps the event until this process
+    // has ended.
+    let event = unsafe { Event::open(&context, &IpcEventHandle::from_bytes(bytes)) }.unwrap();
     stream.wait_for(&event).unwrap();
     // SAFETY: the lender keeps the memory until this process has ended.
     let memory = unsafe { memory.open(&context) }.unwrap();
@@ -171,4 +181,46 @@ fn borrow() {
         .copy_from_host(&[4242], &stream)
         .unwrap();
     println!("sum {}", lent.iter().sum::<u32>());
+}
+
+fn free_bytes(context: &Context) -> u64 {
+    context.memory_info().unwrap().0
+}
+
+fn drop_in_capture() {
+    let context = context();
+    let legacy = context.legacy_stream();
+    let stream = Stream::blocking(&context).unwrap();
+    let mut out = DeviceBuffer::<u8>::zeroed(&stream, 16).unwrap();
+    let mut used = DeviceBuffer::<u8>::alloc(&context, 64 << 20).unwrap();
+    used.fill(1, &legacy).unwrap();
+    let before = free_bytes(&context);
+    let capture = stream.begin_capture(CaptureMode::Relaxed).unwrap();
+    out.fill(7, &stream).unwrap();
+    drop(used);
+    assert_eq!(
+        free_bytes(&context),
+        before,
+        "its work cannot be waited for"
+    );
+    // Nor does a wait that is refused break the capture.
+    let error = legacy.synchronize().unwrap_err();
+    assert!(!error.is_sticky(), "{error}");
+    let mut exec = capture.end().unwrap().instantiate().unwrap();
+    exec.launch(&stream).unwrap();
+    assert_eq!(out.to_vec(&stream).unwrap(), [7; 16]);
+    assert!(free_bytes(&context) > before, "the last wait gave it back");
+}
+
+fn forget_capture() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    std::mem::forget(stream.begin_capture(CaptureMode::Relaxed).unwrap());
+    let other = Stream::new(&context).unwrap();
+    let mut buffer = DeviceBuffer::<u8>::alloc(&context, 64 << 20).unwrap();
+    buffer.fill(1, &other).unwrap();
+    let before = free_bytes(&context);
+    other.host_callback(move || drop(buffer)).unwrap();
+    other.synchronize().unwrap();
+    assert!(free_bytes(&context) > before, "the wait gave it back");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fercuda_cuda::{CaptureMode, DeviceBuffer, Error, HostSlot, Launch, Stream};
+use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, Graph, HostSlot, Launch, Stream};
 
 use crate::support::{context, increment, kernel, write_late};
 
@@ -370,4 +370,36 @@ fn memory_of_another_threads_stream_goes_after_the_captures_it_would_break() {
         .launch(&stream)
         .unwrap();
     assert_eq!(out.to_vec(&stream).unwrap(), [2]);
+}
+
+#[test]
+fn a_graph_is_not_updated_to_one_of_another_device() {
+    let cuda = context().device().cuda();
+    let contexts: Vec<Context> = cuda
+        .devices()
+        .unwrap()
+        .into_iter()
+        .map(|device| Context::primary(device).unwrap())
+        .collect();
+    let graphs: Vec<Graph> = contexts
+        .iter()
+        .map(|context| {
+            let stream = Stream::new(context).unwrap();
+            let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+            let capture = stream.begin_capture(CaptureMode::Relaxed).unwrap();
+            increment(&mut out, &stream);
+            capture.end().unwrap()
+        })
+        .collect();
+    for (index, graph) in graphs.iter().enumerate() {
+        let mut exec = graph.instantiate().unwrap();
+        for (other, graph) in graphs.iter().enumerate() {
+            let answer = exec.update(graph);
+            if index == other {
+                answer.unwrap();
+            } else {
+                assert!(matches!(answer, Err(Error::OtherContext { .. })));
+            }
+        }
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use fercuda_cuda::{DeviceBuffer, Error, PinnedBuffer, Stream};
+use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, PinnedBuffer, Stream};
 
 use crate::support::{context, write_late};
 
@@ -77,4 +78,119 @@ fn what_a_callback_drops_is_destroyed_by_the_next_wait() {
         .unwrap();
     stream.synchronize().unwrap();
     stream.synchronize().unwrap();
+}
+
+/// Queues a callback in `stream` that ends when what is returned is dropped.
+fn hold(stream: &Stream) -> mpsc::Sender<()> {
+    let (hold, held) = mpsc::channel::<()>();
+    stream
+        .host_callback(move || assert!(held.recv().is_err(), "nothing is sent"))
+        .unwrap();
+    hold
+}
+
+#[test]
+fn memory_waits_for_a_stream_that_another_thread_is_dropping() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let held = hold(&stream);
+    out.fill(1, &stream).unwrap();
+    std::thread::scope(|threads| {
+        let dropping_stream = threads.spawn(move || drop(stream));
+        std::thread::sleep(Duration::from_millis(20));
+        let dropping_memory = threads.spawn(move || drop(out));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!dropping_stream.is_finished(), "the stream's work is held");
+        assert!(!dropping_memory.is_finished(), "work with it is held");
+        drop(held);
+    });
+}
+
+#[test]
+fn memory_waits_for_a_stream_that_a_callback_dropped() {
+    let context = context();
+    let (stream, other) = (
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    );
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let held = hold(&stream);
+    out.fill(1, &stream).unwrap();
+    let (tell, told) = mpsc::channel();
+    other
+        .host_callback(move || {
+            drop(stream);
+            tell.send(()).unwrap();
+        })
+        .unwrap();
+    told.recv().unwrap();
+    std::thread::scope(|threads| {
+        let dropping = threads.spawn(move || drop(out));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!dropping.is_finished(), "work with it is held");
+        drop(held);
+    });
+}
+
+#[test]
+fn a_callback_may_ask_about_a_stream_whose_capture_begins() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let held = hold(&stream);
+    let (tell, told) = mpsc::channel();
+    let inside = stream.clone();
+    stream
+        .host_callback(move || {
+            inside.is_capturing();
+            tell.send(matches!(buffer.fill(1, &inside), Err(Error::InCallback)))
+                .unwrap();
+        })
+        .unwrap();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        drop(held);
+    });
+    drop(stream.begin_capture(CaptureMode::Relaxed).unwrap());
+    assert!(told.recv().unwrap(), "CUDA is refused in a callback");
+    release.join().unwrap();
+}
+
+#[test]
+fn a_panic_in_a_default_stream_is_told_by_any_handle_of_it() {
+    let context = context();
+    let streams = [Context::legacy_stream, Context::per_thread_stream];
+    for stream in streams {
+        stream(&context)
+            .host_callback(|| panic!("in a default stream"))
+            .unwrap();
+        let error = stream(&context).synchronize().unwrap_err();
+        assert!(
+            matches!(&error, Error::CallbackPanicked { message } if message == "in a default stream"),
+            "{error}"
+        );
+        stream(&context).synchronize().unwrap();
+    }
+}
+
+#[test]
+fn devices_and_contexts_are_not_opened_inside_a_callback() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let device = context.device();
+    let (tell, told) = mpsc::channel();
+    stream
+        .host_callback(move || {
+            let refused = [
+                Context::primary(device).map(drop),
+                device.name().map(drop),
+                device.cuda().device_count().map(drop),
+            ];
+            tell.send(refused.map(|answer| matches!(answer, Err(Error::InCallback))))
+                .unwrap();
+        })
+        .unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(told.recv(), Ok([true; 3]));
 }
