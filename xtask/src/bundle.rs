@@ -1,15 +1,15 @@
-//! A folder to carry to a machine that has a GPU and no Rust.
+//! A folder, and an archive of it, to carry to a machine that has a GPU and no Rust.
 //!
 //! Holds the optimised test and bench programs, the `fercuda` program, the
 //! drop-in library, the kernels as text, the foreign clients, and one script,
 //! `run.sh OUTPUT_DIR`, that runs all of it and leaves a table and logs.
 //!
-//! Invariant: under 64 MiB, and nothing of NVIDIA's inside. Binaries run where
+//! Invariant: under 64 MiB when packed, and nothing of NVIDIA's inside. Binaries run where
 //! glibc is no older than on the machine that built them.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -109,13 +109,24 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     fs::write(&run, script.text())?;
     make_runnable(&run)?;
 
-    let size_bytes = size_of(&out)?;
+    shell::step("packing");
+    let archive = out.with_extension("tar.gz");
+    let mut pack = shell::command("tar");
+    pack.arg("--create")
+        .arg("--gzip")
+        .arg("--file")
+        .arg(&archive);
+    pack.arg("--directory").arg(&out).arg(".");
+    shell::run(pack)?;
+    let size_bytes = fs::metadata(&archive)?.len();
     println!(
-        "\n{}: {:.1} MiB; {} test programs, {} benches\nrun there: run.sh OUTPUT_DIR",
-        out.display(),
+        "\n{}: {:.1} MiB; {} test programs, {} benches\n\
+         run there: tar xzf {} -C FOLDER && FOLDER/run.sh OUTPUT_DIR",
+        archive.display(),
         size_bytes as f64 / f64::from(1 << 20),
         script.tests.len(),
-        script.benches.len()
+        script.benches.len(),
+        archive.file_name().unwrap_or_default().display(),
     );
     if size_bytes > LIMIT_BYTES {
         bail!(
@@ -169,22 +180,6 @@ fn make_runnable(path: &Path) -> Result<()> {
         path,
         fs::Permissions::from_mode(0o755),
     )?)
-}
-
-fn size_of(folder: &Path) -> Result<u64> {
-    let mut sum_bytes = 0;
-    let mut folders = vec![PathBuf::from(folder)];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                folders.push(entry.path());
-            } else {
-                sum_bytes += entry.metadata()?.len();
-            }
-        }
-    }
-    Ok(sum_bytes)
 }
 
 /// The programs, as (package, name in the bundle).
@@ -264,8 +259,11 @@ if [[ $FERCUDA_DEVICE == gpu ]]; then
     start=$SECONDS status=0
     python3 "$here/files/tests/gpu/attention.py" "$here/listings" > "$out/gpu-attention.log" 2>&1 || status=$?
     record gpu attention-against-torch "$status" $((SECONDS - start))
+    start=$SECONDS status=0
+    python3 "$here/files/tests/gpu/kernels.py" "$here/listings" --json "$out/kernels.json" > "$out/gpu-kernels.log" 2>&1 || status=$?
+    record gpu kernels-against-torch "$status" $((SECONDS - start))
   else
-    echo "attention against PyTorch: not run (no torch or cuda.bindings here)" | tee -a "$out/table.txt"
+    echo "kernels against PyTorch: not run (no torch or cuda.bindings here)" | tee -a "$out/table.txt"
   fi
 fi
 printf '\n], "failures": %d}\n' "$failures" >> "$out/results.json"

@@ -225,12 +225,14 @@ impl Program {
             "-pch",
             "--use-pch",
         ];
+        let reads = |option: &String| {
+            let option = option.trim_start();
+            READING.iter().any(|start| option.starts_with(start))
+        };
+        let is_given = |quoted: &str| self.headers.iter().any(|(name, _)| name == quoted);
         !self.includes.is_empty()
-            || self.options.iter().any(|option| {
-                READING
-                    .iter()
-                    .any(|start| option.trim_start().starts_with(start))
-            })
+            || self.options.iter().any(reads)
+            || quoted_includes(&self.source).any(|quoted| !is_given(quoted))
     }
 
     fn target(&self) -> String {
@@ -239,6 +241,16 @@ impl Program {
             Output::Cubin => format!("sm_{}", self.arch),
         }
     }
+}
+
+/// The headers that `source` includes in quotes, which are looked for in the
+/// current directory first.
+fn quoted_includes(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| {
+        let directive = line.trim_start().strip_prefix('#')?.trim_start();
+        let name = directive.strip_prefix("include")?.trim_start();
+        name.strip_prefix('"')?.split('"').next()
+    })
 }
 
 /// A compiled program.
@@ -436,11 +448,6 @@ impl Nvrtc {
     fn options_of(&self, program: &Program) -> Vec<String> {
         let mut options = vec![format!("--gpu-architecture={}", program.target())];
         options.extend(program.options.iter().cloned());
-        if self.version >= (12, 0) {
-            // Else quoted headers are read from the directory that the
-            // program's name names, or from the current one.
-            options.push("--no-source-include".to_owned());
-        }
         let directories = program.includes.iter().chain(&self.includes);
         options.extend(directories.map(|path| format!("--include-path={}", path.display())));
         options
@@ -670,6 +677,18 @@ mod tests {
         for text in ["", "a", "9", "sm_", "sm_9x", "9000", "sm_-90", "é0"] {
             assert!(Arch::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_program_that_may_read_files_of_the_users_is_known() {
+        let program = |source: &str| Program::new("k.cu", source, Arch::new(9, 0));
+        let alone = program("#include <cuda_fp16.h>\n# include \"mine.h\"\n").header("mine.h", "");
+        assert!(!alone.reads_the_disk());
+        assert!(program("  #include \"mine.h\"").reads_the_disk());
+        assert!(program("").include("/opt/headers").reads_the_disk());
+        assert!(program("").option("-I/opt/headers").reads_the_disk());
+        assert!(program("").option("--pre-include=a.h").reads_the_disk());
+        assert!(!program("").option("--use_fast_math").reads_the_disk());
     }
 
     #[test]
