@@ -62,8 +62,10 @@ unsafe fn release(driver: &Driver, device: CUdevice) {
 }
 
 impl PartialEq for Context {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.inner.raw == other.inner.raw && self.device().cuda() == other.device().cuda()
+        Arc::ptr_eq(&self.inner, &other.inner)
+            || (self.inner.raw == other.inner.raw && self.device().cuda() == other.device().cuda())
     }
 }
 

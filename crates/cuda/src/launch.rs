@@ -3,7 +3,8 @@
 //! A launch is a value made once and used many times: shape, shared memory and
 //! attributes. Launching checks the arguments against what the kernel
 //! declares, notes which memory is in use, and makes one call of the driver's,
-//! with arguments and attributes on the stack.
+//! with arguments and attributes on the stack. A launch without attributes is
+//! `cuLaunchKernel`, which every driver has and none is slower at.
 //!
 //! Invariant: what a launch refers to is noted before the driver hears of it.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use bytemuck::{NoUninit, Pod};
 use fercuda_cuda_sys::types::{
     CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult,
+    CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult, CUstream,
 };
 use fercuda_cuda_sys::{Driver, Missing};
 
@@ -190,7 +191,7 @@ impl Launch {
     ) -> Result<()> {
         let inner = &*function.inner;
         if let Some(expected) = &inner.parameters
-            && **expected != *sizes
+            && !same(expected, sizes)
         {
             return Err(wrong_arguments(function, expected, sizes));
         }
@@ -228,42 +229,29 @@ impl Launch {
             stream.context().driver()
         };
 
-        let mut config = CUlaunchConfig {
-            gridDimX: self.grid.x,
-            gridDimY: self.grid.y,
-            gridDimZ: self.grid.z,
-            blockDimX: self.block.x,
-            blockDimY: self.block.y,
-            blockDimZ: self.block.z,
-            sharedMemBytes: self.shared_bytes,
-            hStream: stream.raw(),
-            attrs: std::ptr::null_mut(),
-            numAttrs: 0,
-        };
-        let (mut attributes, count);
-        if !self.is_plain() {
-            (attributes, count) = self.attributes();
-            config.attrs = attributes.as_mut_ptr();
-            config.numAttrs = count;
-        }
         let launch = |pointers: &mut [*mut c_void]| {
-            // SAFETY: config, attributes and the values behind `pointers`
-            // outlive the call, which copies them; the number and sizes of the
-            // values are the kernel's as far as the driver can tell, and for
-            // the rest the caller vouches.
-            let answer = unsafe {
-                driver.cuLaunchKernelEx(
-                    &config,
-                    inner.raw,
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            };
-            match answer {
-                Err(_) if self.is_plain() => {
-                    self.launch_plainly(driver, &config, inner.raw, pointers)
+            // SAFETY: function and stream are alive and of one context; the
+            // values behind `pointers` outlive the call, which copies them;
+            // their number and sizes are the kernel's as far as the driver can
+            // tell, and for the rest the caller vouches.
+            unsafe {
+                if self.is_plain() {
+                    driver.cuLaunchKernel(
+                        inner.raw,
+                        self.grid.x,
+                        self.grid.y,
+                        self.grid.z,
+                        self.block.x,
+                        self.block.y,
+                        self.block.z,
+                        self.shared_bytes,
+                        stream.raw(),
+                        pointers.as_mut_ptr(),
+                        std::ptr::null_mut(),
+                    )
+                } else {
+                    self.launch_with_attributes(driver, inner.raw, stream.raw(), pointers)
                 }
-                answer => answer,
             }
         };
         let mut answer = launch(pointers);
@@ -276,7 +264,11 @@ impl Launch {
             stream.context().bind()?;
             answer = launch(pointers);
         }
-        check(answer, "cuLaunchKernelEx", || {
+        let call = match self.is_plain() {
+            true => "cuLaunchKernel",
+            false => "cuLaunchKernelEx",
+        };
+        check(answer, call, || {
             format!(
                 "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",
                 inner.name,
@@ -287,28 +279,34 @@ impl Launch {
         })
     }
 
-    /// Launches without attributes in a driver before CUDA 11.6, which takes
-    /// none this way.
-    #[cold]
-    fn launch_plainly(
+    /// # Safety
+    /// As for `cuLaunchKernel`.
+    unsafe fn launch_with_attributes(
         &self,
         driver: &Driver,
-        config: &CUlaunchConfig,
         function: CUfunction,
+        stream: CUstream,
         pointers: &mut [*mut c_void],
     ) -> std::result::Result<CUresult, Missing> {
-        // SAFETY: as for the call that this stands in for.
+        let (mut attributes, count) = self.attributes();
+        let config = CUlaunchConfig {
+            gridDimX: self.grid.x,
+            gridDimY: self.grid.y,
+            gridDimZ: self.grid.z,
+            blockDimX: self.block.x,
+            blockDimY: self.block.y,
+            blockDimZ: self.block.z,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count,
+        };
+        // SAFETY: configuration and attributes outlive the call; the caller
+        // vouches for the rest.
         unsafe {
-            driver.cuLaunchKernel(
+            driver.cuLaunchKernelEx(
+                &config,
                 function,
-                self.grid.x,
-                self.grid.y,
-                self.grid.z,
-                self.block.x,
-                self.block.y,
-                self.block.z,
-                self.shared_bytes,
-                config.hStream,
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
@@ -361,6 +359,13 @@ const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
     pad: [0; 4],
     value: CUlaunchAttributeValue { pad: [0; 64] },
 };
+
+/// Whether two lists are equal; for short ones, of which one length is known
+/// where this is inlined, cheaper than the comparison of memory that `==` is.
+#[inline]
+fn same(expected: &[usize], given: &[usize]) -> bool {
+    expected.len() == given.len() && expected.iter().zip(given).all(|(a, b)| a == b)
+}
 
 #[cold]
 fn wrong_arguments(function: &Function, expected: &[usize], given: &[usize]) -> Error {
