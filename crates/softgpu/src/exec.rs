@@ -3,6 +3,7 @@
 //! [`compile`] turns a module into an [`Image`], once; [`Loaded`] gives its variables their addresses;
 //! [`Executor::run`] runs a grid.
 
+mod access;
 mod alu_float;
 mod alu_int;
 mod assign;

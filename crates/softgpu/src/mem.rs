@@ -21,7 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::check::{CheckContext, Shadow};
 
+mod shape;
 mod window;
+pub(crate) use shape::{At, Shape};
 pub(crate) use window::{Scalar, Window};
 
 /// Size and alignment of everything that can be mapped, in bytes.

@@ -11,13 +11,14 @@ use std::sync::atomic::Ordering;
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
+use super::access::{
+    NOWHERE, STRONG, WIDE, addresses, admit_shared, allow, by_tag, inside, offsets,
+};
 use super::checks;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, PredOperand, handlers_plain};
 use super::lower::{Address, Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
-use super::memory::{
-    ACQUIRE, NOWHERE, RELEASE, STRONG, WIDE, addresses, allow, by_tag, inside, offsets, order_flags,
-};
+use super::memory::{ACQUIRE, RELEASE, order_flags};
 use super::program::Inst;
 use super::scalar::Round;
 use super::scalar::float::{self, Extremum};
@@ -224,21 +225,10 @@ impl<const CHECK: bool> Exec for Atom<CHECK> {
             }
             if tag == SHARED_TAG {
                 let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
+                mask = admit_shared::<CHECK>(ctx, i, &off, mask, size, AccessKind::Atomic, true);
                 if CHECK {
-                    mask = checks::shared(ctx, i, &off, mask, size, AccessKind::Atomic, true);
                     checks::synchronise(ctx, &addr, mask, true);
                 }
-                let len = ctx.block.shared.len();
-                mask = inside(
-                    ctx,
-                    i,
-                    &off,
-                    mask,
-                    size,
-                    len,
-                    AccessKind::Atomic,
-                    MemSpace::Shared,
-                );
                 shared(ctx, i, &off, mask, op, kind, red, n);
             } else {
                 if CHECK {

@@ -1,8 +1,8 @@
 //! Functions that the device brings along: `vprintf`, `__assertfail`.
 
+use super::access::local_get;
 use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
 use super::lanes::Operand;
-use super::memory::local_get;
 use super::program::{CallSite, Callee};
 use crate::report::FaultKind;
 

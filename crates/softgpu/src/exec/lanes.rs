@@ -13,7 +13,7 @@
 
 use super::ctx::Ctx;
 use super::program::Inst;
-use crate::mem::Scalar;
+use crate::mem::{At, Scalar};
 
 pub(crate) const LANES: usize = 32;
 pub(crate) const ROW_BYTES: usize = 128;
@@ -160,15 +160,17 @@ impl Rows {
 
     /// Eight lanes from `chunk * 8`.
     #[inline(always)]
-    fn chunk<R: Copy>(&self, o: Operand, chunk: usize) -> [R; 8] {
-        // SAFETY: any verified row can be read at up to four rows' width (module invariant); rows are aligned.
-        unsafe { self.at(o).cast::<[R; 8]>().add(chunk).read() }
+    pub(crate) fn chunk<R: RawLane>(&self, o: Operand, chunk: usize) -> [R; 8] {
+        // SAFETY: any verified row can be read at up to four rows' width (module invariant), which four chunks of
+        // lanes of at most 64 bits are; rows are aligned.
+        unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).read() }
     }
 
+    /// Eight lanes from `chunk * 8`.
     #[inline(always)]
-    fn put<R: Copy>(&mut self, o: Operand, chunk: usize, v: [R; 8]) {
+    pub(crate) fn put<R: RawLane>(&mut self, o: Operand, chunk: usize, v: [R; 8]) {
         // SAFETY: as for `chunk`; destinations are never constants (verified).
-        unsafe { self.at(o).cast::<[R; 8]>().add(chunk).write(v) }
+        unsafe { self.at(o).cast::<[R; 8]>().add(chunk & 3).write(v) }
     }
 
     /// All lanes.
@@ -208,18 +210,27 @@ impl Rows {
         }
     }
 
-    /// The row's 128 bytes, for copies from memory.
+    /// Eight lanes from `chunk * 8`, as bytes.
     #[inline(always)]
-    pub(crate) fn bytes_mut(&mut self, o: Operand) -> &mut [u8; ROW_BYTES] {
-        // SAFETY: as for `put`; the borrow of `self` keeps other row accesses away.
-        unsafe { &mut *self.at(o).cast::<[u8; ROW_BYTES]>() }
+    pub(crate) fn bytes<R: RawLane>(&self, o: Operand, chunk: usize) -> &[[u8; 32]] {
+        let len = size_of::<[R; 8]>() / 32;
+        // SAFETY: as for `chunk`; the borrow of `self` keeps writers away.
+        unsafe {
+            std::slice::from_raw_parts(self.at(o).cast::<[u8; 32]>().add(len * (chunk & 3)), len)
+        }
     }
 
-    /// Two rows' 256 bytes.
+    /// Eight lanes from `chunk * 8`, as bytes.
     #[inline(always)]
-    pub(crate) fn bytes2_mut(&mut self, o: Operand) -> &mut [u8; 2 * ROW_BYTES] {
-        // SAFETY: as for `bytes_mut`, with the spare rows behind.
-        unsafe { &mut *self.at(o).cast::<[u8; 2 * ROW_BYTES]>() }
+    pub(crate) fn bytes_mut<R: RawLane>(&mut self, o: Operand, chunk: usize) -> &mut [[u8; 32]] {
+        let len = size_of::<[R; 8]>() / 32;
+        // SAFETY: as for `put`; the borrow of `self` keeps other row accesses away.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.at(o).cast::<[u8; 32]>().add(len * (chunk & 3)),
+                len,
+            )
+        }
     }
 
     #[inline(always)]
@@ -243,18 +254,24 @@ impl Rows {
     }
 }
 
-/// Little-endian integers at 32 offsets in `bytes`, or `None` if one reaches beyond the end.
+/// All lanes, eight at a time.
 #[inline(always)]
-pub(crate) fn gather<T: Scalar>(bytes: &[u8], off: &[u32; LANES]) -> Option<[T; LANES]> {
-    let furthest = off.iter().fold(0, |m, &o| if o > m { o } else { m });
-    if furthest as usize + size_of::<T>() > bytes.len() {
-        return None;
-    }
+pub(crate) fn eights<A>(a: &[A; LANES]) -> &[[A; 8]] {
+    a.as_chunks().0
+}
+
+/// Little-endian integers at eight offsets in `bytes`.
+///
+/// # Panics
+/// If one reaches beyond the end.
+#[inline(always)]
+pub(crate) fn gather<T: Scalar>(bytes: &[u8], off: &[u32; 8]) -> [T; 8] {
+    let last = bytes.len().checked_sub(size_of::<T>());
+    let last = last.and_then(|n| i32::try_from(n).ok());
+    assert!(last.is_some_and(|last| u32::within(off, 0, last as u32, 0)));
     let at = bytes.as_ptr();
-    // SAFETY: every offset is at most `furthest`, from where a `T` still fits; `T` is a plain integer.
-    Some(std::array::from_fn(|l| unsafe {
-        at.add(off[l] as usize).cast::<T>().read_unaligned()
-    }))
+    // SAFETY: a `T` fits from every offset on, checked just above; it is a plain integer.
+    off.map(|o| unsafe { at.add(o as usize).cast::<T>().read_unaligned() })
 }
 
 /// What a lane of a row is.

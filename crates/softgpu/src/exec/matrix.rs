@@ -5,15 +5,14 @@
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
-use super::checks;
+use super::access::{NOWHERE, WIDE, addresses, admit_shared};
 use super::ctx::{Ctx, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, handlers_any, handlers_plain};
 use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
-use super::memory::{NOWHERE, WIDE, addresses, inside};
 use super::mma::{Accumulator, BitOp, Element, Layout, Mma};
 use super::program::Inst;
 use super::sync::whole_warp;
-use crate::report::{AccessKind, MemSpace};
+use crate::report::AccessKind;
 
 pub(crate) fn element(ty: Ty) -> Option<Element> {
     Some(match ty {
@@ -240,12 +239,8 @@ impl<const STORE: bool, const CHECK: bool> Exec for MatrixCopy<STORE, CHECK> {
         } else {
             AccessKind::Read
         };
-        let mut mask = rows_mask & ctx.mask;
-        if CHECK {
-            mask = checks::shared(ctx, i, &off, mask, 16, kind, false);
-        }
-        let len = ctx.block.shared.len();
-        let ok = inside(ctx, i, &off, mask, 16, len, kind, MemSpace::Shared);
+        let mask = rows_mask & ctx.mask;
+        let ok = admit_shared::<CHECK>(ctx, i, &off, mask, 16, kind, false);
         if ok != rows_mask {
             return;
         }

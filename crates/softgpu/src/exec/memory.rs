@@ -1,68 +1,29 @@
-//! Loads and stores.
+//! Loads and stores: their behaviour by space, and their lowering.
 //!
-//! A warp's access is looked at as a whole first: one address for all, or neighbours in lane order, are
-//! one copy; anything else goes lane by lane, after one range check for all lanes.
-//!
-//! Invariants: global memory is touched only through windows of accessible addresses; shared and local memory
-//! are slices. An access that may not be made faults and changes nothing in its lane.
-//!
-//! Elsewhere: atomics ([`super::atomics`]), checks ([`super::checks`]).
+//! Elsewhere: what every access to memory shares ([`super::access`]), atomics ([`super::atomics`]).
 
 use fercuda_ptx::ast::{Inst as Tree, Operand as Ast};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Space, Word};
 
+use super::access::{
+    Elem, STRONG, WIDE, addresses, admit_shared, by_tag, by_window, each, inside, local_get,
+    local_put, local_word, offsets, read, write,
+};
 use super::checks;
 use super::convert;
-use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG, TAG_MASK};
+use super::ctx::{Ctx, LOCAL_TAG, PARAM_TAG, SHARED_TAG};
 use super::data::{self, lane_ops};
 use super::lanes::{
-    ALL, Exec, Handlers, LANES, Operand, RawLane, gather, handlers, handlers_any, handlers_plain,
-    map1, map2,
+    ALL, Exec, Handlers, LANES, Operand, handlers, handlers_any, handlers_plain, map1, map2,
 };
 use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad, bits, is_signed, rows};
-use super::program::Inst;
-use crate::mem::Scalar;
-use crate::report::{Access, AccessKind, MemSpace};
+use super::program::{FunctionCode, Inst};
+use crate::report::{AccessKind, MemSpace};
 
-/// Flags in the upper half of a memory instruction's `imm`; the lower half is the offset.
-pub(crate) const WIDE: u64 = 1 << 32;
-pub(crate) const STRONG: u64 = 1 << 33;
+/// Flags beside those of [`super::access`].
 pub(crate) const RELEASE: u64 = 1 << 34;
 pub(crate) const ACQUIRE: u64 = 1 << 35;
 const COUNT_SHIFT: u32 = 40;
-/// An offset beyond every memory, aligned for every access.
-pub(crate) const NOWHERE: u32 = !15;
-
-/// What memory is read and written as.
-pub(crate) trait Elem: Scalar + PartialEq + 'static {
-    type Raw: RawLane;
-    const SIZE: usize;
-    fn raw(self) -> Self::Raw;
-    fn of(raw: Self::Raw) -> Self;
-    fn from_slice(b: &[u8]) -> Self;
-    fn to_slice(self, b: &mut [u8]);
-}
-macro_rules! elem {
-    ($($t:ty, $raw:ty;)*) => {$(
-        impl Elem for $t {
-            type Raw = $raw;
-            const SIZE: usize = size_of::<$t>();
-            #[inline(always)]
-            fn raw(self) -> $raw { <$raw>::from(self) }
-            #[inline(always)]
-            fn of(raw: $raw) -> Self { raw as $t }
-            #[inline(always)]
-            fn from_slice(b: &[u8]) -> Self {
-                let mut a = [0; size_of::<$t>()];
-                a.copy_from_slice(b);
-                <$t>::from_le_bytes(a)
-            }
-            #[inline(always)]
-            fn to_slice(self, b: &mut [u8]) { b.copy_from_slice(&self.to_le_bytes()) }
-        }
-    )*};
-}
-elem! { u8, u32; u16, u32; u32, u32; u64, u64; }
 
 /// Vector length of a memory instruction.
 #[inline(always)]
@@ -70,489 +31,80 @@ fn count(i: &Inst) -> usize {
     (i.imm >> COUNT_SHIFT) as usize & 15
 }
 
-/// Register of element `n`.
+/// Registers of a memory instruction's elements. `one` is where a single one's name is kept.
 #[inline(always)]
-fn part(ctx: &Ctx<'_>, i: &Inst, n: usize) -> Operand {
-    if count(i) == 1 {
-        i.d
-    } else {
-        Operand::from_bits(ctx.code.ext[i.x as usize + n])
-    }
-}
-
-/// Addresses in all lanes.
-#[inline(always)]
-pub(crate) fn addresses(ctx: &Ctx<'_>, i: &Inst) -> [u64; LANES] {
-    let offset = i.imm as u32 as i32 as i64 as u64;
-    if i.imm & WIDE != 0 {
-        let a = ctx.rows.row::<u64>(i.a);
-        std::array::from_fn(|l| a[l].wrapping_add(offset))
-    } else {
-        let a = ctx.rows.row::<u32>(i.a);
-        std::array::from_fn(|l| u64::from(a[l].wrapping_add(offset as u32)))
-    }
-}
-
-/// Offsets in a space of 32 bits; what has more becomes an offset beyond every memory.
-#[inline(always)]
-pub(crate) fn offsets(ctx: &Ctx<'_>, i: &Inst) -> [u32; LANES] {
-    let offset = i.imm as u32;
-    if i.imm & WIDE != 0 {
-        let a = ctx.rows.row::<u64>(i.a);
-        std::array::from_fn(|l| {
-            let v = a[l].wrapping_add(offset as i32 as i64 as u64);
-            if v >> 32 == 0 { v as u32 } else { NOWHERE }
-        })
-    } else {
-        let a = ctx.rows.row::<u32>(i.a);
-        std::array::from_fn(|l| a[l].wrapping_add(offset))
-    }
-}
-
-#[inline(always)]
-fn each(mask: u32, mut f: impl FnMut(usize)) {
-    let mut m = mask;
-    while m != 0 {
-        f(m.trailing_zeros() as usize);
-        m &= m - 1;
-    }
-}
-
-#[inline(always)]
-fn contiguous(a: &[u64; LANES], step: u64) -> bool {
-    let mut bad = 0;
-    for (l, &x) in a.iter().enumerate() {
-        bad |= x ^ a[0].wrapping_add(l as u64 * step);
-    }
-    bad == 0
-}
-
-#[inline(always)]
-fn uniform(a: &[u64; LANES]) -> bool {
-    let mut bad = 0;
-    for &x in a {
-        bad |= x ^ a[0];
-    }
-    bad == 0
-}
-
-/// Least and greatest address of the active lanes, and all their bits.
-#[inline(always)]
-fn extent(a: &[u64; LANES], mask: u32) -> (u64, u64, u64) {
-    let (mut lo, mut hi, mut or) = (u64::MAX, 0, 0);
-    if mask == ALL {
-        for &x in a {
-            lo = lo.min(x);
-            hi = hi.max(x);
-            or |= x;
+fn parts<'a>(code: &'a FunctionCode, i: &Inst, one: &'a mut [u32; 1]) -> &'a [u32] {
+    match count(i) {
+        1 => {
+            *one = [i.d.bits()];
+            one
         }
-    } else {
-        each(mask, |l| {
-            lo = lo.min(a[l]);
-            hi = hi.max(a[l]);
-            or |= a[l];
-        });
+        n => &code.ext[i.x as usize..][..n],
     }
-    (lo, hi, or)
 }
 
-/// Makes the window such that it holds the range, or says that there is none.
 #[inline(always)]
-fn window_holds(ctx: &mut Ctx<'_>, lo: u64, hi: u64, len: u64, write: bool) -> bool {
-    let w = if write {
-        &ctx.write_window
-    } else {
-        &ctx.read_window
-    };
-    w.spans(lo, hi, len) || open_window(ctx, lo, hi, len, write)
-}
-
-#[cold]
-fn open_window(ctx: &mut Ctx<'_>, lo: u64, hi: u64, len: u64, write: bool) -> bool {
-    let Some(found) = ctx
-        .run
-        .spec
-        .space
-        .window(ctx.run.spec.device.ordinal, lo, write)
-    else {
-        return false;
-    };
-    *(if write {
-        &mut ctx.write_window
-    } else {
-        &mut ctx.read_window
-    }) = found;
-    found.spans(lo, hi, len)
-}
-
-/// Whether one lane may access; faults if not.
-#[cold]
-pub(crate) fn allow(
-    ctx: &mut Ctx<'_>,
-    i: &Inst,
-    lane: usize,
-    addr: u64,
-    len: u64,
-    kind: AccessKind,
-) -> bool {
-    let access = Access {
-        kind,
-        space: MemSpace::Global,
-        addr,
-        len,
-    };
-    let write = kind != AccessKind::Read;
-    if !addr.is_multiple_of(len.next_power_of_two()) {
-        ctx.misaligned(i, lane as u32, access);
-        return false;
-    }
-    if !window_holds(ctx, addr, addr, len, write) {
-        ctx.illegal(i, lane as u32, access);
-        return false;
-    }
-    true
-}
-
 fn load_global<T: Elem, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &Inst,
     addr: &[u64; LANES],
-    mut mask: u32,
+    mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u64;
-    if CHECK {
-        mask = checks::global(
-            ctx,
-            i,
-            addr,
-            mask,
-            size,
-            AccessKind::Read,
-            i.imm & STRONG != 0,
-        );
-        each(!mask & ctx.mask, |l| {
-            for k in 0..n {
-                let d = part(ctx, i, k);
-                ctx.rows.set_lane(d, l, T::Raw::default());
-            }
-        });
-    }
-    if mask == 0 {
-        return;
-    }
-    if mask == ALL && addr[0].is_multiple_of(size) {
-        if T::SIZE >= 4
-            && contiguous(addr, size)
-            && window_holds(ctx, addr[0], addr[0], 32 * size, false)
-        {
-            let w = ctx.read_window;
-            match (n, T::SIZE) {
-                (1, 4) => w.copy_out(addr[0], ctx.rows.bytes_mut(i.d)),
-                (1, _) => w.copy_out(addr[0], ctx.rows.bytes2_mut(i.d)),
-                _ => {
-                    let mut buffer = [0u8; 32 * 32];
-                    for k in 0..size / 2 {
-                        let mut piece = [0u8; 64];
-                        w.copy_out(addr[0] + k * 64, &mut piece);
-                        buffer[k as usize * 64..k as usize * 64 + 64].copy_from_slice(&piece);
-                    }
-                    for k in 0..n {
-                        let row: [T::Raw; LANES] = std::array::from_fn(|l| {
-                            let at = (l * n + k) * T::SIZE;
-                            T::from_slice(&buffer[at..at + T::SIZE]).raw()
-                        });
-                        let d = part(ctx, i, k);
-                        ctx.rows.set_row(d, &row, ALL);
-                    }
-                }
-            }
-            return;
-        }
-        if uniform(addr) && window_holds(ctx, addr[0], addr[0], size, false) {
-            for k in 0..n {
-                let v: T = ctx.read_window.load(addr[0] + (k * T::SIZE) as u64);
-                let d = part(ctx, i, k);
-                ctx.rows.set_row(d, &[v.raw(); LANES], ALL);
-            }
-            return;
-        }
-    }
-    let (lo, hi, or) = extent(addr, mask);
-    let easy =
-        or.is_multiple_of(size.next_power_of_two()) && window_holds(ctx, lo, hi, size, false);
-    each(mask, |l| {
-        if easy || allow(ctx, i, l, addr[l], size, AccessKind::Read) {
-            for k in 0..n {
-                let v: T = ctx.read_window.load(addr[l] + (k * T::SIZE) as u64);
-                let d = part(ctx, i, k);
-                ctx.rows.set_lane(d, l, v.raw());
-            }
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let (size, kind) = ((T::SIZE * parts.len()) as u64, AccessKind::Read);
+    let checked = by_window::<CHECK>(ctx, i, addr, mask, size, kind, |ctx, window, mask| {
+        read::<T, _>(&mut ctx.rows, parts, &window, addr, mask);
+    });
+    each(mask & !checked, |l| {
+        for &d in parts {
+            let d = Operand::from_bits(d);
+            ctx.rows.set_lane(d, l, T::Raw::default());
         }
     });
 }
 
+#[inline(always)]
 fn store_global<T: Elem, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &Inst,
     addr: &[u64; LANES],
-    mut mask: u32,
+    mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u64;
-    if CHECK {
-        mask = checks::global(
-            ctx,
-            i,
-            addr,
-            mask,
-            size,
-            AccessKind::Write,
-            i.imm & STRONG != 0,
-        );
-    }
-    if mask == 0 {
-        return;
-    }
-    if mask == ALL
-        && T::SIZE >= 4
-        && addr[0].is_multiple_of(size)
-        && contiguous(addr, size)
-        && window_holds(ctx, addr[0], addr[0], 32 * size, true)
-    {
-        let w = ctx.write_window;
-        let mut buffer = [0u8; 32 * 32];
-        for k in 0..n {
-            let d = part(ctx, i, k);
-            let row = ctx.rows.row::<T::Raw>(d);
-            for (l, v) in row.iter().enumerate() {
-                let at = (l * n + k) * T::SIZE;
-                T::of(*v).to_slice(&mut buffer[at..at + T::SIZE]);
-            }
-        }
-        for k in 0..size / 2 {
-            let mut piece = [0u8; 64];
-            piece.copy_from_slice(&buffer[k as usize * 64..k as usize * 64 + 64]);
-            w.copy_in(addr[0] + k * 64, &piece);
-        }
-        return;
-    }
-    let (lo, hi, or) = extent(addr, mask);
-    let easy = or.is_multiple_of(size.next_power_of_two()) && window_holds(ctx, lo, hi, size, true);
-    each(mask, |l| {
-        if easy || allow(ctx, i, l, addr[l], size, AccessKind::Write) {
-            for k in 0..n {
-                let d = part(ctx, i, k);
-                let v = T::of(ctx.rows.lane::<T::Raw>(d, l));
-                ctx.write_window.store(addr[l] + (k * T::SIZE) as u64, v);
-            }
-        }
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let (size, kind) = ((T::SIZE * parts.len()) as u64, AccessKind::Write);
+    by_window::<CHECK>(ctx, i, addr, mask, size, kind, |ctx, mut window, mask| {
+        write::<T, _>(&ctx.rows, parts, &mut window, addr, mask);
     });
 }
 
-/// Whether all active lanes stay inside `len` bytes, aligned; else the lanes that do, after a fault.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an access taken apart")]
-pub(crate) fn inside(
-    ctx: &mut Ctx<'_>,
-    i: &Inst,
-    off: &[u32; LANES],
-    mask: u32,
-    size: u32,
-    len: usize,
-    kind: AccessKind,
-    space: MemSpace,
-) -> u32 {
-    let (mut hi, mut or) = (0, 0);
-    if mask == ALL {
-        for &o in off {
-            hi = hi.max(o);
-            or |= o;
-        }
-    } else {
-        each(mask, |l| {
-            hi = hi.max(off[l]);
-            or |= off[l];
-        });
-    }
-    if hi as usize + size as usize <= len && or & (size.next_power_of_two() - 1) == 0 {
-        return mask;
-    }
-    outside(ctx, i, off, mask, size, len, kind, space)
-}
-
-#[cold]
-#[expect(clippy::too_many_arguments, reason = "the cold half of `inside`")]
-fn outside(
-    ctx: &mut Ctx<'_>,
-    i: &Inst,
-    off: &[u32; LANES],
-    mask: u32,
-    size: u32,
-    len: usize,
-    kind: AccessKind,
-    space: MemSpace,
-) -> u32 {
-    let mut ok = 0;
-    each(mask, |l| {
-        let access = Access {
-            kind,
-            space,
-            addr: u64::from(off[l]),
-            len: u64::from(size),
-        };
-        if off[l] & (size.next_power_of_two() - 1) != 0 {
-            ctx.misaligned(i, l as u32, access);
-        } else if off[l] as usize + size as usize > len {
-            ctx.illegal(i, l as u32, access);
-        } else {
-            ok |= 1 << l;
-        }
-    });
-    ok
-}
-
 fn load_shared<T: Elem, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &Inst,
     off: &[u32; LANES],
-    mut mask: u32,
+    mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u32;
-    if CHECK {
-        mask = checks::shared(
-            ctx,
-            i,
-            off,
-            mask,
-            size,
-            AccessKind::Read,
-            i.imm & STRONG != 0,
-        );
-    }
-    let len = ctx.block.shared.len();
-    let mask = inside(
-        ctx,
-        i,
-        off,
-        mask,
-        size,
-        len,
-        AccessKind::Read,
-        MemSpace::Shared,
-    );
-    if mask == ALL {
-        let mut bad = 0;
-        for (l, &o) in off.iter().enumerate() {
-            bad |= o ^ off[0].wrapping_add(l as u32 * size);
-        }
-        let base = off[0] as usize;
-        let sh: &[u8] = &ctx.block.shared;
-        if bad == 0 && n == 1 && base + 32 * T::SIZE <= sh.len() {
-            let piece = &sh[base..base + 32 * T::SIZE];
-            let row: [T::Raw; LANES] = std::array::from_fn(|l| {
-                T::from_slice(&piece[l * T::SIZE..(l + 1) * T::SIZE]).raw()
-            });
-            ctx.rows.set_row(i.d, &row, ALL);
-            return;
-        }
-        for k in 0..n {
-            let d = part(ctx, i, k);
-            let sh: &[u8] = &ctx.block.shared;
-            let Some(values) = gather::<T>(sh.get(k * T::SIZE..).unwrap_or(&[]), off) else {
-                return;
-            };
-            let row: [T::Raw; LANES] = std::array::from_fn(|l| values[l].raw());
-            ctx.rows.set_row(d, &row, ALL);
-        }
-        return;
-    }
-    for k in 0..n {
-        let d = part(ctx, i, k);
-        each(mask, |l| {
-            let at = off[l] as usize + k * T::SIZE;
-            let v = T::from_slice(&ctx.block.shared[at..at + T::SIZE]);
-            ctx.rows.set_lane(d, l, v.raw());
-        });
-    }
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let (size, strong) = ((T::SIZE * parts.len()) as u32, i.imm & STRONG != 0);
+    let mask = admit_shared::<CHECK>(ctx, i, off, mask, size, AccessKind::Read, strong);
+    read::<T, [u8]>(&mut ctx.rows, parts, &ctx.block.shared, off, mask);
 }
 
+#[inline(always)]
 fn store_shared<T: Elem, const CHECK: bool>(
     ctx: &mut Ctx<'_>,
     i: &Inst,
     off: &[u32; LANES],
-    mut mask: u32,
+    mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u32;
-    if CHECK {
-        mask = checks::shared(
-            ctx,
-            i,
-            off,
-            mask,
-            size,
-            AccessKind::Write,
-            i.imm & STRONG != 0,
-        );
-    }
-    let len = ctx.block.shared.len();
-    let mask = inside(
-        ctx,
-        i,
-        off,
-        mask,
-        size,
-        len,
-        AccessKind::Write,
-        MemSpace::Shared,
-    );
-    for k in 0..n {
-        let d = part(ctx, i, k);
-        let row = ctx.rows.row::<T::Raw>(d);
-        let sh: &mut [u8] = &mut ctx.block.shared;
-        each(mask, |l| {
-            let at = off[l] as usize + k * T::SIZE;
-            T::of(row[l]).to_slice(&mut sh[at..at + T::SIZE]);
-        });
-    }
-}
-
-/// Word of `local` that holds byte `off` of `lane`.
-#[inline(always)]
-pub(crate) fn local_word(off: u32, lane: usize) -> usize {
-    (off as usize / 4) * 32 + lane
-}
-
-pub(crate) fn local_get<T: Elem>(words: &[u32], off: u32, lane: usize) -> T {
-    let w = local_word(off, lane);
-    let v = u64::from(words[w])
-        | if T::SIZE == 8 {
-            u64::from(words[w + 32]) << 32
-        } else {
-            0
-        };
-    T::from_slice(&(v >> (8 * (off % 4))).to_le_bytes()[..T::SIZE])
-}
-
-pub(crate) fn local_put<T: Elem>(words: &mut [u32], off: u32, lane: usize, v: T) {
-    let w = local_word(off, lane);
-    let mut b = [0u8; 8];
-    v.to_slice(&mut b[..T::SIZE]);
-    let v = u64::from_le_bytes(b);
-    match T::SIZE {
-        8 => {
-            words[w] = v as u32;
-            words[w + 32] = (v >> 32) as u32;
-        }
-        4 => words[w] = v as u32,
-        n => {
-            let shift = 8 * (off % 4);
-            let m = (((1u64 << (8 * n)) - 1) as u32) << shift;
-            words[w] = (words[w] & !m) | ((v as u32) << shift & m);
-        }
-    }
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let (size, strong) = ((T::SIZE * parts.len()) as u32, i.imm & STRONG != 0);
+    let mask = admit_shared::<CHECK>(ctx, i, off, mask, size, AccessKind::Write, strong);
+    write::<T, [u8]>(&ctx.rows, parts, &mut ctx.block.shared, off, mask);
 }
 
 fn load_local<T: Elem, const CHECK: bool>(
@@ -561,42 +113,27 @@ fn load_local<T: Elem, const CHECK: bool>(
     off: &[u32; LANES],
     mut mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u32;
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let size = (T::SIZE * parts.len()) as u32;
     let len = ctx.w().local.len() / 8;
-    mask = inside(
-        ctx,
-        i,
-        off,
-        mask,
-        size,
-        len,
-        AccessKind::Read,
-        MemSpace::Local,
-    );
+    let (kind, space) = (AccessKind::Read, MemSpace::Local);
+    mask = inside(ctx, i, off, mask, size, len, kind, space);
     if CHECK {
         checks::local(ctx, i, off, mask, size, false);
     }
-    let mut same = 0;
-    for &o in off {
-        same |= o ^ off[0];
-    }
-    for k in 0..n {
-        let d = part(ctx, i, k);
-        let warp = ctx.warp;
-        if mask == ALL && same == 0 && T::SIZE == 4 {
-            let at = local_word(off[0] + (k * T::SIZE) as u32, 0);
+    let same = off.iter().fold(0, |x, o| x | o ^ off[0]) == 0;
+    let words = &ctx.block.warps[ctx.warp].local;
+    for (k, &d) in parts.iter().enumerate() {
+        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
+        if mask == ALL && same && T::SIZE == 4 {
             let mut row = [0u32; LANES];
-            row.copy_from_slice(&ctx.block.warps[warp].local[at..at + 32]);
+            row.copy_from_slice(&words[local_word(off[0] + k, 0)..][..32]);
             ctx.rows.set_row(d, &row, ALL);
             continue;
         }
         each(mask, |l| {
-            let v: T = local_get(
-                &ctx.block.warps[warp].local,
-                off[l] + (k * T::SIZE) as u32,
-                l,
-            );
+            let v: T = local_get(words, off[l] + k, l);
             ctx.rows.set_lane(d, l, v.raw());
         });
     }
@@ -608,59 +145,33 @@ fn store_local<T: Elem, const CHECK: bool>(
     off: &[u32; LANES],
     mut mask: u32,
 ) {
-    let n = count(i);
-    let size = (T::SIZE * n) as u32;
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let size = (T::SIZE * parts.len()) as u32;
     let len = ctx.w().local.len() / 8;
-    mask = inside(
-        ctx,
-        i,
-        off,
-        mask,
-        size,
-        len,
-        AccessKind::Write,
-        MemSpace::Local,
-    );
+    let (kind, space) = (AccessKind::Write, MemSpace::Local);
+    mask = inside(ctx, i, off, mask, size, len, kind, space);
     if CHECK {
         checks::local(ctx, i, off, mask, size, true);
     }
-    for k in 0..n {
-        let d = part(ctx, i, k);
-        let warp = ctx.warp;
+    let words = &mut ctx.block.warps[ctx.warp].local;
+    for (k, &d) in parts.iter().enumerate() {
+        let (d, k) = (Operand::from_bits(d), (k * T::SIZE) as u32);
         each(mask, |l| {
-            let v = T::of(ctx.rows.lane::<T::Raw>(d, l));
-            local_put(
-                &mut ctx.block.warps[warp].local,
-                off[l] + (k * T::SIZE) as u32,
-                l,
-                v,
-            );
+            local_put(words, off[l] + k, l, T::of(ctx.rows.lane(d, l)));
         });
     }
 }
 
 /// Loads from the kernel's parameters at computed offsets.
 fn load_param<T: Elem>(ctx: &mut Ctx<'_>, i: &Inst, off: &[u32; LANES], mask: u32) {
-    let n = count(i);
-    let run = ctx.run;
-    let mask = inside(
-        ctx,
-        i,
-        off,
-        mask,
-        (T::SIZE * n) as u32,
-        run.spec.params.len(),
-        AccessKind::Read,
-        MemSpace::Param,
-    );
-    for k in 0..n {
-        let d = part(ctx, i, k);
-        each(mask, |l| {
-            let at = off[l] as usize + k * T::SIZE;
-            let v = T::from_slice(&run.spec.params[at..at + T::SIZE]);
-            ctx.rows.set_lane(d, l, v.raw());
-        });
-    }
+    let mut one = [0];
+    let parts = parts(ctx.code, i, &mut one);
+    let size = (T::SIZE * parts.len()) as u32;
+    let params: &[u8] = &ctx.run.spec.params;
+    let (kind, space) = (AccessKind::Read, MemSpace::Param);
+    let mask = inside(ctx, i, off, mask, size, params.len(), kind, space);
+    read::<T, [u8]>(&mut ctx.rows, parts, params, off, mask);
 }
 
 /// Spaces as const parameters.
@@ -669,27 +180,6 @@ const GENERIC: u8 = 1;
 const SHARED: u8 = 2;
 const LOCAL: u8 = 3;
 const PARAM: u8 = 4;
-
-/// Splits a generic access by space: (mask, tag) pairs that are not empty.
-#[inline(always)]
-pub(crate) fn by_tag(addr: &[u64; LANES], mask: u32) -> [(u32, u64); 4] {
-    let mut all = 0;
-    each(mask, |l| all |= addr[l] & TAG_MASK);
-    if all == 0 {
-        return [(mask, 0), (0, SHARED_TAG), (0, LOCAL_TAG), (0, PARAM_TAG)];
-    }
-    let mut out = [(0, 0), (0, SHARED_TAG), (0, LOCAL_TAG), (0, PARAM_TAG)];
-    each(mask, |l| {
-        let n = match addr[l] & TAG_MASK {
-            SHARED_TAG => 1,
-            LOCAL_TAG => 2,
-            PARAM_TAG => 3,
-            _ => 0,
-        };
-        out[n].0 |= 1 << l;
-    });
-    out
-}
 
 struct Load<T, const SPACE: u8, const CHECK: bool>(std::marker::PhantomData<T>);
 impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Load<T, SPACE, CHECK> {

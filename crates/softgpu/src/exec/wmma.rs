@@ -7,16 +7,16 @@
 use fercuda_ptx::ast::Inst as Tree;
 use fercuda_ptx::words::{ScalarType as Ty, Word};
 
+use super::access::{WIDE, addresses, admit_shared, allow, by_tag};
 use super::checks;
 use super::ctx::{Ctx, SHARED_TAG};
 use super::lanes::{Exec, LANES, Operand, handlers_plain};
 use super::lower::{Address, Ext, Lower, Lowered, Mods, Opd, Reason, bad};
 use super::matrix::{accumulator, element as element_of, list, multiply, shape};
-use super::memory::{WIDE, addresses, allow, by_tag, inside};
 use super::mma::{BitOp, Layout, Mma};
 use super::program::Inst;
 use super::sync::whole_warp;
-use crate::report::{AccessKind, MemSpace};
+use crate::report::AccessKind;
 
 /// Size, type and layout of one fragment, in `imm` from bit 34.
 #[derive(Debug, Clone, Copy)]
@@ -108,11 +108,7 @@ impl<const STORE: bool, const CHECK: bool> Exec for Transfer<STORE, CHECK> {
                 }
                 if tag == SHARED_TAG {
                     let off: [u32; LANES] = std::array::from_fn(|l| addr[l] as u32);
-                    if CHECK {
-                        mask = checks::shared(ctx, i, &off, mask, size, kind, false);
-                    }
-                    let len = ctx.block.shared.len();
-                    mask = inside(ctx, i, &off, mask, size, len, kind, MemSpace::Shared);
+                    mask = admit_shared::<CHECK>(ctx, i, &off, mask, size, kind, false);
                     for l in (0..LANES).filter(|&l| mask >> l & 1 != 0) {
                         let at = off[l] as usize;
                         let bytes = &mut ctx.block.shared[at..at + size as usize];

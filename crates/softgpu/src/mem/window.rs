@@ -7,6 +7,8 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::shape::At;
+
 /// A run of accessible addresses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Window {
@@ -59,10 +61,37 @@ impl Window {
         addr >= self.lo && addr < self.hi && self.hi - addr >= len
     }
 
-    /// Whether a range from the least to the greatest address, the last one `len` long, is inside.
+    /// Where `len` bytes inside may begin: the first address, and how far behind it the last one is.
     #[inline(always)]
-    pub(crate) fn spans(&self, least: u64, greatest: u64, len: u64) -> bool {
-        least >= self.lo && greatest < self.hi && self.hi - greatest >= len
+    pub(crate) fn starts(&self, len: u64) -> Option<(u64, u64)> {
+        Some((self.lo, (self.hi - self.lo).checked_sub(len)?))
+    }
+
+    /// Whether eight aligned scalars are inside.
+    #[inline(always)]
+    fn holds_eight<T>(&self, addr: &[u64; 8]) -> bool {
+        let size = size_of::<T>() as u64;
+        // A window is memory, so much less than half of all addresses.
+        self.starts(size)
+            .is_some_and(|(first, last)| u64::within(addr, first, last, size - 1))
+    }
+
+    /// Loads eight aligned scalars.
+    #[inline(always)]
+    pub(crate) fn load_eight<T: Scalar>(&self, addr: &[u64; 8]) -> [T; 8] {
+        assert!(self.holds_eight::<T>(addr));
+        // SAFETY: inside the window and aligned, checked just above.
+        addr.map(|a| unsafe { T::load(a) })
+    }
+
+    /// Stores eight aligned scalars, in order.
+    #[inline(always)]
+    pub(crate) fn store_eight<T: Scalar>(&self, addr: &[u64; 8], v: [T; 8]) {
+        assert!(self.holds_eight::<T>(addr));
+        for (&a, v) in addr.iter().zip(v) {
+            // SAFETY: inside the window and aligned, checked just above.
+            unsafe { v.store(a) }
+        }
     }
 
     /// Loads an aligned scalar.
@@ -183,32 +212,26 @@ unsafe fn exchange16(addr: u64, expected: u128, new: u128) -> u128 {
     u128::from(low) | (u128::from(high) << 64)
 }
 
-/// Copies `n` bytes, a multiple of 64.
+/// Copies `n` bytes, a multiple of 32.
 ///
 /// # Safety
 /// Both ranges are mapped, the target writable; they do not overlap.
 #[inline(always)]
 unsafe fn copy16(from: u64, to: u64, n: usize) {
-    debug_assert!(n.is_multiple_of(64));
-    for at in (0..n as u64).step_by(64) {
-        // SAFETY: 64 bytes inside both ranges by the contract. SSE is part of x86-64. The block is
+    debug_assert!(n.is_multiple_of(32));
+    for at in (0..n as u64).step_by(32) {
+        // SAFETY: 32 bytes inside both ranges by the contract. SSE is part of x86-64. The block is
         // opaque to the compiler, so a concurrent writer makes the value unspecified and nothing else.
         unsafe {
             asm!(
                 "movups {a}, [{f}]",
                 "movups {b}, [{f} + 16]",
-                "movups {c}, [{f} + 32]",
-                "movups {d}, [{f} + 48]",
                 "movups [{t}], {a}",
                 "movups [{t} + 16], {b}",
-                "movups [{t} + 32], {c}",
-                "movups [{t} + 48], {d}",
                 f = in(reg) from + at,
                 t = in(reg) to + at,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
                 options(nostack, preserves_flags),
             );
         }
