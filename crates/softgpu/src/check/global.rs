@@ -40,6 +40,11 @@ impl Record {
                 | (u64::from(strong) << 4),
         )
     }
+    /// The same of the thread `n` further on.
+    #[inline(always)]
+    pub(crate) fn of(self, n: usize) -> Self {
+        Record(self.0 + ((n as u64) << 5))
+    }
     #[inline(always)]
     pub(crate) fn segment(self) -> u32 {
         (self.0 >> 32) as u32

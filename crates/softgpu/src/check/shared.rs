@@ -8,7 +8,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::super::report::AccessKind;
+use crate::mem::{At, Shape};
+use crate::report::AccessKind;
 
 /// A writer's record of a word, in 64 bits: time (26), instruction (16), thread (10), strong, asynchronous and
 /// pending flags, and in the low eight bits the bytes last written and the bytes ever written.
@@ -31,6 +32,11 @@ impl Mark {
                 | if strong { STRONG } else { 0 },
         )
     }
+    /// The same of the thread `n` further on.
+    #[inline(always)]
+    pub(crate) fn of(self, n: usize) -> Self {
+        Mark(self.0 + ((n as u64) << THREAD_SHIFT))
+    }
     fn time(self) -> u32 {
         (self.0 >> TIME_SHIFT) as u32
     }
@@ -46,6 +52,51 @@ impl Mark {
     fn bytes(self) -> u64 {
         self.0 >> 4 & 15
     }
+}
+
+/// Records of several words, taken together.
+struct Seen {
+    latest: u64,
+    all: u64,
+    any: u64,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen {
+            latest: 0,
+            all: u64::MAX,
+            any: 0,
+        }
+    }
+}
+
+impl Seen {
+    #[inline(always)]
+    fn add(&mut self, words: &[u64]) {
+        for &raw in words {
+            self.latest = self.latest.max(raw);
+            self.all &= raw;
+            self.any |= raw;
+        }
+    }
+    /// Whether these are of words written whole, by writers before `floor`.
+    #[inline(always)]
+    fn readable(&self, floor: u64) -> bool {
+        self.latest < floor && self.all & 15 == 15 && self.any & PENDING == 0
+    }
+    /// Whether nobody was here since `floor`, and nobody is to come.
+    #[inline(always)]
+    fn writable(&self, floor: u64) -> bool {
+        self.latest < floor && self.any & PENDING == 0
+    }
+}
+
+/// Whether lanes that access so many words each are aligned.
+#[inline(always)]
+fn aligned<const WORDS: usize>(off: &[u32; 8]) -> bool {
+    let any = off.iter().fold(0, |x, o| x | o);
+    (any as usize).is_multiple_of(4 * WORDS)
 }
 
 /// Something found in shared memory.
@@ -251,54 +302,92 @@ impl SharedShadow {
         found
     }
 
-    /// Whether 32 whole words can be read without a closer look; then they have been.
+    /// Whether eight lanes may read or write whole words without a closer look; then they have. `mark` is the first's.
     #[inline(always)]
-    pub(crate) fn read_rows(&mut self, mark: Mark, warp: usize, off: &[u32; 32]) -> bool {
+    pub(crate) fn quick(
+        &mut self,
+        mark: Mark,
+        warp: usize,
+        off: &[u32; 8],
+        size: u32,
+        kind: AccessKind,
+    ) -> bool {
         let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
-        let mut bad = false;
-        for &o in off {
-            match self.writes.get((o / 4) as usize) {
-                Some(&w) => bad |= w >= floor || w & (15 | PENDING) != 15,
-                None => return false,
-            }
+        match (kind, size) {
+            (AccessKind::Read, 4) => self.quick_read::<1>(mark, floor, off),
+            (AccessKind::Read, 8) => self.quick_read::<2>(mark, floor, off),
+            (AccessKind::Read, 16) => self.quick_read::<4>(mark, floor, off),
+            (AccessKind::Write, 4) => self.quick_write::<1>(mark, floor, off),
+            (AccessKind::Write, 8) => self.quick_write::<2>(mark, floor, off),
+            (AccessKind::Write, 16) => self.quick_write::<4>(mark, floor, off),
+            _ => false,
         }
-        if bad {
-            return false;
-        }
-        let mut raw = mark.0 | 0xf0;
-        for &o in off {
-            self.reads[(o / 4) as usize] = raw;
-            raw += 1 << THREAD_SHIFT;
-        }
-        true
     }
 
-    /// Whether 32 whole words can be written without a closer look; then they have been.
     #[inline(always)]
-    pub(crate) fn write_rows(&mut self, mark: Mark, warp: usize, off: &[u32; 32]) -> bool {
-        let floor = u64::from(self.floor[warp] + 1) << TIME_SHIFT;
-        let first = off[0];
-        let words = (first / 4) as usize;
-        // Neighbours in lane order cannot meet each other.
-        let mut bad = self.writes.len() < words + 32;
-        for (l, &o) in off.iter().enumerate() {
-            bad |= o != first + 4 * l as u32;
-        }
-        if bad {
+    fn quick_read<const WORDS: usize>(&mut self, mark: Mark, floor: u64, off: &[u32; 8]) -> bool {
+        if !aligned::<WORDS>(off) {
             return false;
         }
-        for n in words..words + 32 {
-            bad |=
-                self.writes[n] >= floor || self.reads[n] >= floor || self.writes[n] & PENDING != 0;
+        let writes = self.writes.as_chunks::<WORDS>().0;
+        let reads = self.reads.as_chunks_mut::<WORDS>().0;
+        let at = off.map(|o| o as usize / (4 * WORDS));
+        let of = |l| [mark.of(l).0 | 0xf0; WORDS];
+        let mut seen = Seen::default();
+        match u32::shape(off, 4 * WORDS) {
+            Shape::Step => {
+                let Some(writes) = writes.get(at[0]..).and_then(<[_]>::first_chunk::<8>) else {
+                    return false;
+                };
+                writes.iter().for_each(|w| seen.add(w));
+                if seen.readable(floor)
+                    && let Some(reads) = reads[at[0]..].first_chunk_mut::<8>()
+                {
+                    *reads = std::array::from_fn(of);
+                    return true;
+                }
+            }
+            Shape::Same => {
+                seen.add(writes.get(at[0]).unwrap_or(&[0; WORDS]));
+                if seen.readable(floor) {
+                    // The last lane's mark is the one that stays.
+                    reads[at[0]] = of(7);
+                    return true;
+                }
+            }
+            Shape::Scattered => {
+                at.iter()
+                    .for_each(|&a| seen.add(writes.get(a).unwrap_or(&[0; WORDS])));
+                if seen.readable(floor) {
+                    (0..8).for_each(|l| reads[at[l]] = of(l));
+                    return true;
+                }
+            }
         }
-        if bad {
+        false
+    }
+
+    #[inline(always)]
+    fn quick_write<const WORDS: usize>(&mut self, mark: Mark, floor: u64, off: &[u32; 8]) -> bool {
+        // Neighbours cannot meet each other.
+        if !aligned::<WORDS>(off) || u32::shape(off, 4 * WORDS) != Shape::Step {
             return false;
         }
-        let mut raw = mark.0 | 0xff;
-        for n in words..words + 32 {
-            self.writes[n] = raw;
-            raw += 1 << THREAD_SHIFT;
+        let at = off[0] as usize / (4 * WORDS);
+        let writes = self.writes.as_chunks_mut::<WORDS>().0.get_mut(at..);
+        let reads = self.reads.as_chunks::<WORDS>().0.get(at..);
+        let (Some(writes), Some(reads)) = (
+            writes.and_then(<[_]>::first_chunk_mut::<8>),
+            reads.and_then(<[_]>::first_chunk::<8>),
+        ) else {
+            return false;
+        };
+        let mut seen = Seen::default();
+        writes.iter().chain(reads).for_each(|w| seen.add(w));
+        if !seen.writable(floor) {
+            return false;
         }
+        *writes = std::array::from_fn(|l| [mark.of(l).0 | 0xff; WORDS]);
         true
     }
 

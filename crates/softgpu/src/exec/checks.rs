@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::access::each;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
 use super::grid::place;
-use super::lanes::{ALL, LANES};
+use super::lanes::{LANES, eights};
 use super::program::{Inst, access_kind};
 use super::{LaunchSpec, Prepared};
 use crate::check::clock::{BlockClock, Locations};
 use crate::check::shared::{Found, Mark, SharedShadow};
 use crate::check::{ALLOCATED, FREED, INITIALISED, Launch, Owner, Record, Shadow};
-use crate::mem::AllocInfo;
+use crate::mem::{AllocInfo, At, Shape};
 use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
 
 /// What the checks of one launch share.
@@ -146,102 +147,101 @@ pub(crate) fn global(
         return mask;
     };
     ctx.block.clock.dirty = true;
-    let space = &ctx.run.spec.space;
     let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
     let record = Record::new(ctx.block.segment, pc, ctx.linear_thread(0), strong);
-    // All lanes side by side and nothing but this launch's own block, or what is known to be before.
-    if mask == ALL
-        && size.is_multiple_of(4)
-        && addr[0].is_multiple_of(size.next_power_of_two())
-        && (addr
-            .iter()
-            .enumerate()
-            .all(|(l, &a)| a == addr[0].wrapping_add(l as u64 * size))
-            || kind == AccessKind::Read && addr.iter().all(|&a| a == addr[0]))
-        && space.contains(addr[0], 32 * size)
-    {
-        let one = addr[1] == addr[0];
-        let len = if one { size } else { 32 * size };
-        if quick(ctx, shadow, addr[0], len, size, record, kind) {
-            return mask;
-        }
-    }
     let mut allowed = 0;
-    let mut m = mask;
-    while m != 0 {
-        let l = m.trailing_zeros();
-        m &= m - 1;
-        let a = addr[l as usize];
-        let access = Access {
-            kind,
-            space: MemSpace::Global,
-            addr: a,
-            len: size,
-        };
-        if !a.is_multiple_of(size.next_power_of_two()) {
-            report(
-                ctx,
-                i,
-                l,
-                Report {
-                    kind: FindingKind::Misaligned,
-                    access,
-                    note: format!("must be a multiple of {}", size.next_power_of_two()),
-                    allocation: space.find(a),
-                    other: None,
-                },
-            );
+    for (n, eight) in eights(addr).iter().enumerate() {
+        let lanes = mask & 255 << (8 * n);
+        if lanes == 255 << (8 * n) && quick(ctx, shadow, eight, size, record.of(8 * n), kind) {
+            allowed |= lanes;
             continue;
         }
-        if !space.contains(a, size) {
-            // Registered host memory is not shadowed; anything else has no memory behind it.
-            if space
-                .translate(
-                    ctx.run.spec.device.ordinal,
-                    a,
-                    size,
-                    kind != AccessKind::Read,
-                )
-                .is_some()
-            {
-                allowed |= 1 << l;
-            } else {
-                report(
-                    ctx,
-                    i,
-                    l,
-                    Report {
-                        kind: FindingKind::OutOfBounds,
-                        access,
-                        note: String::new(),
-                        allocation: nearest(ctx, a),
-                        other: None,
-                    },
-                );
-                // The fault that it is without checks.
+        each(lanes, |l| {
+            if lane(ctx, i, l, shadow, addr[l], size, record.of(l), kind) {
                 allowed |= 1 << l;
             }
-            continue;
-        }
-        if lane_states(ctx, i, l, shadow, access, kind) {
-            allowed |= 1 << l;
-            lane_records(ctx, i, l, shadow, access, record);
-        }
+        });
     }
     allowed
 }
 
-/// The case without surprises, a run of whole words. Whether it was one; then it is recorded.
-#[inline(always)]
-fn quick(
+/// Checks one lane's access to global memory; whether it may be made.
+#[expect(clippy::too_many_arguments, reason = "an access taken apart")]
+fn lane(
     ctx: &Ctx<'_>,
+    i: &Inst,
+    l: usize,
     shadow: &Shadow,
-    at: u64,
-    len: u64,
+    addr: u64,
     size: u64,
     record: Record,
     kind: AccessKind,
 ) -> bool {
+    let (l, space) = (l as u32, &ctx.run.spec.space);
+    let access = Access {
+        kind,
+        space: MemSpace::Global,
+        addr,
+        len: size,
+    };
+    if !addr.is_multiple_of(size.next_power_of_two()) {
+        let r = Report {
+            kind: FindingKind::Misaligned,
+            access,
+            note: format!("must be a multiple of {}", size.next_power_of_two()),
+            allocation: space.find(addr),
+            other: None,
+        };
+        report(ctx, i, l, r);
+        return false;
+    }
+    if !space.contains(addr, size) {
+        // Registered host memory is not shadowed; anything else has no memory behind it.
+        let (device, write) = (ctx.run.spec.device.ordinal, kind != AccessKind::Read);
+        if space.translate(device, addr, size, write).is_none() {
+            let r = Report {
+                kind: FindingKind::OutOfBounds,
+                access,
+                note: String::new(),
+                allocation: nearest(ctx, addr),
+                other: None,
+            };
+            report(ctx, i, l, r);
+        }
+        // What is reported is the fault too that it is without checks.
+        return true;
+    }
+    let ok = lane_states(ctx, i, l, shadow, access, kind);
+    if ok {
+        lane_records(ctx, i, l, shadow, access, record);
+    }
+    ok
+}
+
+/// The case without surprises: eight lanes that read or write a run of whole words, untouched but by this block, or
+/// before this launch. Whether it was one; then it is recorded.
+#[inline(always)]
+fn quick(
+    ctx: &Ctx<'_>,
+    shadow: &Shadow,
+    at: &[u64; 8],
+    size: u64,
+    record: Record,
+    kind: AccessKind,
+) -> bool {
+    let (len, record) = match (u64::shape(at, size as usize), kind) {
+        (Shape::Step, _) => (8 * size, record),
+        // The last lane's is the record that stays.
+        (Shape::Same, AccessKind::Read) => (size, record.of(7)),
+        _ => return false,
+    };
+    let at = at[0];
+    if !size.is_multiple_of(4)
+        || !at.is_multiple_of(size.next_power_of_two())
+        || !ctx.run.spec.space.contains(at, len)
+    {
+        return false;
+    }
     let first = shadow.index(at);
     let states = &shadow.state[first..first + len as usize];
     let words = first / 4..(first + len as usize) / 4;
@@ -297,7 +297,7 @@ fn quick(
         n += 1;
         if n == per {
             n = 0;
-            raw += 1 << 5;
+            raw = Record(raw).of(1).0;
         }
     }
     if kind == AccessKind::Write {
@@ -443,8 +443,8 @@ fn nearest(ctx: &Ctx<'_>, addr: u64) -> Option<Arc<AllocInfo>> {
 const NEAR_BYTES: u64 = 1 << 20;
 
 /// Races and hazards of one lane's access with those recorded; then it is the last.
-fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access, base: Record) {
-    let record = base.0 + (u64::from(l) << 5);
+fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access, record: Record) {
+    let record = record.0;
     let write = access.kind != AccessKind::Read;
     let mut at = access.addr;
     let end = access.addr + access.len;
@@ -587,6 +587,7 @@ fn pc16(ctx: &Ctx<'_>, i: &Inst) -> u32 {
 }
 
 /// Checks an access to shared memory; returns the lanes that may make it.
+#[inline(always)]
 pub(crate) fn shared(
     ctx: &mut Ctx<'_>,
     i: &Inst,
@@ -598,28 +599,39 @@ pub(crate) fn shared(
 ) -> u32 {
     let warp = ctx.warp;
     let pc = pc16(ctx, i);
-    let first = warp as u32 * 32;
-    let len = ctx.block.shared.len() as u64;
     let Some(shadow) = ctx.block.shadow.as_mut() else {
         return mask;
     };
-    let mark = shadow.mark(warp, pc, first, strong);
-    if mask == ALL && size == 4 && off.iter().fold(0, |x, o| x | o) & 3 == 0 {
-        let quick = match kind {
-            AccessKind::Read => shadow.read_rows(mark, warp, off),
-            AccessKind::Write => shadow.write_rows(mark, warp, off),
-            _ => false,
-        };
-        if quick {
+    let mark = shadow.mark(warp, pc, warp as u32 * 32, strong);
+    let mut allowed = 0;
+    for (n, eight) in eights(off).iter().enumerate() {
+        let Some(shadow) = ctx.block.shadow.as_mut() else {
             return mask;
+        };
+        let lanes = mask & 255 << (8 * n);
+        if lanes == 255 << (8 * n) && shadow.quick(mark.of(8 * n), warp, eight, size, kind) {
+            allowed |= lanes;
+        } else {
+            allowed |= shared_lanes(ctx, i, off, lanes, size, kind, mark);
         }
     }
+    allowed
+}
+
+/// The same lane by lane.
+fn shared_lanes(
+    ctx: &mut Ctx<'_>,
+    i: &Inst,
+    off: &[u32; LANES],
+    mask: u32,
+    size: u32,
+    kind: AccessKind,
+    mark: Mark,
+) -> u32 {
+    let (warp, len) = (ctx.warp, ctx.block.shared.len() as u64);
     let mut allowed = 0;
-    let mut m = mask;
-    while m != 0 {
-        let l = m.trailing_zeros();
-        m &= m - 1;
-        let at = off[l as usize];
+    each(mask, |l| {
+        let at = off[l];
         let access = Access {
             kind,
             space: MemSpace::Shared,
@@ -633,30 +645,25 @@ pub(crate) fn shared(
             } else {
                 format!("the block has {len} bytes of shared memory")
             };
-            report(
-                ctx,
-                i,
-                l,
-                Report {
-                    kind: if misaligned {
-                        FindingKind::Misaligned
-                    } else {
-                        FindingKind::OutOfBounds
-                    },
-                    access,
-                    note,
-                    allocation: None,
-                    other: None,
+            let r = Report {
+                kind: if misaligned {
+                    FindingKind::Misaligned
+                } else {
+                    FindingKind::OutOfBounds
                 },
-            );
-            continue;
+                access,
+                note,
+                allocation: None,
+                other: None,
+            };
+            report(ctx, i, l as u32, r);
+            return;
         }
         allowed |= 1 << l;
-        let thread = first + l;
         let Some(shadow) = ctx.block.shadow.as_mut() else {
-            continue;
+            return;
         };
-        let mark = shadow.mark(warp, pc, thread, strong);
+        let mark = mark.of(l);
         let found = match kind {
             AccessKind::Read => shadow.read(mark, warp, at, size),
             AccessKind::AsyncCopy => shadow.write(mark, warp, at, size, true),
@@ -667,9 +674,9 @@ pub(crate) fn shared(
             }
         };
         if let Some(found) = found {
-            shared_found(ctx, i, l, access, found);
+            shared_found(ctx, i, l as u32, access, found);
         }
-    }
+    });
     allowed
 }
 
