@@ -562,3 +562,18 @@ fn an_unknown_device_is_an_error_that_says_what_to_try() {
     assert_eq!(run.status, 1);
     assert_contains(&run.err, &["device 5", "try: "]);
 }
+
+#[test]
+fn a_reader_that_leaves_ends_the_program_silently() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fercuda"))
+        .args(["doctor"])
+        .env("FERCUDA_DEVICE", "soft")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}

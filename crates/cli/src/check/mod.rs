@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_softgpu::report::{Actor, Fault, Finding, Place};
 use serde::Serialize;
 
+use crate::out::{self, say};
 use crate::terminal::{self, Paint};
 use launch::Outcome;
 use spec::{Output, Spec};
@@ -127,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let outcome = launch::run(&request)?;
     if args.json {
         let report = Report::new(&kernel.name, args, &specs, &outcome);
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&kernel.name, args, &specs, &outcome, Paint::stdout());
     }
@@ -181,20 +182,20 @@ fn outputs<'a>(
 const SHOWN: usize = 16;
 
 fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Paint) {
-    print!("{}", outcome.printed);
+    out::write(format_args!("{}", outcome.printed));
     if !outcome.printed.is_empty() && !outcome.printed.ends_with('\n') {
-        println!();
+        say!("");
     }
     for finding in &outcome.findings {
-        println!(
+        say!(
             "{}",
             emphasised(&outcome.named(&finding.to_string()), paint)
         );
-        println!();
+        say!("");
     }
     if let Some(fault) = &outcome.fault {
-        println!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
-        println!();
+        say!("{}", emphasised(&outcome.named(&fault.to_string()), paint));
+        say!("");
     }
     let dims = |d: [u32; 3]| format!("{}x{}x{}", d[0], d[1], d[2]);
     let launch = format!(
@@ -203,14 +204,14 @@ fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Pa
         dims(args.block)
     );
     match (outcome.findings.len(), &outcome.fault) {
-        (0, None) => println!("{} {launch}: no findings", paint.good("ok:")),
-        (found, None) => println!(
+        (0, None) => say!("{} {launch}: no findings", paint.good("ok:")),
+        (found, None) => say!(
             "{} {launch}: {}",
             paint.bad("found:"),
             terminal::count(found, "finding")
         ),
-        (0, Some(_)) => println!("{} {launch}: it did not end well", paint.bad("fault:")),
-        (found, Some(_)) => println!(
+        (0, Some(_)) => say!("{} {launch}: it did not end well", paint.bad("fault:")),
+        (found, Some(_)) => say!(
             "{} {launch}: it did not end well, after {}",
             paint.bad("fault:"),
             terminal::count(found, "finding")
@@ -219,7 +220,7 @@ fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Pa
     for (buffer, bytes) in outputs(specs, outcome) {
         match &buffer.output {
             Some(Output::File(path)) => {
-                println!(
+                say!(
                     "out:{}[{}] -> {}",
                     buffer.element,
                     buffer.count,
@@ -234,7 +235,7 @@ fn print(kernel: &str, args: &Args, specs: &[Spec], outcome: &Outcome, paint: Pa
                     .map(|element| buffer.element.show(element))
                     .collect();
                 let more = if buffer.count > SHOWN { " ..." } else { "" };
-                println!(
+                say!(
                     "out:{}[{}] = {}{more}",
                     buffer.element,
                     buffer.count,

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::{Context, Cuda};
 use serde::Serialize;
 
+use crate::out::say;
 use crate::terminal::{self, Paint};
 
 /// Runs kernels on whichever device is here and checks every result.
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         outcome.steps.push(step);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome)?);
+        say!("{}", serde_json::to_string_pretty(&outcome)?);
     } else {
         print_foot(&outcome, paint);
     }
@@ -128,20 +129,20 @@ fn fresh_seed() -> u64 {
 
 fn print_head(outcome: &Outcome, paint: Paint) {
     let (major, minor) = outcome.compute_capability;
-    println!("{}", paint.strong(&outcome.device));
-    println!(
+    say!("{}", paint.strong(&outcome.device));
+    say!(
         "compute capability {major}.{minor}, {} of memory, CUDA driver API {}.{}, seed {}",
         terminal::bytes(outcome.memory_bytes),
         outcome.driver_version.0,
         outcome.driver_version.1,
         outcome.seed
     );
-    println!();
+    say!("");
     let head = format!(
         "{:<15} {:<24} {:>9}  {:>10} {:>10}",
         "step", "size", "time", "error", "bound"
     );
-    println!("{}", paint.faint(&head));
+    say!("{}", paint.faint(&head));
 }
 
 fn print_step(step: &Step, paint: Paint) {
@@ -156,7 +157,7 @@ fn print_step(step: &Step, paint: Paint) {
     } else {
         paint.bad("WRONG")
     };
-    println!(
+    say!(
         "{:<15} {:<24} {:>9}  {:>10} {:>10}  {mark}",
         step.name,
         step.size,
@@ -165,22 +166,22 @@ fn print_step(step: &Step, paint: Paint) {
         ulp(step.bound_ulp),
     );
     if let Some(finding) = &step.finding {
-        println!("{:<15} {}", "", paint.faint(finding));
+        say!("{:<15} {}", "", paint.faint(finding));
     }
 }
 
 fn print_foot(outcome: &Outcome, paint: Paint) {
-    println!();
+    say!("");
     if outcome.passed {
-        println!("{}", paint.good("All results are within their bounds."));
+        say!("{}", paint.good("All results are within their bounds."));
     } else {
-        println!(
+        say!(
             "{}\ntry: fercuda demo --seed {}, and FERCUDA_DEVICE=soft for comparison",
             paint.bad("Some results are outside their bounds."),
             outcome.seed
         );
     }
     if outcome.software {
-        println!("No GPU was used: kernels ran on the CPU. fercuda doctor says why.");
+        say!("No GPU was used: kernels ran on the CPU. fercuda doctor says why.");
     }
 }

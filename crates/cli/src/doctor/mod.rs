@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::out::say;
 use crate::terminal::{self, Paint};
 use find::Places;
 use report::{Item, Report};
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     report.items.push(report::fuse());
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&report, Paint::stdout());
     }
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(report: &Report, paint: Paint) {
-    println!(
+    say!(
         "{}",
         paint.strong(&format!(
             "fercuda {} on {}, {} processors",
@@ -105,7 +106,7 @@ fn print(report: &Report, paint: Paint) {
         } else {
             " "
         };
-        println!("{mark} {:<10} {version:<12}{between}{place}", item.name);
+        say!("{mark} {:<10} {version:<12}{between}{place}", item.name);
         if let Some(why) = &item.why {
             let mut lines = why.lines();
             let first = lines.next().unwrap_or_default();
@@ -114,17 +115,17 @@ fn print(report: &Report, paint: Paint) {
                 more => format!(" ({})", terminal::count(more, "place")),
             };
             for line in terminal::wrapped(&format!("{first}{more}"), 76) {
-                println!("    {}", paint.faint(&line));
+                say!("    {}", paint.faint(&line));
             }
         }
         if let Some(hint) = &item.hint {
             for line in terminal::wrapped(&format!("to get it: {hint}"), 76) {
-                println!("    {line}");
+                say!("    {line}");
             }
         }
     }
     for device in &report.devices {
-        println!(
+        say!(
             "device {}: {}\n    compute capability {}.{}, {}, {} multiprocessors",
             device.ordinal,
             device.name,
@@ -134,5 +135,5 @@ fn print(report: &Report, paint: Paint) {
             device.multiprocessors
         );
     }
-    println!("fercuda would use: {}", paint.strong(&report.chosen));
+    say!("fercuda would use: {}", paint.strong(&report.chosen));
 }
