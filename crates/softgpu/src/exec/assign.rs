@@ -4,6 +4,7 @@
 //! shares a row with a source of the same instruction, so handlers may write while they read.
 //! Every operand made here lies inside the frame it sizes; nothing else makes operands.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::lanes::{Operand, PredOperand, guarded};
@@ -131,18 +132,42 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         const_rows += if matches!(c, Const::B32(_)) { 1 } else { 2 };
     }
 
-    let opd = |o: Opd| match o {
-        Opd::None => Operand::reg(0),
-        Opd::Use(v) | Opd::Def(v) | Opd::Both(v) => Operand::reg(plan.at[v as usize]),
-        Opd::UseHigh(v) | Opd::DefHigh(v) => Operand::reg(plan.at[v as usize]).plus(2),
-        Opd::Const(c) => Operand::constant(const_at[c as usize]),
-        Opd::Fixed(r) => Operand::reg(fixed_at + r),
+    if const_rows > MAX_ROWS {
+        return Err(format!("{name} needs {const_rows} rows of constants"));
+    }
+
+    // Every operand of every instruction and block is made here, so here it is seen that each stays inside its bank.
+    let stray = Cell::new(false);
+    let opd = |o: Opd| {
+        let o = match o {
+            Opd::None => Operand::reg(0),
+            Opd::Use(v) | Opd::Def(v) | Opd::Both(v) => Operand::reg(plan.at[v as usize]),
+            Opd::UseHigh(v) | Opd::DefHigh(v) => Operand::reg(plan.at[v as usize]).plus(2),
+            Opd::Const(c) => Operand::constant(const_at[c as usize]),
+            Opd::Fixed(r) => Operand::reg(fixed_at + r),
+        };
+        let end = if o.is_const() {
+            const_rows
+        } else {
+            frame_rows.max(1)
+        };
+        stray.set(stray.get() | (o.row() >= end));
+        o
     };
-    let pred = |p: P| match p {
-        P::True => PredOperand::TRUE,
-        P::False => PredOperand::FALSE,
-        P::Use(v, n) => PredOperand::new(plan.at[v as usize], n),
-        P::Def(v) | P::Both(v) => PredOperand::new(plan.at[v as usize], false),
+    let pred = |p: P| {
+        let p = match p {
+            P::True => PredOperand::TRUE,
+            P::False => PredOperand::FALSE,
+            P::Use(v, n) => PredOperand::new(plan.at[v as usize], n),
+            P::Def(v) | P::Both(v) => PredOperand::new(plan.at[v as usize], false),
+        };
+        stray.set(stray.get() | (p.slot() >= plan.preds));
+        p
+    };
+    let fixed = |list: &[(u32, u32)]| {
+        let placed = list.iter().map(|&(r, n)| (fixed_at + r, n));
+        stray.set(stray.get() | placed.clone().any(|(r, n)| r + n > frame_rows));
+        placed.collect::<Vec<_>>()
     };
 
     let guard_f = guarded().pick(l.k.isa);
@@ -209,22 +234,19 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
                 args,
                 rets,
                 next: n,
-            } => {
-                let place = |l: &[(u32, u32)]| l.iter().map(|&(r, n)| (fixed_at + r, n)).collect();
-                Term::Call(Box::new(CallSite {
-                    callee: match callee {
-                        LCallee::Direct(f) => Callee::Direct(*f),
-                        LCallee::Indirect(o) => Callee::Indirect(opd(*o)),
-                        LCallee::Printf => Callee::Printf,
-                        LCallee::AssertFail => Callee::AssertFail,
-                        LCallee::Malloc => Callee::Malloc,
-                        LCallee::Free => Callee::Free,
-                    },
-                    args: place(args),
-                    rets: place(rets),
-                    next: next(*n),
-                }))
-            }
+            } => Term::Call(Box::new(CallSite {
+                callee: match callee {
+                    LCallee::Direct(f) => Callee::Direct(*f),
+                    LCallee::Indirect(o) => Callee::Indirect(opd(*o)),
+                    LCallee::Printf => Callee::Printf,
+                    LCallee::AssertFail => Callee::AssertFail,
+                    LCallee::Malloc => Callee::Malloc,
+                    LCallee::Free => Callee::Free,
+                },
+                args: fixed(args).into(),
+                rets: fixed(rets).into(),
+                next: next(*n),
+            })),
             LTerm::Ret => Term::Ret,
             LTerm::Exit => Term::Exit,
             LTerm::Barrier(b) => Term::Barrier(Box::new(BarrierSite {
@@ -258,8 +280,10 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
         origins.push(l.blocks[b].origin);
     }
 
-    let params = l.params.iter().map(|&(r, n)| (fixed_at + r, n)).collect();
-    let rets = l.rets.iter().map(|&(r, n)| (fixed_at + r, n)).collect();
+    let (params, rets) = (fixed(&l.params), fixed(&l.rets));
+    if stray.get() {
+        return Err(format!("an operand of {name} lies outside its frame"));
+    }
     let code = FunctionCode {
         name,
         insts,

@@ -4,8 +4,8 @@
 //! two rows (32 lanes of 64 bits) or four (two times 32 lanes of 64 bits). Constants are rows of a bank of
 //! their own. A predicate is a bit mask.
 //!
-//! Here is all the `unsafe` of the executor. It rests on one fact: [`super::program::FunctionCode::verify`]
-//! has seen every operand, and frames and banks have four spare rows behind the last, so that any row
+//! Here is all the `unsafe` of the executor. It rests on one fact: every operand was looked at when the code was made
+//! ([`super::program`]), and frames and banks have four spare rows behind the last, so that any row
 //! number that passed can be read and written at any width.
 //!
 //! Every handler exists twice, for plain x86-64 and for AVX2 with FMA; which is chosen once, when code is

@@ -660,6 +660,13 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             }
             let h = store_handlers(unit, space, l.k.checks);
             let count = sources.len();
+            // The handler takes a single source in `d`, where constants never stand: destinations are written.
+            if let [source @ Opd::Const(_)] = sources.as_mut_slice() {
+                let n = if unit == 8 { 2 } else { 1 };
+                let t = l.temp_rows(n);
+                data::copy(l, Opd::Def(t), *source, n);
+                *source = Opd::Use(t);
+            }
             if flags & STRONG != 0 && l.k.checks {
                 super::atomics::emit_release(l, base, wide, offset, space == SHARED);
             }

@@ -1,7 +1,8 @@
 //! Decoded code: what the lowering makes and the warps run.
 //!
-//! Invariant: [`FunctionCode::verify`] has seen every instruction, so every row an instruction names
-//! lies inside its function's frame or constant bank, with room for the widest row behind it.
+//! Invariant: every row and predicate that an instruction, its further operands or the end of a block names lies
+//! inside its function's frame or constant bank, with room for the widest row behind it, and no destination is a
+//! constant: `assign` makes the operands and looks at each, [`FunctionCode::verify`] at the instructions as a whole.
 //! The index of a block is its scheduling priority: lower first.
 
 use std::sync::Arc;
@@ -178,9 +179,7 @@ impl FunctionCode {
         };
         let pred_ok = |p: PredOperand| p.slot() < self.preds;
         for (n, i) in self.insts.iter().enumerate() {
-            if !([i.d, i.a, i.b, i.c].into_iter().all(ok) && pred_ok(i.guard))
-                || i.d.is_const() && i.d.row() != 0
-            {
+            if !([i.d, i.a, i.b, i.c].into_iter().all(ok) && pred_ok(i.guard)) || i.d.is_const() {
                 return Err(format!(
                     "instruction {n} of {} names a row outside its frame",
                     self.name

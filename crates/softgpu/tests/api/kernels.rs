@@ -322,3 +322,50 @@ fn a_kernel_reaches_another_device_only_as_its_peer() {
     drop(here);
     drop(there);
 }
+
+/// Loads a kernel `k` of one pointer with this body; the code of the attempt if it is refused.
+fn kernel(variables: &str, body: &str) -> Result<CUfunction, CUresult> {
+    let text = format!(
+        ".version 8.3\n.target sm_80\n.address_size 64\n{variables}.visible .entry k(.param .u64 p) {{\n\
+         .reg .b32 %r<4>; .reg .b64 %d<12>; .reg .pred %q<2>;\nld.param.u64 %d1, [p];\n{body}\nret;\n}}\n\0"
+    );
+    let mut m = CUmodule::NULL;
+    match code!(cuModuleLoadData(&mut m, text.as_ptr().cast())) {
+        CUresult::CUDA_SUCCESS => Ok(function(m, c"k")),
+        code => Err(code),
+    }
+}
+
+fn launch(f: CUfunction, threads: u32, mut at: u64, stream: CUstream) {
+    let mut params = [(&raw mut at).cast()];
+    ok!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        threads,
+        1,
+        1,
+        0,
+        stream,
+        params.as_mut_ptr(),
+        null_mut()
+    ));
+}
+
+#[test]
+fn constants_are_stored_as_registers_are() {
+    let _ctx = Ctx::new();
+    let body = "st.global.u32 [%d1], 5; st.global.u32 [%d1+4], 6; st.global.u64 [%d1+8], 0x123456789abcdef0; \
+                st.global.u8 [%d1+16], 7; mov.u32 %r1, %tid.x; setp.eq.u32 %q1, %r1, 1; \
+                @%q1 st.global.v2.u32 [%d1+24], {8, 9}; @!%q1 st.global.u32 [%d1+20], 10;";
+    let f = kernel("", body).unwrap();
+    let at = upload(&[0; 32]);
+    launch(f, 2, at, CUstream::NULL);
+    let words: Vec<u32> = download(at, 32)
+        .chunks(4)
+        .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
+    assert_eq!(words, [5, 6, 0x9abc_def0, 0x1234_5678, 7, 10, 8, 9]);
+    free(at);
+}
