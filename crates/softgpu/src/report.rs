@@ -136,6 +136,8 @@ pub enum FaultKind {
         /// 1-based.
         line: u32,
     },
+    /// The simulator failed, not the program: a defect to report.
+    Internal,
 }
 
 /// The end of a kernel. A result of the simulated program, not a failure of the simulator.
@@ -197,6 +199,7 @@ impl fmt::Display for Fault {
                     "not implemented on the software device: {opcode} at line {line}"
                 )?;
             }
+            FaultKind::Internal => f.write_str("internal error; please report it")?,
         }
         if let Some(place) = &self.place {
             write!(f, "\n{place}")?;

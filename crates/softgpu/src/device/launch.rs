@@ -287,6 +287,7 @@ fn code_of(fault: &Fault) -> CUresult {
         FaultKind::Timeout { .. } => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
         FaultKind::StackOverflow { .. } => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
         FaultKind::NotImplemented { .. } => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        FaultKind::Internal => err::UNKNOWN,
         _ => CUresult::CUDA_ERROR_LAUNCH_FAILED,
     }
 }

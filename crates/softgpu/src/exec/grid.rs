@@ -5,6 +5,7 @@
 //! so many are begun, as on hardware. The launch ends when all blocks are done or one has failed.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -148,8 +149,19 @@ impl LaunchRun {
                 || self.aside_count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Runs blocks until there are none to take.
+    /// Runs blocks until there are none to take. A defect of the simulator ends the kernel, never the wait for it:
+    /// a thread that unwound out of here would be counted as at work for ever.
     fn work(&self) {
+        if catch_unwind(AssertUnwindSafe(|| self.run_blocks())).is_err() {
+            self.fail(Box::new(Fault {
+                kind: FaultKind::Internal,
+                place: None,
+                allocation: None,
+            }));
+        }
+    }
+
+    fn run_blocks(&self) {
         let mut ctx = Ctx::new(self);
         let cooperative = self.spec.cooperative;
         while !self.must_stop() {

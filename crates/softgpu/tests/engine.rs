@@ -1,0 +1,73 @@
+//! The engine by itself: what becomes of a launch when the simulator fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fercuda_softgpu::exec::{DeviceInfo, Executor, LaunchSpec, Loaded, Options, compile};
+use fercuda_softgpu::mem::AddressSpace;
+use fercuda_softgpu::report::FaultKind;
+
+const PTX: &str = ".version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v);
+.global .b8 text[3] = {104, 105, 0};
+.visible .entry say()
+{
+    .reg .b64 %a;
+    .param .b32 r;
+    .param .b64 f;
+    .param .b64 v;
+    mov.u64 %a, text;
+    st.param.b64 [f], %a;
+    st.param.b64 [v], 0;
+    call (r), vprintf, (f, v);
+    ret;
+}
+";
+
+#[test]
+fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
+    let image = compile(&fercuda_ptx::parse(PTX).unwrap(), &Options::default()).unwrap();
+    let space = AddressSpace::new(1 << 30, false).unwrap();
+    let (at, _backing) = space.map_new(1, 1).unwrap();
+    space.write(0, at, b"hi\0", None).unwrap();
+    let addresses = [(Arc::from("text"), at)].into_iter().collect();
+    // Helpers fail when they print; the launching thread waits until one has.
+    let failed = Arc::new(AtomicBool::new(false));
+    let print = {
+        let failed = failed.clone();
+        move |_: &str| {
+            let name = std::thread::current().name().unwrap_or("").to_owned();
+            if name.starts_with("fercuda-block") {
+                failed.store(true, Ordering::Release);
+                panic!("a defect, made for this test");
+            }
+            while !failed.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let spec = LaunchSpec {
+        kernel: 0,
+        loaded: Loaded::new(image, addresses).unwrap(),
+        grid: [64, 1, 1],
+        block: [1, 1, 1],
+        dynamic_shared_bytes: 0,
+        params: Vec::new(),
+        device: DeviceInfo::default(),
+        cooperative: false,
+        space,
+        checks: None,
+        watchdog: None,
+        late_copies: false,
+        print: Arc::new(print),
+        cancel: None,
+    };
+    let (done, ended) = channel();
+    std::thread::spawn(move || done.send(Executor::new(4).run(&spec).map(|_| ())).ok());
+    let fault = ended.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(fault.unwrap_err().kind, FaultKind::Internal);
+}
