@@ -20,6 +20,8 @@ use super::{CuResult, Machine, err, lock, machine};
 pub(crate) struct Health {
     sticky: AtomicU32,
     dead: AtomicBool,
+    /// Set with the first error: kernels that run then are ended, as on hardware, lest they wait for the failed one.
+    lost: Arc<AtomicBool>,
 }
 
 impl Health {
@@ -28,6 +30,12 @@ impl Health {
         self.sticky
             .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire)
             .ok();
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// What tells running kernels that the context has failed.
+    pub(crate) fn lost(&self) -> Arc<AtomicBool> {
+        self.lost.clone()
     }
 
     pub(crate) fn check(&self) -> CuResult {

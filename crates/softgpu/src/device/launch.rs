@@ -267,7 +267,7 @@ impl KernelLaunch {
             watchdog: m.config.watchdog,
             late_copies: m.config.late_copies,
             print: super::print_sink(),
-            cancel: None,
+            cancel: Some(running.health.lost()),
         };
         if let Err(fault) = m.executor.run(&spec) {
             let code = code_of(&fault);

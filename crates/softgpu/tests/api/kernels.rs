@@ -369,3 +369,36 @@ fn constants_are_stored_as_registers_are() {
     assert_eq!(words, [5, 6, 0x9abc_def0, 0x1234_5678, 7, 10, 8, 9]);
     free(at);
 }
+
+#[test]
+fn a_fault_ends_kernels_that_wait_for_the_faulty_one() {
+    let ctx = Ctx::new();
+    let waits =
+        "again: ld.volatile.global.u32 %r1, [%d1]; setp.eq.u32 %q1, %r1, 0; @%q1 bra again;";
+    let (waits, trapped) = (kernel("", waits).unwrap(), function(module(), c"trapped"));
+    let at = upload(&0u32.to_ne_bytes());
+    let (a, b) = (stream(1), stream(1));
+    launch(waits, 1, at, a);
+    ok!(cuLaunchKernel(
+        trapped,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        b,
+        null_mut(),
+        null_mut()
+    ));
+    let (done, ended) = std::sync::mpsc::channel();
+    let current = ctx.0;
+    std::thread::spawn(move || {
+        ok!(cuCtxSetCurrent(current));
+        done.send(code!(cuCtxSynchronize())).ok();
+    });
+    let code = ended.recv_timeout(std::time::Duration::from_secs(30));
+    assert_eq!(code, Ok(CUresult::CUDA_ERROR_LAUNCH_FAILED));
+    drop(ctx);
+}
