@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock};
 use fercuda_cuda_sys::signatures;
 use fercuda_cuda_sys::types::CUresult;
 
+use crate::device::launch::in_host_function;
 use crate::device::{CuResult, err, lock, say};
 
 /// Writes driver functions: a name, its per-thread twin in brackets if it has one, arguments, and a body that is a `CuResult`.
@@ -61,8 +62,18 @@ fn per_thread() -> bool {
     PER_THREAD.try_with(Cell::get).unwrap_or(false)
 }
 
+/// Whether a function asks for nothing but what is fixed, so that also a host function may call it.
+fn is_plain_question(name: &str) -> bool {
+    ["cuInit", "cuGet", "cuDriverGet", "cuDeviceGet"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
 /// Runs a driver function's body; a panic becomes an error.
 fn guard(name: &'static str, per_thread: bool, body: impl FnOnce() -> CuResult) -> CUresult {
+    if in_host_function() && !is_plain_question(name) {
+        return err::NOT_PERMITTED;
+    }
     let before = PER_THREAD
         .try_with(|p| p.replace(per_thread))
         .unwrap_or(false);

@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::*;
 
 use super::{get, per_thread, put, put_if, slice};
 use crate::device::context::current;
-use crate::device::launch::{Action, HostCall, MemOp, enqueue};
+use crate::device::launch::{Action, HostCall, MemOp, call_program, enqueue};
 use crate::device::stream::{self, StreamKind, Submission, of_call};
 use crate::device::{CuResult, Machine, capture, err, machine};
 
@@ -223,7 +223,7 @@ driver_fns! {
             let call = call;
             let status = running.health.check().err().unwrap_or(CUresult::CUDA_SUCCESS);
             // SAFETY: the program gave this function and its argument to be called here.
-            unsafe { callback(handle, status, call.data) };
+            call_program(|| unsafe { callback(handle, status, call.data) });
             call.run(running);
         });
         Ok(())

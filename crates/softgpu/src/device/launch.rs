@@ -1,5 +1,6 @@
 //! What a stream or a graph can be asked to do, and doing it.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,11 +47,28 @@ unsafe impl Send for HostCall {}
 // SAFETY: as above.
 unsafe impl Sync for HostCall {}
 
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function of the program from a stream. Meanwhile the driver answers this thread with an error: a function
+/// that waited for its own stream would wait for ever.
+pub(crate) fn call_program(function: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    function();
+    IN_HOST_FUNCTION.set(false);
+}
+
+/// Whether a stream's host function is running on this thread.
+pub(crate) fn in_host_function() -> bool {
+    IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false)
+}
+
 impl HostCall {
     pub(crate) fn run(&self, running: &Running) {
         if let Some(function) = self.function {
             // SAFETY: the program gave this function and its argument to be called here.
-            unsafe { function(self.data) }
+            call_program(|| unsafe { function(self.data) });
         }
         // What a host function has seen, the host may know from then on.
         if running.m.config.checks {

@@ -238,3 +238,47 @@ fn priorities_are_clamped_to_the_range() {
     assert_eq!(got, greatest);
     fails!(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&mut s, 8));
 }
+
+/// Codes that driver functions gave to a host function.
+struct Asked {
+    stream: CUstream,
+    codes: std::sync::Mutex<Vec<CUresult>>,
+}
+
+unsafe extern "C" fn ask(asked: *mut c_void) {
+    // SAFETY: the one caller passes a live `Asked`.
+    let asked = unsafe { &*asked.cast::<Asked>() };
+    let mut version = 0;
+    let codes = [
+        code!(cuStreamSynchronize(asked.stream)),
+        code!(cuStreamQuery(asked.stream)),
+        code!(cuDriverGetVersion(&mut version)),
+    ];
+    if let Ok(mut all) = asked.codes.lock() {
+        all.extend(codes);
+    }
+}
+
+#[test]
+fn a_host_function_that_calls_the_driver_is_told_so_and_cannot_wait_for_itself() {
+    let _ctx = Ctx::new();
+    let s = stream(1);
+    let asked = Asked {
+        stream: s,
+        codes: std::sync::Mutex::default(),
+    };
+    let data = (&raw const asked).cast_mut().cast();
+    ok!(cuLaunchHostFunc(s, Some(ask), data));
+    ok!(cuStreamSynchronize(s));
+    let refused = CUresult::CUDA_ERROR_NOT_PERMITTED;
+    assert_eq!(
+        *asked.codes.lock().unwrap(),
+        [refused, refused, CUresult::CUDA_SUCCESS]
+    );
+    // Afterwards the stream's thread is like any other.
+    let at = alloc(4);
+    ok!(cuMemsetD8Async(at, 1, 4, s));
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(download(at, 4), [1; 4]);
+    free(at);
+}
