@@ -201,10 +201,11 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
                 ARRAY => return Err(err::NOT_SUPPORTED),
                 _ => return Err(err::INVALID_VALUE),
             };
-            let pitch = if pitch == 0 { x + width } else { pitch };
-            let rows = if rows == 0 { y + height } else { rows };
-            if (height > 1 || depth > 1) && (pitch < x + width || (depth > 1 && rows < y + height))
-            {
+            let row_end = x.checked_add(width).ok_or(err::INVALID_VALUE)?;
+            let last_row = y.checked_add(height).ok_or(err::INVALID_VALUE)?;
+            let pitch = if pitch == 0 { row_end } else { pitch };
+            let rows = if rows == 0 { last_row } else { rows };
+            if (height > 1 || depth > 1) && (pitch < row_end || (depth > 1 && rows < last_row)) {
                 return Err(err::INVALID_VALUE);
             }
             let slice = pitch.checked_mul(rows).ok_or(err::INVALID_VALUE)?;
@@ -214,7 +215,7 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
                 .and_then(|n| n.checked_add(x))
                 .ok_or(err::INVALID_VALUE)?;
             let at = base.checked_add(offset).ok_or(err::INVALID_VALUE)?;
-            if base == 0 && width * height * depth != 0 {
+            if base == 0 && width != 0 && height != 0 && depth != 0 {
                 return Err(err::INVALID_VALUE);
             }
             Ok(Side { at, pitch, slice })
@@ -248,11 +249,11 @@ pub(crate) fn plan_3d(m: &Machine, c: &CUDA_MEMCPY3D) -> CuResult<CopyPlan> {
     if plan.is_empty() {
         return Ok(plan);
     }
-    if c.srcMemoryType.0 == DEVICE {
-        plan.check_side(m, plan.src)?;
-    }
-    if c.dstMemoryType.0 == DEVICE {
-        plan.check_side(m, plan.dst)?;
+    // An address of ours must be all ours, whatever the description calls it.
+    for (kind, side) in [(c.srcMemoryType.0, plan.src), (c.dstMemoryType.0, plan.dst)] {
+        if kind == DEVICE || is_ours(m, side.at) {
+            plan.check_side(m, side)?;
+        }
     }
     Ok(plan)
 }
@@ -279,7 +280,8 @@ pub(crate) fn plan_2d(m: &Machine, c: &CUDA_MEMCPY2D) -> CuResult<CopyPlan> {
         Depth: 1,
         ..CUDA_MEMCPY3D::default()
     };
-    let too_narrow = |pitch: usize, x: usize| pitch != 0 && pitch < x + c.WidthInBytes;
+    let too_narrow =
+        |pitch: usize, x: usize| pitch != 0 && pitch < x.saturating_add(c.WidthInBytes);
     if too_narrow(c.srcPitch, c.srcXInBytes) || too_narrow(c.dstPitch, c.dstXInBytes) {
         return Err(err::INVALID_VALUE);
     }

@@ -334,3 +334,28 @@ fn pointer_attributes_of_foreign_memory_are_zero_when_asked_together() {
     assert_eq!((kind, ctx, device), (0, 0, -2));
     assert!(null::<u8>().is_null());
 }
+
+#[test]
+fn a_described_copy_stays_inside_its_allocation_whatever_it_calls_the_memory() {
+    let _ctx = Ctx::new();
+    let at = alloc(4096);
+    let source = vec![7u8; 1 << 20];
+    for kind in [1, 2, 4] {
+        let mut c = CUDA_MEMCPY2D::default();
+        c.srcMemoryType.0 = 1;
+        c.srcHost = source.as_ptr().cast();
+        c.srcPitch = 1024;
+        c.dstMemoryType.0 = kind;
+        (c.dstHost, c.dstDevice) = (at as *mut _, at);
+        c.dstPitch = 1024;
+        (c.WidthInBytes, c.Height) = (1024, 5);
+        fails!(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&c));
+        c.Height = 4;
+        ok!(cuMemcpy2D_v2(&c));
+        // Sizes that wrap around are no small sizes.
+        (c.dstXInBytes, c.dstPitch) = (usize::MAX - 100, 0);
+        fails!(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&c));
+    }
+    assert_eq!(download(at, 4096), [7; 4096]);
+    free(at);
+}
