@@ -172,6 +172,7 @@ pub fn compile(module: &ast::Module, options: &Options) -> Result<Arc<Image>, Co
     }
     let module = module.clone();
     let info = ModuleInfo::new(&module);
+    info.check_sizes(&module)?;
     let (kernels, functions): (Vec<_>, Vec<_>) = info.kernels(&module).into_iter().unzip();
     let variables = info.image_variables(&module)?;
     let code = kernels

@@ -13,6 +13,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::lower::bits;
 use super::{CompileError, Kernel, Param, Relocation, Variable};
 
+/// Most bytes of a kernel's parameters, of a thread's local variables and of a block's static shared variables: what a
+/// card of this compute capability has, and what keeps a declaration from taking the host's memory.
+const MAX_PARAM_BYTES: u64 = 32_764;
+const MAX_LOCAL_BYTES: u64 = 512 << 10;
+const MAX_STATIC_SHARED_BYTES: u64 = 48 << 10;
+
 /// Space of a variable that has an address in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -38,17 +44,30 @@ struct Uses {
     indirect: bool,
     shared: Vec<(Sym, u64, u64, bool)>,
     local_bytes: u64,
+    /// The largest parameter of a call.
+    argument_bytes: u64,
     registers: u32,
 }
 
 /// (bytes, alignment) of a variable.
 pub(crate) fn var_bytes(v: &Var) -> (u64, u64) {
     let element = u64::from(bits(v.ty)).div_ceil(8) * u64::from(v.vector.max(1));
-    let count: u64 = v.dims.iter().map(|d| d.unwrap_or(0)).product();
+    // A size beyond 64 bits is too large for everybody who asks.
+    let bytes = v
+        .dims
+        .iter()
+        .fold(element, |n, d| n.saturating_mul(d.unwrap_or(0)));
     (
-        element * count,
+        bytes,
         u64::from(v.align.unwrap_or(element.max(1) as u32)).max(1),
     )
+}
+
+/// Where a variable ends that lies behind `at` bytes.
+fn behind(at: u64, size: u64, align: u64) -> u64 {
+    at.checked_next_multiple_of(align)
+        .and_then(|start| start.checked_add(size))
+        .unwrap_or(u64::MAX)
 }
 
 impl ModuleInfo {
@@ -180,12 +199,48 @@ impl ModuleInfo {
         out
     }
 
-    /// Offsets of the shared variables that `functions` use, and the bytes they take.
-    pub(crate) fn shared_layout(
-        &self,
-        module: &ast::Module,
-        functions: &[u32],
-    ) -> (FxHashMap<Sym, u32>, u32) {
+    /// Refuses what no device has room for, before anything of that size is made.
+    pub(crate) fn check_sizes(&self, module: &ast::Module) -> Result<(), CompileError> {
+        for f in 0..self.functions.len() as u32 {
+            let tree = self.function(module, f);
+            let Some(body) = &tree.body else { continue };
+            let uses = &self.uses[f as usize];
+            let (mut params, mut shared) = (0, 0);
+            for p in tree.params.iter().chain(&tree.returns) {
+                let (size, align) = var_bytes(p);
+                params = behind(params, size, align);
+            }
+            if tree.entry {
+                for s in self.shared_names(&self.reachable(module, f)) {
+                    let (size, align, dynamic) = self.shared[&s];
+                    if !dynamic {
+                        shared = behind(shared, size, align);
+                    }
+                }
+            }
+            let limits = [
+                ("parameters", params, MAX_PARAM_BYTES),
+                ("an argument", uses.argument_bytes, MAX_PARAM_BYTES),
+                ("local variables", uses.local_bytes, MAX_LOCAL_BYTES),
+                ("shared variables", shared, MAX_STATIC_SHARED_BYTES),
+            ];
+            for (what, bytes, limit) in limits {
+                if bytes > limit {
+                    let name = module.symbols.name(tree.name);
+                    return Err(CompileError {
+                        line: first_line(body),
+                        message: format!(
+                            "`{name}` has {what} of {bytes:#x} bytes, the device room for {limit:#x}"
+                        ),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The shared variables that `functions` use, each once, in order.
+    fn shared_names(&self, functions: &[u32]) -> Vec<Sym> {
         let mut names: Vec<Sym> = Vec::new();
         for &f in functions {
             let uses = &self.uses[f as usize];
@@ -194,7 +249,12 @@ impl ModuleInfo {
         }
         names.sort_unstable();
         names.dedup();
-        let _ = module;
+        names
+    }
+
+    /// Offsets of the shared variables that `functions` use, and the bytes they take.
+    pub(crate) fn shared_layout(&self, functions: &[u32]) -> (FxHashMap<Sym, u32>, u32) {
+        let names = self.shared_names(functions);
         let mut at = 0u64;
         let mut out = FxHashMap::default();
         for &s in &names {
@@ -233,7 +293,7 @@ impl ModuleInfo {
             let reach = self.reachable(module, f);
             let mut k = Kernel {
                 name: module.symbols.name(tree.name).into(),
-                static_shared_bytes: self.shared_layout(module, &reach).1,
+                static_shared_bytes: self.shared_layout(&reach).1,
                 local_bytes: self.uses[f as usize].local_bytes as u32,
                 const_bytes: const_bytes as u32,
                 registers: reach
@@ -434,9 +494,8 @@ impl Uses {
                             self.shared
                                 .push((v.name, size, align, v.linkage == Linkage::Extern))
                         }
-                        Space::Local => {
-                            self.local_bytes = self.local_bytes.next_multiple_of(align) + size
-                        }
+                        Space::Local => self.local_bytes = behind(self.local_bytes, size, align),
+                        Space::Param => self.argument_bytes = self.argument_bytes.max(size),
                         _ => {}
                     }
                 }

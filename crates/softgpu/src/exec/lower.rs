@@ -1122,7 +1122,7 @@ pub(crate) fn kernel(
     checks: bool,
 ) -> Result<KernelCode, String> {
     let reach = info.reachable(module, kernel);
-    let (shared, shared_bytes) = info.shared_layout(module, &reach);
+    let (shared, shared_bytes) = info.shared_layout(&reach);
     let functions: FxHashMap<u32, u32> = reach
         .iter()
         .enumerate()

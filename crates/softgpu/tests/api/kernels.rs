@@ -371,6 +371,25 @@ fn constants_are_stored_as_registers_are() {
 }
 
 #[test]
+fn declarations_that_no_device_has_room_for_are_refused_when_loaded() {
+    let _ctx = Ctx::new();
+    for (variables, body) in [
+        ("", ".local .b8 x[3000000000]; mov.u64 %d2, x;"),
+        ("", ".local .b8 x[4294967296][4294967296]; mov.u64 %d2, x;"),
+        ("", ".shared .b8 x[49153]; mov.u64 %d2, x;"),
+        (".shared .b8 x[4294967300];\n", "mov.u64 %d2, x;"),
+        ("", ".param .b8 x[3000000000]; st.param.b8 [x], %r1;"),
+        (".func f(.param .b8 y[3000000000]) { ret; }\n", ""),
+    ] {
+        let code = kernel(variables, body).expect_err(body);
+        assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX, "{variables}{body}");
+    }
+    let code = kernel(".global .b8 x[4294967296][4294967296];\n", "").expect_err("too large");
+    assert_eq!(code, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    kernel("", ".shared .b8 x[49152]; mov.u64 %d2, x;").expect("as large as may be");
+}
+
+#[test]
 fn a_fault_ends_kernels_that_wait_for_the_faulty_one() {
     let ctx = Ctx::new();
     let waits =
