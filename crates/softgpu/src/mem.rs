@@ -344,6 +344,21 @@ struct Records {
     next_id: u64,
 }
 
+/// Host memory that kernels may reach.
+#[derive(Debug, Clone, Copy)]
+struct Registered {
+    len: u64,
+    /// Bit `d`: device `d` may read.
+    devices: u32,
+    writable: bool,
+}
+
+impl Registered {
+    fn allows(&self, device: u32, write: bool) -> bool {
+        self.devices & (1 << device) != 0 && (self.writable || !write)
+    }
+}
+
 /// The memory of one process's software devices.
 #[derive(Debug)]
 pub struct AddressSpace {
@@ -353,7 +368,7 @@ pub struct AddressSpace {
     access: Box<[AtomicU32]>,
     addresses: Mutex<FreeRanges>,
     heap: Arc<Heap>,
-    registered: RwLock<BTreeMap<u64, (u64, u32)>>,
+    registered: RwLock<BTreeMap<u64, Registered>>,
     records: RwLock<Records>,
     shadow: Option<Shadow>,
 }
@@ -591,11 +606,17 @@ impl AddressSpace {
     /// Makes ordinary host memory reachable by the devices in `devices`.
     ///
     /// # Safety
-    /// The memory stays mapped, readable and writable until [`AddressSpace::unregister_host`].
+    /// The memory stays mapped and readable, if `writable` also writable, until [`AddressSpace::unregister_host`].
     ///
     /// # Errors
     /// [`MemError::BadRange`] if part of it is registered.
-    pub unsafe fn register_host(&self, start: u64, len: u64, devices: u32) -> Result<(), MemError> {
+    pub unsafe fn register_host(
+        &self,
+        start: u64,
+        len: u64,
+        devices: u32,
+        writable: bool,
+    ) -> Result<(), MemError> {
         let mut map = self
             .registered
             .write()
@@ -603,7 +624,7 @@ impl AddressSpace {
         if map
             .range(..start + len)
             .next_back()
-            .is_some_and(|(&s, &(l, _))| s + l > start)
+            .is_some_and(|(&s, r)| s + r.len > start)
         {
             return Err(MemError::BadRange {
                 start,
@@ -611,7 +632,12 @@ impl AddressSpace {
                 what: "registered already",
             });
         }
-        map.insert(start, (len, devices));
+        let registered = Registered {
+            len,
+            devices,
+            writable,
+        };
+        map.insert(start, registered);
         Ok(())
     }
 
@@ -621,7 +647,7 @@ impl AddressSpace {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&start)
-            .map(|r| r.0)
+            .map(|r| r.len)
     }
 
     /// The host address for an access by `device`, if it may.
@@ -640,8 +666,8 @@ impl AddressSpace {
             .registered
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        let (&start, &(have, devices)) = map.range(..=addr).next_back()?;
-        (devices & (1 << device) != 0 && addr.checked_add(len)? <= start + have)
+        let (&start, r) = map.range(..=addr).next_back()?;
+        (r.allows(device, write) && addr.checked_add(len)? <= start + r.len)
             .then_some(addr as *mut u8)
     }
 
@@ -652,10 +678,11 @@ impl AddressSpace {
                 .registered
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            let (&start, &(len, devices)) = map.range(..=addr).next_back()?;
-            // SAFETY: a registered range is accessible by the contract of `register_host`.
-            return (devices & (1 << device) != 0 && addr < start + len)
-                .then(|| unsafe { Window::new(start, start + len) });
+            let (&start, r) = map.range(..=addr).next_back()?;
+            // SAFETY: a registered range is accessible by the contract of `register_host`; one that is not writable
+            // becomes no window to write through.
+            return (r.allows(device, write) && addr < start + r.len)
+                .then(|| unsafe { Window::new(start, start + r.len) });
         }
         let bit = Self::bit(device, write);
         let ok = |g: usize| self.access[g].load(Ordering::Acquire) & bit != 0;

@@ -333,6 +333,40 @@ pub(crate) fn alloc_host(
     Ok(start)
 }
 
+/// `CU_MEMHOSTREGISTER_READ_ONLY`.
+const READ_ONLY: u32 = 8;
+
+/// What the program may do with all of a range of its memory: (read, write). `None` if part of it is not there.
+fn own_access(start: u64, len: u64) -> Option<(bool, bool)> {
+    let Ok(maps) = std::fs::read("/proc/self/maps") else {
+        // Nobody can tell; then the program's word counts.
+        return Some((true, true));
+    };
+    let (mut at, mut read, mut write) = (start, true, true);
+    for line in String::from_utf8_lossy(&maps).lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (from, to) = fields.next()?.split_once('-')?;
+        let (from, to) = (
+            u64::from_str_radix(from, 16).ok()?,
+            u64::from_str_radix(to, 16).ok()?,
+        );
+        if to <= at {
+            continue;
+        }
+        if from > at {
+            return None;
+        }
+        let may = fields.next()?;
+        read &= may.starts_with('r');
+        write &= may[1..].starts_with('w');
+        at = to;
+        if at - start >= len {
+            return Some((read, write));
+        }
+    }
+    None
+}
+
 pub(crate) fn register_host(
     m: &Machine,
     ctx: &Context,
@@ -346,9 +380,19 @@ pub(crate) fn register_host(
     if m.space.contains(start, 1) || m.memory.overlaps(start, len) {
         return Err(err::HOST_ALREADY_REGISTERED);
     }
-    // SAFETY: whoever registers memory promises that it stays until it is unregistered, as the driver's reference asks.
-    unsafe { m.space.register_host(start, len, m.all_devices()) }
-        .map_err(|_| err::HOST_ALREADY_REGISTERED)?;
+    // A driver would fail to pin what is not there; here it would be found out by a kernel, fatally.
+    let (readable, writable) = own_access(start, len).ok_or(err::INVALID_VALUE)?;
+    let read_only = flags & READ_ONLY != 0;
+    if !readable || !(writable || read_only) {
+        return Err(err::INVALID_VALUE);
+    }
+    // SAFETY: accessible now, as just seen; whoever registers memory promises that it stays so until it is unregistered,
+    // as the driver's reference asks.
+    unsafe {
+        m.space
+            .register_host(start, len, m.all_devices(), !read_only)
+    }
+    .map_err(|_| err::HOST_ALREADY_REGISTERED)?;
     let made = m
         .memory
         .insert(m, ctx, start, len, Source::Registered(flags), ctx.device);

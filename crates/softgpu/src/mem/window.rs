@@ -50,7 +50,7 @@ scalar! { u8, AtomicU8; u16, AtomicU16; u32, AtomicU32; u64, AtomicU64; }
 
 impl Window {
     /// # Safety
-    /// `lo..hi` is mapped readable and writable and stays so while the window is used.
+    /// `lo..hi` is mapped readable, and writable if it is to be written through, and stays so while the window is used.
     pub(super) unsafe fn new(lo: u64, hi: u64) -> Self {
         Window { lo, hi }
     }

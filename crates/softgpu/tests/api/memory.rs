@@ -359,3 +359,45 @@ fn a_described_copy_stays_inside_its_allocation_whatever_it_calls_the_memory() {
     assert_eq!(download(at, 4096), [7; 4096]);
     free(at);
 }
+
+#[test]
+fn only_memory_that_is_there_can_be_registered() {
+    let ctx = Ctx::new();
+    const LEN: usize = 1 << 16;
+    let map = |may: i32| {
+        // SAFETY: a fresh anonymous mapping.
+        let at = unsafe {
+            libc::mmap(
+                null_mut(),
+                LEN,
+                may,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        at
+    };
+    let gone = map(libc::PROT_NONE);
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister_v2(gone, LEN, 0));
+    let constant = map(libc::PROT_READ);
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuMemHostRegister_v2(constant, LEN, 0)
+    );
+    ok!(cuMemHostRegister_v2(constant, LEN, 8));
+    let mut own = vec![0u8; LEN];
+    ok!(cuMemHostRegister_v2(own.as_mut_ptr().cast(), LEN, 0));
+    ok!(cuMemHostUnregister(own.as_mut_ptr().cast()));
+    // A kernel that writes what is registered for reading faults, and the process goes on.
+    let f = crate::common::function(crate::common::module(), c"add");
+    crate::common::add(f, constant as u64, 1, CUstream::NULL);
+    fails!(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    drop(ctx);
+    // SAFETY: mapped above, registered no more.
+    unsafe {
+        libc::munmap(gone, LEN);
+        libc::munmap(constant, LEN);
+    }
+}
