@@ -174,3 +174,57 @@ fn a_process_may_end_with_work_in_flight() {
     assert_eq!(status.code(), Some(7));
     assert!(begin.elapsed() < std::time::Duration::from_secs(20));
 }
+
+unsafe extern "C" fn note(seen: *mut std::ffi::c_void) {
+    // SAFETY: the one caller passes a live AtomicU32.
+    unsafe { &*seen.cast::<std::sync::atomic::AtomicU32>() }
+        .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+}
+
+/// Whether every other thread of this process waits for something.
+fn others_sleep() -> bool {
+    // SAFETY: plain system call.
+    let own = unsafe { libc::gettid() }.to_string();
+    std::fs::read_dir("/proc/self/task").unwrap().all(|task| {
+        let task = task.unwrap();
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        task.file_name() == *own || !stat.contains(") R ")
+    })
+}
+
+#[test]
+fn work_is_done_also_where_no_thread_can_be_had() {
+    if std::env::var(ROLE).is_err() {
+        let role = "few threads";
+        let test = "work_is_done_also_where_no_thread_can_be_had";
+        assert!(again(test, role).status().unwrap().success());
+        return;
+    }
+    let _ctx = Ctx::new();
+    let s = stream(1);
+    // Threads that are still starting need memory of their own.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    while !others_sleep() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+    // Room for this and that, not for a thread's stack.
+    let room = pages * 4096 + (4 << 20);
+    let limit = libc::rlimit {
+        rlim_cur: room,
+        rlim_max: room,
+    };
+    // SAFETY: plain system call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    let seen = std::sync::atomic::AtomicU32::new(0);
+    let begin = std::time::Instant::now();
+    for _ in 0..20 {
+        let data = (&raw const seen).cast_mut().cast();
+        ok!(cuLaunchHostFunc(s, Some(note), data));
+    }
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(seen.load(std::sync::atomic::Ordering::Acquire), 20);
+    // Each used to wait for more work with the context's streams locked, two seconds long.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(10));
+}

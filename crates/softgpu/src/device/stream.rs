@@ -241,6 +241,8 @@ impl Stream {
         let work = make(op);
         let mut queue = lock(&self.queue);
         queue.submitted += 1;
+        // The operation has its place: from here on others may enqueue, and work may run.
+        drop(streams);
         let ticket = Ticket {
             stream: self.clone(),
             seq: queue.submitted,
@@ -260,10 +262,10 @@ impl Stream {
             let spawned = std::thread::Builder::new()
                 .name(self.name.clone())
                 .stack_size(8 << 20)
-                .spawn(move || stream.run(m));
+                .spawn(move || stream.run(m, IDLE_BEFORE_EXIT));
             if spawned.is_err() {
                 // No thread to be had: run it here, late rather than never.
-                self.run(m);
+                self.run(m, Duration::ZERO);
             }
         }
         ticket
@@ -336,8 +338,8 @@ impl Stream {
         self.wake.notify_one();
     }
 
-    /// The stream's thread.
-    fn run(&self, m: &'static Machine) {
+    /// The stream's thread: runs what is queued until nothing has come for `idle`.
+    fn run(&self, m: &'static Machine, idle: Duration) {
         let mut queue = lock(&self.queue);
         loop {
             let ready = queue.ops.front().is_some_and(|next| next.work.is_some());
@@ -347,7 +349,7 @@ impl Stream {
                 }
                 let (again, timeout) = self
                     .wake
-                    .wait_timeout(queue, IDLE_BEFORE_EXIT)
+                    .wait_timeout(queue, idle)
                     .unwrap_or_else(PoisonError::into_inner);
                 queue = again;
                 if timeout.timed_out() && queue.ops.is_empty() {
