@@ -135,6 +135,8 @@ fn findings_are_said_and_decide_the_exit_code_when_asked() {
     );
     let complained = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(77), "{complained}");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(said.contains("sum "), "what the program printed: {said}");
     assert!(
         complained.contains("out of bounds") && complained.contains("1 finding"),
         "{complained}"

@@ -187,8 +187,12 @@ extern "C" fn at_exit() {
     let plural = if count == 1 { "" } else { "s" };
     say(&format!("software device: {count} finding{plural}"));
     if let Some(code) = m.config.exit_code.filter(|_| count > 0) {
-        // SAFETY: ends the process at once; this runs as one of the last exit handlers, after the program's own.
-        unsafe { libc::_exit(code) }
+        // SAFETY: ends the process at once, after the program's own exit handlers but before the C library writes out
+        // what the program has printed, which is therefore done here.
+        unsafe {
+            libc::fflush(std::ptr::null_mut());
+            libc::_exit(code)
+        }
     }
 }
 
