@@ -308,7 +308,7 @@ impl FreeRanges {
         let Some((&start, &have)) = self.0.range(..=at).next_back() else {
             return false;
         };
-        if at + len > start + have {
+        if at.checked_add(len).is_none_or(|end| end > start + have) {
             return false;
         }
         self.0.remove(&start);

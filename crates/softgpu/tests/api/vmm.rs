@@ -116,3 +116,16 @@ fn sizes_that_are_no_granules_are_refused() {
         cuMemCreate(&mut handle, 0, &prop(false), 0)
     );
 }
+
+#[test]
+fn a_hint_beyond_the_addresses_there_are_is_only_a_hint() {
+    let last = usize::MAX - GRANULE + 1;
+    let mut at = 0;
+    ok!(cuMemAddressReserve(&mut at, GRANULE, 0, last as u64, 0));
+    assert_ne!(at, last as u64);
+    ok!(cuMemAddressFree(at, GRANULE));
+    fails!(
+        CUDA_ERROR_OUT_OF_MEMORY,
+        cuMemAddressReserve(&mut at, last, 0, 0, 0)
+    );
+}
