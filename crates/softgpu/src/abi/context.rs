@@ -315,11 +315,7 @@ driver_fns! {
             return Err(err::PEER_NOT_ENABLED);
         }
         ctx.synchronize(m)?;
-        let others = m.contexts.all();
-        let still = others.iter().any(|c| c.device == ctx.device && lock(&c.peers).contains(&peer.device));
-        if !still {
-            memory::set_peer_access(m, peer.device, ctx.device, false);
-        }
+        ctx.shut_peer(m, peer.device);
         Ok(())
     }
 }

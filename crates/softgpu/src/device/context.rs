@@ -215,7 +215,21 @@ impl Context {
             }
         }
         m.memory.free_context(m, self.id);
-        for &peer in lock(&self.peers).iter() {
+        // Taken out first: the lock would be held until the loop ends.
+        let peers = std::mem::take(&mut *lock(&self.peers));
+        for peer in peers {
+            self.shut_peer(m, peer);
+        }
+    }
+
+    /// Takes this device's access to `peer`'s memory away, unless another context of this device has asked for it too.
+    pub(crate) fn shut_peer(&self, m: &Machine, peer: u32) {
+        let wanted = m
+            .contexts
+            .all()
+            .iter()
+            .any(|c| c.device == self.device && lock(&c.peers).contains(&peer));
+        if !wanted {
             super::memory::set_peer_access(m, peer, self.device, false);
         }
     }

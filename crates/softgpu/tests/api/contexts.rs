@@ -130,3 +130,21 @@ fn peer_access_is_enabled_once_and_disabled_once() {
     ok!(cuCtxDisablePeerAccess(there.0));
     fails!(CUDA_ERROR_INVALID_DEVICE, cuCtxEnablePeerAccess(here.0, 0));
 }
+
+#[test]
+fn a_context_s_end_leaves_others_their_peers() {
+    let there = Ctx::on(0);
+    let at = crate::common::upload(&1u32.to_ne_bytes());
+    let here = Ctx::on(1);
+    ok!(cuCtxEnablePeerAccess(there.0, 0));
+    let other = Ctx::on(1);
+    ok!(cuCtxEnablePeerAccess(there.0, 0));
+    drop(other);
+    ok!(cuCtxSetCurrent(here.0));
+    let f = crate::common::function(crate::common::module(), c"add");
+    crate::common::add(f, at, 41, CUstream::NULL);
+    ok!(cuCtxSynchronize());
+    assert_eq!(crate::common::download(at, 4), 42u32.to_ne_bytes());
+    drop(here);
+    drop(there);
+}
