@@ -17,7 +17,7 @@ use super::access::{
 use super::checks;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG, TAG_MASK};
 use super::lanes::{Exec, LANES, Operand, PredOperand, handlers_plain};
-use super::lower::{Address, Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
+use super::lower::{self, Address, Lower, Lowered, Mods, Opd, P, Reason, bad, bits};
 use super::memory::{ACQUIRE, RELEASE, order_flags};
 use super::program::Inst;
 use super::scalar::Round;
@@ -996,7 +996,7 @@ fn cp(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         return Ok(());
     }
     if m.has(Word::Mbarrier) {
-        let (a, _) = shared_address(l, &i.operands[0])?;
+        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
         let what = if m.has(Word::Noinc) {
             Bar::CopyArriveNoinc
         } else {
@@ -1093,32 +1093,31 @@ fn emit_mbarrier(l: &mut Lower<'_, '_>, what: Bar, d: Opd, a: Opd, b: Opd) {
 }
 
 fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
-    let ops = &i.operands;
     let none = Opd::None;
     let count = |l: &mut Lower<'_, '_>, o: Option<&Ast>| match o {
         Some(o) => l.src(o, Ty::U32),
         None => Ok(l.c32(1)),
     };
     if m.has(Word::Init) {
-        let (a, _) = shared_address(l, &ops[0])?;
-        let n = l.src(&ops[1], Ty::U32)?;
+        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
+        let n = l.src(lower::operand(i, 1)?, Ty::U32)?;
         emit_mbarrier(l, Bar::Init, none, a, n);
     } else if m.has(Word::Inval) {
-        let (a, _) = shared_address(l, &ops[0])?;
+        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
         emit_mbarrier(l, Bar::Inval, none, a, none);
     } else if m.has(Word::PendingCount) {
-        let s = l.src(&ops[1], Ty::B64)?;
-        let d = l.dst(&ops[0], Ty::U32)?;
+        let s = l.src(lower::operand(i, 1)?, Ty::B64)?;
+        let d = l.dst(lower::operand(i, 0)?, Ty::U32)?;
         let zero = l.c64(0);
         emit_mbarrier(l, Bar::PendingCount, d, zero, s);
     } else if m.has(Word::TestWait) || m.has(Word::TryWait) {
-        let (a, _) = shared_address(l, &ops[1])?;
+        let (a, _) = shared_address(l, lower::operand(i, 1)?)?;
         let (what, s) = if m.has(Word::Parity) {
-            (Bar::TestParity, l.src(&ops[2], Ty::U32)?)
+            (Bar::TestParity, l.src(lower::operand(i, 2)?, Ty::U32)?)
         } else {
-            (Bar::TestWait, l.src(&ops[2], Ty::B64)?)
+            (Bar::TestWait, l.src(lower::operand(i, 2)?, Ty::B64)?)
         };
-        let p = l.pred_dst(&ops[0])?;
+        let p = l.pred_dst(lower::operand(i, 0)?)?;
         emit_mbarrier(l, what, none, a, s);
         let cur = l.cur;
         if let Some(x) = l.blocks[cur].insts.last_mut() {
@@ -1132,13 +1131,13 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     } else if m.has(Word::ExpectTx) && m.has(Word::Arrive)
         || m.any(&[Word::Arrive, Word::ArriveDrop]).is_some()
     {
-        let (d, at) = match &ops[0] {
+        let (d, at) = match lower::operand(i, 0)? {
             Ast::Name(s) if l.name(*s) == "_" => (none, 1),
-            Ast::Name(_) => (l.dst(&ops[0], Ty::B64)?, 1),
+            Ast::Name(_) => (l.dst(lower::operand(i, 0)?, Ty::B64)?, 1),
             _ => (none, 0),
         };
-        let (a, _) = shared_address(l, &ops[at])?;
-        let n = count(l, ops.get(at + 1))?;
+        let (a, _) = shared_address(l, lower::operand(i, at)?)?;
+        let n = count(l, i.operands.get(at + 1))?;
         let what = if m.has(Word::ExpectTx) {
             Bar::ArriveExpectTx
         } else if m.has(Word::ArriveDrop) {
@@ -1148,8 +1147,8 @@ fn mbarrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         };
         emit_mbarrier(l, what, d, a, n);
     } else if m.has(Word::ExpectTx) || m.has(Word::CompleteTx) {
-        let (a, _) = shared_address(l, &ops[0])?;
-        let n = l.src(&ops[1], Ty::U32)?;
+        let (a, _) = shared_address(l, lower::operand(i, 0)?)?;
+        let n = l.src(lower::operand(i, 1)?, Ty::U32)?;
         emit_mbarrier(
             l,
             if m.has(Word::ExpectTx) {

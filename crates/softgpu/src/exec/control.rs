@@ -4,7 +4,8 @@ use fercuda_ptx::ast::{Inst as Tree, Operand as Ast, Sym};
 use fercuda_ptx::words::{Op, ScalarType as Ty, Word};
 
 use super::lower::{
-    Entity, LBarrier, LCallee, LTerm, Lower, Lowered, Mods, Opd, P, Reason, bad, bits, rows,
+    Entity, LBarrier, LCallee, LTerm, Lower, Lowered, Mods, Opd, P, Reason, bad, bits, operand,
+    rows,
 };
 use super::memory;
 use super::program::BarrierOp;
@@ -202,7 +203,7 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
 
 fn barrier(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if m.has(Word::Warp) {
-        let mask = l.src(&i.operands[0], Ty::B32)?;
+        let mask = l.src(operand(i, 0)?, Ty::B32)?;
         l.sync_point(mask);
         let next = l.new_block();
         l.terminate_to(LTerm::WarpSync(next), next);

@@ -408,6 +408,7 @@ impl ModuleInfo {
                     (Imm::F64(b), _) => *b,
                 };
                 out.extend_from_slice(&b.to_le_bytes()[..(width as usize).min(8)]);
+                out.resize(out.len() + (width as usize).saturating_sub(8), 0);
             }
             Init::Address {
                 name, offset, mask, ..
@@ -431,7 +432,7 @@ impl ModuleInfo {
                 } else {
                     relocations.push(Relocation {
                         offset: out.len() as u64,
-                        size: width as u32,
+                        size: width.min(8) as u32,
                         symbol: text.into(),
                         addend: *offset,
                     });

@@ -151,6 +151,13 @@ pub(crate) fn bad<T>(why: impl Into<String>) -> Lowered<T> {
     Err(Reason::Bad(why.into()))
 }
 
+/// Operand `n` of an instruction.
+pub(crate) fn operand(i: &ast::Inst, n: usize) -> Lowered<&Ast> {
+    i.operands
+        .get(n)
+        .ok_or_else(|| Reason::Bad("too few operands".to_owned()))
+}
+
 /// What a name stands for.
 #[derive(Debug, Clone)]
 pub(crate) enum Entity {

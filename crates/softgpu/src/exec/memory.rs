@@ -24,6 +24,8 @@ use crate::report::{AccessKind, MemSpace};
 pub(crate) const RELEASE: u64 = 1 << 34;
 pub(crate) const ACQUIRE: u64 = 1 << 35;
 const COUNT_SHIFT: u32 = 40;
+/// Most bytes that a lane loads or stores at once.
+const MAX_ACCESS_BYTES: u32 = 32;
 
 /// Vector length of a memory instruction.
 #[inline(always)]
@@ -469,11 +471,16 @@ pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
     f
 }
 
-fn elements(o: &Ast) -> Vec<Ast> {
-    match o {
+/// The `n` registers or values of type `ty` that an operand names.
+fn elements(o: &Ast, n: usize, ty: Ty) -> Lowered<Vec<Ast>> {
+    let parts = match o {
         Ast::Vector(v) => v.clone(),
         o => vec![o.clone()],
+    };
+    if parts.len() != n || bits(ty) / 8 * n as u32 > MAX_ACCESS_BYTES {
+        return bad("a vector of the wrong length");
     }
+    Ok(parts)
 }
 
 fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
@@ -482,10 +489,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         .last()
         .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))?;
     let n = vector_len(m);
-    let parts = elements(&i.operands[0]);
-    if parts.len() != n {
-        return bad("a vector of the wrong length");
-    }
+    let parts = elements(&i.operands[0], n, ty)?;
     let flags = order_flags(m);
     let bytes = bits(ty) / 8;
     let address = l.address(&i.operands[1])?;
@@ -612,10 +616,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
         .last()
         .ok_or_else(|| Reason::Bad("a type is missing".to_owned()))?;
     let n = vector_len(m);
-    let parts = elements(&i.operands[1]);
-    if parts.len() != n {
-        return bad("a vector of the wrong length");
-    }
+    let parts = elements(&i.operands[1], n, ty)?;
     let flags = order_flags(m);
     let unit = (bits(ty) / 8).min(8);
     let address = l.address(&i.operands[0])?;

@@ -390,6 +390,25 @@ fn declarations_that_no_device_has_room_for_are_refused_when_loaded() {
 }
 
 #[test]
+fn instructions_with_impossible_operands_are_faults() {
+    for body in [
+        "ld.global.v8.u64 {%d2, %d3, %d4, %d5, %d6, %d7, %d8, %d9}, [%d1];",
+        "bar.warp.sync;",
+        ".shared .b64 x; mbarrier.init.shared.b64 [x];",
+        ".shared .b64 x; mbarrier.arrive.shared.b64 %d2;",
+        "cp.async.mbarrier.arrive.noinc.shared.b64;",
+    ] {
+        let ctx = Ctx::new();
+        let Ok(f) = kernel("", body) else { continue };
+        let at = alloc(4096);
+        launch(f, 32, at, CUstream::NULL);
+        let code = code!(cuCtxSynchronize());
+        assert_eq!(code, CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION, "{body}");
+        drop(ctx);
+    }
+}
+
+#[test]
 fn a_fault_ends_kernels_that_wait_for_the_faulty_one() {
     let ctx = Ctx::new();
     let waits =
