@@ -31,6 +31,9 @@ const FATBINARY: u32 = 2;
 
 impl LinkState {
     pub(crate) fn add(&mut self, kind: u32, bytes: &[u8], name: &str) -> CuResult {
+        if self.output.is_some() {
+            return Err(err::INVALID_VALUE);
+        }
         match kind {
             PTX | FATBINARY => {
                 let text = text_of_bytes(bytes, &mut self.jit)?;
@@ -62,6 +65,10 @@ impl LinkState {
     }
 
     pub(crate) fn complete(&mut self) -> CuResult<(*const u8, usize)> {
+        // The client may be reading what it was given before.
+        if let Some(output) = &self.output {
+            return Ok((output.as_ptr(), output.len()));
+        }
         let merged = match self.inputs.as_slice() {
             [] => return Err(err::INVALID_VALUE),
             [one] => one.clone(),

@@ -211,6 +211,10 @@ fn linked_modules_are_one() {
     let (mut image, mut size) = (null_mut(), 0);
     ok!(cuLinkComplete(link, &mut image, &mut size));
     assert!(size > 0);
+    // What was given out stays where it is until the link is destroyed.
+    let (mut again, mut len) = (null_mut(), 0);
+    ok!(cuLinkComplete(link, &mut again, &mut len));
+    assert_eq!((again, len), (image, size));
     let mut m = CUmodule::NULL;
     ok!(cuModuleLoadData(&mut m, image));
     ok!(cuLinkDestroy(link));
