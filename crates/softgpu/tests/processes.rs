@@ -175,6 +175,16 @@ fn a_process_may_end_with_work_in_flight() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(20));
 }
 
+#[test]
+fn an_exported_event_gives_its_place_back_with_its_context() {
+    // More than there are places.
+    for _ in 0..4200 {
+        let _ctx = Ctx::new();
+        let mut handle = CUipcEventHandle::default();
+        ok!(cuIpcGetEventHandle(&mut handle, event(2 | 4)));
+    }
+}
+
 unsafe extern "C" fn note(seen: *mut std::ffi::c_void) {
     // SAFETY: the one caller passes a live AtomicU32.
     unsafe { &*seen.cast::<std::sync::atomic::AtomicU32>() }

@@ -207,7 +207,9 @@ impl Context {
             m.streams.remove(stream.handle);
         }
         for handle in std::mem::take(&mut *lock(&self.events)) {
-            m.events.remove(handle);
+            if let Some(event) = m.events.remove(handle) {
+                event.withdraw(m);
+            }
         }
         for handle in std::mem::take(&mut *lock(&self.modules)) {
             if let Some(module) = m.modules.remove(handle) {

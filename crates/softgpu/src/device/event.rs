@@ -110,13 +110,18 @@ pub(crate) fn destroy(m: &Machine, handle: usize) -> CuResult {
     if let Some(ctx) = m.contexts.get(event.ctx_handle) {
         lock(&ctx.events).remove(&handle);
     }
-    if let Some(shared) = lock(&event.shared).take().filter(|_| !event.imported) {
-        m.ipc.withdraw_event(&shared);
-    }
+    event.withdraw(m);
     Ok(())
 }
 
 impl Event {
+    /// Other processes find it no longer.
+    pub(crate) fn withdraw(&self, m: &Machine) {
+        if let Some(shared) = lock(&self.shared).take().filter(|_| !self.imported) {
+            m.ipc.withdraw_event(&shared);
+        }
+    }
+
     /// `cuEventRecord` outside a capture.
     pub(crate) fn record(
         &self,

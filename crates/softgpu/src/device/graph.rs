@@ -164,7 +164,11 @@ impl Graph {
         for other in state.nodes.values_mut() {
             other.deps.retain(|d| d.0 != id);
         }
+        drop(state);
         m.nodes.remove(node.handle);
+        if let Action::Child(child) = node.action {
+            child.destroy(m);
+        }
         Ok(())
     }
 

@@ -117,9 +117,12 @@ impl SharedEvent {
     }
 
     pub(crate) fn complete(&self, number: u64) {
-        self.board
-            .word(self.slot, COMPLETED)
-            .fetch_max(number, Ordering::AcqRel);
+        // Destroyed meanwhile, its slot may be another event's.
+        if self.board.get(self.slot, NONCE) == self.nonce {
+            self.board
+                .word(self.slot, COMPLETED)
+                .fetch_max(number, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn recorded(&self) -> u64 {

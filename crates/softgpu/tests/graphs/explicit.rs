@@ -272,3 +272,29 @@ fn a_kernel_node_keeps_the_arguments_of_its_making() {
     assert!(list.iter().all(|p| !p.is_null()));
     free(at);
 }
+
+#[test]
+fn a_child_goes_with_its_node() {
+    let _one = alone();
+    let _ctx = Ctx::new();
+    let (parent, inside) = (graph(), graph());
+    let mut node = CUgraphNode::NULL;
+    ok!(cuGraphAddEmptyNode(&mut node, inside, std::ptr::null(), 0));
+    ok!(cuGraphAddChildGraphNode(
+        &mut node,
+        parent,
+        std::ptr::null(),
+        0,
+        inside
+    ));
+    let (mut child, mut count) = (CUgraph::NULL, 0);
+    ok!(cuGraphChildGraphNodeGetGraph(node, &mut child));
+    ok!(cuGraphGetNodes(child, std::ptr::null_mut(), &mut count));
+    ok!(cuGraphDestroyNode(node));
+    fails!(
+        CUDA_ERROR_INVALID_VALUE,
+        cuGraphGetNodes(child, std::ptr::null_mut(), &mut count)
+    );
+    ok!(cuGraphDestroy(parent));
+    ok!(cuGraphDestroy(inside));
+}
