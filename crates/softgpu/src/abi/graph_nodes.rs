@@ -159,9 +159,12 @@ fn adjust(node: CUgraphNode, f: impl FnOnce(&mut KernelLaunch)) -> CuResult {
     let (graph, id) = graph::node(machine()?, node.0 as usize)?;
     graph.with(id, |n| match &mut n.action {
         Action::Kernel(k) => {
-            let k = Arc::make_mut(k);
-            k.pointers = std::sync::OnceLock::new();
-            f(k);
+            let mut new = KernelLaunch::clone(k);
+            new.pointers = std::sync::OnceLock::new();
+            f(&mut new);
+            // Being cooperative limits the grid.
+            new.check()?;
+            *k = Arc::new(new);
             Ok(())
         }
         _ => Err(err::INVALID_VALUE),

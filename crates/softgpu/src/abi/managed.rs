@@ -30,7 +30,7 @@ fn managed(m: &Machine, dptr: u64, count: usize) -> CuResult<Arc<Allocation>> {
         .find(dptr)
         .filter(|a| matches!(a.source, Source::Managed))
         .ok_or(err::INVALID_VALUE)?;
-    if count == 0 || dptr + count as u64 > a.end() {
+    if count == 0 || count as u64 > a.end() - dptr {
         Err(err::INVALID_VALUE)
     } else {
         Ok(a)

@@ -115,10 +115,13 @@ unsafe fn get<'a, T>(at: *const T) -> CuResult<&'a T> {
 
 /// Reads an array of the client's.
 unsafe fn slice<'a, T>(at: *const T, len: usize) -> CuResult<&'a [T]> {
-    match (len, at.is_null()) {
+    let possible = len
+        .checked_mul(size_of::<T>())
+        .is_some_and(|bytes| isize::try_from(bytes).is_ok());
+    match (len, at.is_null() || !possible) {
         (0, _) => Ok(&[]),
         (_, true) => Err(err::INVALID_VALUE),
-        // SAFETY: the client promises `len` of `T` there for the duration of the call.
+        // SAFETY: the client promises `len` of `T` there for the duration of the call; so many can exist.
         _ => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
     }
 }

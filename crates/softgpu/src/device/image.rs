@@ -152,7 +152,7 @@ pub(crate) unsafe fn text_of(image: *const c_void, jit: &mut Jit) -> CuResult<St
         }
         WRAPPER_MAGIC => {
             // SAFETY: the wrapper is magic, version, pointer to the container.
-            let inner = unsafe { *image.cast::<*const c_void>().add(1) };
+            let inner = unsafe { image.cast::<*const c_void>().add(1).read_unaligned() };
             // SAFETY: one level only, since a container does not begin with a wrapper's magic; its data is by contract
             // a container or a text.
             if inner.is_null() || unsafe { inner.cast::<u32>().read_unaligned() } == WRAPPER_MAGIC {

@@ -119,7 +119,8 @@ pub(crate) fn create(
 pub(crate) fn release(m: &Machine, handle: usize) -> CuResult {
     let physical = m.allocations.get(handle).ok_or(err::INVALID_VALUE)?;
     let mut references = lock(&physical.references);
-    *references -= 1;
+    // Another thread may have given back the last one just now.
+    *references = references.checked_sub(1).ok_or(err::INVALID_VALUE)?;
     if *references == 0 {
         m.allocations.remove(handle);
     }

@@ -298,3 +298,40 @@ fn a_child_goes_with_its_node() {
     ok!(cuGraphDestroy(parent));
     ok!(cuGraphDestroy(inside));
 }
+
+#[test]
+fn a_node_that_becomes_cooperative_must_fit_the_device() {
+    let _one = alone();
+    let _ctx = Ctx::new();
+    let g = graph();
+    let params = CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: function(module(), c"idle"),
+        gridDimX: 1 << 20,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 1024,
+        blockDimY: 1,
+        blockDimZ: 1,
+        ..Default::default()
+    };
+    let mut node = CUgraphNode::NULL;
+    ok!(cuGraphAddKernelNode(
+        &mut node,
+        g,
+        std::ptr::null(),
+        0,
+        &params
+    ));
+    let mut value = CUkernelNodeAttrValue::default();
+    value.cooperative = 1;
+    let attribute = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    fails!(
+        CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+        cuGraphKernelNodeSetAttribute(node, attribute, &value)
+    );
+    let mut now = CUkernelNodeAttrValue::default();
+    ok!(cuGraphKernelNodeGetAttribute(node, attribute, &mut now));
+    // SAFETY: the attribute's identity says which member is in use.
+    assert_eq!(unsafe { now.cooperative }, 0);
+    ok!(cuGraphDestroy(g));
+}
