@@ -173,42 +173,47 @@ impl Exec for Read {
             ctx.rows.set_row::<u64>(i.d, &wide(v), mask);
             return;
         }
-        let row: [u32; 32] = std::array::from_fn(|l| {
-            let l = l as u32;
-            match i.imm {
-                n if n == Sreg::NtidX as u64 => spec.block[0],
-                n if n == Sreg::NtidY as u64 => spec.block[1],
-                n if n == Sreg::NtidZ as u64 => spec.block[2],
-                n if n == Sreg::CtaidX as u64 => block[0],
-                n if n == Sreg::CtaidY as u64 => block[1],
-                n if n == Sreg::CtaidZ as u64 => block[2],
-                n if n == Sreg::NctaidX as u64 => spec.grid[0],
-                n if n == Sreg::NctaidY as u64 => spec.grid[1],
-                n if n == Sreg::NctaidZ as u64 => spec.grid[2],
-                n if n == Sreg::Laneid as u64 => l,
-                n if n == Sreg::Warpid as u64 => ctx.warp as u32,
-                n if n == Sreg::Nwarpid as u64 => ctx.block.warps.len() as u32,
-                n if n == Sreg::Smid as u64 => {
-                    (ctx.block.linear % u64::from(spec.device.multiprocessors.max(1))) as u32
-                }
-                n if n == Sreg::Nsmid as u64 => spec.device.multiprocessors,
-                n if n == Sreg::MaskEq as u64 => 1 << l,
-                n if n == Sreg::MaskLt as u64 => (1 << l) - 1,
-                n if n == Sreg::MaskLe as u64 => u32::MAX >> (31 - l),
-                n if n == Sreg::MaskGt as u64 => !(u32::MAX >> (31 - l)),
-                n if n == Sreg::MaskGe as u64 => !((1 << l) - 1),
-                n if n == Sreg::Clock as u64 => ctx.run.nanoseconds() as u32,
-                n if n == Sreg::ClockHi as u64 => (ctx.run.nanoseconds() >> 32) as u32,
-                n if n == Sreg::Globaltimer as u64 => ctx.run.wall_nanoseconds() as u32,
-                n if n == Sreg::GlobaltimerHi as u64 => (ctx.run.wall_nanoseconds() >> 32) as u32,
-                n if n == Sreg::DynamicShared as u64 => spec.dynamic_shared_bytes,
-                n if n == Sreg::TotalShared as u64 => ctx.run.shared_bytes,
-                n if n == Sreg::Envreg1 as u64 => (ctx.run.workspace >> 32) as u32,
-                n if n == Sreg::Envreg2 as u64 => ctx.run.workspace as u32,
-                n if n == Sreg::One as u64 => 1,
-                _ => 0,
+        let lanes = |f: fn(u32) -> u32| std::array::from_fn(|l| f(l as u32));
+        let row: [u32; 32] = match i.imm {
+            n if n == Sreg::Laneid as u64 => lanes(|l| l),
+            n if n == Sreg::MaskEq as u64 => lanes(|l| 1 << l),
+            n if n == Sreg::MaskLt as u64 => lanes(|l| (1 << l) - 1),
+            n if n == Sreg::MaskLe as u64 => lanes(|l| u32::MAX >> (31 - l)),
+            n if n == Sreg::MaskGt as u64 => lanes(|l| !(u32::MAX >> (31 - l))),
+            n if n == Sreg::MaskGe as u64 => lanes(|l| !((1 << l) - 1)),
+            n => {
+                let all = match n {
+                    n if n == Sreg::NtidX as u64 => spec.block[0],
+                    n if n == Sreg::NtidY as u64 => spec.block[1],
+                    n if n == Sreg::NtidZ as u64 => spec.block[2],
+                    n if n == Sreg::CtaidX as u64 => block[0],
+                    n if n == Sreg::CtaidY as u64 => block[1],
+                    n if n == Sreg::CtaidZ as u64 => block[2],
+                    n if n == Sreg::NctaidX as u64 => spec.grid[0],
+                    n if n == Sreg::NctaidY as u64 => spec.grid[1],
+                    n if n == Sreg::NctaidZ as u64 => spec.grid[2],
+                    n if n == Sreg::Warpid as u64 => ctx.warp as u32,
+                    n if n == Sreg::Nwarpid as u64 => ctx.block.warps.len() as u32,
+                    n if n == Sreg::Smid as u64 => {
+                        (ctx.block.linear % u64::from(spec.device.multiprocessors.max(1))) as u32
+                    }
+                    n if n == Sreg::Nsmid as u64 => spec.device.multiprocessors,
+                    n if n == Sreg::Clock as u64 => ctx.run.nanoseconds() as u32,
+                    n if n == Sreg::ClockHi as u64 => (ctx.run.nanoseconds() >> 32) as u32,
+                    n if n == Sreg::Globaltimer as u64 => ctx.run.wall_nanoseconds() as u32,
+                    n if n == Sreg::GlobaltimerHi as u64 => {
+                        (ctx.run.wall_nanoseconds() >> 32) as u32
+                    }
+                    n if n == Sreg::DynamicShared as u64 => spec.dynamic_shared_bytes,
+                    n if n == Sreg::TotalShared as u64 => ctx.run.shared_bytes,
+                    n if n == Sreg::Envreg1 as u64 => (ctx.run.workspace >> 32) as u32,
+                    n if n == Sreg::Envreg2 as u64 => ctx.run.workspace as u32,
+                    n if n == Sreg::One as u64 => 1,
+                    _ => 0,
+                };
+                [all; 32]
             }
-        });
+        };
         ctx.waits += 1;
         ctx.rows.set_row::<u32>(i.d, &row, mask);
     }
