@@ -14,6 +14,7 @@ mod cfg;
 mod checks;
 mod control;
 mod convert;
+mod copies;
 mod ctx;
 mod data;
 mod grid;

@@ -21,9 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::check::{CheckContext, Shadow};
 
+mod ranges;
 mod shape;
+mod table;
 mod window;
+use ranges::FreeRanges;
 pub(crate) use shape::{At, Shape};
+pub(crate) use table::LazyTable;
 pub(crate) use window::{Scalar, Window};
 
 /// Size and alignment of everything that can be mapped, in bytes.
@@ -287,52 +291,6 @@ impl Drop for BackingInner {
                 lock(&heap.free).give(self.offset, self.len);
             }
         }
-    }
-}
-
-/// Runs of free addresses or offsets; neighbours are joined.
-#[derive(Debug, Default)]
-struct FreeRanges(BTreeMap<u64, u64>);
-
-impl FreeRanges {
-    fn take(&mut self, len: u64, align: u64) -> Option<u64> {
-        let (&start, _) = self.0.iter().find(|&(&start, &have)| {
-            let aligned = start.next_multiple_of(align);
-            aligned - start <= have && have - (aligned - start) >= len
-        })?;
-        let aligned = start.next_multiple_of(align);
-        self.take_at(aligned, len).then_some(aligned)
-    }
-
-    fn take_at(&mut self, at: u64, len: u64) -> bool {
-        let Some((&start, &have)) = self.0.range(..=at).next_back() else {
-            return false;
-        };
-        if at.checked_add(len).is_none_or(|end| end > start + have) {
-            return false;
-        }
-        self.0.remove(&start);
-        if at > start {
-            self.0.insert(start, at - start);
-        }
-        if start + have > at + len {
-            self.0.insert(at + len, start + have - at - len);
-        }
-        true
-    }
-
-    fn give(&mut self, mut start: u64, mut len: u64) {
-        if let Some((&before, &n)) = self.0.range(..start).next_back()
-            && before + n == start
-        {
-            self.0.remove(&before);
-            start = before;
-            len += n;
-        }
-        if let Some(n) = self.0.remove(&(start + len)) {
-            len += n;
-        }
-        self.0.insert(start, len);
     }
 }
 
@@ -956,64 +914,6 @@ pub fn round_up(len: u64) -> u64 {
     len.max(1).next_multiple_of(GRANULE)
 }
 
-/// Lazily backed zeroed memory for tables as large as the address space.
-pub(crate) struct LazyTable<T> {
-    at: *mut T,
-    len: usize,
-}
-
-// SAFETY: the table is memory like a boxed slice of atomics; access is through shared references to `T: Sync`.
-unsafe impl<T: Sync + Send> Send for LazyTable<T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync + Send> Sync for LazyTable<T> {}
-
-impl<T> fmt::Debug for LazyTable<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LazyTable").field("len", &self.len).finish()
-    }
-}
-
-/// Types for which all-zero bytes are a value.
-pub(crate) trait ZeroValid {}
-impl ZeroValid for std::sync::atomic::AtomicU8 {}
-impl ZeroValid for AtomicU64 {}
-
-impl<T: ZeroValid> LazyTable<T> {
-    pub(crate) fn new(len: usize) -> Result<Self, MemError> {
-        let bytes = len * size_of::<T>();
-        // SAFETY: a fresh anonymous mapping.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(os_error("reserve the shadow", bytes as u64));
-        }
-        Ok(LazyTable { at: at.cast(), len })
-    }
-}
-
-impl<T> std::ops::Deref for LazyTable<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were mapped zeroed at `at`, zero is a valid `T` (bound of `new`), and the mapping lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }
-    }
-}
-
-impl<T> Drop for LazyTable<T> {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of this length.
-        unsafe { libc::munmap(self.at.cast(), self.len * size_of::<T>()) };
-    }
-}
-
 fn memfd(len: u64) -> Result<OwnedFd, MemError> {
     // SAFETY: the name is a C string; the descriptor is fresh and owned by nobody else.
     let file = unsafe {
@@ -1078,16 +978,5 @@ mod tests {
         let mut out = [1; 64];
         space.read(0, b, &mut out, None).unwrap();
         assert_eq!(out, [0; 64]);
-    }
-
-    #[test]
-    fn ranges_join_and_split() {
-        let mut free = FreeRanges::default();
-        free.give(0, 100);
-        assert_eq!(free.take(10, 1), Some(0));
-        assert_eq!(free.take(10, 16), Some(16));
-        free.give(0, 10);
-        free.give(16, 10);
-        assert_eq!(free.0.into_iter().collect::<Vec<_>>(), [(0, 100)]);
     }
 }
