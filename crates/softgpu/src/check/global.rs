@@ -1,4 +1,4 @@
-//! The shadow of global memory: a state for each byte, the last writer and reader of each word.
+//! The shadow of global memory: a state for each byte, the last writer and the last two readers of each word.
 //!
 //! Invariants: a byte is unallocated, freed, allocated or initialised. A record names a segment: a
 //! stretch of one block's execution, or a whole driver operation; segments are numbered in order
@@ -94,6 +94,8 @@ pub struct Shadow {
     pub(crate) state: LazyTable<AtomicU8>,
     pub(crate) writes: LazyTable<AtomicU64>,
     pub(crate) reads: LazyTable<AtomicU64>,
+    /// The reader before the last, of another segment: a writer that is the last reader itself still meets this one.
+    pub(crate) earlier_reads: LazyTable<AtomicU64>,
     segments: RwLock<Vec<Segments>>,
     next: AtomicU32,
 }
@@ -105,6 +107,7 @@ impl Shadow {
             state: LazyTable::new(size as usize)?,
             writes: LazyTable::new(size as usize / 4)?,
             reads: LazyTable::new(size as usize / 4)?,
+            earlier_reads: LazyTable::new(size as usize / 4)?,
             segments: RwLock::default(),
             next: AtomicU32::new(1),
         })
@@ -205,9 +208,19 @@ impl Shadow {
         );
     }
 
+    /// Notes who has read a word: the reader so far is the earlier one if of another segment.
+    #[inline(always)]
+    pub(crate) fn note_read(last: &AtomicU64, earlier: &AtomicU64, record: Record) {
+        let before = Record(last.load(Ordering::Relaxed));
+        if before.segment() != record.segment() && before.0 != 0 {
+            earlier.store(before.0, Ordering::Relaxed);
+        }
+        last.store(record.0, Ordering::Relaxed);
+    }
+
     fn forget(&self, addr: u64, len: u64) {
         let words = self.index(addr) / 4..(self.index(addr) + len as usize).div_ceil(4);
-        for table in [&self.writes, &self.reads] {
+        for table in [&self.writes, &self.reads, &self.earlier_reads] {
             for w in &table[words.clone()] {
                 // Untouched pages of the table stay untouched.
                 if w.load(Ordering::Relaxed) != 0 {
@@ -361,9 +374,11 @@ impl Shadow {
             };
             let before = Record(self.writes[w].load(Ordering::Relaxed));
             let mut bad = (!check(before, &mut last_ok)).then_some(before);
-            if write && bad.is_none() {
-                let before = Record(self.reads[w].load(Ordering::Relaxed));
-                bad = (!check(before, &mut last_ok)).then_some(before);
+            for reads in [&self.reads, &self.earlier_reads] {
+                if write && bad.is_none() {
+                    let before = Record(reads[w].load(Ordering::Relaxed));
+                    bad = (!check(before, &mut last_ok)).then_some(before);
+                }
             }
             if let Some(record) = bad
                 && !reported
@@ -384,8 +399,12 @@ impl Shadow {
                     count: 1,
                 });
             }
-            let table = if write { &self.writes } else { &self.reads };
-            table[w].store((u64::from(segment) << 32) | 15, Ordering::Relaxed);
+            let record = Record((u64::from(segment) << 32) | 15);
+            if write {
+                self.writes[w].store(record.0, Ordering::Relaxed);
+            } else {
+                Self::note_read(&self.reads[w], &self.earlier_reads[w], record);
+            }
         }
     }
 

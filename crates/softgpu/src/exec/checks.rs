@@ -4,7 +4,7 @@
 //! computes; a lane whose access lies outside every allocation does not make it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::access::each;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
@@ -261,11 +261,10 @@ fn quick(
             for s in states {
                 bad |= s.load(Ordering::Relaxed) < ALLOCATED;
             }
-            for (w, r) in shadow.writes[words.clone()]
-                .iter()
-                .zip(&shadow.reads[words.clone()])
-            {
-                bad |= !fine(w.load(Ordering::Relaxed)) | !fine(r.load(Ordering::Relaxed));
+            for table in [&shadow.writes, &shadow.reads, &shadow.earlier_reads] {
+                for w in &table[words.clone()] {
+                    bad |= !fine(w.load(Ordering::Relaxed));
+                }
             }
         }
         _ => return false,
@@ -284,23 +283,27 @@ fn quick(
             return false;
         }
     }
-    let table = if kind == AccessKind::Write {
-        &shadow.writes
-    } else {
-        &shadow.reads
-    };
     let per = (size / 4) as usize;
-    let mut raw = record.0 | 15;
-    let mut n = 0;
-    for w in &table[words] {
-        w.store(raw, Ordering::Relaxed);
-        n += 1;
-        if n == per {
-            n = 0;
-            raw = Record(raw).of(1).0;
+    let mut record = Record(record.0 | 15);
+    if kind == AccessKind::Read {
+        // The readers so far become the earlier ones, but for a block that reads again.
+        let last = &shadow.reads[words.clone()];
+        if last.iter().any(|w| !fine(w.load(Ordering::Relaxed))) {
+            keep_readers(last, &shadow.earlier_reads[words], own);
         }
-    }
-    if kind == AccessKind::Write {
+        for lane in last.chunks_exact(per) {
+            for w in lane {
+                w.store(record.0, Ordering::Relaxed);
+            }
+            record = record.of(1);
+        }
+    } else {
+        for lane in shadow.writes[words].chunks_exact(per) {
+            for w in lane {
+                w.store(record.0, Ordering::Relaxed);
+            }
+            record = record.of(1);
+        }
         for s in states {
             if s.load(Ordering::Relaxed) != INITIALISED {
                 s.store(INITIALISED, Ordering::Relaxed);
@@ -313,6 +316,19 @@ fn quick(
 thread_local! {
     /// (operation running, segments from, to): operations' segments found to be before it.
     static ORDERED: std::cell::Cell<(u64, u32, u32)> = const { std::cell::Cell::new((0, 0, 0)) };
+}
+
+/// Makes the readers of some words the earlier ones, but for those of segment `own`.
+#[inline(never)]
+fn keep_readers(last: &[AtomicU64], earlier: &[AtomicU64], own: u32) {
+    for (last, earlier) in last.iter().zip(earlier) {
+        let (was, old) = (
+            last.load(Ordering::Relaxed),
+            earlier.load(Ordering::Relaxed),
+        );
+        let keep = was == 0 || (was >> 32) as u32 == own;
+        earlier.store(if keep { old } else { was }, Ordering::Relaxed);
+    }
 }
 
 fn quick_ordered(
@@ -348,9 +364,11 @@ fn quick_ordered(
         .iter()
         .all(|w| fine(w.load(Ordering::Relaxed)))
         && (!reads_too
-            || shadow.reads[words]
-                .iter()
-                .all(|w| fine(w.load(Ordering::Relaxed))))
+            || [&shadow.reads, &shadow.earlier_reads].iter().all(|table| {
+                table[words.clone()]
+                    .iter()
+                    .all(|w| fine(w.load(Ordering::Relaxed)))
+            }))
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
@@ -452,41 +470,33 @@ fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access
         let next = ((at & !3) + 4).min(end);
         let bytes = (((1u64 << (next - at)) - 1) << (at & 3)) as u8;
         let w = shadow.index(at) / 4;
-        let was = Record(shadow.writes[w].load(Ordering::Relaxed));
-        conflict(
-            ctx,
-            i,
-            l,
-            shadow,
-            access,
-            Record(record),
-            was,
-            bytes,
-            AccessKind::Write,
-        );
+        let meets = |was: &AtomicU64, kind| {
+            let was = Record(was.load(Ordering::Relaxed));
+            conflict(ctx, i, l, shadow, access, Record(record), was, bytes, kind)
+        };
+        let mut met = meets(&shadow.writes[w], AccessKind::Write);
         if write {
-            let was = Record(shadow.reads[w].load(Ordering::Relaxed));
-            conflict(
-                ctx,
-                i,
-                l,
-                shadow,
-                access,
-                Record(record),
-                was,
-                bytes,
-                AccessKind::Read,
-            );
+            met |= meets(&shadow.reads[w], AccessKind::Read);
+            // One more only if it says more.
+            if !met {
+                meets(&shadow.earlier_reads[w], AccessKind::Read);
+            }
         }
         let table = if write { &shadow.writes } else { &shadow.reads };
         let old = table[w].load(Ordering::Relaxed);
         // Bytes of the same word that this thread touched just before stay recorded.
         let keep = if old >> 4 == record >> 4 { old & 15 } else { 0 };
-        table[w].store(record | u64::from(bytes) | keep, Ordering::Relaxed);
+        let now = Record(record | u64::from(bytes) | keep);
+        if write {
+            shadow.writes[w].store(now.0, Ordering::Relaxed);
+        } else {
+            Shadow::note_read(&shadow.reads[w], &shadow.earlier_reads[w], now);
+        }
         at = next;
     }
 }
 
+/// Whether an access meets a recorded one with nothing between; then it has been reported.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "both sides of a comparison")]
 fn conflict(
@@ -499,15 +509,15 @@ fn conflict(
     was: Record,
     bytes: u8,
     was_kind: AccessKind,
-) {
+) -> bool {
     if was.0 == 0
         || was.segment() == ctx.block.segment
         || was.bytes() & bytes == 0
         || was.strong() && now.strong()
     {
-        return;
+        return false;
     }
-    conflict_slow(ctx, i, l, shadow, access, now, was, was_kind);
+    conflict_slow(ctx, i, l, shadow, access, now, was, was_kind)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the cold half of `conflict`")]
@@ -520,17 +530,17 @@ fn conflict_slow(
     _now: Record,
     was: Record,
     was_kind: AccessKind,
-) {
+) -> bool {
     let Some(checks) = &ctx.run.spec.checks else {
-        return;
+        return false;
     };
     let op = checks.op.to_bits();
     let (for_op, lo, hi) = ORDERED.get();
     if for_op == op && lo <= was.segment() && was.segment() < hi {
-        return;
+        return false;
     }
     let Some((owner, block)) = shadow.owner(was.segment()) else {
-        return;
+        return false;
     };
     let kind = if owner.op == checks.op && owner.launch.is_some() {
         let own = u64::from(block) == ctx.block.linear;
@@ -542,7 +552,7 @@ fn conflict_slow(
                 .get(&block)
                 .is_some_and(|&s| s >= was.segment())
         {
-            return;
+            return false;
         }
         FindingKind::GlobalRace
     } else {
@@ -550,7 +560,7 @@ fn conflict_slow(
             if let Some((_, lo, hi)) = shadow.range(was.segment()) {
                 ORDERED.set((op, lo, hi));
             }
-            return;
+            return false;
         }
         FindingKind::StreamHazard
     };
@@ -580,6 +590,7 @@ fn conflict_slow(
             other,
         },
     );
+    true
 }
 
 fn pc16(ctx: &Ctx<'_>, i: &Inst) -> u32 {
