@@ -346,12 +346,11 @@ impl Loaded {
             .clone()
     }
 
-    /// Initial bytes of a variable, its full size, relocations applied.
+    /// Initial bytes of a variable, relocations applied; what lies behind them is zero.
     #[must_use]
     pub fn initial_bytes(&self, variable: usize) -> Vec<u8> {
         let v = &self.image.variables[variable];
         let mut bytes = v.init.clone();
-        bytes.resize(v.size as usize, 0);
         for r in &v.relocations {
             let target = self.addresses.get(&r.symbol).copied().unwrap_or(0);
             let value = target.wrapping_add(r.addend as u64).to_le_bytes();

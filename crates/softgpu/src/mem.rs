@@ -873,6 +873,31 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Fills device memory with zeros.
+    ///
+    /// # Errors
+    /// [`MemError::BadRange`] if the range is not writable by `device`.
+    pub fn zero(
+        &self,
+        device: u32,
+        addr: u64,
+        len: u64,
+        ctx: Option<&CheckContext>,
+    ) -> Result<(), MemError> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.translate(device, addr, len, true)
+            .ok_or(MemError::BadRange {
+                start: addr,
+                len,
+                what: "not writable",
+            })?;
+        // SAFETY: `translate` found the whole range mapped and writable.
+        unsafe { self.fill(addr, 0, 1, len, ctx) };
+        Ok(())
+    }
+
     /// Writes device memory from `data`.
     ///
     /// # Errors

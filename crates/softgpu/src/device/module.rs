@@ -241,9 +241,15 @@ pub(crate) fn load(
     for (i, v) in image.variables().iter().enumerate() {
         if let Some(&(at, _)) = globals.get(&v.name) {
             let bytes = loaded.initial_bytes(i);
-            // Fresh memory of this device, so the write cannot be refused.
+            let len = bytes.len() as u64;
+            let check = m.check(op);
+            // Fresh memory of this device, so the writes cannot be refused.
             m.space
-                .write(ctx.device, at, &bytes, m.check(op).as_ref())
+                .write(ctx.device, at, &bytes, check.as_ref())
+                .and_then(|()| {
+                    let rest = v.size.saturating_sub(len);
+                    m.space.zero(ctx.device, at + len, rest, check.as_ref())
+                })
                 .map_err(|_| err::UNKNOWN)?;
         }
     }

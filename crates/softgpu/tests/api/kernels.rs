@@ -444,3 +444,26 @@ fn a_fault_ends_kernels_that_wait_for_the_faulty_one() {
     assert_eq!(code, Ok(CUresult::CUDA_ERROR_LAUNCH_FAILED));
     drop(ctx);
 }
+
+#[test]
+fn a_variable_is_zero_behind_its_initial_bytes_also_in_memory_used_before() {
+    let _ctx = Ctx::new();
+    const LEN: usize = 5 << 20;
+    let before = alloc(LEN);
+    ok!(cuMemsetD8_v2(before, 0xFF, LEN));
+    ok!(cuCtxSynchronize());
+    free(before);
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.global .b8 big[{LEN}] = {{1, 2, 3}};\n\
+         .global .b8 none[64];\n.visible .entry k() {{ ret; }}\n\0"
+    );
+    let mut m = CUmodule::NULL;
+    ok!(cuModuleLoadData(&mut m, text.as_ptr().cast()));
+    for (name, len, first) in [(c"big", LEN, &[1, 2, 3][..]), (c"none", 64, &[])] {
+        let (mut at, mut have) = (0, 0);
+        ok!(cuModuleGetGlobal_v2(&mut at, &mut have, m, name.as_ptr()));
+        assert_eq!(have, len);
+        let bytes = download(at, len);
+        assert!(bytes.starts_with(first) && bytes[first.len()..].iter().all(|&b| b == 0));
+    }
+}
