@@ -1,5 +1,5 @@
-//! What needs a process of its own: a context that is lost, and memory shared
-//! between two.
+//! What needs a process of its own: a context that is lost, memory shared
+//! between two, and what other tests in the process would disturb.
 //!
 //! Each scenario runs in a new process of this program.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
@@ -7,6 +7,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use fercuda_cuda::{
     CaptureMode, Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle,
@@ -30,6 +32,14 @@ const SCENARIOS: &[Scenario] = &[
     (
         "a_capture_that_is_forgotten_does_not_keep_other_memory",
         forget_capture,
+    ),
+    (
+        "memory_waits_for_a_stream_that_another_thread_is_dropping",
+        drop_stream_in_thread,
+    ),
+    (
+        "memory_waits_for_a_stream_that_a_callback_dropped",
+        drop_stream_in_callback,
     ),
 ];
 
@@ -223,4 +233,61 @@ fn forget_capture() {
     other.host_callback(move || drop(buffer)).unwrap();
     other.synchronize().unwrap();
     assert!(free_bytes(&context) > before, "the wait gave it back");
+}
+
+/// Uses memory of one stream in another, lets `drop_stream` drop that one
+/// while its kernel runs, and gives the memory back: that is to be ordered
+/// behind the kernel all the same.
+fn memory_outlives_work_of(drop_stream: impl FnOnce(Stream)) {
+    let context = context();
+    let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
+    let late = module.function("late").unwrap();
+    let (home, stream) = (
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    );
+    let mut out = DeviceBuffer::<u32>::alloc_ordered(&home, 1).unwrap();
+    let turns: u32 = if context.device().cuda().is_software() {
+        2_000_000
+    } else {
+        40_000_000
+    };
+    // SAFETY: `late` touches the first value only.
+    unsafe { Launch::new(1, 1).run(&late, &stream, (&mut out, 1u32, turns)) }.unwrap();
+    let done = stream.record().unwrap();
+    drop_stream(stream);
+    drop(out);
+    let given_back = home.record().unwrap();
+    assert!(!done.is_done().unwrap(), "the kernel is too short to tell");
+    given_back.synchronize().unwrap();
+    assert!(done.is_done().unwrap(), "given back under the kernel");
+}
+
+fn drop_stream_in_thread() {
+    memory_outlives_work_of(|stream| {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            tell.send(()).unwrap();
+            drop(stream);
+        });
+        told.recv().unwrap();
+        // Until that thread is inside the drop; if it is not yet, the test
+        // sees a stream that is alive, which must do as well.
+        std::thread::sleep(Duration::from_millis(2));
+    });
+}
+
+fn drop_stream_in_callback() {
+    memory_outlives_work_of(|stream| {
+        let other = Stream::new(stream.context()).unwrap();
+        let (tell, told) = mpsc::channel();
+        other
+            .host_callback(move || {
+                drop(stream);
+                tell.send(()).unwrap();
+            })
+            .unwrap();
+        told.recv().unwrap();
+        // Dropping `other` waits for it alone.
+    });
 }

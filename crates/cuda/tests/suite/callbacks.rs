@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, Launch, PinnedBuffer, Stream};
+use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, PinnedBuffer, Stream};
 
-use crate::support::{context, kernel, many_turns, write_late};
+use crate::support::{context, write_late};
 
 #[test]
 fn a_callback_runs_after_the_work_before_it_and_before_the_work_behind_it() {
@@ -87,60 +87,6 @@ fn hold(stream: &Stream) -> mpsc::Sender<()> {
         .host_callback(move || assert!(held.recv().is_err(), "nothing is sent"))
         .unwrap();
     hold
-}
-
-/// Uses memory of one stream in another, lets `drop_stream` drop that one
-/// while its kernel runs, and gives the memory back: that is to be ordered
-/// behind the kernel all the same.
-fn memory_outlives_work_of(drop_stream: impl FnOnce(Stream)) {
-    let context = context();
-    let late = kernel(&context, "late");
-    let (home, stream) = (
-        Stream::new(&context).unwrap(),
-        Stream::new(&context).unwrap(),
-    );
-    let mut out = DeviceBuffer::<u32>::alloc_ordered(&home, 1).unwrap();
-    let turns = 20 * many_turns(&context);
-    // SAFETY: `late` touches the first value only.
-    unsafe { Launch::new(1, 1).run(&late, &stream, (&mut out, 1u32, turns)) }.unwrap();
-    let done = stream.record().unwrap();
-    drop_stream(stream);
-    drop(out);
-    let given_back = home.record().unwrap();
-    assert!(!done.is_done().unwrap(), "the kernel is too short to tell");
-    given_back.synchronize().unwrap();
-    assert!(done.is_done().unwrap(), "given back under the kernel");
-}
-
-#[test]
-fn memory_waits_for_a_stream_that_another_thread_is_dropping() {
-    memory_outlives_work_of(|stream| {
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || {
-            tell.send(()).unwrap();
-            drop(stream);
-        });
-        told.recv().unwrap();
-        // Until that thread is inside the drop; if it is not yet, the test
-        // sees a stream that is alive, which must do as well.
-        std::thread::sleep(Duration::from_millis(2));
-    });
-}
-
-#[test]
-fn memory_waits_for_a_stream_that_a_callback_dropped() {
-    memory_outlives_work_of(|stream| {
-        let other = Stream::new(stream.context()).unwrap();
-        let (tell, told) = mpsc::channel();
-        other
-            .host_callback(move || {
-                drop(stream);
-                tell.send(()).unwrap();
-            })
-            .unwrap();
-        told.recv().unwrap();
-        // Dropping `other` waits for it alone.
-    });
 }
 
 #[test]
