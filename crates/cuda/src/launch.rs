@@ -23,7 +23,7 @@ use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::callback;
 use crate::error::{ArgumentError, Error, Result, check};
 use crate::module::Function;
-use crate::stream::{Entered, Stream};
+use crate::stream::Stream;
 
 /// Three extents, of which those not given are 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -214,56 +214,73 @@ impl Launch {
             uses.note(stream);
         }
         memory.note(stream)?;
-        let entered = stream.enter()?;
-        if let Some(state) = entered.capture() {
-            state.keep(Arc::as_ptr(&inner.module) as usize, inner.module.clone());
-            memory.keep_in(&entered);
-        }
-        // Function and stream say which context is meant, unless the stream is
-        // a default one, so the thread's own is only asked after if the driver
-        // refuses; except in a capture, which a refusal might end.
-        let bound = !stream.is_owned() || entered.capture().is_some();
-        let driver = if bound {
-            stream.context().bind()?
-        } else {
-            stream.context().driver()
+        let Some(epoch) = stream.free_epoch() else {
+            let entered = stream.enter()?;
+            if let Some(state) = entered.capture() {
+                state.keep(Arc::as_ptr(&inner.module) as usize, inner.module.clone());
+                memory.for_each(|allocation| allocation.keep_in(&entered));
+            }
+            // A default stream takes the thread's context, and a refusal might
+            // end a capture.
+            stream.context().bind()?;
+            // SAFETY: the caller's contract.
+            return unsafe { self.call(function, stream, pointers) };
         };
+        // Function and stream say which context is meant, so the thread's own
+        // is only asked after if the driver refuses.
+        // SAFETY: the caller's contract.
+        let mut answer = unsafe { self.call(function, stream, pointers) };
+        if answer.is_err() {
+            stream.context().bind()?;
+            // SAFETY: as before; nothing was launched.
+            answer = unsafe { self.call(function, stream, pointers) };
+        }
+        if stream.free_epoch() != Some(epoch) {
+            // Another thread began to capture the stream meanwhile. Whether
+            // the launch is in its graph, or is still to run behind what that
+            // thread has waited for, is not to be known any more.
+            std::mem::forget(inner.module.clone());
+            memory.for_each(|allocation| std::mem::forget(allocation.clone()));
+        }
+        answer
+    }
 
-        let launch = |pointers: &mut [*mut c_void]| {
-            // SAFETY: function and stream are alive and of one context; the
-            // values behind `pointers` outlive the call, which copies them;
-            // their number and sizes are the kernel's as far as the driver can
-            // tell, and for the rest the caller vouches.
-            unsafe {
-                if self.is_plain() {
-                    driver.cuLaunchKernel(
-                        inner.raw,
-                        self.grid.x,
-                        self.grid.y,
-                        self.grid.z,
-                        self.block.x,
-                        self.block.y,
-                        self.block.z,
-                        self.shared_bytes,
-                        stream.raw(),
-                        pointers.as_mut_ptr(),
-                        std::ptr::null_mut(),
-                    )
-                } else {
-                    self.launch_with_attributes(driver, inner.raw, stream.raw(), pointers)
-                }
+    /// One call of the driver's.
+    ///
+    /// # Safety
+    /// As for `run_raw`.
+    #[inline]
+    unsafe fn call(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        pointers: &mut [*mut c_void],
+    ) -> Result<()> {
+        let inner = &*function.inner;
+        let driver = stream.context().driver();
+        // SAFETY: function and stream are alive and of one context; the values
+        // behind `pointers` outlive the call, which copies them; their number
+        // and sizes are the kernel's as far as the driver can tell, and for
+        // the rest the caller vouches.
+        let answer = unsafe {
+            if self.is_plain() {
+                driver.cuLaunchKernel(
+                    inner.raw,
+                    self.grid.x,
+                    self.grid.y,
+                    self.grid.z,
+                    self.block.x,
+                    self.block.y,
+                    self.block.z,
+                    self.shared_bytes,
+                    stream.raw(),
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            } else {
+                self.launch_with_attributes(driver, inner.raw, stream.raw(), pointers)
             }
         };
-        let mut answer = launch(pointers);
-        if !bound
-            && answer
-                .as_ref()
-                .is_ok_and(|answer| *answer != CUresult::CUDA_SUCCESS)
-        {
-            // It may have been for want of the right context.
-            stream.context().bind()?;
-            answer = launch(pointers);
-        }
         let call = match self.is_plain() {
             true => "cuLaunchKernel",
             false => "cuLaunchKernelEx",
@@ -401,7 +418,7 @@ impl<A: sealed::Argument> Argument for A {}
 pub struct ByValue<T>(pub T);
 
 mod sealed {
-    use super::{Allocation, Arc, Entered, Result, Stream, c_void};
+    use super::{Allocation, Arc, Result, Stream, c_void};
 
     pub trait Argument {
         /// What is copied to the kernel.
@@ -423,8 +440,8 @@ mod sealed {
         /// Notes what they refer to, before `stream` is entered.
         fn note(&self, stream: &Stream) -> Result<()>;
 
-        /// Lets the capture, if there is one, keep what they refer to.
-        fn keep_in(&self, entered: &Entered<'_>);
+        /// Calls `body` with each memory they refer to.
+        fn for_each(&self, body: impl FnMut(&Arc<Allocation>));
     }
 }
 
@@ -518,10 +535,10 @@ macro_rules! tuples {
                 Ok(())
             }
 
-            fn keep_in(&self, _entered: &Entered<'_>) {
+            fn for_each(&self, mut _body: impl FnMut(&Arc<Allocation>)) {
                 let ($($name,)*) = self;
                 $(if let Some(memory) = $name.memory() {
-                    memory.keep_in(_entered);
+                    _body(memory);
                 })*
             }
         }
@@ -607,9 +624,9 @@ impl sealed::Arguments for &[Value<'_>] {
             .try_for_each(|buffer| buffer.allocation().note(stream))
     }
 
-    fn keep_in(&self, entered: &Entered<'_>) {
+    fn for_each(&self, mut body: impl FnMut(&Arc<Allocation>)) {
         for buffer in self.iter().filter_map(|value| value.buffer) {
-            buffer.allocation().keep_in(entered);
+            body(buffer.allocation());
         }
     }
 }

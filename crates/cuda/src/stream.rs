@@ -73,7 +73,7 @@ enum Part {
 /// A stream to which work may be queued: while this lives, no capture of it
 /// begins or ends.
 #[derive(Debug)]
-pub struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     stream: &'a Stream,
     part: RwLockReadGuard<'a, Part>,
 }
@@ -161,6 +161,10 @@ pub(crate) struct Core {
     /// for, captured or not, is what it is. It is also held while work is
     /// waited for, so callbacks never wait for it.
     part: RwLock<Part>,
+    /// Even while `part` is free, and another number each time: it moves on
+    /// before a capture of the stream begins and after it has ended. Always
+    /// odd for default streams.
+    epoch: AtomicU64,
     /// What the first callback that panicked said.
     panicked: Panicked,
 }
@@ -289,6 +293,7 @@ impl Stream {
             id,
             kind,
             part: RwLock::new(Part::Free),
+            epoch: AtomicU64::new(u64::from(kind != Kind::Owned)),
             panicked,
         });
         let owner = (kind == Kind::Owned).then(|| Arc::new(Owner(core.clone())));
@@ -638,6 +643,16 @@ impl Stream {
         }
     }
 
+    /// A number while the stream is one of ours and free. If it is still the
+    /// same after a call of the driver's, no capture of the stream had begun
+    /// before that call: who begins one moves the number on first, and the
+    /// driver orders its calls for one stream.
+    #[inline]
+    pub(crate) fn free_epoch(&self) -> Option<u64> {
+        let epoch = self.core.epoch.load(Ordering::Acquire);
+        epoch.is_multiple_of(2).then_some(epoch)
+    }
+
     /// As [`Stream::enter`], for work that must not be captured.
     ///
     /// # Errors
@@ -684,18 +699,30 @@ impl Stream {
                 advice: "end the capture that it takes part in first",
             });
         }
+        // Launches look at the number alone; see `free_epoch`.
+        self.move_epoch_on();
         // Memory allocated in this stream's order is then there before
         // anything captured uses it, and whatever waits for the stream may
         // take it for done while it is captured.
-        self.settle()?;
-        join(self.context().bind()?)?;
-        if !state.joined(self) {
+        let joined = self.settle().and_then(|()| {
+            join(self.context().bind()?)?;
             // The driver makes no graph of a capture that a stream joined
             // without coming back.
-            return Err(ENDING);
+            if state.joined(self) {
+                Ok(())
+            } else {
+                Err(ENDING)
+            }
+        });
+        match joined {
+            Ok(()) => *part = Part::Capturing(state.clone()),
+            Err(_) => self.move_epoch_on(),
         }
-        *part = Part::Capturing(state.clone());
-        Ok(())
+        joined
+    }
+
+    fn move_epoch_on(&self) {
+        self.core.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Takes no more work until [`Stream::leave_capture`].
@@ -704,7 +731,9 @@ impl Stream {
     }
 
     pub(crate) fn leave_capture(&self) {
-        *self.part_mut() = Part::Free;
+        let mut part = self.part_mut();
+        *part = Part::Free;
+        self.move_epoch_on();
     }
 
     pub(crate) fn refuse_capture(&self, operation: &'static str) -> Result<()> {
