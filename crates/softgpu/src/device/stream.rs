@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::CUresult;
@@ -56,6 +56,10 @@ struct Queue {
     completed: u64,
     closing: bool,
     working: bool,
+    /// The stream's thread waits for `wake`, and nobody has called it yet.
+    asleep: bool,
+    /// Threads that wait for `done`.
+    waiting: u32,
 }
 
 pub(crate) struct Stream {
@@ -95,14 +99,7 @@ impl Ticket {
     }
 
     pub(crate) fn wait(&self) {
-        let mut queue = lock(&self.stream.queue);
-        while queue.completed < self.seq {
-            queue = self
-                .stream
-                .done
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        drop(self.stream.completed(self.seq));
     }
 }
 
@@ -254,7 +251,7 @@ impl Stream {
             work: Some(work),
         });
         if queue.working {
-            self.wake.notify_one();
+            self.rouse(queue);
         } else {
             queue.working = true;
             drop(queue);
@@ -308,13 +305,8 @@ impl Stream {
             always,
             work: None,
         });
-        while queue.completed < seq - 1 {
-            queue = self
-                .done
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
         drop(queue);
+        drop(self.completed(seq - 1));
         for ticket in &after {
             ticket.wait();
         }
@@ -334,8 +326,38 @@ impl Stream {
         let mut queue = lock(&self.queue);
         queue.ops.pop_front();
         queue.completed = seq;
-        self.done.notify_all();
-        self.wake.notify_one();
+        self.tell(&queue);
+        self.rouse(queue);
+    }
+
+    /// Waits until `seq` operations are complete.
+    fn completed(&self, seq: u64) -> MutexGuard<'_, Queue> {
+        let mut queue = lock(&self.queue);
+        while queue.completed < seq {
+            queue.waiting += 1;
+            queue = self
+                .done
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+            queue.waiting -= 1;
+        }
+        queue
+    }
+
+    /// Says that an operation is complete. A call that nobody waits for would still be one of the system's.
+    fn tell(&self, queue: &Queue) {
+        if queue.waiting > 0 {
+            self.done.notify_all();
+        }
+    }
+
+    /// Calls the stream's thread if it sleeps; one that is awake looks at the queue before it does.
+    fn rouse(&self, mut queue: MutexGuard<'_, Queue>) {
+        if std::mem::take(&mut queue.asleep) {
+            // Not before the lock is free, which it takes first.
+            drop(queue);
+            self.wake.notify_one();
+        }
     }
 
     /// The stream's thread: runs what is queued until nothing has come for `idle`.
@@ -347,11 +369,13 @@ impl Stream {
                 if queue.closing && queue.ops.is_empty() {
                     break;
                 }
+                queue.asleep = true;
                 let (again, timeout) = self
                     .wake
                     .wait_timeout(queue, idle)
                     .unwrap_or_else(PoisonError::into_inner);
                 queue = again;
+                queue.asleep = false;
                 if timeout.timed_out() && queue.ops.is_empty() {
                     break;
                 }
@@ -377,15 +401,16 @@ impl Stream {
             }
             queue = lock(&self.queue);
             queue.completed += 1;
-            self.done.notify_all();
+            self.tell(&queue);
         }
         queue.working = false;
     }
 
     /// Lets the queue run out and its thread end.
     pub(crate) fn close(&self, m: &Machine) {
-        lock(&self.queue).closing = true;
-        self.wake.notify_one();
+        let mut queue = lock(&self.queue);
+        queue.closing = true;
+        self.rouse(queue);
         if m.config.checks {
             m.order.remove_actor(self.actor);
         }
