@@ -224,25 +224,22 @@ impl Launch {
             // end a capture.
             stream.context().bind()?;
             // SAFETY: the caller's contract.
-            return unsafe { self.call(function, stream, pointers) };
+            let answer = unsafe { self.call(function, stream, pointers) };
+            return self.outcome(function, answer);
         };
         // Function and stream say which context is meant, so the thread's own
         // is only asked after if the driver refuses.
         // SAFETY: the caller's contract.
         let mut answer = unsafe { self.call(function, stream, pointers) };
-        if answer.is_err() {
+        if !succeeded(&answer) {
             stream.context().bind()?;
             // SAFETY: as before; nothing was launched.
             answer = unsafe { self.call(function, stream, pointers) };
         }
         if stream.free_epoch() != Some(epoch) {
-            // Another thread began to capture the stream meanwhile. Whether
-            // the launch is in its graph, or is still to run behind what that
-            // thread has waited for, is not to be known any more.
-            std::mem::forget(inner.module.clone());
-            memory.for_each(|allocation| std::mem::forget(allocation.clone()));
+            keep_for_ever(function, memory);
         }
-        answer
+        self.outcome(function, answer)
     }
 
     /// One call of the driver's.
@@ -255,14 +252,14 @@ impl Launch {
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
-    ) -> Result<()> {
+    ) -> Answer {
         let inner = &*function.inner;
         let driver = stream.context().driver();
         // SAFETY: function and stream are alive and of one context; the values
         // behind `pointers` outlive the call, which copies them; their number
         // and sizes are the kernel's as far as the driver can tell, and for
         // the rest the caller vouches.
-        let answer = unsafe {
+        unsafe {
             if self.is_plain() {
                 driver.cuLaunchKernel(
                     inner.raw,
@@ -280,7 +277,20 @@ impl Launch {
             } else {
                 self.launch_with_attributes(driver, inner.raw, stream.raw(), pointers)
             }
-        };
+        }
+    }
+
+    /// What `answer` means. Success, the usual answer, moves no error about.
+    #[inline]
+    fn outcome(&self, function: &Function, answer: Answer) -> Result<()> {
+        if succeeded(&answer) {
+            return Ok(());
+        }
+        self.refused(function, answer)
+    }
+
+    #[cold]
+    fn refused(&self, function: &Function, answer: Answer) -> Result<()> {
         let call = match self.is_plain() {
             true => "cuLaunchKernel",
             false => "cuLaunchKernelEx",
@@ -288,7 +298,7 @@ impl Launch {
         check(answer, call, || {
             format!(
                 "launch `{}` with grid {:?}, block {:?}, {} bytes of dynamic shared memory",
-                inner.name,
+                function.name(),
                 (self.grid.x, self.grid.y, self.grid.z),
                 (self.block.x, self.block.y, self.block.z),
                 self.shared_bytes
@@ -304,7 +314,7 @@ impl Launch {
         function: CUfunction,
         stream: CUstream,
         pointers: &mut [*mut c_void],
-    ) -> std::result::Result<CUresult, Missing> {
+    ) -> Answer {
         let (mut attributes, count) = self.attributes();
         let config = CUlaunchConfig {
             gridDimX: self.grid.x,
@@ -376,6 +386,23 @@ const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
     pad: [0; 4],
     value: CUlaunchAttributeValue { pad: [0; 64] },
 };
+
+/// What the driver's table answers.
+type Answer = std::result::Result<CUresult, Missing>;
+
+#[inline]
+fn succeeded(answer: &Answer) -> bool {
+    matches!(answer, Ok(CUresult::CUDA_SUCCESS))
+}
+
+/// After another thread began to capture the stream during a launch: whether
+/// the launch is in its graph, or is still to run behind what that thread has
+/// waited for, is not to be known any more.
+#[cold]
+fn keep_for_ever(function: &Function, memory: &impl Arguments) {
+    std::mem::forget(function.inner.module.clone());
+    memory.for_each(|allocation| std::mem::forget(allocation.clone()));
+}
 
 /// Whether two lists are equal; for short ones, of which one length is known
 /// where this is inlined, cheaper than the comparison of memory that `==` is.
