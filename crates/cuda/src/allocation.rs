@@ -18,7 +18,7 @@ use crate::error::{Error, OutOfMemory, Result, check};
 use crate::event::Event;
 use crate::module::ModuleInner;
 use crate::pool::MemoryPool;
-use crate::stream::{Entered, Stream, Waited};
+use crate::stream::{Entered, Stream, Waited, is_refusal};
 use crate::uses::Uses;
 use crate::vmm::Mapping;
 
@@ -329,20 +329,28 @@ fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
     // memory is gone already.
     match &block.origin {
         Origin::Ordered { home, .. } => {
+            // Work in the legacy stream ends the captures of blocking streams.
+            let breaks = |stream: &Stream| stream.is_legacy() && callback::captures_run();
             let behind = streams
                 .iter()
                 .filter(|stream| *stream != home)
-                .all(|stream| !stream.is_per_thread() && order_after(stream, home).is_ok());
+                .all(|stream| {
+                    !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()
+                });
             let entered = home
                 .enter()
                 .ok()
-                .filter(|home| behind && home.capture().is_none());
+                .filter(|entered| behind && !breaks(home) && entered.capture().is_none());
             // SAFETY: from cuMemAllocAsync and given back once: in its home
             // stream behind all work that uses it or, failing that, when that
             // work is done.
             unsafe {
                 if entered.is_some() && block.context.bind().is_ok() {
-                    drop(driver.cuMemFreeAsync(block.address, home.raw()));
+                    let answer = driver.cuMemFreeAsync(block.address, home.raw());
+                    if answer.is_ok_and(is_refusal) {
+                        drop(entered);
+                        return Some((block, uses));
+                    }
                 } else {
                     drop(entered);
                     if uses.wait() == Waited::Refused {

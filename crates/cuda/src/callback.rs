@@ -9,6 +9,7 @@
 //! by this thread through this crate.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -87,6 +88,41 @@ fn drain_all() {
         ANY.store(false, Ordering::Release);
         std::mem::take(&mut *later)
     };
-    left.retain_mut(|destroy| !destroy());
+    let mut panicked = None;
+    left.retain_mut(|destroy| {
+        // What is dropped in there may be the user's and panic. The others
+        // must not be lost for that: they hold what work may still use.
+        let destroyed = catch_unwind(AssertUnwindSafe(destroy)).unwrap_or_else(|payload| {
+            panicked.get_or_insert(payload);
+            true
+        });
+        !destroyed
+    });
     later(left);
+    if let Some(payload) = panicked {
+        resume_unwind(payload);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_one_destruction_does_not_lose_the_others() {
+        static SECOND: AtomicUsize = AtomicUsize::new(0);
+        static THIRD: AtomicUsize = AtomicUsize::new(0);
+        enter(|| {
+            outside(|| panic!("a user's drop"));
+            outside(|| SECOND.fetch_add(1, Ordering::SeqCst) == 1);
+            outside(|| THIRD.fetch_add(1, Ordering::SeqCst) == 0);
+        });
+        let told = catch_unwind(drain).expect_err("the panic is passed on");
+        assert_eq!(told.downcast_ref::<&str>(), Some(&"a user's drop"));
+        // The second was not done the first time.
+        drain();
+        drain();
+        let ran = [&SECOND, &THIRD].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(ran, [2, 1]);
+    }
 }

@@ -9,7 +9,6 @@
 //! (`callback`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUlimit, CUresult, CUstreamCaptureMode};
 use fercuda_cuda_sys::{Driver, Missing};
@@ -34,8 +33,6 @@ struct Inner {
     legacy_id: u64,
     legacy_panicked: Panicked,
     per_thread_id: u64,
-    /// Whether a wait has answered that it is lost.
-    lost: AtomicBool,
 }
 
 impl Drop for Inner {
@@ -99,7 +96,6 @@ impl Context {
                 legacy_id: stream::next_id(),
                 legacy_panicked: Panicked::default(),
                 per_thread_id: stream::next_id(),
-                lost: AtomicBool::new(false),
             }),
         })
     }
@@ -168,19 +164,12 @@ impl Context {
         }
     }
 
-    /// Notes that the context is lost, and waits for what can still be waited
-    /// for: a lost context answers each stream at once, while work of others
-    /// may be on its way out of the software device's threads.
-    pub(crate) fn mark_lost(&self, driver: &Driver) {
-        self.inner.lost.store(true, Ordering::Release);
+    /// Waits for what can still be waited for in a lost context: it answers
+    /// each stream at once, while work of others may be on its way out of the
+    /// software device's threads.
+    pub(crate) fn settle_lost(driver: &Driver) {
         // SAFETY: takes no arguments. It answers the error that is known.
         drop(unsafe { driver.cuCtxSynchronize() });
-    }
-
-    /// Whether some wait has answered that the context is lost. Callbacks of
-    /// its streams may then be running although nothing waits for them.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.inner.lost.load(Ordering::Acquire)
     }
 
     /// Waits for all work in this context, of whatever stream.
@@ -333,8 +322,9 @@ impl Drop for Relaxed {
         if let Some(mut mode) = self.before {
             // SAFETY: `mode` outlives the call.
             let answer = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-            // It worked on the way in, and takes any mode it gave.
-            debug_assert!(matches!(answer, Ok(CUresult::CUDA_SUCCESS)));
+            // It worked on the way in and takes any mode it gave, unless the
+            // process is at its end.
+            drop(answer);
         }
     }
 }

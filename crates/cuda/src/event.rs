@@ -158,7 +158,7 @@ impl Event {
         // SAFETY: the event is alive.
         let waited = unsafe { call!(driver, cuEventSynchronize(self.raw), "wait for an event") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            self.context.mark_lost(driver);
+            Context::settle_lost(driver);
         }
         waited
     }
@@ -255,6 +255,6 @@ impl Place<'_> {
     /// The running capture, if it was recorded in one.
     pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
         let state = self.0.as_ref().and_then(Weak::upgrade)?;
-        (!state.has_ended()).then_some(state)
+        (!state.is_over()).then_some(state)
     }
 }

@@ -25,7 +25,7 @@ use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Failure, Result, call};
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Entered, Stream, Waited, run_guarded};
+use crate::stream::{ENDING, Entered, Stream, Waited, run_guarded};
 use crate::uses::{Uses, lock};
 
 /// What a capture forbids elsewhere while it runs.
@@ -93,14 +93,18 @@ impl Keep {
 /// A capture while it runs, shared by the streams that take part.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureState {
+    /// No stream joins any more.
     ended: AtomicBool,
+    over: AtomicBool,
     keep: Mutex<Keep>,
     streams: Mutex<Vec<Stream>>,
 }
 
 impl CaptureState {
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+    /// Whether the driver has ended it too. Until then an event recorded in
+    /// it draws other streams in.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// Keeps `thing`, whose address is `key`, once; says whether it is new.
@@ -113,14 +117,20 @@ impl CaptureState {
         lock(&self.keep).things.push(Box::new(thing));
     }
 
-    /// Counts `stream` in, unless the capture has ended.
-    pub(crate) fn joined(&self, stream: &Stream) -> bool {
+    /// Lets `stream` into the driver's capture by `join` and counts it in,
+    /// unless the capture is being ended.
+    ///
+    /// # Errors
+    /// [`Error::Capturing`]; those of `join`.
+    pub(crate) fn join(&self, stream: &Stream, join: impl FnOnce() -> Result<()>) -> Result<()> {
+        // Held over both, so that who ends the capture waits for it.
         let mut streams = lock(&self.streams);
-        if self.has_ended() {
-            return false;
+        if self.ended.load(Ordering::Acquire) {
+            return Err(ENDING);
         }
+        join()?;
         streams.push(stream.clone());
-        true
+        Ok(())
     }
 
     /// Ends the capture that began in `origin`, lets every stream go, and
@@ -137,6 +147,7 @@ impl CaptureState {
             stream.stop_capturing();
         }
         let graph = end_capture(origin);
+        self.over.store(true, Ordering::Release);
         for stream in &streams {
             stream.leave_capture();
         }
@@ -567,7 +578,7 @@ impl Drop for GraphExec {
                 return false;
             }
             let keeps = std::mem::take(&mut keeps);
-            if waited == Waited::Lost || context.is_lost() {
+            if waited == Waited::Lost {
                 // A callback of a launch may be running, and nothing can tell
                 // when it ends.
                 std::mem::forget(keeps);

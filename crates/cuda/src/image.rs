@@ -116,6 +116,14 @@ impl<'a> Image<'a> {
                         reason: format!("zero byte at {at}"),
                     });
                 }
+                // A driver tells the kind by the first bytes, not by what it
+                // is said to be.
+                if text.as_bytes().starts_with(ELF_MAGIC) {
+                    return Err(ImageError {
+                        kind: "PTX",
+                        reason: "it begins as an ELF file".into(),
+                    });
+                }
                 // The search above leaves no zero byte for `new` to find.
                 let text = CString::new(text).map_err(|error| ImageError {
                     kind: "PTX",
@@ -424,5 +432,10 @@ mod tests {
     fn a_zero_byte_inside_ptx_is_an_error_and_one_at_its_end_is_not() {
         assert!(Image::ptx(".version 9.0\0").checked().is_ok());
         assert!(Image::ptx(".version\09.0").checked().is_err());
+    }
+
+    #[test]
+    fn machine_code_is_not_passed_off_as_ptx() {
+        assert!(Image::ptx("\x7fELF\x02\x01\x01").checked().is_err());
     }
 }

@@ -214,6 +214,12 @@ impl Program {
         self
     }
 
+    /// The source and the headers that come with it.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let headers = self.headers.iter().map(|(_, text)| text.as_str());
+        std::iter::once(self.source.as_str()).chain(headers)
+    }
+
     /// Whether it may include files whose text is not part of it, CUDA's own
     /// headers apart.
     fn reads_the_disk(&self) -> bool {
@@ -229,10 +235,18 @@ impl Program {
             let option = option.trim_start();
             READING.iter().any(|start| option.starts_with(start))
         };
-        let is_given = |quoted: &str| self.headers.iter().any(|(name, _)| name == quoted);
+        let is_given = |operand: &str| {
+            let quoted = operand
+                .strip_prefix('"')
+                .and_then(|rest| rest.split('"').next());
+            operand.starts_with('<')
+                || quoted.is_some_and(|quoted| self.headers.iter().any(|(name, _)| name == quoted))
+        };
         !self.includes.is_empty()
             || self.options.iter().any(reads)
-            || quoted_includes(&self.source).any(|quoted| !is_given(quoted))
+            || self
+                .texts()
+                .any(|text| included(text).any(|name| !is_given(name)))
     }
 
     fn target(&self) -> String {
@@ -243,13 +257,12 @@ impl Program {
     }
 }
 
-/// The headers that `source` includes in quotes, which are looked for in the
-/// current directory first.
-fn quoted_includes(source: &str) -> impl Iterator<Item = &str> {
-    source.lines().filter_map(|line| {
+/// What `text` includes, as written: `<NAME>`, `"NAME"`, which is looked for in
+/// the current directory first, or a macro.
+fn included(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
         let directive = line.trim_start().strip_prefix('#')?.trim_start();
-        let name = directive.strip_prefix("include")?.trim_start();
-        name.strip_prefix('"')?.split('"').next()
+        Some(directive.strip_prefix("include")?.trim_start())
     })
 }
 
@@ -685,6 +698,9 @@ mod tests {
         let alone = program("#include <cuda_fp16.h>\n# include \"mine.h\"\n").header("mine.h", "");
         assert!(!alone.reads_the_disk());
         assert!(program("  #include \"mine.h\"").reads_the_disk());
+        assert!(program("#include MINE").reads_the_disk());
+        let nested = program("").header("mine.h", "#include \"other.h\"");
+        assert!(nested.reads_the_disk());
         assert!(program("").include("/opt/headers").reads_the_disk());
         assert!(program("").option("-I/opt/headers").reads_the_disk());
         assert!(program("").option("--pre-include=a.h").reads_the_disk());

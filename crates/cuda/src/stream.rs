@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
 };
@@ -143,12 +143,17 @@ impl Waited {
     }
 }
 
-/// Whether a status says that something is captured, not that it was waited
-/// for.
-fn is_refusal(code: CUresult) -> bool {
+/// Whether a status says that nothing was waited for: something is captured,
+/// the thread runs another library's host callback, or there was no memory to
+/// even ask.
+pub(crate) fn is_refusal(code: CUresult) -> bool {
     let capturing = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
         ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
     capturing.contains(&code.0)
+        || matches!(
+            code,
+            CUresult::CUDA_ERROR_NOT_PERMITTED | CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        )
 }
 
 #[derive(Debug)]
@@ -199,7 +204,17 @@ impl Drop for Owner {
             core: self.0.clone(),
             _owner: None,
         };
-        callback::outside(move || stream.wait_to_destroy() != Waited::Refused);
+        callback::outside(move || match stream.wait_to_destroy() {
+            Waited::Done => true,
+            Waited::Refused => false,
+            Waited::Lost => {
+                // A callback may be running and nothing tells when it ends.
+                // Those who know the stream weakly are to find it, and learn
+                // the same.
+                std::mem::forget(stream.clone());
+                true
+            }
+        });
     }
 }
 
@@ -490,7 +505,7 @@ impl Stream {
         // SAFETY: the stream is alive and its context current.
         let waited = unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            self.context().mark_lost(driver);
+            Context::settle_lost(driver);
         }
         waited
     }
@@ -523,7 +538,7 @@ impl Stream {
         // no name in this thread, so all are waited for.
         let waited = unsafe { call!(driver, cuCtxSynchronize(), "wait for all streams") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            self.context().mark_lost(driver);
+            Context::settle_lost(driver);
         }
         waited
     }
@@ -573,7 +588,7 @@ impl Stream {
             run::<F>
         }
 
-        let _entered = self.enter_uncaptured(Error::Capturing {
+        let entered = self.enter_uncaptured(Error::Capturing {
             operation: "run a callback once",
             advice: "a graph runs its callbacks in every launch: Capture::host_callback",
         })?;
@@ -593,6 +608,8 @@ impl Stream {
                 "queue a host callback"
             )
         };
+        // What the body drops may ask for the stream in its turn.
+        drop(entered);
         if launched.is_err() {
             // SAFETY: the driver refused it, so it will not call `function`.
             drop(unsafe { Box::from_raw(data) });
@@ -645,8 +662,9 @@ impl Stream {
 
     /// A number while the stream is one of ours and free. If it is still the
     /// same after a call of the driver's, no capture of the stream had begun
-    /// before that call: who begins one moves the number on first, and the
-    /// driver orders its calls for one stream.
+    /// before that call: who begins one moves the number on first. That rests
+    /// on the driver ordering its calls for one stream among each other, as it
+    /// does where they take a lock.
     #[inline]
     pub(crate) fn free_epoch(&self) -> Option<u64> {
         let epoch = self.core.epoch.load(Ordering::Acquire);
@@ -705,14 +723,8 @@ impl Stream {
         // anything captured uses it, and whatever waits for the stream may
         // take it for done while it is captured.
         let joined = self.settle().and_then(|()| {
-            join(self.context().bind()?)?;
-            // The driver makes no graph of a capture that a stream joined
-            // without coming back.
-            if state.joined(self) {
-                Ok(())
-            } else {
-                Err(ENDING)
-            }
+            let driver = self.context().bind()?;
+            state.join(self, || join(driver))
         });
         match joined {
             Ok(()) => *part = Part::Capturing(state.clone()),
@@ -755,7 +767,7 @@ impl Stream {
     }
 }
 
-const ENDING: Error = Error::Capturing {
+pub(crate) const ENDING: Error = Error::Capturing {
     operation: "queue work",
     advice: "wait until the thread that ends the capture has done so",
 };
@@ -768,17 +780,30 @@ pub(crate) enum WeakStream {
     Default(Stream),
 }
 
+/// Orders what follows behind the wait of the thread that let the core go, of
+/// which seeing it gone says nothing by itself. Answers that it is gone.
+fn finished() -> bool {
+    fence(Ordering::Acquire);
+    false
+}
+
 impl WeakStream {
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Owned(core) => core.strong_count() > 0,
+            Self::Owned(core) => core.strong_count() > 0 || finished(),
             Self::Default(_) => true,
         }
     }
 
     pub(crate) fn upgrade(&self) -> Option<Stream> {
         match self {
-            Self::Owned(core) => core.upgrade().map(|core| Stream { core, _owner: None }),
+            Self::Owned(core) => match core.upgrade() {
+                Some(core) => Some(Stream { core, _owner: None }),
+                None => {
+                    finished();
+                    None
+                }
+            },
             Self::Default(stream) => Some(stream.clone()),
         }
     }
