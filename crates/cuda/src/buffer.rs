@@ -477,11 +477,9 @@ fn finish(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
     let stream = entered.stream();
     // A copy that the driver refused is not under way.
     queued?;
-    if !stream.is_legacy() {
-        // Still entered, so that the stream cannot be captured before its copy
-        // is done.
-        entered.wait_for_borrowed()?;
-    }
+    // Still entered, so that the stream cannot be captured before its copy is
+    // done.
+    entered.wait_for_borrowed()?;
     drop(entered);
     stream.synchronize()
 }

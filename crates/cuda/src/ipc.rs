@@ -87,8 +87,9 @@ impl IpcMemoryHandle {
     ///
     /// # Safety
     /// The handle came from [`IpcMemoryHandle::of`] in another process, byte for
-    /// byte: NVIDIA's driver follows what is in it. That process keeps the memory until the buffer returned here is
-    /// dropped and its work done: CUDA does not hold it for us.
+    /// byte: NVIDIA's driver follows what is in it. That process keeps the
+    /// memory until the buffer returned here is dropped and its work done: CUDA
+    /// does not hold it for us.
     pub unsafe fn open(&self, context: &Context) -> Result<DeviceBuffer<u8>> {
         let driver = context.bind()?;
         let raw = CUipcMemHandle {

@@ -4,7 +4,7 @@
 //! attributes. Launching checks the arguments against what the kernel
 //! declares, notes which memory is in use, and makes one call of the driver's,
 //! with arguments and attributes on the stack. A launch without attributes is
-//! `cuLaunchKernel`, which every driver has and none is slower at.
+//! `cuLaunchKernel`, which every driver has.
 //!
 //! Invariant: what a launch refers to is noted before the driver hears of it.
 

@@ -207,7 +207,7 @@ fn pending<H>(
     // A copy that the driver refused is not under way.
     queued?;
     if let Err(error) = done.record_in(&entered) {
-        if !stream.is_legacy() && entered.wait_for_borrowed().is_err() {
+        if entered.wait_for_borrowed().is_err() {
             // Of a lost context, nothing says that the copy is over.
             std::mem::forget(host);
         }
@@ -278,7 +278,7 @@ impl<'scope> CopyScope<'scope, '_> {
 /// for.
 fn finish_unless_owned(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
     queued?;
-    if entered.stream().is_per_thread() {
+    if !entered.stream().is_owned() {
         entered.wait_for_borrowed()?;
     }
     Ok(())
