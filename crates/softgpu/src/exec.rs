@@ -30,6 +30,7 @@ mod program;
 mod scalar;
 mod special;
 mod sync;
+mod turns;
 mod video;
 mod warp;
 mod wmma;

@@ -477,6 +477,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
     Some(match i.op {
         Op::Atom | Op::Red => atom(l, i, m),
         Op::Membar | Op::Fence => {
+            l.k.communicates = true;
             if l.k.checks {
                 l.emit(
                     handlers_plain::<Fence<true>>(),
@@ -621,6 +622,7 @@ fn atom(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
     if kind == Kind::B128 && quiet {
         return Err(Reason::Unsupported);
     }
+    l.k.communicates |= !shared || order_flags(m) & (ACQUIRE | RELEASE) != 0;
     let h = if l.k.checks {
         handlers_plain::<Atom<true>>()
     } else {

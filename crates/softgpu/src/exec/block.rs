@@ -18,15 +18,9 @@ const BLOCK_TURN: u32 = 64;
 /// Sets a block up in `ctx`.
 pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
     let run = ctx.run;
-    let grid = run.spec.grid;
     let b = &mut ctx.block;
     b.linear = linear;
-    let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
-    b.index = [
-        (linear % x) as u32,
-        (linear / x % y) as u32,
-        (linear / x / y) as u32,
-    ];
+    b.index = run.block_index(linear);
     b.shared.clear();
     b.shared.resize(run.shared_bytes as usize, 0);
     b.barriers.clear();
@@ -96,7 +90,8 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             ctx.block.next_warp = w;
             return Stop::Yielded;
         }
-        if turns >= BLOCK_TURN && ctx.waits > 0 {
+        // Without means to speak to other blocks, there is nothing of theirs to wait for.
+        if turns >= BLOCK_TURN && ctx.waits > 0 && ctx.run.turns.is_none() {
             ctx.block.next_warp = w;
             return Stop::Yielded;
         }
@@ -253,16 +248,16 @@ pub(crate) fn exited(ctx: &mut Ctx<'_>) {
     }
 }
 
-fn report(ctx: &Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note: String) {
-    let Some(checks) = &ctx.run.spec.checks else {
+fn report(ctx: &mut Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note: String) {
+    if ctx.run.spec.checks.is_none() {
         return;
-    };
+    }
     let thread = ctx.run.thread_index(warp * 32 + lane);
     let term_pc = ctx.run.code().functions[function as usize].blocks[pc as usize].term_pc;
     let place = ctx
         .run
         .place(function as usize, term_pc, ctx.block.index, thread);
-    checks.sink.add(Finding {
+    let finding = Finding {
         kind: FindingKind::BarrierDivergence,
         access: None,
         actor: Actor::Thread(Box::new(place), None),
@@ -270,7 +265,8 @@ fn report(ctx: &Ctx<'_>, function: u32, pc: u32, warp: u32, lane: u32, note: Str
         allocation: None,
         other: None,
         count: 1,
-    });
+    };
+    checks::found(ctx, finding);
 }
 
 /// The first lane that waits at barrier `id`, with its function and block.
@@ -286,7 +282,7 @@ fn waiting(ctx: &Ctx<'_>, id: u32) -> Option<(u32, u32, u32, u32)> {
 }
 
 /// Threads that open one barrier from different places in the code.
-fn different_barriers(ctx: &Ctx<'_>, id: u32) {
+fn different_barriers(ctx: &mut Ctx<'_>, id: u32) {
     let mut places: Vec<(u32, u32, u32, u32)> = Vec::new();
     for w in &ctx.block.warps {
         for s in w
@@ -315,7 +311,7 @@ fn different_barriers(ctx: &Ctx<'_>, id: u32) {
     report(ctx, first.0, first.1, first.2, first.3, note);
 }
 
-fn exited_early(ctx: &Ctx<'_>, id: u32, gone: u32) {
+fn exited_early(ctx: &mut Ctx<'_>, id: u32, gone: u32) {
     if let Some((function, pc, warp, lane)) = waiting(ctx, id) {
         let note =
             format!("{gone} threads of the block have exited without coming to this barrier");
@@ -332,7 +328,7 @@ fn function_of(ctx: &Ctx<'_>) -> u32 {
 }
 
 /// Lanes `mask` of the warp in hand stand at an aligned barrier without the rest of the warp.
-pub(crate) fn diverged(ctx: &Ctx<'_>, pc: u32, mask: u32) {
+pub(crate) fn diverged(ctx: &mut Ctx<'_>, pc: u32, mask: u32) {
     let code = ctx.code;
     if !matches!(&code.blocks[pc as usize].term, Term::Barrier(t) if t.aligned) {
         return;

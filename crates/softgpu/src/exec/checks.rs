@@ -1,21 +1,23 @@
 //! What the checked variants of instructions ask: may this be accessed, and who was here last.
 //!
 //! Invariant: called only from code decoded for checking. A finding never changes what a correct program
-//! computes; a lane whose access lies outside every allocation does not make it.
+//! computes; a lane whose access lies outside every allocation does not make it. Accesses to global memory are
+//! judged in the order of blocks ([`super::turns`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::access::each;
 use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
-use super::grid::place;
+use super::grid::{LaunchRun, place};
 use super::lanes::{LANES, eights};
 use super::program::{Inst, access_kind};
+use super::turns::{Log, Noted, WarpAccess};
 use super::{LaunchSpec, Prepared};
-use crate::check::clock::{BlockClock, Locations};
+use crate::check::clock::{BlockClock, Known, Locations};
 use crate::check::shared::{Found, Mark, SharedShadow};
-use crate::check::{ALLOCATED, FREED, INITIALISED, Launch, Owner, Record, Shadow};
-use crate::mem::{AllocInfo, At, Shape};
+use crate::check::{ALLOCATED, CheckContext, FREED, INITIALISED, Launch, Owner, Record, Shadow};
+use crate::mem::{AddressSpace, AllocInfo, At, Shape};
 use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
 
 /// What the checks of one launch share.
@@ -77,10 +79,7 @@ impl LaunchCheck {
     }
 }
 
-fn shadow<'l>(
-    ctx: &Ctx<'l>,
-) -> Option<(&'l Shadow, &'l LaunchCheck, &'l crate::check::CheckContext)> {
-    let run = ctx.run;
+fn shadow(run: &LaunchRun) -> Option<(&Shadow, &LaunchCheck, &CheckContext)> {
     Some((
         run.spec.space.shadow()?,
         run.checked.as_ref()?,
@@ -89,10 +88,14 @@ fn shadow<'l>(
 }
 
 pub(crate) fn start_block(ctx: &mut Ctx<'_>) {
-    let Some((_, check, _)) = shadow(ctx) else {
+    let Some((_, check, _)) = shadow(ctx.run) else {
         return;
     };
     let (bytes, warps) = (ctx.block.shared.len(), ctx.block.warps.len());
+    let turns = ctx.run.turns.as_ref();
+    ctx.block.log = turns
+        .is_some_and(|t| !t.has(ctx.block.linear))
+        .then(Box::default);
     ctx.block.segment = check.first_segment + ctx.block.linear as u32;
     ctx.block.clock = BlockClock::default();
     ctx.block
@@ -105,10 +108,6 @@ pub(crate) fn end_block(ctx: &mut Ctx<'_>) {
     ctx.block.clock = BlockClock::default();
 }
 
-fn actor(ctx: &Ctx<'_>, pc: u32, lane: u32) -> Actor {
-    Actor::Thread(Box::new(ctx.place(pc, lane)), None)
-}
-
 struct Report {
     kind: FindingKind,
     access: Access,
@@ -117,21 +116,39 @@ struct Report {
     other: Option<(AccessKind, Actor)>,
 }
 
-#[cold]
-fn report(ctx: &Ctx<'_>, i: &Inst, lane: u32, r: Report) {
-    let Some(checks) = &ctx.run.spec.checks else {
-        return;
-    };
-    checks.sink.add(Finding {
-        kind: r.kind,
-        access: Some(r.access),
-        actor: actor(ctx, ctx.pc_of(i), lane),
-        note: r.note,
-        allocation: r.allocation,
-        other: r.other,
-        count: 1,
-    });
+impl Report {
+    fn by(self, place: Place) -> Finding {
+        Finding {
+            kind: self.kind,
+            access: Some(self.access),
+            actor: Actor::Thread(Box::new(place), None),
+            note: self.note,
+            allocation: self.allocation,
+            other: self.other,
+            count: 1,
+        }
+    }
 }
+
+/// Reports what was found in the block in hand.
+#[cold]
+pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
+    if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) {
+        take_turn(ctx);
+    }
+    match (&mut ctx.block.log, &ctx.run.spec.checks) {
+        (Some(log), _) => log.found(finding),
+        (None, Some(checks)) => checks.sink.add(finding),
+        (None, None) => {}
+    }
+}
+
+fn report(ctx: &mut Ctx<'_>, i: &Inst, lane: u32, r: Report) {
+    let finding = r.by(ctx.place(ctx.pc_of(i), lane));
+    found(ctx, finding);
+}
+
+// ---- global memory --------------------------------------------------------------------------
 
 /// Checks an access to global memory; returns the lanes that may make it.
 pub(crate) fn global(
@@ -143,21 +160,155 @@ pub(crate) fn global(
     kind: AccessKind,
     strong: bool,
 ) -> u32 {
-    let Some((shadow, _, _)) = shadow(ctx) else {
+    let Some((shadow, _, _)) = shadow(ctx.run) else {
         return mask;
     };
     ctx.block.clock.dirty = true;
-    let pc = ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i));
-    let record = Record::new(ctx.block.segment, pc, ctx.linear_thread(0), strong);
+    let access = WarpAccess {
+        pc: ctx.run.prepared.global_pc(ctx.code, ctx.pc_of(i)),
+        warp: ctx.warp as u32,
+        mask,
+        size: size as u32,
+        kind,
+        strong,
+    };
+    if ctx.block.log.is_some() && !take_turn(ctx) {
+        return write_down(ctx, shadow, access, addr);
+    }
+    let site = Site {
+        run: ctx.run,
+        block: ctx.block.linear,
+        segment: ctx.block.segment,
+        known: &ctx.block.clock.known,
+        pc: access.pc,
+        warp: access.warp,
+    };
+    judge(&site, shadow, access, addr)
+}
+
+/// Whether accesses of the block in hand are judged as they are made from now on.
+fn take_turn(ctx: &mut Ctx<'_>) -> bool {
+    let (run, block) = (ctx.run, ctx.block.linear);
+    let Some(turns) = &run.turns else {
+        return true;
+    };
+    let full = ctx.block.log.as_ref().is_some_and(|log| log.is_full());
+    if !turns.has(block) && !(full && turns.wait(block, || run.must_stop())) {
+        return false;
+    }
+    if let Some(mut log) = ctx.block.log.take() {
+        replay(run, block, &mut log);
+    }
+    true
+}
+
+/// Writes an access down, to be judged when it is the block's turn. Which lanes may make it does not depend on that.
+fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANES]) -> u32 {
+    let space = &ctx.run.spec.space;
+    let (size, mask) = (u64::from(access.size), access.mask);
+    let mut allowed = 0;
+    let may = |at: u64, len: u64| {
+        at.is_multiple_of(size.next_power_of_two())
+            && (!space.contains(at, len) || accessible(shadow, at, len))
+    };
+    for (n, eight) in eights(addr).iter().enumerate() {
+        let lanes = mask & 255 << (8 * n);
+        let run = match u64::shape(eight, size as usize) {
+            Shape::Step => Some(8 * size),
+            Shape::Same => Some(size),
+            Shape::Scattered => None,
+        };
+        // One that reaches out of the space is looked at lane by lane.
+        if lanes == 255 << (8 * n)
+            && run.is_some_and(|len| space.contains(eight[0], len) && may(eight[0], len))
+        {
+            allowed |= lanes;
+        } else {
+            each(lanes, |l| allowed |= u32::from(may(addr[l], size)) << l);
+        }
+    }
+    // The log of a launch that was stopped is not read.
+    if let Some(log) = &mut ctx.block.log
+        && !log.is_full()
+    {
+        log.access(access, addr);
+    }
+    allowed
+}
+
+/// Whether all of a range of the space is allocated.
+#[inline(always)]
+fn accessible(shadow: &Shadow, at: u64, len: u64) -> bool {
+    let first = shadow.index(at);
+    let mut bad = false;
+    for s in &shadow.state[first..first + len as usize] {
+        bad |= s.load(Ordering::Relaxed) < ALLOCATED;
+    }
+    !bad
+}
+
+/// Judges what a block has written down: it is its turn.
+pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut Log) {
+    let Some((shadow, check, checks)) = shadow(run) else {
+        return;
+    };
+    let known = Known::default();
+    log.replay(|noted| match noted {
+        Noted::Found(finding) => checks.sink.add(*finding),
+        Noted::Access(access, addr) => {
+            let site = Site {
+                run,
+                block,
+                segment: check.first_segment + block as u32,
+                known: &known,
+                pc: access.pc,
+                warp: access.warp,
+            };
+            judge(&site, shadow, access, &addr);
+        }
+    });
+}
+
+/// Where a warp's access to global memory is made.
+struct Site<'a> {
+    run: &'a LaunchRun,
+    block: u64,
+    segment: u32,
+    /// What the block knows of the others.
+    known: &'a Known,
+    /// Instruction, counted through all functions.
+    pc: u32,
+    warp: u32,
+}
+
+impl Site<'_> {
+    #[cold]
+    fn report(&self, lane: u32, r: Report) {
+        let Some(checks) = &self.run.spec.checks else {
+            return;
+        };
+        let (function, pc) = self.run.prepared.locate(self.pc);
+        let thread = self.run.thread_index(self.warp * 32 + lane);
+        let block = self.run.block_index(self.block);
+        checks
+            .sink
+            .add(r.by(self.run.place(function, pc, block, thread)));
+    }
+}
+
+/// Judges an access to global memory, and records it; returns the lanes that may make it.
+fn judge(site: &Site<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u64; LANES]) -> u32 {
+    let (size, kind, mask) = (u64::from(access.size), access.kind, access.mask);
+    let record = Record::new(site.segment, access.pc, access.warp * 32, access.strong);
     let mut allowed = 0;
     for (n, eight) in eights(addr).iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
-        if lanes == 255 << (8 * n) && quick(ctx, shadow, eight, size, record.of(8 * n), kind) {
+        if lanes == 255 << (8 * n) && quick(site, shadow, eight, size, record.of(8 * n), kind) {
             allowed |= lanes;
             continue;
         }
         each(lanes, |l| {
-            if lane(ctx, i, l, shadow, addr[l], size, record.of(l), kind) {
+            if lane(site, l, shadow, addr[l], size, record.of(l), kind) {
                 allowed |= 1 << l;
             }
         });
@@ -165,11 +316,9 @@ pub(crate) fn global(
     allowed
 }
 
-/// Checks one lane's access to global memory; whether it may be made.
-#[expect(clippy::too_many_arguments, reason = "an access taken apart")]
+/// Judges one lane's access to global memory; whether it may be made.
 fn lane(
-    ctx: &Ctx<'_>,
-    i: &Inst,
+    site: &Site<'_>,
     l: usize,
     shadow: &Shadow,
     addr: u64,
@@ -177,7 +326,7 @@ fn lane(
     record: Record,
     kind: AccessKind,
 ) -> bool {
-    let (l, space) = (l as u32, &ctx.run.spec.space);
+    let (l, space) = (l as u32, &site.run.spec.space);
     let access = Access {
         kind,
         space: MemSpace::Global,
@@ -192,28 +341,28 @@ fn lane(
             allocation: space.find(addr),
             other: None,
         };
-        report(ctx, i, l, r);
+        site.report(l, r);
         return false;
     }
     if !space.contains(addr, size) {
         // Registered host memory is not shadowed; anything else has no memory behind it.
-        let (device, write) = (ctx.run.spec.device.ordinal, kind != AccessKind::Read);
+        let (device, write) = (site.run.spec.device.ordinal, kind != AccessKind::Read);
         if space.translate(device, addr, size, write).is_none() {
             let r = Report {
                 kind: FindingKind::OutOfBounds,
                 access,
                 note: String::new(),
-                allocation: nearest(ctx, addr),
+                allocation: nearest(space, addr),
                 other: None,
             };
-            report(ctx, i, l, r);
+            site.report(l, r);
         }
         // What is reported is the fault too that it is without checks.
         return true;
     }
-    let ok = lane_states(ctx, i, l, shadow, access, kind);
+    let ok = lane_states(site, l, shadow, access, kind);
     if ok {
-        lane_records(ctx, i, l, shadow, access, record);
+        lane_records(site, l, shadow, access, record);
     }
     ok
 }
@@ -222,7 +371,7 @@ fn lane(
 /// before this launch. Whether it was one; then it is recorded.
 #[inline(always)]
 fn quick(
-    ctx: &Ctx<'_>,
+    site: &Site<'_>,
     shadow: &Shadow,
     at: &[u64; 8],
     size: u64,
@@ -238,14 +387,14 @@ fn quick(
     let at = at[0];
     if !size.is_multiple_of(4)
         || !at.is_multiple_of(size.next_power_of_two())
-        || !ctx.run.spec.space.contains(at, len)
+        || !site.run.spec.space.contains(at, len)
     {
         return false;
     }
     let first = shadow.index(at);
     let states = &shadow.state[first..first + len as usize];
     let words = first / 4..(first + len as usize) / 4;
-    let own = ctx.block.segment;
+    let own = site.segment;
     let fine = |raw: u64| raw == 0 || (raw >> 32) as u32 == own;
     let mut bad = false;
     match kind {
@@ -271,7 +420,7 @@ fn quick(
     }
     if bad {
         // Records of earlier operations that are known to be before are as good as none.
-        if !quick_ordered(ctx, shadow, words.clone(), kind == AccessKind::Write) {
+        if !quick_ordered(site, shadow, words.clone(), kind == AccessKind::Write) {
             return false;
         }
         let least = if kind == AccessKind::Write {
@@ -332,15 +481,15 @@ fn keep_readers(last: &[AtomicU64], earlier: &[AtomicU64], own: u32) {
 }
 
 fn quick_ordered(
-    ctx: &Ctx<'_>,
+    site: &Site<'_>,
     shadow: &Shadow,
     words: std::ops::Range<usize>,
     reads_too: bool,
 ) -> bool {
-    let Some(checks) = &ctx.run.spec.checks else {
+    let Some(checks) = &site.run.spec.checks else {
         return false;
     };
-    let own = ctx.block.segment;
+    let own = site.segment;
     let op = checks.op.to_bits();
     let fine = |raw: u64| {
         let segment = (raw >> 32) as u32;
@@ -372,17 +521,10 @@ fn quick_ordered(
 }
 
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
-fn lane_states(
-    ctx: &Ctx<'_>,
-    i: &Inst,
-    l: u32,
-    shadow: &Shadow,
-    access: Access,
-    kind: AccessKind,
-) -> bool {
+fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: AccessKind) -> bool {
     let first = shadow.index(access.addr);
     let states = &shadow.state[first..first + access.len as usize];
-    let space = &ctx.run.spec.space;
+    let space = &site.run.spec.space;
     if let Some(at) = states
         .iter()
         .position(|s| s.load(Ordering::Relaxed) < ALLOCATED)
@@ -392,11 +534,9 @@ fn lane_states(
         let allocation = if freed {
             space.find(a)
         } else {
-            nearest(ctx, a)
+            nearest(space, a)
         };
-        report(
-            ctx,
-            i,
+        site.report(
             l,
             Report {
                 kind: if freed {
@@ -418,9 +558,7 @@ fn lane_states(
             .filter(|s| s.load(Ordering::Relaxed) != INITIALISED)
             .count();
         if unread != 0 {
-            report(
-                ctx,
-                i,
+            site.report(
                 l,
                 Report {
                     kind: FindingKind::Uninitialised,
@@ -441,8 +579,8 @@ fn lane_states(
 }
 
 /// The allocation nearest to an address outside every one, if it is near at all.
-fn nearest(ctx: &Ctx<'_>, addr: u64) -> Option<Arc<AllocInfo>> {
-    let (before, after) = ctx.run.spec.space.neighbours(addr);
+fn nearest(space: &AddressSpace, addr: u64) -> Option<Arc<AllocInfo>> {
+    let (before, after) = space.neighbours(addr);
     let distance = |a: &Arc<AllocInfo>| {
         if addr < a.start {
             a.start - addr
@@ -461,7 +599,7 @@ fn nearest(ctx: &Ctx<'_>, addr: u64) -> Option<Arc<AllocInfo>> {
 const NEAR_BYTES: u64 = 1 << 20;
 
 /// Races and hazards of one lane's access with those recorded; then it is the last.
-fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access, record: Record) {
+fn lane_records(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, record: Record) {
     let record = record.0;
     let write = access.kind != AccessKind::Read;
     let mut at = access.addr;
@@ -472,7 +610,7 @@ fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access
         let w = shadow.index(at) / 4;
         let meets = |was: &AtomicU64, kind| {
             let was = Record(was.load(Ordering::Relaxed));
-            conflict(ctx, i, l, shadow, access, Record(record), was, bytes, kind)
+            conflict(site, l, shadow, access, Record(record), was, bytes, kind)
         };
         let mut met = meets(&shadow.writes[w], AccessKind::Write);
         if write {
@@ -500,8 +638,7 @@ fn lane_records(ctx: &Ctx<'_>, i: &Inst, l: u32, shadow: &Shadow, access: Access
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "both sides of a comparison")]
 fn conflict(
-    ctx: &Ctx<'_>,
-    i: &Inst,
+    site: &Site<'_>,
     l: u32,
     shadow: &Shadow,
     access: Access,
@@ -511,19 +648,18 @@ fn conflict(
     was_kind: AccessKind,
 ) -> bool {
     if was.0 == 0
-        || was.segment() == ctx.block.segment
+        || was.segment() == site.segment
         || was.bytes() & bytes == 0
         || was.strong() && now.strong()
     {
         return false;
     }
-    conflict_slow(ctx, i, l, shadow, access, now, was, was_kind)
+    conflict_slow(site, l, shadow, access, now, was, was_kind)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the cold half of `conflict`")]
 fn conflict_slow(
-    ctx: &Ctx<'_>,
-    i: &Inst,
+    site: &Site<'_>,
     l: u32,
     shadow: &Shadow,
     access: Access,
@@ -531,7 +667,7 @@ fn conflict_slow(
     was: Record,
     was_kind: AccessKind,
 ) -> bool {
-    let Some(checks) = &ctx.run.spec.checks else {
+    let Some(checks) = &site.run.spec.checks else {
         return false;
     };
     let op = checks.op.to_bits();
@@ -543,15 +679,8 @@ fn conflict_slow(
         return false;
     };
     let kind = if owner.op == checks.op && owner.launch.is_some() {
-        let own = u64::from(block) == ctx.block.linear;
-        if own
-            || ctx
-                .block
-                .clock
-                .known
-                .get(&block)
-                .is_some_and(|&s| s >= was.segment())
-        {
+        let own = u64::from(block) == site.block;
+        if own || site.known.get(&block).is_some_and(|&s| s >= was.segment()) {
             return false;
         }
         FindingKind::GlobalRace
@@ -575,9 +704,7 @@ fn conflict_slow(
             a,
         )
     });
-    report(
-        ctx,
-        i,
+    site.report(
         l,
         Report {
             kind,
@@ -586,7 +713,7 @@ fn conflict_slow(
                 FindingKind::GlobalRace => "nothing orders the two blocks".to_owned(),
                 _ => "not ordered after the access below".to_owned(),
             },
-            allocation: ctx.run.spec.space.find(access.addr),
+            allocation: site.run.spec.space.find(access.addr),
             other,
         },
     );
@@ -692,7 +819,7 @@ fn shared_lanes(
 }
 
 #[cold]
-fn shared_found(ctx: &Ctx<'_>, i: &Inst, l: u32, access: Access, found: Found) {
+fn shared_found(ctx: &mut Ctx<'_>, i: &Inst, l: u32, access: Access, found: Found) {
     let who = |m: Mark| {
         let (function, pc) = ctx.run.prepared.locate(m.pc());
         let p = ctx.run.place(
@@ -796,7 +923,7 @@ pub(crate) fn local(
 
 /// The lanes at hand have passed a fence.
 pub(crate) fn fence(ctx: &mut Ctx<'_>) {
-    let Some((shadow, check, checks)) = shadow(ctx) else {
+    let Some((shadow, check, checks)) = shadow(ctx.run) else {
         return;
     };
     let block = ctx.block.linear as u32;

@@ -168,7 +168,10 @@ fn call(l: &mut Lower<'_, '_>, i: &Tree) -> Lowered<()> {
                     l.name(*s),
                 ) {
                     (Some(code), _) => LCallee::Direct(code),
-                    (None, "vprintf") => LCallee::Printf,
+                    (None, "vprintf") => {
+                        l.k.communicates = true;
+                        LCallee::Printf
+                    }
                     (None, "__assertfail") => LCallee::AssertFail,
                     (None, "malloc") => LCallee::Malloc,
                     (None, "free") => LCallee::Free,

@@ -113,6 +113,8 @@ pub(crate) struct BlockState {
     pub(crate) segment: u32,
     pub(crate) clock: crate::check::clock::BlockClock,
     pub(crate) reported_exit: bool,
+    /// What is to be judged when it is this block's turn; none when it is, or when all are judged as they come.
+    pub(crate) log: Option<Box<super::turns::Log>>,
 }
 
 /// See the module.

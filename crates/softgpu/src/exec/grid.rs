@@ -15,6 +15,7 @@ use super::checks;
 use super::ctx::{BlockState, Ctx};
 use super::lanes::Row;
 use super::program::KernelCode;
+use super::turns::{End, Turns};
 use super::warp::Stop;
 use super::{LaunchSpec, LaunchStats, Prepared};
 use crate::mem::AllocInfo;
@@ -33,8 +34,11 @@ pub(crate) struct LaunchRun {
     pub(crate) workspace: u64,
     pub(crate) grid_id: u64,
     pub(crate) checked: Option<checks::LaunchCheck>,
+    /// With checks, when blocks run side by side.
+    pub(crate) turns: Option<Turns>,
     begun: Instant,
-    total: u64,
+    /// The block before which no more are begun.
+    end: AtomicU64,
     next: AtomicU64,
     done: AtomicU64,
     active: AtomicUsize,
@@ -71,6 +75,11 @@ impl LaunchRun {
     pub(crate) fn thread_index(&self, linear: u32) -> [u32; 3] {
         let [x, y, _] = self.spec.block;
         [linear % x, linear / x % y, linear / x / y]
+    }
+
+    pub(crate) fn block_index(&self, linear: u64) -> [u32; 3] {
+        let [x, y, _] = self.spec.grid.map(u64::from);
+        [linear % x, linear / x % y, linear / x / y].map(|n| n as u32)
     }
 
     pub(crate) fn place(
@@ -145,7 +154,7 @@ impl LaunchRun {
 
     fn wants_help(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
-            && (self.next.load(Ordering::Relaxed) < self.total
+            && (self.next.load(Ordering::Relaxed) < self.end.load(Ordering::Relaxed)
                 || self.aside_count.load(Ordering::Relaxed) > 0)
     }
 
@@ -169,11 +178,16 @@ impl LaunchRun {
             let fresh = if cooperative || aside < MAX_ASIDE {
                 let n = self.next.fetch_add(1, Ordering::Relaxed);
                 // Far beyond the end the counter could wrap in theory only: one step for each attempt.
-                (n < self.total).then_some(n)
+                (n < self.end.load(Ordering::Relaxed)).then_some(n)
             } else {
                 None
             };
             if let Some(n) = fresh {
+                if let Some(turns) = &self.turns
+                    && !turns.begin(n, || self.must_stop())
+                {
+                    break;
+                }
                 block::start(&mut ctx, n);
             } else {
                 let Some(b) = lock(&self.aside).pop_front() else {
@@ -182,7 +196,12 @@ impl LaunchRun {
                 self.aside_count.fetch_sub(1, Ordering::Relaxed);
                 ctx.block = b;
             }
-            match block::run(&mut ctx) {
+            let stop = block::run(&mut ctx);
+            if let Some(turns) = &self.turns {
+                self.end_turn(&mut ctx, turns, stop);
+                continue;
+            }
+            match stop {
                 Stop::Done => {
                     checks::end_block(&mut ctx);
                     self.done.fetch_add(1, Ordering::Relaxed);
@@ -201,6 +220,33 @@ impl LaunchRun {
         }
         self.instructions
             .fetch_add(ctx.instructions, Ordering::Relaxed);
+    }
+
+    /// The block in hand has stopped: what is to be judged of it is, when it is its turn.
+    fn end_turn(&self, ctx: &mut Ctx<'_>, turns: &Turns, stop: Stop) {
+        let block = ctx.block.linear;
+        let end = match (stop, ctx.trouble.take()) {
+            (Stop::Done, _) => End::Done,
+            (_, Some(fault)) => End::Failed(fault),
+            (_, None) => End::Stopped,
+        };
+        checks::end_block(ctx);
+        if !matches!(end, End::Done) {
+            self.end.fetch_min(block, Ordering::Relaxed);
+        }
+        turns.end(
+            block,
+            ctx.block.log.take(),
+            end,
+            |block, log| checks::replay(self, block, log),
+            |end| match end {
+                End::Done => {
+                    self.done.fetch_add(1, Ordering::Relaxed);
+                }
+                End::Failed(fault) => self.fail(fault),
+                End::Stopped => {}
+            },
+        );
     }
 
     fn enter(&self) {
@@ -332,15 +378,19 @@ impl Pool {
         let kernel = &spec.loaded.image.kernels[spec.kernel];
         spec.params
             .resize(spec.params.len().max(kernel.param_bytes as usize), 0);
+        let checked = checks::LaunchCheck::new(&spec, &prepared, total);
+        // Blocks that can wait for each other are run by one thread, in an order that is always the same.
+        let apart = !spec.cooperative && !prepared.code.communicates;
         let launch = Arc::new(LaunchRun {
-            checked: checks::LaunchCheck::new(&spec, &prepared, total),
+            turns: (checked.is_some() && apart).then(Turns::default),
+            checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
             prepared,
             shared_bytes,
             workspace: workspace.as_ref().map_or(0, |w| w.0),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             begun: Instant::now(),
-            total,
+            end: AtomicU64::new(total),
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             active: AtomicUsize::new(0),
@@ -353,8 +403,8 @@ impl Pool {
             ended_lock: Mutex::default(),
             spec,
         });
-        // With checks one thread does it all, block after block: so a report is the same in every run.
-        let shared = total > 1 && launch.spec.checks.is_none();
+        // With checks, whatever the threads, a report is the same in every run.
+        let shared = total > 1 && (launch.spec.checks.is_none() || launch.turns.is_some());
         if shared {
             lock(&self.launches).push(launch.clone());
             self.changed.notify_all();

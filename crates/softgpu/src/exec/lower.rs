@@ -244,6 +244,8 @@ pub(crate) struct KernelLower<'m> {
     pub(crate) opcode_index: FxHashMap<String, u32>,
     /// Code index of a function of the module.
     pub(crate) functions: FxHashMap<u32, u32>,
+    /// Whether a block may learn from another: there is an instruction that orders accesses or prints.
+    pub(crate) communicates: bool,
 }
 
 impl KernelLower<'_> {
@@ -805,6 +807,7 @@ pub(crate) fn kernel(
         opcodes: Vec::new(),
         opcode_index: FxHashMap::default(),
         functions,
+        communicates: false,
     };
     let mut codes = Vec::new();
     for &f in &reach {
@@ -824,5 +827,6 @@ pub(crate) fn kernel(
         opcodes: k.opcodes,
         files: info.files.clone(),
         shared_bytes,
+        communicates: k.communicates,
     })
 }

@@ -471,6 +471,11 @@ pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
     f
 }
 
+/// Whether such an access may speak to another block.
+fn communicates(flags: u64, space: u8) -> bool {
+    flags & (ACQUIRE | RELEASE) != 0 || flags & STRONG != 0 && matches!(space, GLOBAL | GENERIC)
+}
+
 /// The `n` registers or values of type `ty` that an operand names.
 fn elements(o: &Ast, n: usize, ty: Ty) -> Lowered<Vec<Ast>> {
     let parts = match o {
@@ -549,6 +554,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             space,
         } => {
             let space = space_of(m, space);
+            l.k.communicates |= communicates(flags, space);
             let h = load_handlers(unit, space, l.k.checks);
             let count = dests.len();
             let guarded = l.guard != super::lower::P::True;
@@ -659,6 +665,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
             if space == PARAM {
                 return Err(Reason::Unsupported);
             }
+            l.k.communicates |= communicates(flags, space);
             let h = store_handlers(unit, space, l.k.checks);
             let count = sources.len();
             // The handler takes a single source in `d`, where constants never stand: destinations are written.

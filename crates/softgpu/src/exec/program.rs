@@ -206,6 +206,8 @@ pub(crate) struct KernelCode {
     pub(crate) opcodes: Vec<Arc<str>>,
     pub(crate) files: Vec<Arc<str>>,
     pub(crate) shared_bytes: u32,
+    /// Whether blocks have a means of speaking to each other, or to the outside, that has an order.
+    pub(crate) communicates: bool,
 }
 
 /// What an opcode does to memory, for reports about an earlier access.
