@@ -12,8 +12,10 @@ use crate::report::FindingSink;
 pub(crate) mod clock;
 mod global;
 pub(crate) mod shared;
+mod states;
 pub use global::Shadow;
-pub(crate) use global::{ALLOCATED, FREED, INITIALISED, Launch, Owner, Record};
+pub(crate) use global::{Launch, Owner, Record};
+pub(crate) use states::{FREED, INITIALISED};
 
 /// What an operation needs to be checked: who it is, what it follows, where findings go.
 #[derive(Debug, Clone)]

@@ -1,26 +1,20 @@
-//! The shadow of global memory: a state for each byte, the last writer and the last two readers of each word.
+//! The shadow of global memory: a state for each byte ([`super::states`]), the last writer and the last two readers of each word.
 //!
-//! Invariants: a byte is unallocated, freed, allocated or initialised. A record names a segment: a
+//! Invariants: a record names a segment: a
 //! stretch of one block's execution, or a whole driver operation; segments are numbered in order
 //! of beginning, so of one block's segments the later has the greater number.
 //! Concurrent accesses to one word may lose a record (a missed finding), never invent one.
 //!
 //! Elsewhere: the order between blocks ([`super::clock`]), between operations ([`crate::order`]).
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::CheckContext;
+use super::states::{ALLOCATED, FREED, INITIALISED, States};
 use crate::mem::{AddressSpace, AllocInfo, AllocKind, LazyTable, MemError};
 use crate::order::OpId;
 use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
-
-/// In a freed allocation. Below it, 0: never allocated.
-pub(crate) const FREED: u8 = 1;
-/// Allocated, never written.
-pub(crate) const ALLOCATED: u8 = 2;
-/// Allocated and written.
-pub(crate) const INITIALISED: u8 = 3;
 
 /// The last access to a word: segment, instruction, thread, strength and bytes in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +85,7 @@ struct Segments {
 #[derive(Debug)]
 pub struct Shadow {
     base: u64,
-    pub(crate) state: LazyTable<AtomicU8>,
+    pub(crate) states: States,
     pub(crate) writes: LazyTable<AtomicU64>,
     pub(crate) reads: LazyTable<AtomicU64>,
     /// The reader before the last, of another segment: a writer that is the last reader itself still meets this one.
@@ -104,7 +98,7 @@ impl Shadow {
     pub(crate) fn new(base: u64, size: u64) -> Result<Self, MemError> {
         Ok(Shadow {
             base,
-            state: LazyTable::new(size as usize)?,
+            states: States::new(size as usize)?,
             writes: LazyTable::new(size as usize / 4)?,
             reads: LazyTable::new(size as usize / 4)?,
             earlier_reads: LazyTable::new(size as usize / 4)?,
@@ -154,14 +148,11 @@ impl Shadow {
     }
 
     fn covers(&self, addr: u64, len: u64) -> bool {
-        addr >= self.base && addr - self.base + len <= self.state.len() as u64
+        addr >= self.base && addr - self.base + len <= self.states.len() as u64
     }
 
     fn set_state(&self, addr: u64, len: u64, state: u8) {
-        let at = self.index(addr);
-        for s in &self.state[at..at + len as usize] {
-            s.store(state, Ordering::Relaxed);
-        }
+        self.states.set(self.index(addr), len as usize, state);
     }
 
     /// Marks a range as written by somebody whom the shadow does not see.
@@ -263,28 +254,19 @@ impl Shadow {
             return;
         }
         self.pass(space, dst, len, true, ctx, "");
-        // Uninitialised bytes stay so where they go: copying padding is no error, reading it is.
-        for i in 0..len {
-            let state = if from {
-                self.state[self.index(src + i)].load(Ordering::Relaxed)
-            } else {
-                INITIALISED
-            };
-            let to = &self.state[self.index(dst + i)];
-            if to.load(Ordering::Relaxed) >= ALLOCATED {
-                to.store(state.max(ALLOCATED), Ordering::Relaxed);
-            }
+        let (at, len) = (self.index(dst), len as usize);
+        if from {
+            // Uninitialised bytes stay so where they go: copying padding is no error, reading it is.
+            self.states.copy(at, len, self.index(src));
+        } else {
+            self.states.initialise(at, len);
         }
     }
 
     pub(crate) fn written(&self, space: &AddressSpace, addr: u64, len: u64, ctx: &CheckContext) {
         if self.covers(addr, len) {
             self.pass(space, addr, len, true, ctx, "");
-            for s in &self.state[self.index(addr)..self.index(addr) + len as usize] {
-                if s.load(Ordering::Relaxed) >= ALLOCATED {
-                    s.store(INITIALISED, Ordering::Relaxed);
-                }
-            }
+            self.states.initialise(self.index(addr), len as usize);
         }
     }
 
@@ -328,14 +310,13 @@ impl Shadow {
             })
         };
         let actor = || Actor::Operation(ctx.order.describe(ctx.op));
-        let states = &self.state[self.index(addr)..self.index(addr) + len as usize];
         if note.is_empty()
-            && let Some(at) = states
-                .iter()
-                .position(|s| s.load(Ordering::Relaxed) < ALLOCATED)
+            && let Some(at) = self
+                .states
+                .first_unallocated(self.index(addr), len as usize)
         {
-            let freed = states[at].load(Ordering::Relaxed) == FREED;
-            let at = addr + at as u64;
+            let freed = self.states.get(at) == FREED;
+            let at = self.base + at as u64;
             let nearest = if freed {
                 space.find(at)
             } else {

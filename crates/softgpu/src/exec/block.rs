@@ -12,8 +12,10 @@ use crate::report::{Actor, Fault, FaultKind, Finding, FindingKind};
 
 /// Basic blocks that a warp runs before the next has its turn.
 const WARP_TURN: u32 = 1 << 15;
-/// Turns of warps after which a block that waits for something lets others run.
+/// Turns of warps after which a block that may wait for something lets others run.
 const BLOCK_TURN: u32 = 64;
+/// Instructions by which it may wait after which it does so sooner.
+const BLOCK_WAITS: u32 = 1 << 14;
 
 /// Sets a block up in `ctx`.
 pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
@@ -91,7 +93,8 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             return Stop::Yielded;
         }
         // Without means to speak to other blocks, there is nothing of theirs to wait for.
-        if turns >= BLOCK_TURN && ctx.waits > 0 && ctx.run.turns.is_none() {
+        let waits = turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS;
+        if waits && ctx.run.turns.is_none() {
             ctx.block.next_warp = w;
             return Stop::Yielded;
         }

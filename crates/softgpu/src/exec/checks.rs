@@ -12,11 +12,11 @@ use super::ctx::{Ctx, PendingCopy, SHARED_TAG};
 use super::grid::{LaunchRun, place};
 use super::lanes::{LANES, eights};
 use super::program::{Inst, access_kind};
-use super::turns::{Log, Noted, WarpAccess};
+use super::turns::{Log, WarpAccess};
 use super::{LaunchSpec, Prepared};
 use crate::check::clock::{BlockClock, Known, Locations};
 use crate::check::shared::{Found, Mark, SharedShadow};
-use crate::check::{ALLOCATED, CheckContext, FREED, INITIALISED, Launch, Owner, Record, Shadow};
+use crate::check::{CheckContext, FREED, INITIALISED, Launch, Owner, Record, Shadow};
 use crate::mem::{AddressSpace, AllocInfo, At, Shape};
 use crate::report::{Access, AccessKind, Actor, Finding, FindingKind, MemSpace, Place};
 
@@ -193,7 +193,8 @@ fn take_turn(ctx: &mut Ctx<'_>) -> bool {
         return true;
     };
     let full = ctx.block.log.as_ref().is_some_and(|log| log.is_full());
-    if !turns.has(block) && !(full && turns.wait(block, || run.must_stop())) {
+    let has = turns.has(block) || full && turns.wait(block, || run.must_stop());
+    if !has {
         return false;
     }
     if let Some(mut log) = ctx.block.log.take() {
@@ -209,7 +210,7 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
     let mut allowed = 0;
     let may = |at: u64, len: u64| {
         at.is_multiple_of(size.next_power_of_two())
-            && (!space.contains(at, len) || accessible(shadow, at, len))
+            && (!space.contains(at, len) || shadow.states.allocated(shadow.index(at), len as usize))
     };
     for (n, eight) in eights(addr).iter().enumerate() {
         let lanes = mask & 255 << (8 * n);
@@ -236,37 +237,24 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
     allowed
 }
 
-/// Whether all of a range of the space is allocated.
-#[inline(always)]
-fn accessible(shadow: &Shadow, at: u64, len: u64) -> bool {
-    let first = shadow.index(at);
-    let mut bad = false;
-    for s in &shadow.state[first..first + len as usize] {
-        bad |= s.load(Ordering::Relaxed) < ALLOCATED;
-    }
-    !bad
-}
-
 /// Judges what a block has written down: it is its turn.
 pub(crate) fn replay(run: &LaunchRun, block: u64, log: &mut Log) {
     let Some((shadow, check, checks)) = shadow(run) else {
         return;
     };
     let known = Known::default();
-    log.replay(|noted| match noted {
-        Noted::Found(finding) => checks.sink.add(*finding),
-        Noted::Access(access, addr) => {
-            let site = Site {
-                run,
-                block,
-                segment: check.first_segment + block as u32,
-                known: &known,
-                pc: access.pc,
-                warp: access.warp,
-            };
-            judge(&site, shadow, access, &addr);
-        }
-    });
+    let judge = |access: WarpAccess, addr: &[u64; LANES]| {
+        let site = Site {
+            run,
+            block,
+            segment: check.first_segment + block as u32,
+            known: &known,
+            pc: access.pc,
+            warp: access.warp,
+        };
+        judge(&site, shadow, access, addr);
+    };
+    log.replay(judge, |finding| checks.sink.add(finding));
 }
 
 /// Where a warp's access to global memory is made.
@@ -392,72 +380,55 @@ fn quick(
         return false;
     }
     let first = shadow.index(at);
-    let states = &shadow.state[first..first + len as usize];
-    let words = first / 4..(first + len as usize) / 4;
+    let (states, len) = (&shadow.states, len as usize);
+    let words = first / 4..(first + len) / 4;
     let own = site.segment;
     let fine = |raw: u64| raw == 0 || (raw >> 32) as u32 == own;
-    let mut bad = false;
-    match kind {
-        AccessKind::Read => {
-            for s in states {
-                bad |= s.load(Ordering::Relaxed) != INITIALISED;
-            }
-            for w in &shadow.writes[words.clone()] {
-                bad |= !fine(w.load(Ordering::Relaxed));
+    // Records of earlier operations that are known to be before are as good as none.
+    let unmet = |tables: &[&[AtomicU64]], writes: bool| {
+        let mut met = false;
+        for table in tables {
+            for w in &table[words.clone()] {
+                met |= !fine(w.load(Ordering::Relaxed));
             }
         }
+        !met || quick_ordered(site, shadow, words.clone(), writes)
+    };
+    let ok = match kind {
+        AccessKind::Read => states.initialised(first, len) && unmet(&[&shadow.writes], false),
         AccessKind::Write => {
-            for s in states {
-                bad |= s.load(Ordering::Relaxed) < ALLOCATED;
-            }
-            for table in [&shadow.writes, &shadow.reads, &shadow.earlier_reads] {
-                for w in &table[words.clone()] {
-                    bad |= !fine(w.load(Ordering::Relaxed));
-                }
-            }
+            states.allocated(first, len)
+                && unmet(
+                    &[&shadow.writes, &shadow.reads, &shadow.earlier_reads],
+                    true,
+                )
         }
-        _ => return false,
+        _ => false,
+    };
+    if !ok {
+        return false;
     }
-    if bad {
-        // Records of earlier operations that are known to be before are as good as none.
-        if !quick_ordered(site, shadow, words.clone(), kind == AccessKind::Write) {
-            return false;
-        }
-        let least = if kind == AccessKind::Write {
-            ALLOCATED
-        } else {
-            INITIALISED
-        };
-        if states.iter().any(|s| s.load(Ordering::Relaxed) < least) {
-            return false;
-        }
-    }
-    let per = (size / 4) as usize;
-    let mut record = Record(record.0 | 15);
+    let record = Record(record.0 | 15);
+    let per = size as usize / 4;
     if kind == AccessKind::Read {
-        // The readers so far become the earlier ones, but for a block that reads again.
-        let last = &shadow.reads[words.clone()];
-        if last.iter().any(|w| !fine(w.load(Ordering::Relaxed))) {
-            keep_readers(last, &shadow.earlier_reads[words], own);
-        }
-        for lane in last.chunks_exact(per) {
-            for w in lane {
-                w.store(record.0, Ordering::Relaxed);
+        let (last, earlier) = (&shadow.reads[words.clone()], &shadow.earlier_reads[words]);
+        for (l, (last, earlier)) in last.chunks(per).zip(earlier.chunks(per)).enumerate() {
+            for (last, earlier) in last.iter().zip(earlier) {
+                // The reader so far becomes the earlier one, but for a block that reads again.
+                let was = last.load(Ordering::Relaxed);
+                if !fine(was) {
+                    earlier.store(was, Ordering::Relaxed);
+                }
+                last.store(record.of(l).0, Ordering::Relaxed);
             }
-            record = record.of(1);
         }
     } else {
-        for lane in shadow.writes[words].chunks_exact(per) {
+        for (l, lane) in shadow.writes[words].chunks(per).enumerate() {
             for w in lane {
-                w.store(record.0, Ordering::Relaxed);
-            }
-            record = record.of(1);
-        }
-        for s in states {
-            if s.load(Ordering::Relaxed) != INITIALISED {
-                s.store(INITIALISED, Ordering::Relaxed);
+                w.store(record.of(l).0, Ordering::Relaxed);
             }
         }
+        states.initialise(first, len);
     }
     true
 }
@@ -465,19 +436,6 @@ fn quick(
 thread_local! {
     /// (operation running, segments from, to): operations' segments found to be before it.
     static ORDERED: std::cell::Cell<(u64, u32, u32)> = const { std::cell::Cell::new((0, 0, 0)) };
-}
-
-/// Makes the readers of some words the earlier ones, but for those of segment `own`.
-#[inline(never)]
-fn keep_readers(last: &[AtomicU64], earlier: &[AtomicU64], own: u32) {
-    for (last, earlier) in last.iter().zip(earlier) {
-        let (was, old) = (
-            last.load(Ordering::Relaxed),
-            earlier.load(Ordering::Relaxed),
-        );
-        let keep = was == 0 || (was >> 32) as u32 == own;
-        earlier.store(if keep { old } else { was }, Ordering::Relaxed);
-    }
 }
 
 fn quick_ordered(
@@ -523,14 +481,11 @@ fn quick_ordered(
 /// Bounds, use after free and initialisation of one lane's access; whether it may be made.
 fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: AccessKind) -> bool {
     let first = shadow.index(access.addr);
-    let states = &shadow.state[first..first + access.len as usize];
+    let (states, len) = (&shadow.states, access.len as usize);
     let space = &site.run.spec.space;
-    if let Some(at) = states
-        .iter()
-        .position(|s| s.load(Ordering::Relaxed) < ALLOCATED)
-    {
-        let a = access.addr + at as u64;
-        let freed = states[at].load(Ordering::Relaxed) == FREED;
+    if let Some(at) = states.first_unallocated(first, len) {
+        let a = access.addr + (at - first) as u64;
+        let freed = states.get(at) == FREED;
         let allocation = if freed {
             space.find(a)
         } else {
@@ -553,9 +508,8 @@ fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: A
         return false;
     }
     if kind != AccessKind::Write {
-        let unread = states
-            .iter()
-            .filter(|s| s.load(Ordering::Relaxed) != INITIALISED)
+        let unread = (first..first + len)
+            .filter(|&at| states.get(at) != INITIALISED)
             .count();
         if unread != 0 {
             site.report(
@@ -571,9 +525,7 @@ fn lane_states(site: &Site<'_>, l: u32, shadow: &Shadow, access: Access, kind: A
         }
     }
     if kind != AccessKind::Read {
-        for s in states {
-            s.store(INITIALISED, Ordering::Relaxed);
-        }
+        states.initialise(first, len);
     }
     true
 }
@@ -654,16 +606,15 @@ fn conflict(
     {
         return false;
     }
-    conflict_slow(site, l, shadow, access, now, was, was_kind)
+    conflict_slow(site, l, shadow, access, was, was_kind)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the cold half of `conflict`")]
+/// The cold half of `conflict`.
 fn conflict_slow(
     site: &Site<'_>,
     l: u32,
     shadow: &Shadow,
     access: Access,
-    _now: Record,
     was: Record,
     was_kind: AccessKind,
 ) -> bool {

@@ -39,17 +39,10 @@ pub(crate) struct WarpAccess {
 
 #[derive(Debug)]
 enum Entry {
-    Access(WarpAccess, Addresses),
+    /// With distances: of each eight lanes the first address is written down, and the others follow at this distance.
+    /// Without: all are.
+    Access(WarpAccess, Option<[u32; LANES / 8]>),
     Found(Box<Finding>),
-}
-
-/// How the addresses of an access are written down.
-#[derive(Debug, Clone, Copy)]
-enum Addresses {
-    /// For each eight lanes the first address; the others follow at this distance.
-    Runs([u32; 4]),
-    /// All of them.
-    Each,
 }
 
 /// What a block did that is to be judged later.
@@ -59,16 +52,9 @@ pub(crate) struct Log {
     addresses: Vec<u64>,
 }
 
-/// What a log held.
-#[derive(Debug)]
-pub(crate) enum Noted {
-    Access(WarpAccess, [u64; LANES]),
-    Found(Box<Finding>),
-}
-
 impl Log {
     pub(crate) fn access(&mut self, access: WarpAccess, addr: &[u64; LANES]) {
-        let mut steps = [0; 4];
+        let mut steps = [0; LANES / 8];
         let runs = access.mask == ALL
             && eights(addr).iter().zip(&mut steps).all(|(eight, step)| {
                 match u64::shape(eight, access.size as usize) {
@@ -80,12 +66,11 @@ impl Log {
             });
         if runs {
             self.addresses.extend(eights(addr).iter().map(|e| e[0]));
-            self.entries
-                .push(Entry::Access(access, Addresses::Runs(steps)));
         } else {
             self.addresses.extend(addr);
-            self.entries.push(Entry::Access(access, Addresses::Each));
         }
+        let steps = runs.then_some(steps);
+        self.entries.push(Entry::Access(access, steps));
     }
 
     pub(crate) fn found(&mut self, finding: Finding) {
@@ -100,30 +85,28 @@ impl Log {
         self.entries.len() * size_of::<Entry>() + self.addresses.len() * size_of::<u64>()
     }
 
-    /// Calls `f` with everything written down, in order, and forgets it.
-    pub(crate) fn replay(&mut self, mut f: impl FnMut(Noted)) {
+    /// Passes on everything written down, in order, and forgets it.
+    pub(crate) fn replay(
+        &mut self,
+        mut judge: impl FnMut(WarpAccess, &[u64; LANES]),
+        mut found: impl FnMut(Finding),
+    ) {
         let mut rest = self.addresses.as_slice();
         for entry in self.entries.drain(..) {
-            f(match entry {
-                Entry::Found(finding) => Noted::Found(finding),
-                Entry::Access(access, how) => {
-                    let count = match how {
-                        Addresses::Runs(_) => LANES / 8,
-                        Addresses::Each => LANES,
-                    };
-                    let (these, others) = rest.split_at(count);
-                    rest = others;
-                    Noted::Access(
-                        access,
-                        std::array::from_fn(|l| match how {
-                            Addresses::Runs(steps) => {
-                                these[l / 8] + u64::from(steps[l / 8]) * (l % 8) as u64
-                            }
-                            Addresses::Each => these[l],
-                        }),
-                    )
+            let (access, steps) = match entry {
+                Entry::Found(finding) => {
+                    found(*finding);
+                    continue;
                 }
+                Entry::Access(access, how) => (access, how),
+            };
+            let (these, others) = rest.split_at(steps.map_or(LANES, |_| LANES / 8));
+            rest = others;
+            let addr = std::array::from_fn(|l| match steps {
+                Some(steps) => these[l / 8] + u64::from(steps[l / 8]) * (l % 8) as u64,
+                None => these[l],
             });
+            judge(access, &addr);
         }
         self.addresses.clear();
     }
@@ -270,11 +253,7 @@ mod tests {
                 expected.push((mask, size, addr));
             }
             let mut got = Vec::new();
-            log.replay(|noted| {
-                if let Noted::Access(a, addr) = noted {
-                    got.push((a.mask, a.size, addr));
-                }
-            });
+            log.replay(|a, addr| got.push((a.mask, a.size, *addr)), |_| ());
             prop_assert_eq!(got, expected);
             prop_assert_eq!(log.bytes(), 0);
         }

@@ -1,0 +1,195 @@
+//! What each byte of global memory has been through: two bits a byte, 32 bytes a word.
+//!
+//! Invariant: of two threads that change neighbouring bytes neither undoes what the other did.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::mem::{LazyTable, MemError};
+
+/// In a freed allocation. 0: never allocated.
+pub(crate) const FREED: u8 = 1;
+/// Allocated, never written.
+pub(crate) const ALLOCATED: u8 = 2;
+/// Allocated and written.
+pub(crate) const INITIALISED: u8 = 3;
+
+/// Bytes a word.
+const PER: usize = 32;
+/// The low bit of every pair; the high one says that the byte is allocated, both that it was written.
+const LOW: u64 = u64::MAX / 3;
+const HIGH: u64 = LOW << 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct States(LazyTable<AtomicU64>);
+
+/// The words that hold `len` bytes from `first`, each with the bits that do.
+#[inline(always)]
+fn words(first: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + len;
+    (first / PER..end.div_ceil(PER)).map(move |w| {
+        let from = first.saturating_sub(w * PER);
+        let to = (end - w * PER).min(PER);
+        let below = u64::MAX.checked_shr(64 - 2 * to as u32).unwrap_or(0);
+        (w, below & u64::MAX << (2 * from))
+    })
+}
+
+impl States {
+    pub(crate) fn new(bytes: usize) -> Result<Self, MemError> {
+        Ok(States(LazyTable::new(bytes.div_ceil(PER))?))
+    }
+
+    /// Bytes covered.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len() * PER
+    }
+
+    #[inline(always)]
+    fn word(&self, w: usize) -> u64 {
+        self.0[w].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn get(&self, at: usize) -> u8 {
+        (self.word(at / PER) >> (2 * (at % PER))) as u8 & 3
+    }
+
+    /// Whether all of a range is allocated.
+    #[inline(always)]
+    pub(crate) fn allocated(&self, first: usize, len: usize) -> bool {
+        words(first, len).all(|(w, mask)| !self.word(w) & mask & HIGH == 0)
+    }
+
+    /// Whether all of it was written.
+    #[inline(always)]
+    pub(crate) fn initialised(&self, first: usize, len: usize) -> bool {
+        words(first, len).all(|(w, mask)| !self.word(w) & mask == 0)
+    }
+
+    /// The first byte of a range that is not allocated.
+    pub(crate) fn first_unallocated(&self, first: usize, len: usize) -> Option<usize> {
+        words(first, len).find_map(|(w, mask)| {
+            let bad = !self.word(w) & mask & HIGH;
+            (bad != 0).then(|| w * PER + bad.trailing_zeros() as usize / 2)
+        })
+    }
+
+    fn change(&self, first: usize, len: usize, new: impl Fn(usize, u64) -> u64) {
+        for (w, mask) in words(first, len) {
+            let word = &self.0[w];
+            let change = |old| old & !mask | new(w * PER, old) & mask;
+            if mask == u64::MAX {
+                word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+            } else {
+                let _always = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+                    Some(change(old))
+                });
+            }
+        }
+    }
+
+    pub(crate) fn set(&self, first: usize, len: usize, state: u8) {
+        self.change(first, len, |_, _| u64::from(state) * LOW);
+    }
+
+    /// Those of a range that are allocated have been written.
+    #[inline(always)]
+    pub(crate) fn initialise(&self, first: usize, len: usize) {
+        for (w, mask) in words(first, len) {
+            let old = self.word(w);
+            let new = (old & HIGH) >> 1 & mask;
+            if old & new != new {
+                self.0[w].fetch_or(new, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Those that are allocated become what the bytes from `source` on are: allocated at least.
+    pub(crate) fn copy(&self, first: usize, len: usize, source: usize) {
+        self.change(first, len, |start, old| {
+            let from = self.window(source as i64 + start as i64 - first as i64);
+            let written = (old & HIGH) >> 1;
+            old & !written | written & from & from >> 1
+        });
+    }
+
+    /// The 32 states from `at` on; those outside the table are 0.
+    fn window(&self, at: i64) -> u64 {
+        let (word, shift) = (
+            at.div_euclid(PER as i64),
+            2 * at.rem_euclid(PER as i64) as u32,
+        );
+        let get = |w: i64| {
+            let word = usize::try_from(w).ok().and_then(|w| self.0.get(w));
+            word.map_or(0, |w| w.load(Ordering::Relaxed))
+        };
+        let next = get(word + 1).checked_shl(64 - shift).unwrap_or(0);
+        get(word) >> shift | next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Set(usize, usize, u8),
+        Initialise(usize, usize),
+        Copy(usize, usize, usize),
+    }
+
+    const BYTES: usize = 300;
+
+    fn step() -> impl Strategy<Value = Step> {
+        let range = (0..BYTES, 0usize..100).prop_map(|(at, len)| (at, len.min(BYTES - at)));
+        prop_oneof![
+            (range.clone(), 0..=INITIALISED).prop_map(|((a, n), s)| Step::Set(a, n, s)),
+            range.clone().prop_map(|(a, n)| Step::Initialise(a, n)),
+            (range, 0..BYTES).prop_map(|((a, n), b)| Step::Copy(a, n.min(BYTES - b), b)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn packed_states_are_those_of_an_array(steps in prop::collection::vec(step(), 1..40)) {
+            let states = States::new(BYTES).unwrap();
+            let mut model = [0; BYTES];
+            for step in steps {
+                match step {
+                    Step::Set(at, len, s) => {
+                        states.set(at, len, s);
+                        model[at..at + len].fill(s);
+                    }
+                    Step::Initialise(at, len) => {
+                        states.initialise(at, len);
+                        for s in model[at..at + len].iter_mut().filter(|s| **s >= ALLOCATED) {
+                            *s = INITIALISED;
+                        }
+                    }
+                    // What overlaps is no copy that the driver makes.
+                    Step::Copy(at, len, from) if at.abs_diff(from) >= len + PER => {
+                        states.copy(at, len, from);
+                        for n in 0..len {
+                            if model[at + n] >= ALLOCATED {
+                                model[at + n] = model[from + n].max(ALLOCATED);
+                            }
+                        }
+                    }
+                    Step::Copy(..) => {}
+                }
+                for (at, &state) in model.iter().enumerate() {
+                    prop_assert_eq!(states.get(at), state, "byte {}", at);
+                }
+                for (at, len) in [(0, BYTES), (31, 2), (64, 32), (5, 90), (299, 1), (7, 0)] {
+                    let these = &model[at..at + len];
+                    prop_assert_eq!(states.allocated(at, len), these.iter().all(|&s| s >= ALLOCATED));
+                    prop_assert_eq!(states.initialised(at, len), these.iter().all(|&s| s == INITIALISED));
+                    let bad = these.iter().position(|&s| s < ALLOCATED).map(|n| at + n);
+                    prop_assert_eq!(states.first_unallocated(at, len), bad);
+                }
+            }
+        }
+    }
+}

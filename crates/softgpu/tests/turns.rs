@@ -1,0 +1,242 @@
+//! Checked blocks side by side: what is reported does not depend on how many threads run them.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fercuda_softgpu::check::CheckContext;
+use fercuda_softgpu::exec::{
+    DeviceInfo, Executor, LaunchSpec, LaunchStats, Loaded, Options, compile,
+};
+use fercuda_softgpu::mem::{AddressSpace, AllocKind, GRANULE, Site};
+use fercuda_softgpu::order::{ActorId, Order, What};
+use fercuda_softgpu::report::{Fault, FaultKind, FindingSink};
+
+const THREADS: [usize; 3] = [1, 2, 4];
+
+/// A kernel `k` of one buffer; `%r0` to `%r2` are thread, block and their number in the grid of 64-thread blocks,
+/// `%rd1` is the buffer and `%rd2` the thread's word in it.
+fn kernel(body: &str) -> String {
+    format!(
+        ".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 buffer)
+{{
+    .reg .u32 %r<16>; .reg .u64 %rd<8>; .reg .pred %p<4>;
+    ld.param.u64 %rd1, [buffer];
+    mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x;
+    mad.lo.u32 %r2, %r1, 64, %r0;
+    mul.wide.u32 %rd2, %r2, 4; add.u64 %rd2, %rd1, %rd2;
+{body}
+    ret;
+}}
+"
+    )
+}
+
+struct Outcome {
+    result: Result<LaunchStats, Box<Fault>>,
+    findings: Vec<String>,
+    words: Vec<u32>,
+}
+
+/// Runs `blocks` of 64 threads on a buffer of which `written` bytes are initialised.
+fn launch(
+    ptx: &str,
+    blocks: u32,
+    threads: usize,
+    written: u64,
+    watchdog: Option<Duration>,
+) -> Outcome {
+    let image = compile(&fercuda_ptx::parse(ptx).unwrap(), &Options::default()).unwrap();
+    let space = AddressSpace::new(64 * GRANULE, true).unwrap();
+    let (at, _backing) = space.map_new(GRANULE, 1).unwrap();
+    let (kind, site) = (AllocKind::Device, Site::default());
+    space.add(at, GRANULE, kind, 0, None, site, false, None);
+    space.shadow().unwrap().mark_initialised(at, written);
+    let (order, sink) = (Arc::new(Order::new()), Arc::new(FindingSink::new()));
+    let spec = LaunchSpec {
+        kernel: 0,
+        loaded: Loaded::new(image, Default::default()).unwrap(),
+        grid: [blocks, 1, 1],
+        block: [64, 1, 1],
+        dynamic_shared_bytes: 0,
+        params: at.to_le_bytes().to_vec(),
+        device: DeviceInfo::default(),
+        cooperative: false,
+        space: space.clone(),
+        checks: Some(CheckContext {
+            op: order.begin(ActorId::HOST, What::Call("launch")),
+            order,
+            sink: sink.clone(),
+        }),
+        watchdog,
+        late_copies: false,
+        print: Arc::new(|_| {}),
+        cancel: None,
+    };
+    let result = Executor::new(threads).run(&spec);
+    let mut bytes = vec![0; 64 * 4 * blocks as usize];
+    space.read(0, at, &mut bytes, None).unwrap();
+    let words = bytes.as_chunks::<4>().0;
+    Outcome {
+        result,
+        findings: sink
+            .take()
+            .iter()
+            .map(|f| relative(&f.to_string(), at))
+            .collect(),
+        words: words.iter().map(|w| u32::from_le_bytes(*w)).collect(),
+    }
+}
+
+/// Addresses as distances from `base`, which differs from run to run.
+fn relative(text: &str, base: u64) -> String {
+    let word = |w: &str| {
+        let hex = w.strip_prefix("0x").map(|h| h.trim_end_matches(','));
+        match hex.and_then(|h| u64::from_str_radix(h, 16).ok()) {
+            Some(n) if n >= base => format!("buffer+{}", n - base),
+            _ => w.to_owned(),
+        }
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_race_is_reported_in_the_same_words_by_any_number_of_threads() {
+    // Each block reads the first word of the next one, which that one writes; word 0 is written by all.
+    let ptx = kernel(
+        "    ld.global.u32 %r3, [%rd2+256];
+    add.u32 %r3, %r3, 1;
+    st.global.u32 [%rd2], %r3;
+    st.global.u32 [%rd1], %r1;",
+    );
+    let first = launch(&ptx, 200, 1, 100_000, None);
+    assert!(
+        first.result.is_ok() && first.findings.len() >= 2,
+        "{:?}",
+        first.findings
+    );
+    for threads in THREADS {
+        for _ in 0..10 {
+            let again = launch(&ptx, 200, threads, 100_000, None);
+            assert_eq!(again.findings, first.findings, "{threads} threads");
+        }
+    }
+}
+
+#[test]
+fn what_a_lower_block_writes_is_initialised_for_a_higher_one_and_not_the_other_way() {
+    // A block reads what the one before it wrote: a race, and no more. Block 0 reads what nobody wrote.
+    let ptx = kernel(
+        "    ld.global.u32 %r3, [%rd2];
+    st.global.u32 [%rd2+256], %r3;",
+    );
+    for threads in THREADS {
+        let found = launch(&ptx, 50, threads, 0, None).findings;
+        let uninitialised: Vec<_> = found
+            .iter()
+            .filter(|f| f.contains("never written"))
+            .collect();
+        assert_eq!(uninitialised.len(), 1, "{found:?}");
+        assert!(uninitialised[0].contains("block (0,0,0)"), "{found:?}");
+    }
+}
+
+#[test]
+fn the_fault_is_the_lowest_block_s_however_late_it_comes() {
+    // Block 1 takes long and then faults; the others do at once, and what they do before is not reported.
+    let ptx = kernel(
+        "    setp.eq.u32 %p0, %r1, 0;
+    @%p0 ret;
+    setp.ne.u32 %p0, %r1, 1;
+    @%p0 bra BAD;
+    mov.u32 %r3, 0;
+LOOP:
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 200000;
+    @%p1 bra LOOP;
+BAD:
+    ld.global.u32 %r4, [%rd2];
+    mov.u64 %rd3, 64;
+    st.global.u32 [%rd3], %r1;",
+    );
+    let first = launch(&ptx, 40, 1, 0, None);
+    for threads in THREADS {
+        let again = launch(&ptx, 40, threads, 0, None);
+        let fault = again.result.unwrap_err();
+        assert!(
+            matches!(fault.kind, FaultKind::IllegalAddress(_)),
+            "{fault}"
+        );
+        assert_eq!(fault.place.map(|p| p.block), Some([1, 0, 0]));
+        assert_eq!(again.findings, first.findings, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_block_that_does_more_than_it_can_write_down_waits_for_its_turn() {
+    // Scattered words of the buffer, many times over: 5,000 accesses of 256 bytes each for every warp. The last block
+    // reads one word that nobody wrote.
+    let ptx = kernel(
+        "    mov.u32 %r3, 0; mov.u32 %r5, 0;
+LOOP:
+    mad.lo.u32 %r4, %r0, 7919, %r3; and.b32 %r4, %r4, 2047;
+    mul.wide.u32 %rd3, %r4, 4; add.u64 %rd3, %rd1, %rd3;
+    ld.global.u32 %r6, [%rd3+131072]; add.u32 %r5, %r5, %r6;
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 5000;
+    @%p1 bra LOOP;
+    st.global.u32 [%rd2], %r5;
+    setp.ne.u32 %p0, %r1, 11;
+    @%p0 ret;
+    ld.global.u32 %r6, [%rd1+262144];",
+    );
+    for threads in THREADS {
+        let o = launch(&ptx, 12, threads, 200_000, None);
+        assert_eq!(o.result.unwrap().blocks, 12);
+        assert_eq!(o.words, vec![0; 64 * 12]);
+        assert_eq!(o.findings.len(), 1, "{:?}", o.findings);
+        assert!(o.findings[0].contains("block (11,0,0)"), "{:?}", o.findings);
+    }
+}
+
+#[test]
+fn a_block_that_never_ends_is_stopped_with_what_it_had_done() {
+    let ptx = kernel(
+        "    ld.global.u32 %r3, [%rd2];
+    setp.ne.u32 %p0, %r1, 3;
+    @%p0 ret;
+LOOP:
+    bra LOOP;",
+    );
+    for threads in THREADS {
+        let o = launch(&ptx, 8, threads, 3 * 256, Some(Duration::from_millis(200)));
+        let fault = o.result.unwrap_err();
+        assert!(matches!(fault.kind, FaultKind::Timeout { .. }), "{fault}");
+        assert_eq!(o.findings.len(), 1, "{:?}", o.findings);
+        assert!(o.findings[0].contains("block (3,0,0)"), "{:?}", o.findings);
+    }
+}
+
+#[test]
+fn blocks_that_may_wait_for_each_other_still_do() {
+    // Each block waits for the one behind it, by a volatile load.
+    let ptx = kernel(
+        "    setp.eq.u32 %p0, %r1, 3;
+    @%p0 bra SET;
+LOOP:
+    ld.volatile.global.u32 %r3, [%rd2+256];
+    setp.eq.u32 %p1, %r3, 0;
+    @%p1 bra LOOP;
+SET:
+    mov.u32 %r4, 1;
+    st.volatile.global.u32 [%rd2], %r4;",
+    );
+    for threads in THREADS {
+        let o = launch(&ptx, 4, threads, 100_000, Some(Duration::from_secs(60)));
+        assert!(o.result.is_ok(), "{:?}", o.result);
+        assert_eq!(o.words, vec![1; 64 * 4]);
+    }
+}
