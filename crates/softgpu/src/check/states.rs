@@ -25,7 +25,7 @@ pub(crate) struct States(LazyTable<AtomicU64>);
 
 /// The words that hold `len` bytes from `first`, each with the bits that do.
 #[inline(always)]
-fn words(first: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+fn words(first: usize, len: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
     let end = first + len;
     (first / PER..end.div_ceil(PER)).map(move |w| {
         let from = first.saturating_sub(w * PER);
@@ -74,22 +74,22 @@ impl States {
         })
     }
 
-    fn change(&self, first: usize, len: usize, new: impl Fn(usize, u64) -> u64) {
-        for (w, mask) in words(first, len) {
-            let word = &self.0[w];
-            let change = |old| old & !mask | new(w * PER, old) & mask;
-            if mask == u64::MAX {
-                word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
-            } else {
-                let _always = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-                    Some(change(old))
-                });
-            }
+    fn change(&self, w: usize, mask: u64, new: impl Fn(u64) -> u64) {
+        let word = &self.0[w];
+        let change = |old| old & !mask | new(old) & mask;
+        if mask == u64::MAX {
+            word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+        } else {
+            let _always = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+                Some(change(old))
+            });
         }
     }
 
     pub(crate) fn set(&self, first: usize, len: usize, state: u8) {
-        self.change(first, len, |_, _| u64::from(state) * LOW);
+        for (w, mask) in words(first, len) {
+            self.change(w, mask, |_| u64::from(state) * LOW);
+        }
     }
 
     /// Those of a range that are allocated have been written.
@@ -104,13 +104,21 @@ impl States {
         }
     }
 
-    /// Those that are allocated become what the bytes from `source` on are: allocated at least.
+    /// Those that are allocated become what the bytes from `source` on are: allocated at least. The ranges may overlap.
     pub(crate) fn copy(&self, first: usize, len: usize, source: usize) {
-        self.change(first, len, |start, old| {
-            let from = self.window(source as i64 + start as i64 - first as i64);
-            let written = (old & HIGH) >> 1;
-            old & !written | written & from & from >> 1
-        });
+        let one = |(w, mask): (usize, u64)| {
+            self.change(w, mask, |old| {
+                let from = self.window(source as i64 + (w * PER) as i64 - first as i64);
+                let written = (old & HIGH) >> 1;
+                old & !written | written & from & from >> 1
+            });
+        };
+        // What is still to be copied is not written over.
+        if source < first {
+            words(first, len).rev().for_each(one);
+        } else {
+            words(first, len).for_each(one);
+        }
     }
 
     /// The 32 states from `at` on; those outside the table are 0.
@@ -168,16 +176,15 @@ mod tests {
                             *s = INITIALISED;
                         }
                     }
-                    // What overlaps is no copy that the driver makes.
-                    Step::Copy(at, len, from) if at.abs_diff(from) >= len + PER => {
+                    Step::Copy(at, len, from) => {
                         states.copy(at, len, from);
+                        let before = model;
                         for n in 0..len {
                             if model[at + n] >= ALLOCATED {
-                                model[at + n] = model[from + n].max(ALLOCATED);
+                                model[at + n] = before[from + n].max(ALLOCATED);
                             }
                         }
                     }
-                    Step::Copy(..) => {}
                 }
                 for (at, &state) in model.iter().enumerate() {
                     prop_assert_eq!(states.get(at), state, "byte {}", at);
