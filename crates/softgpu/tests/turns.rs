@@ -240,3 +240,38 @@ SET:
         assert_eq!(o.words, vec![1; 64 * 4]);
     }
 }
+
+#[test]
+fn a_volatile_word_of_a_thread_s_own_orders_no_blocks() {
+    // The same local address in both blocks, but not the same word.
+    for space in [".local", ""] {
+        let ptx = kernel(&format!(
+            "    .local .align 4 .b8 own[16];
+    mov.u64 %rd3, own;
+    {}
+    mov.u32 %r4, 1;
+    setp.eq.u32 %p0, %r1, 1;
+    @%p0 bra SECOND;
+    st.global.u32 [%rd1], %r4;
+    membar.gl;
+    st.volatile{space}.u32 [%rd3], %r4;
+    ret;
+SECOND:
+    st.volatile{space}.u32 [%rd3], %r4;
+    ld.volatile{space}.u32 %r5, [%rd3];
+    ld.global.u32 %r6, [%rd1];",
+            if space.is_empty() {
+                "cvta.local.u64 %rd3, %rd3;"
+            } else {
+                ""
+            }
+        ));
+        let found = launch(&ptx, 2, 1, 100_000, None).findings;
+        assert!(
+            found
+                .iter()
+                .any(|f| f.contains("line 2") && f.contains("global read")),
+            "{found:?}"
+        );
+    }
+}

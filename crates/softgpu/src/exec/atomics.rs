@@ -419,7 +419,8 @@ impl Exec for CheckSync {
         };
         let mask = ctx.mask;
         for (mask, tag) in by_tag(&addr, mask) {
-            if mask != 0 {
+            // Nobody else sees a thread's own memory.
+            if mask != 0 && matches!(tag, 0 | SHARED_TAG) {
                 checks::one_way(ctx, &addr, mask, tag == SHARED_TAG, i.x == 1);
             }
         }

@@ -581,7 +581,7 @@ fn load(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                     })
                     .collect();
             }
-            if flags & ACQUIRE != 0 || flags & STRONG != 0 && l.k.checks {
+            if flags & (ACQUIRE | STRONG) != 0 && !matches!(space, LOCAL | PARAM) {
                 super::atomics::emit_acquire(l, base, wide, offset, space == SHARED);
             }
         }
@@ -675,7 +675,7 @@ fn store(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Lowered<()> {
                 data::copy(l, Opd::Def(t), *source, n);
                 *source = Opd::Use(t);
             }
-            if flags & STRONG != 0 && l.k.checks {
+            if flags & STRONG != 0 && l.k.checks && space != LOCAL {
                 super::atomics::emit_release(l, base, wide, offset, space == SHARED);
             }
             let x = l.emit(
