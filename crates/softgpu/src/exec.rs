@@ -452,6 +452,7 @@ pub struct Executor {
 
 impl Executor {
     /// With `threads` threads in all, the caller's included (0: as many as the machine has).
+    /// A checked launch that stands still otherwise is lent more.
     #[must_use]
     pub fn new(threads: usize) -> Arc<Self> {
         let threads = if threads == 0 {

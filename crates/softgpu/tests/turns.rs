@@ -242,6 +242,39 @@ SET:
 }
 
 #[test]
+fn blocks_that_wait_for_a_plain_word_come_to_an_end_and_are_reported() {
+    // All blocks but the last wait for it, by loads that nothing makes volatile; the compiler of a program forgot a
+    // word. One thread alone would wait with the first block for ever, two with the first and the second.
+    let wait = |pause: &str| {
+        kernel(&format!(
+            "    setp.eq.u32 %p0, %r1, 3;
+    @%p0 bra SET;
+LOOP:
+    {pause}
+    ld.global.u32 %r3, [%rd1];
+    setp.eq.u32 %p1, %r3, 0;
+    @%p1 bra LOOP;
+    ret;
+SET:
+    mov.u32 %r4, 1;
+    st.global.u32 [%rd1], %r4;"
+        ))
+    };
+    for ptx in [wait(""), wait("nanosleep.u32 20;")] {
+        for threads in THREADS {
+            let o = launch(&ptx, 4, threads, 100_000, Some(Duration::from_secs(60)));
+            assert_eq!(o.result.unwrap().blocks, 4, "{threads} threads");
+            assert_eq!(o.findings.len(), 1, "{:?}", o.findings);
+            assert!(
+                o.findings[0].contains("global memory race"),
+                "{:?}",
+                o.findings
+            );
+        }
+    }
+}
+
+#[test]
 fn a_volatile_word_of_a_thread_s_own_orders_no_blocks() {
     // The same local address in both blocks, but not the same word.
     for space in [".local", ""] {

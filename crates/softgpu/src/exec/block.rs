@@ -16,6 +16,8 @@ const WARP_TURN: u32 = 1 << 15;
 const BLOCK_TURN: u32 = 64;
 /// Instructions by which it may wait after which it does so sooner.
 const BLOCK_WAITS: u32 = 1 << 14;
+/// Instructions of its warps after which a block may have been waiting for another all the time, without a word.
+const BLOCK_LONG: u64 = 1 << 22;
 
 /// Sets a block up in `ctx`.
 pub(crate) fn start(ctx: &mut Ctx<'_>, linear: u64) {
@@ -45,6 +47,7 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
     let mut turns = 0;
     let mut idle = 0;
     let mut done = 0;
+    let mut long = ctx.instructions + BLOCK_LONG;
     ctx.waits = 0;
     let at = ctx.block.next_warp;
     let mut w = if at < n { at } else { 0 };
@@ -92,9 +95,15 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
             ctx.block.next_warp = w;
             return Stop::Yielded;
         }
-        // Without means to speak to other blocks, there is nothing of theirs to wait for.
-        let waits = turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS;
-        if waits && ctx.run.turns.is_none() {
+        if ctx.run.turns.is_some() {
+            // Without means to speak to others it should have nothing to wait for, but for a plain word that another
+            // block writes: a race, to be reported and not to hang at.
+            if ctx.instructions > long {
+                long = ctx.instructions + BLOCK_LONG;
+                (turns, ctx.waits) = (0, 0);
+                ctx.run.lend_a_thread();
+            }
+        } else if turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS {
             ctx.block.next_warp = w;
             return Stop::Yielded;
         }

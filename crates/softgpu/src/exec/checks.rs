@@ -133,8 +133,9 @@ impl Report {
 /// Reports what was found in the block in hand.
 #[cold]
 pub(crate) fn found(ctx: &mut Ctx<'_>, finding: Finding) {
-    if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) {
-        take_turn(ctx);
+    if ctx.block.log.as_ref().is_some_and(|log| log.is_full()) && !take_turn(ctx) {
+        // The launch was stopped: what the block still does is written down no more.
+        return;
     }
     match (&mut ctx.block.log, &ctx.run.spec.checks) {
         (Some(log), _) => log.found(finding),
@@ -228,7 +229,7 @@ fn write_down(ctx: &mut Ctx<'_>, shadow: &Shadow, access: WarpAccess, addr: &[u6
             each(lanes, |l| allowed |= u32::from(may(addr[l], size)) << l);
         }
     }
-    // The log of a launch that was stopped is not read.
+    // A full log stays as it is: the launch was stopped.
     if let Some(log) = &mut ctx.block.log
         && !log.is_full()
     {

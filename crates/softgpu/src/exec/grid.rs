@@ -2,12 +2,14 @@
 //!
 //! Invariants: a block runs on one host thread at a time. A block that waits for others is put aside and
 //! the next one begun, so blocks may wait for each other; of a launch that is not cooperative only
-//! so many are begun, as on hardware. The launch ends when all blocks are done or one has failed.
+//! so many are begun, as on hardware. Where blocks have turns ([`super::turns`]) none is put aside; should all
+//! threads wait but one, whose block takes long, another thread is lent. The launch ends when all blocks are done
+//! or one has failed.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::block;
@@ -23,9 +25,13 @@ use crate::report::{Access, Fault, FaultKind, MemSpace, Place};
 
 /// Blocks put aside at the same time, cooperative launches apart.
 const MAX_ASIDE: usize = 4096;
+/// Threads lent to one launch.
+const MAX_LENT: usize = 64;
 
 /// What all blocks of a launch share.
 pub(crate) struct LaunchRun {
+    /// For threads that are lent.
+    this: Weak<LaunchRun>,
     pub(crate) spec: LaunchSpec,
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) shared_bytes: u32,
@@ -42,6 +48,7 @@ pub(crate) struct LaunchRun {
     next: AtomicU64,
     done: AtomicU64,
     active: AtomicUsize,
+    lent: AtomicUsize,
     aside: Mutex<VecDeque<Box<BlockState>>>,
     aside_count: AtomicUsize,
     stop: AtomicBool,
@@ -249,6 +256,33 @@ impl LaunchRun {
         );
     }
 
+    /// A block takes long: it may wait for one that no thread is free to begin.
+    #[cold]
+    pub(crate) fn lend_a_thread(&self) {
+        // The launching thread is not counted as at work.
+        let threads = self.active.load(Ordering::Relaxed) + 1;
+        let more = self.next.load(Ordering::Relaxed) < self.end.load(Ordering::Relaxed);
+        if !more || !self.turns.as_ref().is_some_and(|t| t.stuck(threads)) {
+            return;
+        }
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        if self.lent.fetch_add(1, Ordering::Relaxed) >= MAX_LENT {
+            return;
+        }
+        self.enter();
+        let spawned = std::thread::Builder::new()
+            .name("fercuda-block-lent".to_owned())
+            .spawn(move || {
+                this.work();
+                this.leave();
+            });
+        if spawned.is_err() {
+            self.leave();
+        }
+    }
+
     fn enter(&self) {
         self.active.fetch_add(1, Ordering::AcqRel);
     }
@@ -381,7 +415,8 @@ impl Pool {
         let checked = checks::LaunchCheck::new(&spec, &prepared, total);
         // Blocks that can wait for each other are run by one thread, in an order that is always the same.
         let apart = !spec.cooperative && !prepared.code.communicates;
-        let launch = Arc::new(LaunchRun {
+        let launch = Arc::new_cyclic(|this| LaunchRun {
+            this: this.clone(),
             turns: (checked.is_some() && apart).then(Turns::default),
             checked,
             late_copies: spec.late_copies || spec.checks.is_some(),
@@ -394,6 +429,7 @@ impl Pool {
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             active: AtomicUsize::new(0),
+            lent: AtomicUsize::new(0),
             aside: Mutex::default(),
             aside_count: AtomicUsize::new(0),
             stop: AtomicBool::new(false),

@@ -16,12 +16,16 @@ use std::time::Duration;
 
 use super::lanes::{ALL, LANES, eights};
 use crate::mem::{At, Shape};
-use crate::report::{AccessKind, Fault, Finding};
+use crate::report::{AccessKind, Fault, Finding, Place};
 
 /// Bytes that one block writes down before it waits for its turn.
 const LOG_BYTES: usize = 1 << 20;
-/// Bytes in logs of finished blocks above which no block is begun but the one whose turn it is.
+/// Bytes held for finished blocks above which no block is begun but the one whose turn it is.
 const HELD_BYTES: usize = 64 << 20;
+/// Bytes that a finished block takes until it is judged, whatever it has written down.
+const ENDED_BYTES: usize = 256;
+/// Bytes that a finding takes, texts apart: itself, and where the two threads were.
+const FOUND_BYTES: usize = size_of::<Finding>() + 2 * size_of::<Place>();
 /// How often a waiting thread looks whether the launch has been stopped.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -50,6 +54,8 @@ enum Entry {
 pub(crate) struct Log {
     entries: Vec<Entry>,
     addresses: Vec<u64>,
+    /// Bytes of the findings.
+    found: usize,
 }
 
 impl Log {
@@ -74,6 +80,7 @@ impl Log {
     }
 
     pub(crate) fn found(&mut self, finding: Finding) {
+        self.found += FOUND_BYTES + finding.note.len();
         self.entries.push(Entry::Found(Box::new(finding)));
     }
 
@@ -82,7 +89,9 @@ impl Log {
     }
 
     fn bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>() + self.addresses.len() * size_of::<u64>()
+        self.entries.len() * size_of::<Entry>()
+            + self.addresses.len() * size_of::<u64>()
+            + self.found
     }
 
     /// Passes on everything written down, in order, and forgets it.
@@ -109,6 +118,7 @@ impl Log {
             judge(access, &addr);
         }
         self.addresses.clear();
+        self.found = 0;
     }
 }
 
@@ -124,8 +134,10 @@ pub(crate) enum End {
 #[derive(Debug, Default)]
 struct Waiting {
     ended: BTreeMap<u64, (Option<Box<Log>>, End)>,
-    /// Bytes of their logs.
+    /// Bytes that they take.
     held: usize,
+    /// Threads that wait for a turn, or to begin a block.
+    threads: usize,
     /// Whether a thread is judging them.
     busy: bool,
 }
@@ -164,17 +176,24 @@ impl Turns {
 
     fn wait_until(&self, stopped: impl Fn() -> bool, ready: impl Fn(&Waiting) -> bool) -> bool {
         let mut waiting = self.lock();
-        while !ready(&waiting) {
-            if stopped() {
-                return false;
-            }
+        waiting.threads += 1;
+        let mut is_ready = ready(&waiting);
+        while !is_ready && !stopped() {
             waiting = self
                 .changed
                 .wait_timeout(waiting, LOOK)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+            is_ready = ready(&waiting);
         }
-        true
+        waiting.threads -= 1;
+        is_ready
+    }
+
+    /// Whether of `threads` threads all but one wait, and a block could be begun by one more.
+    pub(crate) fn stuck(&self, threads: usize) -> bool {
+        let waiting = self.lock();
+        waiting.threads + 1 >= threads && waiting.held < HELD_BYTES
     }
 
     /// A block has ended. It and those after it are judged, as far as they have: `judge` gets a block with its log,
@@ -187,7 +206,7 @@ impl Turns {
         judge: impl Fn(u64, &mut Log),
         end: impl Fn(End),
     ) {
-        let bytes = |log: &Option<Box<Log>>| log.as_ref().map_or(0, |l| l.bytes());
+        let bytes = |log: &Option<Box<Log>>| ENDED_BYTES + log.as_ref().map_or(0, |l| l.bytes());
         let mut waiting = self.lock();
         waiting.held += bytes(&log);
         waiting.ended.insert(block, (log, how));
@@ -281,5 +300,57 @@ mod tests {
         end(3, End::Stopped);
         assert_eq!(*judged.lock().unwrap(), [0, 1, 2, 3]);
         assert!(!turns.has(4) && !turns.wait(4, || true));
+    }
+
+    #[test]
+    fn blocks_that_wrote_nothing_down_are_held_too() {
+        let turns = Turns::default();
+        let blocks = (HELD_BYTES / ENDED_BYTES) as u64;
+        assert!(turns.begin(blocks + 1, || true));
+        for block in 1..=blocks {
+            turns.end(block, None, End::Done, |_, _| (), drop);
+        }
+        assert!(!turns.begin(blocks + 1, || true) && turns.begin(0, || true));
+        turns.end(0, None, End::Done, |_, _| (), drop);
+        assert!(turns.has(blocks + 1) && turns.begin(blocks + 2, || true));
+    }
+
+    #[test]
+    fn a_log_of_findings_is_full_by_what_they_take() {
+        let finding = Finding {
+            kind: crate::report::FindingKind::SharedRace,
+            access: None,
+            actor: crate::report::Actor::Operation(String::new()),
+            note: "x".repeat(100),
+            allocation: None,
+            other: None,
+            count: 1,
+        };
+        let mut log = Log::default();
+        let mut written = 0;
+        while !log.is_full() {
+            log.found(finding.clone());
+            written += 1;
+        }
+        assert!(written <= LOG_BYTES / (size_of::<Finding>() + 100));
+        let mut passed_on = 0;
+        log.replay(|_, _| (), |_| passed_on += 1);
+        assert_eq!((passed_on, log.bytes()), (written, 0));
+    }
+
+    #[test]
+    fn a_launch_is_stuck_when_all_but_one_of_its_threads_wait() {
+        let turns = Turns::default();
+        assert!(turns.stuck(1) && !turns.stuck(2));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| turns.wait(1, || stop.load(Ordering::Relaxed)));
+            while !turns.stuck(2) {
+                std::thread::yield_now();
+            }
+            assert!(!turns.stuck(3));
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!turns.stuck(2));
     }
 }
