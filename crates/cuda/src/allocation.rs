@@ -27,7 +27,7 @@ use crate::vmm::Mapping;
 pub struct Allocation {
     /// `None` only while being dropped.
     block: Option<Block>,
-    address: CUdeviceptr,
+    pub(crate) address: CUdeviceptr,
     bytes: usize,
     uses: Uses,
 }
@@ -195,6 +195,12 @@ impl Allocation {
             Some(block) => &block.context,
             None => unreachable!("only `drop` takes the block"),
         }
+    }
+
+    /// The streams that [`Allocation::note`] has noted.
+    #[inline]
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     /// To be called before `stream` is entered to queue work with this memory.

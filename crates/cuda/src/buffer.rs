@@ -64,7 +64,7 @@ pub struct DeviceBuffer<T> {
 #[derive(Debug)]
 pub struct DeviceSlice<'a, T> {
     allocation: &'a Arc<Allocation>,
-    address: CUdeviceptr,
+    pub(crate) address: CUdeviceptr,
     len: usize,
     values: PhantomData<T>,
 }
@@ -92,7 +92,7 @@ impl<T> Copy for DeviceSlice<'_, T> {}
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     allocation: &'a Arc<Allocation>,
-    address: CUdeviceptr,
+    pub(crate) address: CUdeviceptr,
     len: usize,
     values: PhantomData<&'a mut T>,
 }

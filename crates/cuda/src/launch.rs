@@ -6,17 +6,22 @@
 //! with arguments and attributes on the stack. A launch without attributes is
 //! `cuLaunchKernel`, which every driver has.
 //!
-//! Invariant: what a launch refers to is noted before the driver hears of it.
+//! There are two ways. [`Launch::quick`] is for a launch about which nothing is
+//! new: no attributes, every buffer in the stream it was in before. All others
+//! go by [`Launch::run_raw`], which says what is wrong and notes what is new.
+//!
+//! Invariant: what a launch refers to is noted before the driver hears of it;
+//! and the quick way launches nothing that the other would refuse or note.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use bytemuck::{NoUninit, Pod};
+use fercuda_cuda_sys::Missing;
 use fercuda_cuda_sys::types::{
-    CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult, CUstream,
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult,
 };
-use fercuda_cuda_sys::{Driver, Missing};
 
 use crate::allocation::Allocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
@@ -92,18 +97,23 @@ pub struct Launch {
     cluster: Option<Dim>,
     cooperative: bool,
     overlaps_previous: bool,
+    /// The threads of a block, or `u64::MAX` for a launch with attributes, which
+    /// is more than any kernel may have: one comparison sees both.
+    plain_threads: u64,
 }
 
 impl Launch {
     /// `grid` blocks of `block` threads.
     pub fn new(grid: impl Into<Dim>, block: impl Into<Dim>) -> Self {
+        let block = block.into();
         Self {
             grid: grid.into(),
-            block: block.into(),
+            block,
             shared_bytes: 0,
             cluster: None,
             cooperative: false,
             overlaps_previous: false,
+            plain_threads: block.count(),
         }
     }
 
@@ -125,6 +135,7 @@ impl Launch {
     pub fn cluster(self, cluster: impl Into<Dim>) -> Self {
         Self {
             cluster: Some(cluster.into()),
+            plain_threads: u64::MAX,
             ..self
         }
     }
@@ -133,6 +144,7 @@ impl Launch {
     pub fn cooperative(self) -> Self {
         Self {
             cooperative: true,
+            plain_threads: u64::MAX,
             ..self
         }
     }
@@ -142,6 +154,7 @@ impl Launch {
     pub fn overlaps_previous(self) -> Self {
         Self {
             overlaps_previous: true,
+            plain_threads: u64::MAX,
             ..self
         }
     }
@@ -172,15 +185,89 @@ impl Launch {
         arguments: A,
     ) -> Result<()> {
         // SAFETY: the caller's contract.
-        arguments.with(|pointers, sizes| unsafe {
-            self.run_raw(function, stream, pointers, sizes, &arguments)
+        match unsafe { self.quick(function, stream, &arguments) } {
+            Quick::Done => Ok(()),
+            // SAFETY: the caller's contract, and this is what came of `quick`.
+            other => unsafe { self.finish(function, stream, &arguments, other) },
+        }
+    }
+
+    /// Launches if there is nothing to refuse and nothing to note.
+    ///
+    /// A function of its own, so that a caller's loop holds a call and a test:
+    /// what this returns fits two registers, where a [`Result`] is eleven words
+    /// in memory, and what is unusual is elsewhere.
+    ///
+    /// # Safety
+    /// As for [`Launch::run`].
+    #[inline(never)]
+    unsafe fn quick<A: Arguments>(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        arguments: &A,
+    ) -> Quick {
+        let Some(packed) = A::PACKED else {
+            return Quick::Unusual;
+        };
+        let inner = &*function.inner;
+        arguments.with(|pointers, _| {
+            // A stream that the module has noted is of the module's context:
+            // `run_raw` has compared them, and neither is ever given another.
+            let usual = packed == inner.packed_parameters
+                && self.plain_threads <= u64::from(inner.max_threads)
+                && function.may_use_shared(self.shared_bytes)
+                && !callback::inside()
+                && (all_first(function, stream, arguments)
+                    || all_recent(function, stream, arguments));
+            if !usual {
+                return Quick::Unusual;
+            }
+            let Some(epoch) = stream.free_epoch() else {
+                return Quick::Unusual;
+            };
+            // SAFETY: the caller's contract; sizes and context were compared.
+            let answer = unsafe { self.call_plain(function, stream, pointers) };
+            if !succeeded(&answer) {
+                Quick::Refused(epoch)
+            } else if stream.epoch() != epoch {
+                Quick::Overtaken
+            } else {
+                Quick::Done
+            }
+        })
+    }
+
+    /// Does what [`Launch::quick`] has left to do.
+    ///
+    /// # Safety
+    /// As for [`Launch::run`]; `quick` is what came of the same launch.
+    #[cold]
+    unsafe fn finish<A: Arguments>(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        arguments: &A,
+        quick: Quick,
+    ) -> Result<()> {
+        arguments.with(|pointers, sizes| match quick {
+            // SAFETY: the caller's contract; nothing was launched.
+            Quick::Unusual => unsafe { self.run_raw(function, stream, pointers, sizes, arguments) },
+            // SAFETY: as above, and sizes and context were compared.
+            Quick::Refused(epoch) => unsafe {
+                self.repeat(function, stream, pointers, arguments, epoch)
+            },
+            Quick::Overtaken => {
+                keep_for_ever(function, arguments);
+                Ok(())
+            }
+            Quick::Done => Ok(()),
         })
     }
 
     /// # Safety
     /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes,
     /// which refer to `memory`.
-    #[inline]
     unsafe fn run_raw(
         &self,
         function: &Function,
@@ -191,7 +278,7 @@ impl Launch {
     ) -> Result<()> {
         let inner = &*function.inner;
         if let Some(expected) = &inner.parameters
-            && !same(expected, sizes)
+            && **expected != *sizes
         {
             return Err(wrong_arguments(function, expected, sizes));
         }
@@ -227,16 +314,36 @@ impl Launch {
             let answer = unsafe { self.call(function, stream, pointers) };
             return self.outcome(function, answer);
         };
-        // Function and stream say which context is meant, so the thread's own
-        // is only asked after if the driver refuses.
         // SAFETY: the caller's contract.
-        let mut answer = unsafe { self.call(function, stream, pointers) };
+        let answer = unsafe { self.call(function, stream, pointers) };
         if !succeeded(&answer) {
-            stream.context().bind()?;
-            // SAFETY: as before; nothing was launched.
-            answer = unsafe { self.call(function, stream, pointers) };
+            // SAFETY: the caller's contract; nothing was launched.
+            return unsafe { self.repeat(function, stream, pointers, memory, epoch) };
         }
-        if stream.free_epoch() != Some(epoch) {
+        if stream.epoch() != epoch {
+            keep_for_ever(function, memory);
+        }
+        Ok(())
+    }
+
+    /// After the driver has refused a launch in a stream that was free at
+    /// `epoch`. Function and stream say which context is meant, so it is only
+    /// now that the thread's own is asked after.
+    ///
+    /// # Safety
+    /// As for `run_raw`; sizes and context were compared.
+    unsafe fn repeat(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        pointers: &mut [*mut c_void],
+        memory: &impl Arguments,
+        epoch: u64,
+    ) -> Result<()> {
+        stream.context().bind()?;
+        // SAFETY: the caller's contract.
+        let answer = unsafe { self.call(function, stream, pointers) };
+        if stream.epoch() != epoch {
             keep_for_ever(function, memory);
         }
         self.outcome(function, answer)
@@ -245,52 +352,55 @@ impl Launch {
     /// One call of the driver's.
     ///
     /// # Safety
-    /// As for `run_raw`.
-    #[inline]
+    /// As for `repeat`.
     unsafe fn call(
         &self,
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
     ) -> Answer {
-        let inner = &*function.inner;
-        let driver = stream.context().driver();
-        // SAFETY: function and stream are alive and of one context; the values
-        // behind `pointers` outlive the call, which copies them; their number
-        // and sizes are the kernel's as far as the driver can tell, and for
-        // the rest the caller vouches.
+        // SAFETY: the caller's contract.
         unsafe {
             if self.is_plain() {
-                driver.cuLaunchKernel(
-                    inner.raw,
-                    self.grid.x,
-                    self.grid.y,
-                    self.grid.z,
-                    self.block.x,
-                    self.block.y,
-                    self.block.z,
-                    self.shared_bytes,
-                    stream.raw(),
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
+                self.call_plain(function, stream, pointers)
             } else {
-                self.launch_with_attributes(driver, inner.raw, stream.raw(), pointers)
+                self.call_with_attributes(function, stream, pointers)
             }
         }
     }
 
-    /// What `answer` means. Success, the usual answer, moves no error about.
+    /// # Safety
+    /// As for `call`.
     #[inline]
-    fn outcome(&self, function: &Function, answer: Answer) -> Result<()> {
-        if succeeded(&answer) {
-            return Ok(());
+    unsafe fn call_plain(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        pointers: &mut [*mut c_void],
+    ) -> Answer {
+        // SAFETY: function and stream are alive and of one context; the values
+        // behind `pointers` outlive the call, which only reads them; their number
+        // and sizes are the kernel's as far as the driver can tell, and for
+        // the rest the caller vouches.
+        unsafe {
+            stream.context().driver().cuLaunchKernel(
+                function.inner.raw,
+                self.grid.x,
+                self.grid.y,
+                self.grid.z,
+                self.block.x,
+                self.block.y,
+                self.block.z,
+                self.shared_bytes,
+                stream.raw(),
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
         }
-        self.refused(function, answer)
     }
 
-    #[cold]
-    fn refused(&self, function: &Function, answer: Answer) -> Result<()> {
+    /// What `answer` means.
+    fn outcome(&self, function: &Function, answer: Answer) -> Result<()> {
         let call = match self.is_plain() {
             true => "cuLaunchKernel",
             false => "cuLaunchKernelEx",
@@ -307,12 +417,11 @@ impl Launch {
     }
 
     /// # Safety
-    /// As for `cuLaunchKernel`.
-    unsafe fn launch_with_attributes(
+    /// As for `call`.
+    unsafe fn call_with_attributes(
         &self,
-        driver: &Driver,
-        function: CUfunction,
-        stream: CUstream,
+        function: &Function,
+        stream: &Stream,
         pointers: &mut [*mut c_void],
     ) -> Answer {
         let (mut attributes, count) = self.attributes();
@@ -324,16 +433,16 @@ impl Launch {
             blockDimY: self.block.y,
             blockDimZ: self.block.z,
             sharedMemBytes: self.shared_bytes,
-            hStream: stream,
+            hStream: stream.raw(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: count,
         };
-        // SAFETY: configuration and attributes outlive the call; the caller
-        // vouches for the rest.
+        // SAFETY: configuration and attributes outlive the call; the rest is as
+        // in `call_plain`.
         unsafe {
-            driver.cuLaunchKernelEx(
+            stream.context().driver().cuLaunchKernelEx(
                 &config,
-                function,
+                function.inner.raw,
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
@@ -341,7 +450,6 @@ impl Launch {
     }
 
     /// Whether it has no attributes.
-    #[inline]
     fn is_plain(&self) -> bool {
         self.cluster.is_none() && !self.cooperative && !self.overlaps_previous
     }
@@ -387,6 +495,18 @@ const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
     value: CUlaunchAttributeValue { pad: [0; 64] },
 };
 
+/// What came of the quick way.
+enum Quick {
+    /// It is launched.
+    Done,
+    /// Something is new, or wrong; nothing was launched.
+    Unusual,
+    /// The driver launched nothing. The stream was free at this epoch.
+    Refused(u64),
+    /// It is launched, and a capture of the stream has begun meanwhile.
+    Overtaken,
+}
+
 /// What the driver's table answers.
 type Answer = std::result::Result<CUresult, Missing>;
 
@@ -404,12 +524,39 @@ fn keep_for_ever(function: &Function, memory: &impl Arguments) {
     memory.for_each(|allocation| std::mem::forget(allocation.clone()));
 }
 
-/// Whether two lists are equal; for short ones, of which one length is known
-/// where this is inlined, cheaper than the comparison of memory that `==` is.
+/// Whether all that a launch refers to was in `stream` when it was first used,
+/// as it is for who has one stream: a comparison each.
 #[inline]
-fn same(expected: &[usize], given: &[usize]) -> bool {
-    expected.len() == given.len() && expected.iter().zip(given).all(|(a, b)| a == b)
+fn all_first(function: &Function, stream: &Stream, memory: &impl Arguments) -> bool {
+    function.inner.module.uses().is_first(stream)
+        && memory.all(|allocation| allocation.uses().is_first(stream))
 }
+
+/// Whether all that a launch refers to was in `stream` not long ago.
+#[cold]
+fn all_recent(function: &Function, stream: &Stream, memory: &impl Arguments) -> bool {
+    function.inner.module.uses().has_recent(stream)
+        && memory.all(|allocation| allocation.uses().has_recent(stream))
+}
+
+/// The sizes of parameters or arguments, to be compared with others at once: a
+/// byte for each, one more than the size, so that a shorter list is another
+/// value. `None` for more than sixteen, or if one is larger than a byte tells.
+pub(crate) const fn pack(sizes: &[usize]) -> Option<[u64; 2]> {
+    let mut packed = [0; 2];
+    let mut index = 0;
+    while index < sizes.len() {
+        if index == 16 || sizes[index] > 253 {
+            return None;
+        }
+        packed[index / 8] |= (sizes[index] as u64 + 1) << (index % 8 * 8);
+        index += 1;
+    }
+    Some(packed)
+}
+
+/// Equal to nothing that `pack` makes.
+pub(crate) const UNPACKED: [u64; 2] = [u64::MAX; 2];
 
 #[cold]
 fn wrong_arguments(function: &Function, expected: &[usize], given: &[usize]) -> Error {
@@ -451,7 +598,7 @@ mod sealed {
         /// What is copied to the kernel.
         type Passed: Copy;
 
-        fn passed(&self) -> Self::Passed;
+        fn passed(&self) -> &Self::Passed;
 
         /// The memory it refers to, which must stay until the kernel is done.
         #[inline]
@@ -461,11 +608,17 @@ mod sealed {
     }
 
     pub trait Arguments {
+        /// Their sizes by `pack`, where the type says them.
+        const PACKED: Option<[u64; 2]>;
+
         /// Calls `launch` with the address and size of each argument.
         fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R;
 
         /// Notes what they refer to, before `stream` is entered.
         fn note(&self, stream: &Stream) -> Result<()>;
+
+        /// Whether `holds` of each memory they refer to.
+        fn all(&self, holds: impl FnMut(&Allocation) -> bool) -> bool;
 
         /// Calls `body` with each memory they refer to.
         fn for_each(&self, body: impl FnMut(&Arc<Allocation>));
@@ -478,8 +631,8 @@ macro_rules! numbers {
             type Passed = Self;
 
             #[inline]
-            fn passed(&self) -> Self {
-                *self
+            fn passed(&self) -> &Self {
+                self
             }
         }
     )*};
@@ -491,8 +644,8 @@ impl<T: NoUninit> sealed::Argument for ByValue<T> {
     type Passed = T;
 
     #[inline]
-    fn passed(&self) -> T {
-        self.0
+    fn passed(&self) -> &T {
+        &self.0
     }
 }
 
@@ -500,20 +653,20 @@ impl sealed::Argument for DeviceAddr {
     type Passed = u64;
 
     #[inline]
-    fn passed(&self) -> u64 {
-        self.0
+    fn passed(&self) -> &u64 {
+        &self.0
     }
 }
 
 macro_rules! memory {
-    ($(($($generics:tt)*) $memory:ty, |$this:ident| $address:expr;)*) => {$(
+    ($(($($generics:tt)*) $memory:ty, |$this:ident| $place:expr;)*) => {$(
         impl<$($generics)*> sealed::Argument for $memory {
             type Passed = u64;
 
             #[inline]
-            fn passed(&self) -> u64 {
+            fn passed(&self) -> &u64 {
                 let $this = self;
-                $address.0
+                &$place.address
             }
 
             #[inline]
@@ -525,12 +678,12 @@ macro_rules! memory {
 }
 
 memory! {
-    (T) &DeviceBuffer<T>, |this| this.address();
-    (T) &mut DeviceBuffer<T>, |this| this.address();
-    (T: Pod) DeviceSlice<'_, T>, |this| this.address();
-    (T: Pod) &DeviceSlice<'_, T>, |this| this.address();
-    (T: Pod) DeviceSliceMut<'_, T>, |this| this.address();
-    (T: Pod) &mut DeviceSliceMut<'_, T>, |this| this.address();
+    (T) &DeviceBuffer<T>, |this| this.allocation();
+    (T) &mut DeviceBuffer<T>, |this| this.allocation();
+    (T: Pod) DeviceSlice<'_, T>, |this| this;
+    (T: Pod) &DeviceSlice<'_, T>, |this| this;
+    (T: Pod) DeviceSliceMut<'_, T>, |this| this;
+    (T: Pod) &mut DeviceSliceMut<'_, T>, |this| this;
 }
 
 /// The arguments of a launch: a tuple of up to sixteen [`Argument`]s, or a
@@ -543,23 +696,30 @@ macro_rules! tuples {
     ($(($($name:ident)*))*) => {$(
         #[allow(non_snake_case, reason = "a variable for each type parameter, of which () has none")]
         impl<$($name: Argument),*> sealed::Arguments for ($($name,)*) {
+            const PACKED: Option<[u64; 2]> = pack(&[$(size_of::<$name::Passed>()),*]);
+
             #[inline]
             fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
                 let ($($name,)*) = self;
-                $(let mut $name = $name.passed();)*
+                // Where they are: the driver only reads what the pointers point to.
                 launch(
-                    &mut [$((&raw mut $name).cast::<c_void>()),*],
-                    &[$(size_of_val(&$name)),*],
+                    &mut [$(std::ptr::from_ref($name.passed()).cast_mut().cast::<c_void>()),*],
+                    const { &[$(size_of::<$name::Passed>()),*] },
                 )
             }
 
-            #[inline]
             fn note(&self, _stream: &Stream) -> Result<()> {
                 let ($($name,)*) = self;
                 $(if let Some(memory) = $name.memory() {
                     memory.note(_stream)?;
                 })*
                 Ok(())
+            }
+
+            #[inline]
+            fn all(&self, mut _holds: impl FnMut(&Allocation) -> bool) -> bool {
+                let ($($name,)*) = self;
+                true $(&& $name.memory().is_none_or(|memory| _holds(memory)))*
             }
 
             fn for_each(&self, mut _body: impl FnMut(&Arc<Allocation>)) {
@@ -627,6 +787,8 @@ impl<'a> Value<'a> {
 }
 
 impl sealed::Arguments for &[Value<'_>] {
+    const PACKED: Option<[u64; 2]> = None;
+
     fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
         let mut words: Vec<u64> = self
             .iter()
@@ -651,9 +813,52 @@ impl sealed::Arguments for &[Value<'_>] {
             .try_for_each(|buffer| buffer.allocation().note(stream))
     }
 
+    fn all(&self, mut holds: impl FnMut(&Allocation) -> bool) -> bool {
+        self.iter()
+            .filter_map(|value| value.buffer)
+            .all(|buffer| holds(buffer.allocation()))
+    }
+
     fn for_each(&self, mut body: impl FnMut(&Arc<Allocation>)) {
         for buffer in self.iter().filter_map(|value| value.buffer) {
             body(buffer.allocation());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_packed_alike_only_if_they_are_the_same() {
+        let full = [8; 16];
+        let lists: [&[usize]; 9] = [
+            &[],
+            &[0],
+            &[0, 0],
+            &[8, 4],
+            &[8, 8],
+            &[8, 4, 4],
+            &[253; 16],
+            &full[..8],
+            &full,
+        ];
+        for (left, one) in lists.iter().enumerate() {
+            assert!(
+                pack(one).is_some_and(|packed| packed != UNPACKED),
+                "{one:?}"
+            );
+            for (right, other) in lists.iter().enumerate() {
+                assert_eq!(
+                    pack(one) == pack(other),
+                    left == right,
+                    "{one:?}, {other:?}"
+                );
+            }
+        }
+        for none in [&[8; 17][..], &[254], &[8, 255], &[usize::MAX]] {
+            assert_eq!(pack(none), None);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
+use crate::launch::{UNPACKED, pack};
 use crate::stream::Waited;
 use crate::uses::Uses;
 
@@ -158,6 +159,7 @@ impl Module {
             module: self.inner.clone(),
             raw,
             name: name.to_owned(),
+            packed_parameters: parameters.as_deref().and_then(pack).unwrap_or(UNPACKED),
             parameters,
             max_threads: 0,
             max_shared_bytes: 0,
@@ -253,6 +255,8 @@ pub(crate) struct FunctionInner {
     pub(crate) name: String,
     /// The size of each parameter, if the driver can tell.
     pub(crate) parameters: Option<Box<[usize]>>,
+    /// The same by `pack`, or [`UNPACKED`].
+    pub(crate) packed_parameters: [u64; 2],
     pub(crate) max_threads: u32,
     /// Dynamic shared memory it may ever have, in bytes.
     pub(crate) max_shared_bytes: u32,
@@ -345,17 +349,17 @@ impl Function {
         Ok(blocks.unsigned_abs())
     }
 
-    /// Gives the kernel leave to use `bytes` of dynamic shared memory.
+    /// Whether the kernel has leave to use `bytes` of dynamic shared memory.
     #[inline]
-    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= self.inner.dynamic_shared_bytes.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.allow_more_shared(bytes)
+    pub(crate) fn may_use_shared(&self, bytes: u32) -> bool {
+        bytes <= self.inner.dynamic_shared_bytes.load(Ordering::Relaxed)
     }
 
-    #[cold]
-    fn allow_more_shared(&self, bytes: u32) -> Result<()> {
+    /// Gives the kernel leave to use `bytes` of dynamic shared memory.
+    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<()> {
+        if self.may_use_shared(bytes) {
+            return Ok(());
+        }
         if bytes > self.inner.max_shared_bytes {
             return Err(Error::LaunchLimit {
                 kernel: self.inner.name.clone(),

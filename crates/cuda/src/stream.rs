@@ -671,8 +671,14 @@ impl Stream {
     /// does where they take a lock.
     #[inline]
     pub(crate) fn free_epoch(&self) -> Option<u64> {
-        let epoch = self.core.epoch.load(Ordering::Acquire);
+        let epoch = self.epoch();
         epoch.is_multiple_of(2).then_some(epoch)
+    }
+
+    /// What to compare a [`Stream::free_epoch`] with after the call.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.core.epoch.load(Ordering::Acquire)
     }
 
     /// As [`Stream::enter`], for work that must not be captured.

@@ -39,6 +39,14 @@ struct Noted {
 }
 
 impl Uses {
+    /// Whether `stream` is in the first place of those noted last. For what is
+    /// used in one stream that says it all, by one comparison; for the rest it
+    /// is no less true.
+    #[inline]
+    pub(crate) fn is_first(&self, stream: &Stream) -> bool {
+        self.recent[0].load(Ordering::Relaxed) == stream.id()
+    }
+
     /// Whether `stream` was one of the last noted.
     #[inline]
     pub(crate) fn has_recent(&self, stream: &Stream) -> bool {

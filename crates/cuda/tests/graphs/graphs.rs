@@ -75,6 +75,34 @@ fn a_graph_keeps_the_memory_and_the_module_it_uses() {
 }
 
 #[test]
+fn a_graph_keeps_what_a_launch_uses_that_was_made_before_the_capture_too() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let increment = kernel(&context, "increment");
+    let mut scratch = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let launch = Launch::new(1, 1);
+    for _ in 0..2 {
+        // SAFETY: `increment` touches the first value of `scratch`.
+        unsafe { launch.run(&increment, &stream, (&mut scratch,)) }.unwrap();
+    }
+    let capture = stream.begin_capture(CaptureMode::Global).unwrap();
+    // SAFETY: as above.
+    unsafe { launch.run(&increment, &stream, (&mut scratch,)) }.unwrap();
+    let graph = capture.end().unwrap();
+    assert_eq!(graph.node_count().unwrap(), 1);
+    drop((increment, scratch));
+    let others: Vec<_> = (0..8)
+        .map(|_| DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap())
+        .collect();
+    let mut exec = graph.instantiate().unwrap();
+    exec.launch(&stream).unwrap();
+    stream.synchronize().unwrap();
+    for other in &others {
+        assert_eq!(other.to_vec(&stream).unwrap(), [0]);
+    }
+}
+
+#[test]
 fn memory_dropped_while_its_home_is_captured_is_not_part_of_the_graph() {
     let context = context();
     let stream = Stream::new(&context).unwrap();

@@ -1,6 +1,6 @@
 //! Modules, functions and launches, and everything wrong that can be passed.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::{
@@ -8,7 +8,7 @@ use fercuda_cuda::{
 };
 
 use crate::numbers::random;
-use crate::support::{KERNELS, context, kernel, write_late};
+use crate::support::{KERNELS, context, kernel, many_turns, write_late};
 
 #[test]
 fn a_kernel_does_its_work_on_every_value_and_no_other() {
@@ -118,6 +118,128 @@ fn too_many_threads_are_refused_with_the_limit() {
     let error = unsafe { Launch::new(0, 1).run(&count, &stream, ()) }.unwrap_err();
     assert!(error.to_string().contains("grid (0, 1, 1)"), "{error}");
     assert!(!error.is_sticky());
+}
+
+#[test]
+fn what_is_wrong_is_refused_after_a_launch_like_it_was_right() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let increment = kernel(&context, "increment");
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let launch = Launch::new(1, 1);
+    for _ in 0..2 {
+        // SAFETY: `increment` touches the first value of `out`.
+        unsafe { launch.run(&increment, &stream, (&mut out,)) }.unwrap();
+    }
+    let most = context.device().max_shared_bytes().unwrap();
+    let refused = [
+        // SAFETY: refused before it is launched.
+        unsafe { launch.run(&increment, &stream, ()) },
+        // SAFETY: as above.
+        unsafe { launch.run(&increment, &stream, (1u32,)) },
+        // SAFETY: as above.
+        unsafe { launch.run(&increment, &stream, (&mut out, 1u8)) },
+    ];
+    for answer in refused {
+        assert!(matches!(answer, Err(Error::Arguments(_))), "{answer:?}");
+    }
+    for wrong in [
+        Launch::new(1, 1025),
+        Launch::new(1, 1025).cluster(1),
+        launch.shared_bytes(most + 1),
+    ] {
+        // SAFETY: as above.
+        let answer = unsafe { wrong.run(&increment, &stream, (&mut out,)) };
+        assert!(
+            matches!(answer, Err(Error::LaunchLimit { .. })),
+            "{answer:?}"
+        );
+    }
+    // SAFETY: the driver refuses a grid without blocks.
+    let error = unsafe { Launch::new(0, 1).run(&increment, &stream, (&mut out,)) }.unwrap_err();
+    assert!(error.to_string().contains("grid (0, 1, 1)"), "{error}");
+    for device in context.device().cuda().devices().unwrap() {
+        let other = Context::primary(device).unwrap();
+        let stream = Stream::new(&other).unwrap();
+        if other != context {
+            // SAFETY: refused before it is launched.
+            let answer = unsafe { launch.run(&increment, &stream, (&mut out,)) };
+            assert!(
+                matches!(answer, Err(Error::OtherContext { .. })),
+                "{answer:?}"
+            );
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let (inside, address) = (stream.clone(), out.address());
+    let function = increment.clone();
+    stream
+        .host_callback(move || {
+            // SAFETY: refused before it is launched.
+            let answer = unsafe { launch.run(&function, &inside, (address,)) };
+            tell.send(matches!(answer, Err(Error::InCallback))).unwrap();
+        })
+        .unwrap();
+    stream.synchronize().unwrap();
+    assert!(told.recv().unwrap(), "CUDA is refused in a callback");
+    // SAFETY: `increment` touches the first value of `out`.
+    unsafe { launch.run(&increment, &stream, (&mut out,)) }.unwrap();
+    assert_eq!(out.to_vec(&stream).unwrap(), [3]);
+}
+
+#[test]
+fn memory_used_in_a_second_stream_by_a_launch_like_one_before_is_freed_behind_it() {
+    let context = context();
+    let [first, second] = [0, 1].map(|_| Stream::new(&context).unwrap());
+    let launch = Launch::new(1, 1);
+    for second_begins in [false, true] {
+        let late = kernel(&context, "late");
+        let mut other = DeviceBuffer::<u32>::zeroed(&second, 1).unwrap();
+        let mut buffer = DeviceBuffer::<u32>::alloc_ordered(&first, 1).unwrap();
+        buffer.fill(0, &first).unwrap();
+        let mut both = [(&first, &mut buffer), (&second, &mut other)];
+        if second_begins {
+            both.reverse();
+        }
+        for (stream, out) in both {
+            // SAFETY: `late` touches the first value of `out`.
+            unsafe { launch.run(&late, stream, (out, 1u32, 1u32)) }.unwrap();
+        }
+        first.synchronize().unwrap();
+        // The kernel was in this stream before, and the buffer in the other.
+        let turns = many_turns(&context);
+        // SAFETY: as above.
+        unsafe { launch.run(&late, &second, (&mut buffer, 2u32, turns)) }.unwrap();
+        drop(buffer);
+        // The first stream has the same memory again, behind the second's work.
+        let mut next = DeviceBuffer::<u32>::alloc_ordered(&first, 1).unwrap();
+        next.fill(7, &first).unwrap();
+        second.synchronize().unwrap();
+        assert_eq!(next.to_vec(&first).unwrap(), [7]);
+    }
+}
+
+#[test]
+fn a_buffer_is_used_in_more_streams_in_turn_than_are_remembered() {
+    let context = context();
+    let increment = kernel(&context, "increment");
+    let streams: Vec<Stream> = (0..6).map(|_| Stream::new(&context).unwrap()).collect();
+    let mut out = DeviceBuffer::<u32>::zeroed(&streams[0], 1).unwrap();
+    let mut before = streams[0].record().unwrap();
+    // Rounds of two, of three, of all.
+    for round in [2, 2, 3, 3, 6, 6, 2] {
+        for stream in &streams[..round] {
+            stream.wait_for(&before).unwrap();
+            for _ in 0..2 {
+                // SAFETY: `increment` touches the first value of `out`.
+                unsafe { Launch::new(1, 1).run(&increment, stream, (&mut out,)) }.unwrap();
+            }
+            before = stream.record().unwrap();
+        }
+    }
+    let last = &streams[5];
+    last.wait_for(&before).unwrap();
+    assert_eq!(out.to_vec(last).unwrap(), [2 * 24]);
 }
 
 #[test]
