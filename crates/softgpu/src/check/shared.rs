@@ -114,6 +114,10 @@ pub(crate) enum Found {
 pub(crate) struct SharedShadow {
     writes: Vec<u64>,
     reads: Vec<u64>,
+    /// No write is later, nor of a copy that may not have landed.
+    last_write: u64,
+    /// Words of which not all bytes were written.
+    open: usize,
     now: u32,
     /// Time of each warp.
     own: Vec<u32>,
@@ -134,6 +138,8 @@ impl SharedShadow {
         self.writes.resize(words, 0);
         self.reads.clear();
         self.reads.resize(words, 0);
+        self.last_write = 0;
+        self.open = words;
         self.now = 1;
         self.own.clear();
         self.own.resize(warps, 1);
@@ -333,8 +339,29 @@ impl SharedShadow {
         let reads = self.reads.as_chunks_mut::<WORDS>().0;
         let at = off.map(|o| o as usize / (4 * WORDS));
         let of = |l| [mark.of(l).0 | 0xf0; WORDS];
+        let shape = u32::shape(off, 4 * WORDS);
+        // Between two barriers memory is often read only: then no word needs a look at its writer.
+        if self.open == 0 && self.last_write < floor {
+            match shape {
+                Shape::Step => {
+                    if let Some(reads) =
+                        reads.get_mut(at[0]..).and_then(<[_]>::first_chunk_mut::<8>)
+                    {
+                        *reads = std::array::from_fn(of);
+                        return true;
+                    }
+                }
+                Shape::Same => {
+                    if let Some(read) = reads.get_mut(at[0]) {
+                        *read = of(7);
+                        return true;
+                    }
+                }
+                Shape::Scattered => {}
+            }
+        }
         let mut seen = Seen::default();
-        match u32::shape(off, 4 * WORDS) {
+        match shape {
             Shape::Step => {
                 let Some(writes) = writes.get(at[0]..).and_then(<[_]>::first_chunk::<8>) else {
                     return false;
@@ -387,6 +414,9 @@ impl SharedShadow {
         if !seen.writable(floor) {
             return false;
         }
+        let written = writes.iter().flatten().filter(|w| **w & 15 != 15);
+        self.open -= written.count();
+        self.last_write = self.last_write.max(mark.of(7).0 | 0xff);
         *writes = std::array::from_fn(|l| [mark.of(l).0 | 0xff; WORDS]);
         true
     }
@@ -423,27 +453,132 @@ impl SharedShadow {
             } else {
                 0
             };
-            self.writes[word] =
+            let new =
                 mark.0 | keep | (bytes << 4) | (w & 15) | if pending { PENDING } else { bytes };
+            self.open -= usize::from(w & 15 != 15 && new & 15 == 15);
+            self.last_write = self.last_write.max(if pending { u64::MAX } else { new });
+            self.writes[word] = new;
             a = end;
         }
         found
     }
 
-    /// A copy of `thread` into `len` bytes at `at` has landed.
+    /// A copy into `len` bytes at `at` has landed.
     pub(crate) fn landed(&mut self, at: u32, len: u32) {
-        for a in (at..at + len).step_by(4) {
-            if let Some(w) = self.writes.get_mut((a / 4) as usize) {
-                *w = (*w & !PENDING) | 15;
-            }
-        }
+        self.complete(at, len, PENDING);
     }
 
     /// Bytes written by something that is no race with anybody.
     pub(crate) fn initialise(&mut self, at: u32, len: u32) {
+        self.complete(at, len, 0);
+    }
+
+    /// All bytes there are written; `over` is taken from their words.
+    fn complete(&mut self, at: u32, len: u32, over: u64) {
         for a in (at..at + len).step_by(4) {
             if let Some(w) = self.writes.get_mut((a / 4) as usize) {
-                *w |= 15;
+                self.open -= usize::from(*w & 15 != 15);
+                *w = (*w & !over) | 15;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Read(usize, [u32; 8], u32),
+        Write(usize, [u32; 8], u32, bool),
+        Barrier,
+        WarpSync(usize),
+        Landed(u32),
+        Initialise(u32),
+    }
+
+    const WARPS: usize = 3;
+    const BYTES: u32 = 256;
+
+    /// Lanes in a row, at one place, or anywhere; sometimes outside.
+    fn offsets() -> impl Strategy<Value = ([u32; 8], u32)> {
+        let shapes = (
+            0u32..3,
+            0..BYTES / 4,
+            prop::array::uniform8(0..BYTES / 4),
+            0u32..3,
+        );
+        shapes.prop_map(|(shape, base, any, size)| {
+            let size = 4 << size;
+            let at = std::array::from_fn(|l| match shape {
+                0 => base * 4 / size * size + l as u32 * size,
+                1 => base * 4 / size * size,
+                _ => any[l] * 4 / size * size,
+            });
+            (at, size)
+        })
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..WARPS, offsets()).prop_map(|(w, (at, size))| Step::Read(w, at, size)),
+            6 => (0..WARPS, offsets(), prop::bool::weighted(0.1))
+                .prop_map(|(w, (at, size), pending)| Step::Write(w, at, size, pending)),
+            4 => Just(Step::Barrier),
+            1 => (0..WARPS).prop_map(Step::WarpSync),
+            1 => (0..BYTES / 4).prop_map(|w| Step::Landed(w * 4)),
+            2 => (0..BYTES / 4).prop_map(|w| Step::Initialise(w * 4)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn eight_lanes_at_a_time_see_what_one_lane_at_a_time_does(steps in prop::collection::vec(step(), 1..60)) {
+            let mut shadows = [SharedShadow::default(), SharedShadow::default()];
+            shadows.iter_mut().for_each(|s| s.start(BYTES as usize, WARPS));
+            for step in steps {
+                let mut found = [Vec::new(), Vec::new()];
+                for (n, s) in shadows.iter_mut().enumerate() {
+                    match &step {
+                        Step::Read(warp, at, size) | Step::Write(warp, at, size, _) => {
+                            let kind = match step {
+                                Step::Read(..) => AccessKind::Read,
+                                Step::Write(.., true) => AccessKind::AsyncCopy,
+                                _ => AccessKind::Write,
+                            };
+                            let mark = s.mark(*warp, 7, *warp as u32 * 32, false);
+                            if n == 0 && s.quick(mark, *warp, at, *size, kind) {
+                                continue;
+                            }
+                            for (l, &at) in at.iter().enumerate().filter(|(_, at)| **at + size <= BYTES) {
+                                let was = match kind {
+                                    AccessKind::Read => s.read(mark.of(l), *warp, at, *size),
+                                    _ => s.write(mark.of(l), *warp, at, *size, kind == AccessKind::AsyncCopy),
+                                };
+                                found[n].extend(was.map(|f| format!("{f:?}")));
+                            }
+                        }
+                        Step::Barrier => {
+                            (0..WARPS).for_each(|w| s.arrived(w, 0, true));
+                            s.opened(0, true);
+                        }
+                        Step::WarpSync(w) => s.warp_synced(*w),
+                        Step::Landed(at) => s.landed(*at, 16),
+                        Step::Initialise(at) => s.initialise(*at, 8),
+                    }
+                }
+                prop_assert_eq!(&found[0], &found[1]);
+                prop_assert_eq!(&shadows[0].writes, &shadows[1].writes);
+                prop_assert_eq!(&shadows[0].reads, &shadows[1].reads);
+                for s in &shadows {
+                    prop_assert_eq!(s.open, s.writes.iter().filter(|w| **w & 15 != 15).count());
+                    let latest = s.writes.iter().copied().max().unwrap_or(0);
+                    prop_assert!(s.last_write >> TIME_SHIFT >= latest >> TIME_SHIFT);
+                    let pending = s.writes.iter().any(|w| w & PENDING != 0);
+                    prop_assert!(!pending || s.last_write == u64::MAX);
+                }
             }
         }
     }
