@@ -31,9 +31,10 @@ const MAY_BE_UNSAFE: [&str; 4] = [
     "fercuda-dropin",
 ];
 
-/// Crates that launch kernels, which only their caller can vouch for: unsafe
-/// code is denied, with an `expect` and its reason where a launch is.
-const MAY_LAUNCH: [&str; 2] = ["fercuda-cli", "fercuda-testkit"];
+/// Crates where unsafe code is denied, with an `expect` and its reason where
+/// it is needed: to launch a kernel, which only the caller can vouch for, or
+/// to map memory.
+const MAY_EXPECT: [&str; 3] = ["fercuda-cli", "fercuda-ledger", "fercuda-testkit"];
 
 /// Licences that ask for nothing but the notice.
 const LICENCES: [&str; 12] = [
@@ -262,7 +263,7 @@ fn crates(repository: &Repository, dislikes: &mut Vec<String>) {
                 .strip_prefix(&format!("{}/", root.display()))
                 .unwrap_or(path);
             let text = repository.text(path);
-            let denied = MAY_LAUNCH.contains(&name) && text.contains("#![deny(unsafe_code)]");
+            let denied = MAY_EXPECT.contains(&name) && text.contains("#![deny(unsafe_code)]");
             if !denied && !text.contains("#![forbid(unsafe_code)]") {
                 dislikes.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
             }

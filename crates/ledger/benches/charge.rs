@@ -1,0 +1,164 @@
+//! What a charge costs: each operation alone, in one thread and in several
+//! that share a device's row.
+//!
+//! `cargo bench -p fercuda-ledger --bench charge`. Prints nanoseconds an
+//! operation, of one thread's time; fails if adding to one counter in one
+//! thread takes more than 5 at the median.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use fercuda_ledger::{Charge, Device, Event, EventKind, Folder, Gauge, Governed, Ledger, Reader};
+
+const ROUNDS: usize = 200;
+const OPERATIONS: u32 = 10_000;
+const LIMIT_NS: f64 = 5.0;
+
+fn main() -> ExitCode {
+    let root = std::env::temp_dir().join(format!("fercuda-charge-{}", std::process::id()));
+    let folder = Folder::at(&root).expect("a folder");
+    let (ledger, warning) = Ledger::open_in(&folder);
+    assert!(warning.is_none(), "{warning:?}");
+    println!("{ROUNDS} rounds of {OPERATIONS}, ns an operation: median, p99");
+
+    let device = Device::new(0);
+    let torch = charge(&ledger, 0);
+    let add = print("add to a counter", &ledger, |ledger| {
+        ledger.add(device, Gauge::Ready, black_box(1));
+    });
+    print("set a counter", &ledger, |ledger| {
+        ledger.set(device, Gauge::Waiting, black_box(1));
+    });
+    print("govern and release", &ledger, |ledger| {
+        ledger.govern(device, torch.tenant, Governed::Array, black_box(64));
+        ledger.release(device, torch.tenant, Governed::Array, black_box(64));
+    });
+    print("charge and discharge", &ledger, |ledger| {
+        ledger.charge(torch, black_box(64));
+        ledger.discharge(torch, black_box(64));
+    });
+    print("find a known stream", &ledger, |ledger| {
+        black_box(ledger.stream(device, black_box(7)));
+    });
+    print("find a known tenant", &ledger, |ledger| {
+        black_box(ledger.tenant(black_box("tenant 0")));
+    });
+    print("record an event", &ledger, |ledger| {
+        ledger.record(Event {
+            kind: EventKind::Growth,
+            device,
+            tenant: torch.tenant,
+            bytes: black_box(64),
+            address: 0,
+            detail: 0,
+            stream: 0,
+            thread: 0,
+        });
+    });
+    snapshots(&ledger);
+    let most = thread::available_parallelism().map_or(1, usize::from);
+    for threads in [2, 4, 8, 16, 32]
+        .into_iter()
+        .filter(|threads| *threads <= most)
+    {
+        contend(&ledger, threads);
+    }
+    std::fs::remove_dir_all(root).expect("our own folder");
+    if add <= LIMIT_NS {
+        return ExitCode::SUCCESS;
+    }
+    println!("adding to a counter takes {add:.1} ns, the limit is {LIMIT_NS}");
+    ExitCode::FAILURE
+}
+
+/// Rows for thread `number`.
+fn charge(ledger: &Ledger, number: u64) -> Charge {
+    let device = Device::new(0);
+    Charge {
+        device,
+        tenant: ledger.tenant(&format!("tenant {number}")),
+        stream: ledger.stream(device, number + 7),
+        thread: ledger.thread(number),
+    }
+}
+
+/// Measures `operation`, prints and gives back its median.
+fn print(name: &str, ledger: &Ledger, operation: impl Fn(&Ledger)) -> f64 {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let started = Instant::now();
+            for _ in 0..OPERATIONS {
+                operation(ledger);
+            }
+            started.elapsed().as_nanos() as f64 / f64::from(OPERATIONS)
+        })
+        .collect();
+    let (median, p99) = figures(&mut rounds);
+    println!("{name:<36} {median:8.2} {p99:8.2}");
+    median
+}
+
+/// What a reader needs, in microseconds: of a file that nobody writes.
+fn snapshots(ledger: &Ledger) {
+    let path = ledger.path().expect("it has a file");
+    let reader = Reader::open(path).expect("our own file");
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let started = Instant::now();
+            black_box(reader.snapshot().expect("our own file"));
+            started.elapsed().as_nanos() as f64 / 1000.0
+        })
+        .collect();
+    let (median, p99) = figures(&mut rounds);
+    println!(
+        "{:<36} {median:8.2} {p99:8.2} us",
+        "read a snapshot, full ring"
+    );
+}
+
+/// Charges and discharges from several threads at once, each with its own
+/// tenant, stream and thread; the device's row is everybody's.
+fn contend(ledger: &Ledger, threads: usize) {
+    let begin = Barrier::new(threads);
+    let mut rounds: Vec<f64> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads as u64)
+            .map(|number| {
+                let begin = &begin;
+                scope.spawn(move || {
+                    let mine = charge(ledger, number);
+                    let mut rounds = Vec::with_capacity(ROUNDS);
+                    begin.wait();
+                    for _ in 0..ROUNDS {
+                        let started = Instant::now();
+                        for _ in 0..OPERATIONS {
+                            ledger.charge(mine, black_box(64));
+                            ledger.discharge(mine, black_box(64));
+                        }
+                        let elapsed_ns = started.elapsed().as_nanos() as f64;
+                        rounds.push(elapsed_ns / f64::from(OPERATIONS));
+                    }
+                    rounds
+                })
+            })
+            .collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined
+            .flat_map(|rounds| rounds.expect("no panic"))
+            .collect()
+    });
+    let (median, p99) = figures(&mut rounds);
+    let name = format!("charge and discharge, {threads} threads");
+    println!("{name:<36} {median:8.2} {p99:8.2}");
+}
+
+/// Median and 99th percentile.
+fn figures(rounds: &mut [f64]) -> (f64, f64) {
+    rounds.sort_by(f64::total_cmp);
+    let at = |part: f64| rounds[((rounds.len() - 1) as f64 * part) as usize];
+    (at(0.5), at(0.99))
+}

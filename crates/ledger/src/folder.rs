@@ -1,0 +1,316 @@
+//! The folder where this user's ledgers lie, and the making and sweeping of
+//! files in it.
+//!
+//! Invariant: what is opened here belongs to this user and nobody else may
+//! read or write it; that is asked of the open descriptor, never of a path. A
+//! file gets its name when it is locked and its header written, so whoever
+//! finds a name without a lock finds a ledger whose owner is gone.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use rustix::process::Resource;
+
+use crate::error::{Error, Result};
+use crate::format::FILE_BYTES;
+use crate::owner::Process;
+use crate::reader::Reader;
+
+/// How a ledger's name ends.
+const LEDGER: &str = ".ledger";
+/// How it ends before the ledger is ready.
+const DRAFT: &str = ".draft";
+/// A draft that is older was left behind.
+const DRAFT_LIFE: Duration = Duration::from_secs(60);
+/// Ledgers that one process may have.
+const NUMBERS: u32 = 1000;
+
+/// A private folder of ledgers.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    file: File,
+}
+
+impl Folder {
+    /// The folder of this user, made if it is not there:
+    /// `$XDG_RUNTIME_DIR/fercuda` if that variable names a private folder of
+    /// ours, else `/run/user/UID/fercuda` likewise, else
+    /// `$HOME/.cache/fercuda/ledgers`.
+    ///
+    /// # Errors
+    /// [`Error::NoFolder`]; else as [`Folder::at`].
+    pub fn from_env() -> Result<Folder> {
+        let uid = rustix::process::geteuid().as_raw();
+        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let usual = Path::new("/run/user").join(uid.to_string());
+        for base in runtime.into_iter().chain([usual]) {
+            let private = fs::metadata(&base)
+                .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid && meta.mode() & 0o77 == 0);
+            if private && base.is_absolute() {
+                return Folder::at(&base.join("fercuda"));
+            }
+        }
+        let home = env::var_os("HOME")
+            .map(PathBuf::from)
+            .filter(|home| home.is_absolute())
+            .ok_or(Error::NoFolder { uid })?;
+        Folder::at(&home.join(".cache/fercuda/ledgers"))
+    }
+
+    /// The folder `path`, made with mode 0700 if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::NotPrivate`] if it is somebody else's or open to others;
+    /// [`Error::System`] if it cannot be made or is a link.
+    pub fn at(path: &Path) -> Result<Folder> {
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(path)
+            .map_err(Error::system("make the folder", path))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .map(File::from)
+            .map_err(io::Error::from)
+            .map_err(Error::system("open the folder", path))?;
+        private(&file, path)?;
+        Ok(Folder {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens every ledger in it, in the order of their names. What cannot be
+    /// opened comes as an error beside the others.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the folder cannot be read.
+    pub fn ledgers(&self) -> Result<Vec<Result<Reader>>> {
+        let mut names = self.names(LEDGER)?;
+        names.sort();
+        let found = names.iter().map(|name| self.open(OsStr::from_bytes(name)));
+        // One that was swept meanwhile is none.
+        Ok(found.filter(|found| !is_absent(found)).collect())
+    }
+
+    /// Removes the ledgers whose owners are gone, and says how many. Who has
+    /// opened one before can still read it.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the folder cannot be read or a file not be removed.
+    pub fn sweep(&self) -> Result<usize> {
+        let mut swept = 0;
+        for name in self.names(LEDGER)? {
+            let name = OsStr::from_bytes(&name);
+            // What is no file of ours is left to whoever put it there.
+            if let Ok(reader) = self.open(name)
+                && !reader.is_owned()
+            {
+                swept += usize::from(self.remove(name)?);
+            }
+        }
+        for name in self.names(DRAFT)? {
+            let name = OsStr::from_bytes(&name);
+            if let Ok(reader) = self.open(name)
+                && is_old(reader.file())
+                && !reader.is_owned()
+            {
+                swept += usize::from(self.remove(name)?);
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Names in the folder that end so.
+    fn names(&self, end: &str) -> Result<Vec<Vec<u8>>> {
+        let read = || -> io::Result<Vec<Vec<u8>>> {
+            let mut names = Vec::new();
+            for entry in rustix::fs::Dir::read_from(&self.file)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name.ends_with(end.as_bytes()) {
+                    names.push(name.to_owned());
+                }
+            }
+            Ok(names)
+        };
+        read().map_err(Error::system("read the folder", &self.path))
+    }
+
+    fn open(&self, name: &OsStr) -> Result<Reader> {
+        let path = self.path.join(name);
+        let file = open_private(&self.file, Path::new(name), &path)?;
+        Ok(Reader::new(file, path))
+    }
+
+    /// Whether it was there.
+    fn remove(&self, name: &OsStr) -> Result<bool> {
+        match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(Error::system("remove", self.path.join(name))(errno.into())),
+        }
+    }
+
+    /// Makes a locked file of [`FILE_BYTES`] zeros for `process`, with space
+    /// on disk, that no reader finds yet.
+    pub(crate) fn draft(&self, process: &Process) -> Result<Draft<'_>> {
+        let stem = format!("{}-{}", process.pid, process.start_ticks);
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        for number in 0..NUMBERS {
+            let name = format!("{stem}-{number}{DRAFT}");
+            let doing = |doing| Error::system(doing, self.path.join(&name));
+            match rustix::fs::openat(&self.file, &name, flags, mode) {
+                Ok(file) => {
+                    let draft = Draft {
+                        folder: self,
+                        file: Some(File::from(file)),
+                        stem,
+                        name: name.clone(),
+                    };
+                    draft.prepare().map_err(doing("lock and reserve"))?;
+                    return Ok(draft);
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(doing("make")(errno.into())),
+            }
+        }
+        Err(self.too_many())
+    }
+
+    fn too_many(&self) -> Error {
+        Error::system("make another ledger in", &self.path)(Errno::EXIST.into())
+    }
+}
+
+/// A ledger without a name; removed if it gets none.
+pub(crate) struct Draft<'a> {
+    folder: &'a Folder,
+    /// None once it has its name.
+    file: Option<File>,
+    stem: String,
+    name: String,
+}
+
+impl Draft<'_> {
+    fn prepare(&self) -> io::Result<()> {
+        let file = self.file()?;
+        let len_bytes = FILE_BYTES as u64;
+        // Beyond this limit the system would not refuse but kill.
+        let limit = rustix::process::getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit_bytes| limit_bytes < len_bytes) {
+            return Err(Errno::FBIG.into());
+        }
+        rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
+        // A length alone would do until the disk is full: the write that finds
+        // no space then kills the process. Where space cannot be reserved
+        // there is no ledger.
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)?;
+        Ok(())
+    }
+
+    /// The file, empty and locked.
+    pub(crate) fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Gives it its name: readers find it from now on. The lock is the file's.
+    pub(crate) fn publish(mut self) -> Result<(File, PathBuf)> {
+        let folder = self.folder;
+        for number in 0..NUMBERS {
+            let name = format!("{}-{number}{LEDGER}", self.stem);
+            let renamed = rustix::fs::renameat_with(
+                &folder.file,
+                &self.name,
+                &folder.file,
+                &name,
+                RenameFlags::NOREPLACE,
+            );
+            let path = folder.path.join(&name);
+            match (renamed, self.file.take()) {
+                (Ok(()), Some(file)) => return Ok((file, path)),
+                (Err(Errno::EXIST), file) => self.file = file,
+                (Err(errno), file) => {
+                    self.file = file;
+                    return Err(Error::system("name", path)(errno.into()));
+                }
+                (Ok(()), None) => break,
+            }
+        }
+        Err(folder.too_many())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            // What cannot be removed now is swept later.
+            self.folder.remove(OsStr::new(&self.name)).ok();
+        }
+    }
+}
+
+/// Opens a file that must be this user's alone, without following a link or
+/// waiting for the other end of a pipe.
+pub(crate) fn open_private(
+    folder: impl rustix::fd::AsFd,
+    name: &Path,
+    path: &Path,
+) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, name, flags, Mode::empty())
+        .map(File::from)
+        .map_err(io::Error::from)
+        .map_err(Error::system("open", path))?;
+    let meta = private(&file, path)?;
+    if !meta.is_file() {
+        let why = io::Error::other("it is not a regular file");
+        return Err(Error::system("read", path)(why));
+    }
+    Ok(file)
+}
+
+/// Refuses what belongs to another user or is open to others.
+fn private(file: &File, path: &Path) -> Result<fs::Metadata> {
+    let meta = file.metadata().map_err(Error::system("examine", path))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if meta.uid() != uid || meta.mode() & 0o77 != 0 {
+        return Err(Error::NotPrivate {
+            path: path.to_owned(),
+            owner: meta.uid(),
+            mode: meta.mode() & 0o7777,
+            uid,
+        });
+    }
+    Ok(meta)
+}
+
+fn is_absent(found: &Result<Reader>) -> bool {
+    matches!(found, Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+}
+
+fn is_old(file: &File) -> bool {
+    let modified = file.metadata().and_then(|meta| meta.modified());
+    modified.is_ok_and(|modified| {
+        SystemTime::now()
+            .duration_since(modified)
+            .is_ok_and(|age| age > DRAFT_LIFE)
+    })
+}

@@ -1,0 +1,43 @@
+//! Who holds how much device memory: counters in shared memory.
+//!
+//! A [`Ledger`] is the writer: one a process, any number of threads. A
+//! [`Folder`] finds the ledgers of this user, a [`Reader`] reads one while its
+//! owner lives and after, a [`Snapshot`] is what it read, as data, JSON or
+//! [Prometheus text](prometheus).
+//!
+//! Invariants: charging takes no lock, allocates nothing and makes no system
+//! call. A byte charged is in exactly one row of each table, so every table
+//! sums to the devices' live bytes. No content of a file makes a reader panic.
+//! Nothing that happens to the file makes the writer fail.
+//! Elsewhere: choosing blocks (`fercuda-pool`), asking the driver for its own
+//! figures, drawing them (`fercuda-cli`). The bytes of the file are in
+//! README.md.
+#![deny(unsafe_code)]
+
+mod error;
+mod folder;
+mod format;
+#[expect(unsafe_code, reason = "mapping memory, and seeing it as atomics")]
+mod map;
+mod owner;
+mod prometheus;
+mod reader;
+mod ring;
+mod rows;
+mod snapshot;
+mod word;
+mod writer;
+
+pub use error::{Error, FormatError, Result, Warning};
+pub use folder::Folder;
+pub use format::{
+    DEVICES, EVENTS, EventKind, FIELDS, FILE_BYTES, Field, Governed, NAME_BYTES, PROGRAM_BYTES,
+    STREAMS, TENANTS, THREADS, VERSION,
+};
+pub use prometheus::prometheus;
+pub use reader::Reader;
+pub use snapshot::{
+    DeviceSnapshot, EventSnapshot, GovernedBytes, Owner, Snapshot, StreamSnapshot, TenantAccount,
+    TenantSnapshot, ThreadSnapshot,
+};
+pub use writer::{Charge, Device, Event, Gauge, Ledger, Stream, Tenant, Thread};

@@ -1,0 +1,223 @@
+//! Reading a ledger: the file of a process that may be alive, gone or hostile.
+//!
+//! The file is read, not mapped, so that one cut short cannot kill the reader.
+//! Counters are read twice until both readings agree. A word that a writer
+//! changes during a reading may come out mixed, so what did not agree, or whose
+//! sums do not, is marked as racing.
+//!
+//! Elsewhere: what the words mean (`snapshot`), whole events (`ring`).
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::CWD;
+
+use crate::error::{Error, FormatError, Result};
+use crate::folder::open_private;
+use crate::format::{EVENT_WORDS, EVENTS, FILE_BYTES, Header, Layout, Record};
+use crate::owner::{Process, Sight};
+use crate::ring::{self, Events};
+use crate::snapshot::{self, Owner, Snapshot};
+
+/// The first word of the ring; before it are header and tables.
+pub(crate) const RING_WORD: usize = offset_of!(Layout<AtomicU64>, ring) / 8;
+/// Words that every version has.
+const COMMON_WORDS: usize = 8;
+/// How often tables are read in the hope that nobody writes meanwhile.
+const READINGS: usize = 8;
+
+/// One ledger, open. It stays readable when its owner ends and when its file
+/// is swept.
+#[derive(Debug)]
+pub struct Reader {
+    file: File,
+    path: PathBuf,
+}
+
+impl Reader {
+    /// Opens a ledger by its path.
+    ///
+    /// # Errors
+    /// [`Error::NotPrivate`] or [`Error::System`]; its content is looked at by
+    /// [`Reader::snapshot`].
+    pub fn open(path: &Path) -> Result<Reader> {
+        Ok(Reader::new(open_private(CWD, path, path)?, path.to_owned()))
+    }
+
+    pub(crate) fn new(file: File, path: PathBuf) -> Reader {
+        Reader { file, path }
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether the process that writes it lives.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the file cannot be read, [`Error::Format`] if it is
+    /// no ledger of any version.
+    pub fn owner(&self) -> Result<Owner> {
+        let process = self.process()?.map_err(self.refused())?;
+        Ok(self.state_of(&process))
+    }
+
+    /// Whether somebody has it, whatever is in it.
+    pub(crate) fn is_owned(&self) -> bool {
+        // Without a header only the lock speaks.
+        let process = self.process().ok().and_then(std::result::Result::ok);
+        process.unwrap_or_default().owns(&self.file)
+    }
+
+    /// What is in it now.
+    ///
+    /// # Errors
+    /// [`Error::System`] if it cannot be read, [`Error::Format`] if it is no
+    /// ledger that this version reads.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let process = self.process()?.map_err(self.refused())?;
+        let len_bytes = self
+            .file
+            .metadata()
+            .map_err(Error::system("examine", &self.path))?
+            .len();
+        let mut bytes = Vec::new();
+        let collected = collect(|first, words| read_words(&self.file, first, words, &mut bytes))
+            .map_err(Error::system("read", &self.path))?;
+        // Asked last: an owner that lived at the end lived all along.
+        let owner = self.state_of(&process);
+        snapshot::assemble(&collected, len_bytes, owner).map_err(self.refused())
+    }
+
+    fn state_of(&self, process: &Process) -> Owner {
+        if process.owns(&self.file) {
+            Owner::Alive
+        } else {
+            Owner::Gone
+        }
+    }
+
+    /// Whose it is: the part of the header that all versions share.
+    fn process(&self) -> Result<std::result::Result<Process, FormatError>> {
+        let mut words = [0; COMMON_WORDS];
+        read_words(&self.file, 0, &mut words, &mut Vec::new())
+            .map_err(Error::system("read", &self.path))?;
+        let header = Header::read(&words);
+        if header.magic != crate::format::MAGIC {
+            return Ok(Err(FormatError::NotALedger));
+        }
+        Ok(Ok(Process {
+            pid: header.pid,
+            start_ticks: header.start_ticks,
+            sight: Sight {
+                pid_namespace: header.pid_namespace,
+                boot_id: header.boot_id,
+            },
+        }))
+    }
+
+    fn refused(&self) -> impl Fn(FormatError) -> Error + '_ {
+        |source| Error::Format {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// All that was read of a ledger.
+#[derive(Debug)]
+pub(crate) struct Collected {
+    /// Header and tables.
+    pub(crate) tables: Vec<u64>,
+    /// Whether two readings of the tables agreed.
+    pub(crate) settled: bool,
+    pub(crate) events: Events<EVENT_WORDS>,
+}
+
+/// Reads a ledger through `copy(first, words)`, which fills `words` with those
+/// from number `first` on.
+fn collect<E>(
+    mut copy: impl FnMut(usize, &mut [u64]) -> std::result::Result<(), E>,
+) -> std::result::Result<Collected, E> {
+    let mut tables = vec![0; RING_WORD];
+    let mut again = tables.clone();
+    copy(0, &mut tables)?;
+    let mut settled = false;
+    for _ in 1..READINGS {
+        copy(0, &mut again)?;
+        settled = tables == again;
+        std::mem::swap(&mut tables, &mut again);
+        if settled {
+            break;
+        }
+    }
+    let events = ring::read::<EVENTS, EVENT_WORDS, E>(|words| copy(RING_WORD, words))?;
+    Ok(Collected {
+        tables,
+        settled,
+        events,
+    })
+}
+
+/// Reads a ledger in this process's own memory.
+pub(crate) fn collect_memory(memory: &[AtomicU64]) -> Collected {
+    let Ok(collected) = collect(|first, words| {
+        for (word, shared) in words.iter_mut().zip(&memory[first..]) {
+            // The ring's argument needs acquire; the tables would do without.
+            *word = shared.load(Ordering::Acquire);
+        }
+        Ok::<(), Infallible>(())
+    });
+    collected
+}
+
+/// Reads a ledger that is bytes and will not change.
+pub(crate) fn collect_bytes(bytes: &[u8]) -> Collected {
+    let Ok(collected) = collect(|first, words| {
+        fill(words, bytes.get(first * 8..).unwrap_or_default());
+        Ok::<(), Infallible>(())
+    });
+    collected
+}
+
+/// Reads words from a file. Calls of the system are in order, and the kernel
+/// reads what a mapping of the same file writes.
+fn read_words(file: &File, first: usize, words: &mut [u64], bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.resize(words.len() * 8, 0);
+    let mut len = 0;
+    while len < bytes.len() {
+        match file.read_at(&mut bytes[len..], (first * 8 + len) as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    fill(words, &bytes[..len]);
+    Ok(())
+}
+
+/// Fills words from bytes; what is missing is zero.
+fn fill(words: &mut [u64], bytes: &[u8]) {
+    let mut chunks = bytes.chunks_exact(8);
+    for word in words {
+        *word = chunks.next().map_or(0, |chunk| {
+            chunk
+                .iter()
+                .rev()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        });
+    }
+}
+
+const _: () = assert!(RING_WORD * 8 < FILE_BYTES);

@@ -1,0 +1,227 @@
+//! The ring of events: many writers, many readers, no lock, nobody waits.
+//!
+//! A writer draws a ticket, which names the entry and its turn. It claims the
+//! entry by making its sequence number odd, stores the data and makes it even:
+//! `2 ticket + 1`, then `2 ticket + 2`. An entry that another writer holds, or
+//! that a later one has had, is not waited for: the event is dropped and
+//! counted.
+//!
+//! Why a reader never takes torn data for whole. It reads the numbers, then
+//! the data, then the numbers again, and believes an entry whose number was
+//! both times that of its ticket written.
+//! - Data of an earlier turn: the first number was read with acquire from the
+//!   release that ended this turn's stores, so nothing older is left to see.
+//! - Data of a later turn: every data word is stored with release and read
+//!   with acquire, so who sees one also sees that turn's claim, made before
+//!   it; the number read last is then not this ticket's. Numbers only grow.
+//! - Two writers in one entry: the claim is a compare-and-swap from an even
+//!   number, so there is one at a time; it acquires what the one before
+//!   released, so its stores are later in every word.
+//!
+//! A process killed inside leaves an odd number: that entry is never read, and
+//! nobody else is left to write it.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::word::Word;
+
+/// A ring of `N` entries of `WORDS` words of data.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Ring<T, const N: usize, const WORDS: usize> {
+    /// Tickets drawn.
+    written: T,
+    /// Events that found their entry taken.
+    dropped: T,
+    reserved: [T; 6],
+    entries: [Entry<T, WORDS>; N],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Entry<T, const WORDS: usize> {
+    sequence: T,
+    data: [T; WORDS],
+}
+
+/// Words before the first entry.
+const HEAD_WORDS: usize = 8;
+
+impl<T: Word, const N: usize, const WORDS: usize> Ring<T, N, WORDS> {
+    /// Writes an event, or counts it as dropped.
+    pub(crate) fn write(&self, data: [u64; WORDS]) {
+        let ticket = self.written.fetch_add(1, Relaxed);
+        let entry = &self.entries[(ticket % N as u64) as usize];
+        let claimed = ticket.wrapping_mul(2).wrapping_add(1);
+        let found = entry.sequence.load(Relaxed);
+        if found % 2 == 1 || found > claimed || !entry.sequence.replace(found, claimed) {
+            self.dropped.fetch_add(1, Relaxed);
+            return;
+        }
+        for (word, value) in entry.data.iter().zip(data) {
+            word.store(value, Release);
+        }
+        entry.sequence.store(claimed.wrapping_add(1), Release);
+    }
+}
+
+/// What a reader has of a ring.
+#[derive(Debug, Default)]
+pub(crate) struct Events<const WORDS: usize> {
+    /// Whole events, oldest first, with their tickets.
+    pub(crate) events: Vec<(u64, [u64; WORDS])>,
+    /// Tickets drawn since the beginning.
+    pub(crate) written: u64,
+    /// Events that their writers dropped.
+    pub(crate) dropped: u64,
+}
+
+/// Reads a ring of `N` entries through `copy`, which fills a buffer with the
+/// ring's words, each read with acquire and later than what an earlier call
+/// read.
+pub(crate) fn read<const N: usize, const WORDS: usize, E>(
+    mut copy: impl FnMut(&mut [u64]) -> Result<(), E>,
+) -> Result<Events<WORDS>, E> {
+    let stride = WORDS + 1;
+    let mut before = vec![0; HEAD_WORDS + N * stride];
+    let (mut data, mut after) = (before.clone(), before.clone());
+    copy(&mut before)?;
+    copy(&mut data)?;
+    copy(&mut after)?;
+    let (written, dropped) = (before[0], before[1]);
+    let mut events = Vec::new();
+    for ticket in written.saturating_sub(N as u64)..written {
+        let at = HEAD_WORDS + (ticket % N as u64) as usize * stride;
+        let whole = ticket.wrapping_mul(2).wrapping_add(2);
+        if before[at] == whole && after[at] == whole {
+            let words = &data[at + 1..at + stride];
+            events.push((ticket, std::array::from_fn(|word| words[word])));
+        }
+    }
+    Ok(Events {
+        events,
+        written,
+        dropped,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::Ordering::{self, Acquire};
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread;
+
+    use super::*;
+
+    type Small = Ring<AtomicU64, 2, 2>;
+
+    fn ring() -> Small {
+        let word = || AtomicU64::new(0);
+        Ring {
+            written: word(),
+            dropped: word(),
+            reserved: [(); 6].map(|()| word()),
+            entries: [(); 2].map(|()| Entry {
+                sequence: word(),
+                data: [word(), word()],
+            }),
+        }
+    }
+
+    fn read_small(ring: &Small) -> Events<2> {
+        let load = |word: &AtomicU64| word.load(Acquire);
+        let Ok(events) = read::<2, 2, Infallible>(|words| {
+            words[0] = load(&ring.written);
+            words[1] = load(&ring.dropped);
+            for (entry, words) in ring.entries.iter().zip(words[8..].chunks_mut(3)) {
+                // The worst order: a reader may not count on any.
+                words[2] = load(&entry.data[1]);
+                words[0] = load(&entry.sequence);
+                words[1] = load(&entry.data[0]);
+            }
+            Ok(())
+        });
+        events
+    }
+
+    /// Data that shows by itself whether it is whole.
+    fn event(number: u64) -> [u64; 2] {
+        [number, number * 1000]
+    }
+
+    fn is_whole(data: [u64; 2]) -> bool {
+        data[0] != 0 && data[1] == data[0] * 1000
+    }
+
+    fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    #[test]
+    fn a_reader_sees_whole_events_while_the_ring_is_lapped() {
+        explore(3, || {
+            let ring = Arc::new(ring());
+            // Both entries are full, so the writer writes over one.
+            ring.write(event(1));
+            ring.write(event(2));
+            let writer = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || ring.write(event(3)))
+            };
+            let seen = read_small(&ring);
+            for (ticket, data) in &seen.events {
+                assert_eq!(*data, event(ticket + 1));
+            }
+            writer.join().unwrap();
+            let last = read_small(&ring);
+            assert_eq!(last.events, [(1, event(2)), (2, event(3))]);
+        });
+    }
+
+    #[test]
+    fn writers_that_meet_in_an_entry_leave_one_whole_event_or_say_what_they_dropped() {
+        explore(2, || {
+            let ring = Arc::new(ring());
+            let writers: Vec<_> = [1, 3]
+                .map(|number| {
+                    let ring = Arc::clone(&ring);
+                    thread::spawn(move || {
+                        ring.write(event(number));
+                        ring.write(event(number + 1));
+                    })
+                })
+                .into();
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            let seen = read_small(&ring);
+            assert!(seen.events.iter().all(|(_, data)| is_whole(*data)));
+            assert_eq!(seen.written, 4);
+            // Each of the four is there, was overwritten, or was dropped.
+            assert!(seen.dropped <= 2, "{seen:?}");
+            assert!(seen.events.len() as u64 + seen.dropped >= 2, "{seen:?}");
+        });
+    }
+
+    #[test]
+    fn an_entry_left_half_written_is_passed_over() {
+        explore(2, || {
+            let ring = ring();
+            ring.write(event(1));
+            ring.entries[1].sequence.store(3, Ordering::Relaxed);
+            ring.written.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(read_small(&ring).events, [(0, event(1))]);
+            ring.write(event(3));
+            // The fourth finds the entry of the second taken.
+            ring.write(event(4));
+            let seen = read_small(&ring);
+            assert_eq!(seen.events, [(2, event(3))]);
+            assert_eq!(seen.dropped, 1);
+        });
+    }
+}

@@ -1,0 +1,570 @@
+//! What a ledger said at one moment, as plain data.
+//!
+//! Invariant: made from any words whatever, without panicking; every string is
+//! free of control characters; sums that do not come out set `racing`.
+
+use std::collections::BTreeMap;
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::AtomicU64;
+
+use serde::Serialize;
+
+use crate::error::FormatError;
+use crate::format::{
+    AccountRow, DEVICES, DeviceRow, EVENT_WORDS, EVENTS, EventKind, FILE_BYTES, Governed, Header,
+    Layout, MAGIC, Record, STREAMS, StreamRow, TENANTS, THREADS, TenantRow, ThreadRow, VERSION,
+    name_from,
+};
+use crate::reader::{Collected, collect_bytes};
+use crate::rows::{OTHERS, State};
+
+/// Whether the process that writes a ledger lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// It does.
+    Alive,
+    /// It ended, however it did. The figures are its last ones.
+    Gone,
+    /// Bytes alone do not tell.
+    Unknown,
+}
+
+/// What a ledger said at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// The format's version.
+    pub version: u64,
+    /// Whether the process lives.
+    pub owner: Owner,
+    /// The process, as numbered where it runs.
+    pub pid: u64,
+    /// Its program.
+    pub program: String,
+    /// When the ledger was begun, in nanoseconds since 1970.
+    pub begun_at_unix_ns: u64,
+    /// The figures were written while they were read, or do not add up: they
+    /// are each of a moment, but not all of one. Of a process that was killed
+    /// in the middle of a charge this stays so.
+    pub racing: bool,
+    /// Devices that the process has used, by ordinal.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Tenants, in the order in which they first allocated; `others` first.
+    pub tenants: Vec<TenantSnapshot>,
+    /// Streams that are in use or have live bytes, by number; those without a
+    /// row of their own first.
+    pub streams: Vec<StreamSnapshot>,
+    /// Threads that run or have live bytes, by number; those without a row of
+    /// their own first.
+    pub threads: Vec<ThreadSnapshot>,
+    /// The last events, oldest first; at most as many as the ring holds.
+    pub events: Vec<EventSnapshot>,
+    /// Events since the beginning.
+    pub events_written: u64,
+    /// Events that found their place in the ring taken and are nowhere.
+    pub events_dropped: u64,
+}
+
+/// One device in one process. All figures in bytes unless named otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceSnapshot {
+    /// Its ordinal.
+    pub device: u32,
+    /// Allocated from the pool and not given back.
+    pub live_bytes: u64,
+    /// The most that was live.
+    pub peak_bytes: u64,
+    /// Address space that the pool has taken.
+    pub pooled_bytes: u64,
+    /// That part of it which has memory behind it.
+    pub mapped_bytes: u64,
+    /// Free and reusable at once.
+    pub ready_bytes: u64,
+    /// Free and waiting for work that may still touch it.
+    pub waiting_bytes: u64,
+    /// The limit; `None` if there is none.
+    pub limit_bytes: Option<u64>,
+    /// Passed through to the driver and charged, by kind; kinds without any
+    /// are left out.
+    pub governed: Vec<GovernedBytes>,
+    /// Used as the driver says, and accounted for by nothing.
+    pub ungoverned_bytes: u64,
+    /// The device's memory, as the driver said last.
+    pub driver_total_bytes: u64,
+    /// What of it was free then.
+    pub driver_free_bytes: u64,
+    /// When that was, in nanoseconds since the ledger was begun.
+    pub reconciled_at_ns: u64,
+    /// The pool's epoch.
+    pub epoch: u64,
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Events since the beginning, by kind; kinds without any are left out.
+    pub event_counts: BTreeMap<EventKind, u64>,
+}
+
+/// Governed bytes of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GovernedBytes {
+    /// What asked for them.
+    pub kind: Governed,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TenantSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its accounts, at the devices where it has one.
+    pub accounts: Vec<TenantAccount>,
+}
+
+/// What a tenant has at one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TenantAccount {
+    /// The device's ordinal.
+    pub device: u32,
+    /// Allocated and not given back, in bytes.
+    pub live_bytes: u64,
+    /// The most that was live.
+    pub peak_bytes: u64,
+    /// Allocations that are live.
+    pub blocks: u64,
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees.
+    pub frees: u64,
+    /// The limit in bytes; `None` if there is none.
+    pub limit_bytes: Option<u64>,
+    /// Its part of the device's governed bytes.
+    pub governed_bytes: u64,
+}
+
+/// One stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StreamSnapshot {
+    /// Its number; `None` for all those that have no row of their own.
+    pub stream: Option<u64>,
+    /// The device's ordinal; `None` for streams without a row, which may be of
+    /// several.
+    pub device: Option<u32>,
+    /// Allocated in it and not given back.
+    pub live_bytes: u64,
+    /// It was destroyed, and something allocated in it is live.
+    pub ended: bool,
+}
+
+/// One thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ThreadSnapshot {
+    /// Its number; `None` for all those that have no row of their own.
+    pub thread: Option<u64>,
+    /// Allocated by it and not given back by anyone.
+    pub live_bytes: u64,
+    /// Allocations it made.
+    pub allocs: u64,
+    /// It ended, and something that it allocated is live.
+    pub ended: bool,
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EventSnapshot {
+    /// Its number, from 0.
+    pub number: u64,
+    /// When it was, in nanoseconds since the ledger was begun.
+    pub at_ns: u64,
+    /// What happened; the other fields mean what [`EventKind`] says.
+    pub kind: EventKind,
+    /// The device's ordinal.
+    pub device: u32,
+    /// Whose request it was.
+    pub tenant: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// A device address.
+    pub address: u64,
+    /// See [`EventKind`].
+    pub detail: u64,
+    /// The stream's number.
+    pub stream: u64,
+    /// The thread's number.
+    pub thread: u64,
+}
+
+impl Snapshot {
+    /// Reads a ledger's bytes, whatever they are.
+    ///
+    /// # Errors
+    /// Says why they are not a ledger that this version reads.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Snapshot, FormatError> {
+        assemble(&collect_bytes(bytes), bytes.len() as u64, Owner::Unknown)
+    }
+
+    /// All of it as JSON. Numbers may exceed 2^53.
+    ///
+    /// # Errors
+    /// Never for what this crate made; the signature is `serde_json`'s.
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+}
+
+impl DeviceSnapshot {
+    /// Governed bytes of all kinds.
+    pub fn governed_bytes(&self) -> u64 {
+        sum(self.governed.iter().map(|part| part.bytes))
+    }
+}
+
+impl TenantSnapshot {
+    /// Live bytes at all devices.
+    pub fn live_bytes(&self) -> u64 {
+        sum(self.accounts.iter().map(|account| account.live_bytes))
+    }
+}
+
+/// Adds up, and stays at the largest number that there is.
+fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}
+
+/// Reads counters, noting the impossible ones.
+#[derive(Debug, Default)]
+struct Counters {
+    impossible: bool,
+}
+
+impl Counters {
+    /// A counter below zero is one that is being changed, or a lie: it reads
+    /// as 0.
+    fn read(&mut self, word: u64) -> u64 {
+        if word > i64::MAX as u64 {
+            self.impossible = true;
+            return 0;
+        }
+        word
+    }
+}
+
+/// Makes a snapshot of words that came from `len_bytes` bytes.
+pub(crate) fn assemble(
+    collected: &Collected,
+    len_bytes: u64,
+    owner: Owner,
+) -> Result<Snapshot, FormatError> {
+    let words = &collected.tables[..];
+    let header = Header::read(words);
+    check(&header, len_bytes)?;
+
+    let mut counters = Counters::default();
+    let accounts: Vec<Vec<TenantAccount>> = (0..TENANTS)
+        .map(|tenant| {
+            let base = offset_of!(Layout<AtomicU64>, accounts)
+                + tenant * size_of::<[AccountRow<u64>; DEVICES]>();
+            rows::<AccountRow<u64>, DEVICES>(words, base)
+                .enumerate()
+                .map(|(device, row)| account(device, &row, &mut counters))
+                .collect()
+        })
+        .collect();
+    let devices: Vec<DeviceSnapshot> =
+        rows::<DeviceRow<u64>, DEVICES>(words, offset_of!(Layout<AtomicU64>, devices))
+            .enumerate()
+            .map(|(ordinal, row)| {
+                let theirs = || accounts.iter().map(|tenant| &tenant[ordinal]);
+                let mut device = device(ordinal, &row, &mut counters);
+                device.allocs = sum(theirs().map(|account| account.allocs));
+                device.frees = sum(theirs().map(|account| account.frees));
+                device
+            })
+            .collect();
+    let streams = streams(words, &mut counters);
+    let threads = threads(words, &mut counters);
+    let sums = sums_agree(&devices, &accounts, &streams, &threads);
+
+    let names: Vec<Option<String>> =
+        rows::<TenantRow<u64>, TENANTS>(words, offset_of!(Layout<AtomicU64>, tenants))
+            .enumerate()
+            .map(|(place, row)| tenant_name(place, &row))
+            .collect();
+    Ok(Snapshot {
+        version: header.version,
+        owner,
+        pid: header.pid,
+        program: name_from(&header.program, header.program_len),
+        begun_at_unix_ns: header.begun_at_unix_ns,
+        racing: !collected.settled || counters.impossible || !sums,
+        devices: devices.into_iter().filter(is_used).collect(),
+        events: events(collected, &names),
+        tenants: names
+            .into_iter()
+            .zip(accounts)
+            .map(|(name, accounts)| TenantSnapshot {
+                accounts: accounts.into_iter().filter(is_open).collect(),
+                name: name.unwrap_or_default(),
+            })
+            // A named tenant is one even before its first allocation.
+            .enumerate()
+            .filter(|(place, tenant)| {
+                let unnamed = *place == OTHERS || tenant.name.is_empty();
+                !unnamed || !tenant.accounts.is_empty()
+            })
+            .map(|(_, tenant)| tenant)
+            .collect(),
+        streams: streams
+            .into_iter()
+            .filter(|row| row.stream.is_some() || row.live_bytes > 0)
+            .collect(),
+        threads: threads
+            .into_iter()
+            .filter(|row| row.thread.is_some() || row.live_bytes > 0 || row.allocs > 0)
+            .collect(),
+        events_written: collected.events.written,
+        events_dropped: collected.events.dropped,
+    })
+}
+
+fn check(header: &Header<u64>, len_bytes: u64) -> Result<(), FormatError> {
+    if header.magic != MAGIC {
+        return Err(FormatError::NotALedger);
+    }
+    if header.version != VERSION {
+        return Err(FormatError::Version {
+            found: header.version,
+        });
+    }
+    let file_bytes = FILE_BYTES as u64;
+    for found in [header.file_bytes, len_bytes] {
+        if found != file_bytes {
+            return Err(FormatError::Damaged { found });
+        }
+    }
+    let rows = [
+        (header.device_rows, DEVICES),
+        (header.tenant_rows, TENANTS),
+        (header.stream_rows, STREAMS),
+        (header.thread_rows, THREADS),
+        (header.event_rows, EVENTS),
+    ];
+    if rows
+        .iter()
+        .any(|(found, expected)| *found != *expected as u64)
+    {
+        return Err(FormatError::Rows);
+    }
+    Ok(())
+}
+
+/// `N` records from the byte `base` on.
+fn rows<R: Record, const N: usize>(words: &[u64], base: usize) -> impl Iterator<Item = R> {
+    let stride = size_of::<R>() / size_of::<u64>();
+    let first = base / size_of::<u64>();
+    (0..N).map(move |row| {
+        let at = first + row * stride;
+        R::read(words.get(at..at + stride).unwrap_or_default())
+    })
+}
+
+fn account(device: usize, row: &AccountRow<u64>, counters: &mut Counters) -> TenantAccount {
+    let (allocs, frees) = (counters.read(row.allocs), counters.read(row.frees));
+    TenantAccount {
+        device: device as u32,
+        live_bytes: counters.read(row.live_bytes),
+        peak_bytes: counters.read(row.peak_bytes),
+        // Less than 0 only while a free is being read without its allocation.
+        blocks: counters.read(allocs.wrapping_sub(frees)),
+        allocs,
+        frees,
+        limit_bytes: Some(row.limit_bytes).filter(|limit| *limit != 0),
+        governed_bytes: counters.read(row.governed_bytes),
+    }
+}
+
+/// Without the allocations and frees, which its tenants know.
+fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> DeviceSnapshot {
+    let governed = Governed::ALL
+        .into_iter()
+        .zip(row.governed_bytes)
+        .map(|(kind, bytes)| GovernedBytes {
+            kind,
+            bytes: counters.read(bytes),
+        })
+        .filter(|part| part.bytes != 0)
+        .collect();
+    let event_counts = EventKind::ALL
+        .into_iter()
+        .zip(row.events)
+        .filter(|(_, count)| *count != 0)
+        .collect();
+    DeviceSnapshot {
+        device: ordinal as u32,
+        live_bytes: counters.read(row.live_bytes),
+        peak_bytes: counters.read(row.peak_bytes),
+        pooled_bytes: counters.read(row.pooled_bytes),
+        mapped_bytes: counters.read(row.mapped_bytes),
+        ready_bytes: counters.read(row.ready_bytes),
+        waiting_bytes: counters.read(row.waiting_bytes),
+        limit_bytes: Some(row.limit_bytes).filter(|limit| *limit != 0),
+        governed,
+        ungoverned_bytes: counters.read(row.ungoverned_bytes),
+        driver_total_bytes: row.driver_total_bytes,
+        driver_free_bytes: row.driver_free_bytes,
+        reconciled_at_ns: row.reconciled_at_ns,
+        epoch: row.epoch,
+        allocs: 0,
+        frees: 0,
+        event_counts,
+    }
+}
+
+/// Streams by number; the others, which have none, first.
+fn streams(words: &[u64], counters: &mut Counters) -> Vec<StreamSnapshot> {
+    let base = offset_of!(Layout<AtomicU64>, streams);
+    let mut found: BTreeMap<Option<u64>, StreamSnapshot> = BTreeMap::new();
+    for (place, row) in rows::<StreamRow<u64>, STREAMS>(words, base).enumerate() {
+        let live_bytes = counters.read(row.live_bytes);
+        let Some((number, ended)) = holder(place, row.state, live_bytes) else {
+            continue;
+        };
+        found
+            .entry(number)
+            .and_modify(|stream| {
+                stream.live_bytes = stream.live_bytes.saturating_add(live_bytes);
+                stream.ended &= ended;
+            })
+            .or_insert(StreamSnapshot {
+                stream: number,
+                device: number.map(|_| row.device.min(DEVICES as u64 - 1) as u32),
+                live_bytes,
+                ended,
+            });
+    }
+    found.into_values().collect()
+}
+
+/// Threads by number; the others, which have none, first.
+fn threads(words: &[u64], counters: &mut Counters) -> Vec<ThreadSnapshot> {
+    let base = offset_of!(Layout<AtomicU64>, threads);
+    let mut found: BTreeMap<Option<u64>, ThreadSnapshot> = BTreeMap::new();
+    for (place, row) in rows::<ThreadRow<u64>, THREADS>(words, base).enumerate() {
+        let live_bytes = counters.read(row.live_bytes);
+        let Some((number, ended)) = holder(place, row.state, live_bytes) else {
+            continue;
+        };
+        let allocs = counters.read(row.allocs);
+        found
+            .entry(number)
+            .and_modify(|thread| {
+                thread.live_bytes = thread.live_bytes.saturating_add(live_bytes);
+                thread.allocs = thread.allocs.saturating_add(allocs);
+                thread.ended &= ended;
+            })
+            .or_insert(ThreadSnapshot {
+                thread: number,
+                live_bytes,
+                allocs,
+                ended,
+            });
+    }
+    found.into_values().collect()
+}
+
+/// Who has a row, and whether that has ended; `None` if nobody has it and
+/// nothing is in it.
+fn holder(place: usize, state: u64, live_bytes: u64) -> Option<(Option<u64>, bool)> {
+    if place == OTHERS {
+        return Some((None, false));
+    }
+    match State::of(state) {
+        State::InUse(number) => Some((Some(number), false)),
+        State::Ended(number) if live_bytes > 0 => Some((Some(number), true)),
+        State::Free | State::Ended(_) => None,
+    }
+}
+
+/// Whether each table sums to the devices' live bytes.
+fn sums_agree(
+    devices: &[DeviceSnapshot],
+    accounts: &[Vec<TenantAccount>],
+    streams: &[StreamSnapshot],
+    threads: &[ThreadSnapshot],
+) -> bool {
+    let by_tenants = devices.iter().enumerate().all(|(ordinal, device)| {
+        device.live_bytes == sum(accounts.iter().map(|tenant| tenant[ordinal].live_bytes))
+            && device.governed_bytes()
+                == sum(accounts.iter().map(|tenant| tenant[ordinal].governed_bytes))
+    });
+    let live_bytes = sum(devices.iter().map(|device| device.live_bytes));
+    by_tenants
+        && live_bytes == sum(streams.iter().map(|stream| stream.live_bytes))
+        && live_bytes == sum(threads.iter().map(|thread| thread.live_bytes))
+}
+
+/// A tenant's name; `None` if the row is free.
+fn tenant_name(place: usize, row: &TenantRow<u64>) -> Option<String> {
+    match (place, row.key, row.name_len) {
+        (OTHERS, _, _) => Some("others".to_owned()),
+        (_, 0, _) => None,
+        // Taken a moment ago.
+        (_, _, 0) => Some("unnamed".to_owned()),
+        (_, _, len_bytes) => Some(name_from(&row.name, len_bytes)),
+    }
+}
+
+fn events(collected: &Collected, names: &[Option<String>]) -> Vec<EventSnapshot> {
+    let event = |(number, data): &(u64, [u64; EVENT_WORDS])| {
+        let [at_ns, what, bytes, address, detail, stream, thread] = *data;
+        let [kind, device, tenant, ..] = what.to_le_bytes();
+        Some(EventSnapshot {
+            number: *number,
+            at_ns,
+            kind: *EventKind::ALL.get(usize::from(kind))?,
+            device: u32::from(device),
+            tenant: names.get(usize::from(tenant))?.clone().unwrap_or_default(),
+            bytes,
+            address,
+            detail,
+            stream,
+            thread,
+        })
+    };
+    collected.events.events.iter().filter_map(event).collect()
+}
+
+/// Whether a process ever did something at a device.
+fn is_used(device: &DeviceSnapshot) -> bool {
+    let DeviceSnapshot {
+        peak_bytes,
+        pooled_bytes,
+        limit_bytes,
+        ungoverned_bytes,
+        driver_total_bytes,
+        allocs,
+        ..
+    } = device;
+    [
+        peak_bytes,
+        pooled_bytes,
+        ungoverned_bytes,
+        driver_total_bytes,
+        allocs,
+    ]
+    .iter()
+    .any(|figure| **figure != 0)
+        || limit_bytes.is_some()
+        || !device.governed.is_empty()
+        || !device.event_counts.is_empty()
+}
+
+/// Whether a tenant ever did something at a device.
+fn is_open(account: &TenantAccount) -> bool {
+    account.allocs != 0
+        || account.live_bytes != 0
+        || account.governed_bytes != 0
+        || account.limit_bytes.is_some()
+}

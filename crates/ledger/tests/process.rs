@@ -1,0 +1,467 @@
+//! What needs processes: owners that are killed, that fork, that are several,
+//! and limits that hold for a whole process.
+//!
+//! Each scenario is a process of this program, and so is each owner.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+#![expect(clippy::print_stdout, reason = "this program is the test harness")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use fercuda_ledger::{
+    Charge, Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Snapshot,
+};
+
+type Scenario = (&'static str, fn());
+
+const SCENARIOS: &[Scenario] = &[
+    (
+        "a_killed_process_is_seen_as_gone_and_its_file_is_swept_by_the_next",
+        killed,
+    ),
+    ("an_open_reader_outlives_its_owner_and_the_sweep", outlived),
+    ("two_processes_have_a_ledger_each", two),
+    (
+        "a_killed_process_is_gone_although_its_child_holds_the_same_lock",
+        killed_parent,
+    ),
+    (
+        "a_forked_child_writes_nothing_into_its_parents_ledger_and_may_open_its_own",
+        forked,
+    ),
+    (
+        "a_process_whose_first_thread_has_ended_is_alive",
+        first_thread,
+    ),
+    (
+        "a_process_that_may_not_write_large_files_runs_and_is_warned",
+        file_limit,
+    ),
+    (
+        "a_process_without_descriptors_runs_and_is_warned",
+        no_descriptors,
+    ),
+    ("a_process_that_execs_no_longer_owns_what_it_left", replaced),
+    ("the_users_folder_is_found_as_the_variables_say", from_env),
+];
+
+/// Owners, run by scenarios with a folder.
+const OWNERS: &[(&str, fn(&Path))] = &[
+    ("plain", own),
+    ("parent", own_and_fork),
+    ("threads", own_in_thread),
+    ("exec", own_and_exec),
+    ("env", own_from_env),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    match &arguments[..] {
+        [_, flag, name] if flag == "--scenario" => {
+            let (_, run) = SCENARIOS.iter().find(|(known, _)| known == name).unwrap();
+            run();
+            return ExitCode::SUCCESS;
+        }
+        [_, flag, name, folder] if flag == "--owner" => {
+            let (_, run) = OWNERS.iter().find(|(known, _)| known == name).unwrap();
+            run(Path::new(folder));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    // `cargo test FILTER` passes the filter on; flags of the usual harness
+    // have no meaning here.
+    let filter = arguments.get(1).filter(|text| !text.starts_with('-'));
+    let chosen: Vec<&Scenario> = SCENARIOS
+        .iter()
+        .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str())))
+        .collect();
+    println!("running {} tests", chosen.len());
+    let mut failed = 0;
+    for (name, _) in &chosen {
+        let status = this_program(&["--scenario", name]).status().unwrap();
+        let verdict = if status.success() { "ok" } else { "FAILED" };
+        println!("test {name} ... {verdict}");
+        failed += usize::from(!status.success());
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    let passed = chosen.len() - failed;
+    println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored");
+    ExitCode::from(u8::from(failed != 0))
+}
+
+fn this_program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(arguments);
+    command
+}
+
+/// An owner in a process of its own, which ends when told or killed.
+struct Process {
+    child: Child,
+    /// What it said first: its ledger's path, or what it has to say.
+    said: String,
+}
+
+impl Process {
+    fn start(role: &str, folder: &Folder) -> Process {
+        let path = folder.path().to_str().unwrap();
+        Self::spawn(this_program(&["--owner", role, path]))
+    }
+
+    fn spawn(mut command: Command) -> Process {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        Process {
+            child,
+            said: said.trim().to_owned(),
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// Says `text` and waits until standard input ends.
+fn say_and_wait(text: &str) {
+    println!("{text}");
+    std::io::stdout().flush().unwrap();
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+fn folder() -> (tempfile::TempDir, Folder) {
+    let root = tempfile::tempdir().unwrap();
+    let folder = Folder::at(&root.path().join("ledgers")).unwrap();
+    (root, folder)
+}
+
+fn open(folder: &Folder) -> Ledger {
+    let (ledger, warning) = Ledger::open_in(folder);
+    assert!(warning.is_none(), "{warning:?}");
+    ledger
+}
+
+fn charge(ledger: &Ledger, bytes: u64) -> Charge {
+    let device = Device::new(0);
+    let charge = Charge {
+        device,
+        tenant: ledger.tenant("torch"),
+        stream: ledger.stream(device, 7),
+        thread: ledger.thread(u64::from(std::process::id())),
+    };
+    ledger.charge(charge, bytes);
+    charge
+}
+
+fn live_bytes(snapshot: &Snapshot) -> u64 {
+    snapshot.devices.iter().map(|row| row.live_bytes).sum()
+}
+
+fn readers(folder: &Folder) -> Vec<Reader> {
+    let found = folder.ledgers().unwrap();
+    found.into_iter().map(|reader| reader.unwrap()).collect()
+}
+
+/// What `owner` says of each ledger in the folder.
+fn owners(folder: &Folder) -> Vec<Owner> {
+    let readers = readers(folder);
+    readers
+        .iter()
+        .map(|reader| reader.owner().unwrap())
+        .collect()
+}
+
+// ---- owners ----
+
+fn own(folder: &Path) {
+    let ledger = open(&Folder::at(folder).unwrap());
+    charge(&ledger, 1 << 20);
+    ledger.set(Device::new(0), Gauge::Pooled, 2 << 20);
+    ledger.record(Event {
+        kind: EventKind::Growth,
+        device: Device::new(0),
+        tenant: ledger.tenant("torch"),
+        bytes: 2 << 20,
+        address: 0x7000,
+        detail: 2 << 20,
+        stream: 7,
+        thread: 1,
+    });
+    say_and_wait(ledger.path().unwrap().to_str().unwrap());
+}
+
+/// The child keeps the mapping and the lock, and lives on when its parent is
+/// killed. It says its number, and ends with its input.
+fn own_and_fork(folder: &Path) {
+    let ledger = open(&Folder::at(folder).unwrap());
+    charge(&ledger, 100);
+    // SAFETY: this process has one thread, so its child may do anything.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    } else {
+        say_and_wait(&child.to_string());
+    }
+}
+
+fn own_in_thread(folder: &Path) {
+    let ledger = open(&Folder::at(folder).unwrap());
+    std::thread::spawn(move || {
+        // Until the first thread is a zombie.
+        let stat = || std::fs::read_to_string("/proc/self/stat").unwrap();
+        while !stat().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        say_and_wait(ledger.path().unwrap().to_str().unwrap());
+        std::process::exit(0);
+    });
+    // SAFETY: ends this thread alone; nothing refers to its stack.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+fn own_and_exec(folder: &Path) {
+    use std::os::unix::process::CommandExt;
+
+    let ledger = open(&Folder::at(folder).unwrap());
+    charge(&ledger, 100);
+    let script = "echo replaced; read line";
+    panic!("{}", Command::new("/bin/sh").args(["-c", script]).exec());
+}
+
+fn own_from_env(_: &Path) {
+    let (ledger, warning) = Ledger::open();
+    match warning {
+        Some(warning) => say_and_wait(&warning.to_string().replace('\n', "; ")),
+        None => say_and_wait(ledger.path().unwrap().to_str().unwrap()),
+    }
+}
+
+// ---- scenarios ----
+
+fn killed() {
+    let (_root, folder) = folder();
+    let mut process = Process::start("plain", &folder);
+    assert_eq!(owners(&folder), [Owner::Alive]);
+    assert_eq!(folder.sweep().unwrap(), 0);
+
+    process.kill();
+    assert_eq!(owners(&folder), [Owner::Gone]);
+    let snapshot = readers(&folder)[0].snapshot().unwrap();
+    assert_eq!(snapshot.owner, Owner::Gone);
+    assert_eq!(snapshot.pid, u64::from(process.child.id()));
+    assert!(snapshot.program.starts_with("process"), "{snapshot:?}");
+    assert!(!snapshot.racing);
+    assert_eq!(live_bytes(&snapshot), 1 << 20);
+    assert_eq!(snapshot.devices[0].pooled_bytes, 2 << 20);
+    assert_eq!(snapshot.events.len(), 1);
+    assert_eq!(snapshot.events[0].kind, EventKind::Growth);
+    assert_eq!(snapshot.events[0].tenant, "torch");
+
+    let next = open(&folder);
+    let left = readers(&folder);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].path(), next.path().unwrap());
+    assert!(!Path::new(&process.said).exists());
+}
+
+fn outlived() {
+    let (_root, folder) = folder();
+    let process = Process::start("plain", &folder);
+    let reader = Reader::open(Path::new(&process.said)).unwrap();
+    assert_eq!(reader.snapshot().unwrap().owner, Owner::Alive);
+    process.end();
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert!(readers(&folder).is_empty());
+    let snapshot = reader.snapshot().unwrap();
+    assert_eq!(snapshot.owner, Owner::Gone);
+    assert_eq!(live_bytes(&snapshot), 1 << 20);
+}
+
+fn two() {
+    let (_root, folder) = folder();
+    let mut one = Process::start("plain", &folder);
+    let other = Process::start("plain", &folder);
+    assert_ne!(one.said, other.said);
+    let mine = open(&folder);
+    charge(&mine, 5);
+    assert_eq!(owners(&folder), [Owner::Alive; 3]);
+    let mut bytes: Vec<u64> = readers(&folder)
+        .iter()
+        .map(|reader| live_bytes(&reader.snapshot().unwrap()))
+        .collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, [5, 1 << 20, 1 << 20]);
+
+    one.kill();
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert_eq!(owners(&folder), [Owner::Alive; 2]);
+    assert!(Path::new(&other.said).exists());
+    other.end();
+}
+
+fn killed_parent() {
+    let (_root, folder) = folder();
+    let mut parent = Process::start("parent", &folder);
+    let child: i32 = parent.said.parse().unwrap();
+    assert_eq!(owners(&folder), [Owner::Alive]);
+    // The child shares the parent's input: it lives until that is closed.
+    let input = parent.child.stdin.take();
+    parent.child.kill().unwrap();
+    parent.child.wait().unwrap();
+    assert!(Path::new("/proc").join(child.to_string()).exists());
+    assert_eq!(owners(&folder), [Owner::Gone]);
+    assert_eq!(folder.sweep().unwrap(), 1);
+    drop(input);
+}
+
+fn forked() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let charged = charge(&ledger, 100);
+    let before = ledger.snapshot().unwrap();
+    // SAFETY: this process has one thread, so its child may do anything.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = std::panic::catch_unwind(|| {
+            assert!(!ledger.is_mine());
+            charge(&ledger, 50);
+            ledger.discharge(charged, 100);
+            ledger.set(Device::new(0), Gauge::Ready, 1);
+            ledger.tenant("child");
+            let own = open(&folder);
+            assert!(own.is_mine());
+            charge(&own, 7);
+            assert_eq!(live_bytes(&own.snapshot().unwrap()), 7);
+            assert_eq!(owners(&folder), [Owner::Alive; 2]);
+        })
+        .is_ok();
+        // SAFETY: ends the child without what its parent has yet to do.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a place for the answer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(ledger.is_mine());
+    assert_eq!(ledger.snapshot().unwrap(), before);
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert_eq!(owners(&folder), [Owner::Alive]);
+}
+
+fn first_thread() {
+    let (_root, folder) = folder();
+    let process = Process::start("threads", &folder);
+    assert_eq!(owners(&folder), [Owner::Alive]);
+    process.end();
+    assert_eq!(owners(&folder), [Owner::Gone]);
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    // SAFETY: `limit` is read during the call.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
+fn file_limit() {
+    let (_root, folder) = folder();
+    // A write beyond it would end the process.
+    set_limit(libc::RLIMIT_FSIZE, 4096);
+    assert_works_in_memory(&folder, "lock and reserve");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+fn no_descriptors() {
+    let (_root, folder) = folder();
+    set_limit(libc::RLIMIT_NOFILE, 3);
+    assert_works_in_memory(&folder, "make");
+}
+
+fn assert_works_in_memory(folder: &Folder, doing: &str) {
+    let (ledger, warning) = Ledger::open_in(folder);
+    let warning = warning.expect("there can be no file");
+    assert!(
+        matches!(&warning.reason, Error::System { doing: did, .. } if *did == doing),
+        "{warning}"
+    );
+    assert_eq!(ledger.path(), None);
+    charge(&ledger, 64);
+    assert_eq!(live_bytes(&ledger.snapshot().unwrap()), 64);
+}
+
+fn replaced() {
+    let (_root, folder) = folder();
+    let process = Process::start("exec", &folder);
+    assert_eq!(process.said, "replaced");
+    assert_eq!(owners(&folder), [Owner::Gone]);
+    let mut child = process.child;
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+fn from_env() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let mode = |path: &PathBuf, mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let owner = |runtime: Option<&PathBuf>, home: Option<&PathBuf>| {
+        let mut command = this_program(&["--owner", "env", "none"]);
+        for (name, value) in [("XDG_RUNTIME_DIR", runtime), ("HOME", home)] {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let process = Process::spawn(command);
+        let said = process.said.clone();
+        process.end();
+        PathBuf::from(said)
+    };
+    let (private, open, home) = (at("private"), at("open"), at("house"));
+    mode(&private, 0o700);
+    mode(&open, 0o755);
+    mode(&home, 0o755);
+
+    let found = owner(Some(&private), Some(&home));
+    assert_eq!(found.parent().unwrap(), private.join("fercuda"));
+    // Without a private folder for this session the house is next, unless the
+    // system has made one.
+    // SAFETY: asks for a number.
+    let usual = format!("/run/user/{}", unsafe { libc::geteuid() });
+    if !Path::new(&usual).exists() {
+        let cache = home.join(".cache/fercuda/ledgers");
+        for runtime in [Some(&open), None] {
+            assert_eq!(owner(runtime, Some(&home)).parent().unwrap(), cache);
+        }
+        let said = owner(None, None);
+        let said = said.to_str().unwrap();
+        assert!(said.contains("HOME is not set; try: set HOME"), "{said}");
+    }
+    // A folder in the right place that is open to others is refused, not
+    // passed over.
+    mode(&private.join("fercuda"), 0o750);
+    let said = owner(Some(&private), Some(&home));
+    let said = said.to_str().unwrap();
+    assert!(said.contains("has mode 0750"), "{said}");
+    assert!(said.contains("try: chown"), "{said}");
+}

@@ -1,0 +1,9 @@
+//! One process: what threads charge, where files may lie, what readers make of
+//! any bytes, and what exports look like.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod exports;
+mod files;
+mod format;
+mod support;
+mod threads;

@@ -1,0 +1,68 @@
+//! A ledger in a folder of its own, and random numbers that can be had again.
+
+use std::hash::{BuildHasher, RandomState};
+
+use fercuda_ledger::{Charge, Device, Folder, Ledger, Snapshot};
+
+/// A folder that vanishes, and what it is.
+pub(crate) fn folder() -> (tempfile::TempDir, Folder) {
+    let root = tempfile::tempdir().unwrap();
+    let folder = Folder::at(&root.path().join("ledgers")).unwrap();
+    (root, folder)
+}
+
+/// A ledger with a file in `folder`.
+pub(crate) fn open(folder: &Folder) -> Ledger {
+    let (ledger, warning) = Ledger::open_in(folder);
+    assert!(warning.is_none(), "{warning:?}");
+    ledger
+}
+
+/// The rows of tenant `name`, stream and thread 1 at device 0.
+pub(crate) fn rows(ledger: &Ledger, name: &str) -> Charge {
+    let device = Device::new(0);
+    Charge {
+        device,
+        tenant: ledger.tenant(name),
+        stream: ledger.stream(device, 1),
+        thread: ledger.thread(1),
+    }
+}
+
+/// Live bytes of all devices.
+pub(crate) fn live_bytes(snapshot: &Snapshot) -> u64 {
+    snapshot.devices.iter().map(|row| row.live_bytes).sum()
+}
+
+/// Random numbers, from `FERCUDA_SEED` or a fresh seed, which a failing test
+/// prints.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new() -> Random {
+        let seed = std::env::var("FERCUDA_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or_else(|| RandomState::new().hash_one(0));
+        println!("FERCUDA_SEED={seed}");
+        Random(seed)
+    }
+
+    /// Another that does not repeat this one.
+    pub(crate) fn split(&mut self) -> Random {
+        Random(self.next())
+    }
+
+    /// SplitMix64.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Less than `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
