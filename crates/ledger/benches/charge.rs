@@ -1,5 +1,5 @@
-//! What a charge costs: each operation alone, in one thread and in several
-//! that share a device's row.
+//! What a charge costs: each operation alone, in one thread and in several of
+//! one tenant and stream.
 //!
 //! `cargo bench -p fercuda-ledger --bench charge`. Prints nanoseconds an
 //! operation, of one thread's time; fails if adding to one counter in one
@@ -10,10 +10,12 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
-use fercuda_ledger::{Charge, Device, Event, EventKind, Folder, Gauge, Governed, Ledger, Reader};
+use fercuda_ledger::{Device, Event, EventKind, Folder, Gauge, Governed, Ledger, Reader};
 
 const ROUNDS: usize = 200;
 const OPERATIONS: u32 = 10_000;
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
     println!("{ROUNDS} rounds of {OPERATIONS}, ns an operation: median, p99");
 
     let device = Device::new(0);
-    let torch = charge(&ledger, 0);
+    let torch = ledger.tenant("tenant 0");
     let add = print("add to a counter", &ledger, |ledger| {
         ledger.add(device, Gauge::Ready, black_box(1));
     });
@@ -35,15 +37,23 @@ fn main() -> ExitCode {
         ledger.set(device, Gauge::Waiting, black_box(1));
     });
     print("govern and release", &ledger, |ledger| {
-        ledger.govern(device, torch.tenant, Governed::Array, black_box(64));
-        ledger.release(device, torch.tenant, Governed::Array, black_box(64));
+        ledger.govern(device, torch, Governed::Array, black_box(64));
+        ledger.release(device, torch, Governed::Array, black_box(64));
     });
-    print("charge and discharge", &ledger, |ledger| {
-        ledger.charge(torch, black_box(64));
-        ledger.discharge(torch, black_box(64));
+    let mut local = ledger.local(1);
+    print("charge and discharge", &ledger, |_| {
+        let charge = local.charge(device, torch, 7, black_box(64));
+        local.discharge(charge, black_box(64));
     });
-    print("find a known stream", &ledger, |ledger| {
-        black_box(ledger.stream(device, black_box(7)));
+    let mut stream = 0;
+    print("the same, another stream each time", &ledger, |_| {
+        stream = (stream + 1) % 4;
+        let charge = local.charge(device, torch, stream, black_box(64));
+        local.discharge(charge, black_box(64));
+    });
+    print("the same, freed by a stranger", &ledger, |_| {
+        let charge = local.charge(device, torch, 7, black_box(64));
+        ledger.discharge(charge, black_box(64));
     });
     print("find a known tenant", &ledger, |ledger| {
         black_box(ledger.tenant(black_box("tenant 0")));
@@ -52,7 +62,7 @@ fn main() -> ExitCode {
         ledger.record(Event {
             kind: EventKind::Growth,
             device,
-            tenant: torch.tenant,
+            tenant: torch,
             bytes: black_box(64),
             address: 0,
             detail: 0,
@@ -66,7 +76,28 @@ fn main() -> ExitCode {
         .into_iter()
         .filter(|threads| *threads <= most)
     {
-        contend(&ledger, threads);
+        let (device, torch) = (Device::new(0), ledger.tenant("tenant 0"));
+        contend("charge and discharge", threads, |number| {
+            let mut local = ledger.local(number);
+            move || {
+                let charge = local.charge(device, torch, 7, black_box(64));
+                local.discharge(charge, black_box(64));
+            }
+        });
+        let shared: [Line; 3] = Default::default();
+        contend("the same in shared counters", threads, |_| {
+            let (shared, own) = (&shared, Line::default());
+            move || {
+                for line in shared.iter().chain([&own]) {
+                    line.live_bytes.fetch_add(black_box(64), Relaxed);
+                    line.allocs.fetch_add(1, Relaxed);
+                }
+                for line in shared.iter().chain([&own]) {
+                    line.live_bytes.fetch_sub(black_box(64), Relaxed);
+                    line.frees.fetch_add(1, Relaxed);
+                }
+            }
+        });
     }
     std::fs::remove_dir_all(root).expect("our own folder");
     if add <= LIMIT_NS {
@@ -76,19 +107,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Rows for thread `number`.
-fn charge(ledger: &Ledger, number: u64) -> Charge {
-    let device = Device::new(0);
-    Charge {
-        device,
-        tenant: ledger.tenant(&format!("tenant {number}")),
-        stream: ledger.stream(device, number + 7),
-        thread: ledger.thread(number),
-    }
-}
-
 /// Measures `operation`, prints and gives back its median.
-fn print(name: &str, ledger: &Ledger, operation: impl Fn(&Ledger)) -> f64 {
+fn print(name: &str, ledger: &Ledger, mut operation: impl FnMut(&Ledger)) -> f64 {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let started = Instant::now();
@@ -121,23 +141,32 @@ fn snapshots(ledger: &Ledger) {
     );
 }
 
-/// Charges and discharges from several threads at once, each with its own
-/// tenant, stream and thread; the device's row is everybody's.
-fn contend(ledger: &Ledger, threads: usize) {
+/// What the ledger is compared with: one counter each for a device, a tenant
+/// and a stream, which all threads add to, and one for the thread.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line {
+    live_bytes: AtomicU64,
+    allocs: AtomicU64,
+    frees: AtomicU64,
+}
+
+/// Runs what `work` makes in several threads at once, as of one tenant and in
+/// one stream.
+fn contend<F: FnMut()>(name: &str, threads: usize, work: impl Fn(u64) -> F + Sync) {
     let begin = Barrier::new(threads);
     let mut rounds: Vec<f64> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads as u64)
             .map(|number| {
-                let begin = &begin;
+                let (begin, work) = (&begin, &work);
                 scope.spawn(move || {
-                    let mine = charge(ledger, number);
+                    let mut operation = work(number);
                     let mut rounds = Vec::with_capacity(ROUNDS);
                     begin.wait();
                     for _ in 0..ROUNDS {
                         let started = Instant::now();
                         for _ in 0..OPERATIONS {
-                            ledger.charge(mine, black_box(64));
-                            ledger.discharge(mine, black_box(64));
+                            operation();
                         }
                         let elapsed_ns = started.elapsed().as_nanos() as f64;
                         rounds.push(elapsed_ns / f64::from(OPERATIONS));
@@ -152,7 +181,7 @@ fn contend(ledger: &Ledger, threads: usize) {
             .collect()
     });
     let (median, p99) = figures(&mut rounds);
-    let name = format!("charge and discharge, {threads} threads");
+    let name = format!("{name}, {threads} threads");
     println!("{name:<36} {median:8.2} {p99:8.2}");
 }
 

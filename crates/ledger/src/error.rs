@@ -109,9 +109,22 @@ pub enum FormatError {
 /// Why a ledger is in memory that no reader can see. The writer works all the
 /// same.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody can watch this process's memory ledger: {reason}")]
+#[error(
+    "nobody can watch this process's memory ledger: {reason}{}",
+    advice(reason)
+)]
 pub struct Warning {
     /// What was wrong with the file.
     #[source]
     pub reason: Error,
+}
+
+/// What to try where the reason itself has nothing to say.
+fn advice(reason: &Error) -> &'static str {
+    match reason {
+        Error::System { .. } => {
+            "\ntry: a private folder with space for 1 MiB, named by XDG_RUNTIME_DIR"
+        }
+        _ => "",
+    }
 }

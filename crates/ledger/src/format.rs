@@ -21,10 +21,10 @@ pub const VERSION: u64 = 1;
 pub const DEVICES: usize = 16;
 /// Rows of the table of tenants; row 0 is for those that found no room.
 pub const TENANTS: usize = 64;
-/// Rows of the table of streams; row 0 is for those that found no room.
-pub const STREAMS: usize = 256;
-/// Rows of the table of threads; row 0 is for those that found no room.
-pub const THREADS: usize = 1024;
+/// Cells that are a tenant's at a device, whichever thread writes them.
+pub const SHARED: usize = TENANTS * DEVICES;
+/// All cells: the shared ones, then those of one thread each.
+pub const CELLS: usize = 4096;
 /// Entries of the ring of events.
 pub const EVENTS: usize = 4096;
 /// Bytes of a tenant's name that are kept.
@@ -132,8 +132,8 @@ records! {
         64 begun_at_unix_ns,
         72 device_rows,
         80 tenant_rows,
-        88 stream_rows,
-        96 thread_rows,
+        88 cell_rows,
+        96 shared_cells,
         104 event_rows,
         /// Length of the program's name in bytes.
         112 program_len,
@@ -144,11 +144,11 @@ records! {
 
     /// One device. All zero if the process never used it.
     DeviceRow, 512 {
-        /// Charged by allocations and not yet given back.
-        0 live_bytes,
-        /// The most that `live_bytes` was.
+        /// About what is live: cells tell it in steps of 256 KiB.
+        0 level_bytes,
+        /// The most that `level_bytes` was.
         8 peak_bytes,
-        // What every allocation writes has a cache line to itself.
+        // What allocations write has a cache line to itself.
         16 device_reserved [6],
         /// Address space that the pool has taken from the driver.
         64 pooled_bytes,
@@ -189,41 +189,43 @@ records! {
 
     /// One tenant's account at one device.
     AccountRow, 64 {
-        /// Charged and not yet given back.
-        0 live_bytes,
-        /// The most that `live_bytes` was.
+        /// About what is live: cells tell it in steps of 256 KiB.
+        0 level_bytes,
+        /// The most that `level_bytes` was.
         8 peak_bytes,
-        /// Allocations charged.
-        16 allocs,
-        /// Allocations given back.
-        24 frees,
         /// What the tenant may use at most; 0 if not limited.
-        32 limit_bytes,
+        16 limit_bytes,
         /// Its part of the device's governed bytes.
-        40 governed_bytes,
-        48 account_reserved [2],
+        24 governed_bytes,
+        32 account_reserved [4],
     }
 
-    /// One stream.
-    StreamRow, 64 {
-        /// Its number times four, plus 1 in use or 2 ended; 0 if never used.
+    /// What one thread allocated for one tenant in one stream of a device.
+    CellRow, 128 {
+        /// Its writer times four, plus 1 in use, 2 left or 3 being folded; 0 if
+        /// never used, and in a shared cell.
         0 state,
-        /// Allocated in it and not yet given back.
-        8 live_bytes,
-        /// Its device.
-        16 device,
-        24 stream_reserved [5],
-    }
-
-    /// One thread.
-    ThreadRow, 64 {
-        /// Its number times four, plus 1 in use or 2 ended; 0 if never used.
-        0 state,
-        /// Allocated by it and not yet given back, by whomever.
-        8 live_bytes,
-        /// Allocations it made.
-        16 allocs,
-        24 thread_reserved [5],
+        /// Device and tenant's row, one byte each from the lowest, then six of
+        /// the thread's number; 0 in a shared cell.
+        8 who,
+        /// The stream's number.
+        16 stream,
+        /// Allocated since the cell was taken.
+        24 allocated_bytes,
+        /// How many times.
+        32 allocs,
+        /// Freed by the thread itself.
+        40 freed_bytes,
+        /// How many times.
+        48 frees,
+        /// What levels have not heard of.
+        56 untold_bytes,
+        // What other threads write has a cache line to itself.
+        /// Freed by other threads; in a shared cell, by anyone.
+        64 foreign_freed_bytes,
+        /// How many times.
+        72 foreign_frees,
+        80 cell_reserved [6],
     }
 }
 
@@ -234,8 +236,7 @@ pub(crate) struct Layout<T> {
     pub(crate) devices: [DeviceRow<T>; DEVICES],
     pub(crate) tenants: [TenantRow<T>; TENANTS],
     pub(crate) accounts: [[AccountRow<T>; DEVICES]; TENANTS],
-    pub(crate) streams: [StreamRow<T>; STREAMS],
-    pub(crate) threads: [ThreadRow<T>; THREADS],
+    pub(crate) cells: [CellRow<T>; CELLS],
     pub(crate) ring: Ring<T, EVENTS, EVENT_WORDS>,
 }
 
@@ -244,10 +245,9 @@ const _: () = {
     assert!(offset_of!(Layout<AtomicU64>, devices) == 512);
     assert!(offset_of!(Layout<AtomicU64>, tenants) == 8704);
     assert!(offset_of!(Layout<AtomicU64>, accounts) == 12800);
-    assert!(offset_of!(Layout<AtomicU64>, streams) == 78336);
-    assert!(offset_of!(Layout<AtomicU64>, threads) == 94720);
-    assert!(offset_of!(Layout<AtomicU64>, ring) == 160_256);
-    assert!(size_of::<Layout<AtomicU64>>() == 422_464);
+    assert!(offset_of!(Layout<AtomicU64>, cells) == 78336);
+    assert!(offset_of!(Layout<AtomicU64>, ring) == 602_624);
+    assert!(size_of::<Layout<AtomicU64>>() == 864_832);
     assert!(size_of::<Layout<AtomicU64>>() == FILE_BYTES);
     assert!(align_of::<Layout<AtomicU64>>() == 8);
     assert!(EventKind::ALL.len() <= 14 && Governed::ALL.len() <= KINDS);

@@ -6,14 +6,16 @@
 //! [Prometheus text](prometheus).
 //!
 //! Invariants: charging takes no lock, allocates nothing and makes no system
-//! call. A byte charged is in exactly one row of each table, so every table
-//! sums to the devices' live bytes. No content of a file makes a reader panic.
-//! Nothing that happens to the file makes the writer fail.
+//! call, and threads that free what they allocated share no cache line. A byte
+//! charged is in exactly one cell, and all tables are sums over cells, so they
+//! agree. No content of a file makes a reader panic. Nothing that happens to
+//! the file makes the writer fail.
 //! Elsewhere: choosing blocks (`fercuda-pool`), asking the driver for its own
 //! figures, drawing them (`fercuda-cli`). The bytes of the file are in
 //! README.md.
 #![deny(unsafe_code)]
 
+mod cells;
 mod error;
 mod folder;
 mod format;
@@ -23,7 +25,6 @@ mod owner;
 mod prometheus;
 mod reader;
 mod ring;
-mod rows;
 mod snapshot;
 mod word;
 mod writer;
@@ -31,8 +32,8 @@ mod writer;
 pub use error::{Error, FormatError, Result, Warning};
 pub use folder::Folder;
 pub use format::{
-    DEVICES, EVENTS, EventKind, FIELDS, FILE_BYTES, Field, Governed, NAME_BYTES, PROGRAM_BYTES,
-    STREAMS, TENANTS, THREADS, VERSION,
+    CELLS, DEVICES, EVENTS, EventKind, FIELDS, FILE_BYTES, Field, Governed, NAME_BYTES,
+    PROGRAM_BYTES, SHARED, TENANTS, VERSION,
 };
 pub use prometheus::prometheus;
 pub use reader::Reader;
@@ -40,4 +41,4 @@ pub use snapshot::{
     DeviceSnapshot, EventSnapshot, GovernedBytes, Owner, Snapshot, StreamSnapshot, TenantAccount,
     TenantSnapshot, ThreadSnapshot,
 };
-pub use writer::{Charge, Device, Event, Gauge, Ledger, Stream, Tenant, Thread};
+pub use writer::{Charge, Device, Event, Gauge, Ledger, Local, STEP_BYTES, Tenant};

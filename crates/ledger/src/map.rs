@@ -209,7 +209,7 @@ mod tests {
         assert!(map.owned && map.guard.word.is_some() && map.is_mine());
         assert_eq!(map.words().len(), WORDS);
         map.layout().header.pid.store(7, Relaxed);
-        map.layout().devices[15].live_bytes.store(8, Relaxed);
+        map.layout().devices[15].level_bytes.store(8, Relaxed);
         assert_eq!(map.words()[3].load(Relaxed), 7);
         assert_eq!(map.words()[64 + 15 * 64].load(Relaxed), 8);
     }

@@ -1,16 +1,17 @@
 //! Reading a ledger: the file of a process that may be alive, gone or hostile.
 //!
 //! The file is read, not mapped, so that one cut short cannot kill the reader.
-//! Counters are read twice until both readings agree. A word that a writer
-//! changes during a reading may come out mixed, so what did not agree, or whose
-//! sums do not, is marked as racing.
+//! Counters are read until two readings agree. Those of cells only grow, so
+//! equal readings are what was there between them. A word that a writer changes
+//! during a reading may come out mixed; what does not agree is marked as
+//! racing.
 //!
 //! Elsewhere: what the words mean (`snapshot`), whole events (`ring`).
 
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;
-use std::mem::offset_of;
+use std::mem::{offset_of, size_of};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -209,14 +210,10 @@ fn read_words(file: &File, first: usize, words: &mut [u64], bytes: &mut Vec<u8>)
 
 /// Fills words from bytes; what is missing is zero.
 fn fill(words: &mut [u64], bytes: &[u8]) {
-    let mut chunks = bytes.chunks_exact(8);
+    let mut chunks = bytes.chunks_exact(size_of::<u64>());
     for word in words {
-        *word = chunks.next().map_or(0, |chunk| {
-            chunk
-                .iter()
-                .rev()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte))
-        });
+        let chunk = chunks.next().and_then(|chunk| chunk.try_into().ok());
+        *word = chunk.map_or(0, u64::from_le_bytes);
     }
 }
 

@@ -115,6 +115,7 @@ mod tests {
     use loom::thread;
 
     use super::*;
+    use crate::word::explore;
 
     type Small = Ring<AtomicU64, 2, 2>;
 
@@ -154,12 +155,6 @@ mod tests {
 
     fn is_whole(data: [u64; 2]) -> bool {
         data[0] != 0 && data[1] == data[0] * 1000
-    }
-
-    fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(preemptions);
-        builder.check(model);
     }
 
     #[test]

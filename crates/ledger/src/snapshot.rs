@@ -9,14 +9,14 @@ use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 
+use crate::cells::{Who, is_folding, is_left};
 use crate::error::FormatError;
 use crate::format::{
-    AccountRow, DEVICES, DeviceRow, EVENT_WORDS, EVENTS, EventKind, FILE_BYTES, Governed, Header,
-    Layout, MAGIC, Record, STREAMS, StreamRow, TENANTS, THREADS, TenantRow, ThreadRow, VERSION,
-    name_from,
+    AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENT_WORDS, EVENTS, EventKind, FILE_BYTES,
+    Governed, Header, Layout, MAGIC, Record, SHARED, TENANTS, TenantRow, VERSION, name_from,
 };
 use crate::reader::{Collected, collect_bytes};
-use crate::rows::{OTHERS, State};
+use crate::writer::OTHERS;
 
 /// Whether the process that writes a ledger lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -51,11 +51,11 @@ pub struct Snapshot {
     pub devices: Vec<DeviceSnapshot>,
     /// Tenants, in the order in which they first allocated; `others` first.
     pub tenants: Vec<TenantSnapshot>,
-    /// Streams that are in use or have live bytes, by number; those without a
-    /// row of their own first.
+    /// Streams in which running threads allocated or something is live, by
+    /// number; what has no stream first.
     pub streams: Vec<StreamSnapshot>,
-    /// Threads that run or have live bytes, by number; those without a row of
-    /// their own first.
+    /// Threads that allocated and run, or of which something is live, by
+    /// number; what has no thread first.
     pub threads: Vec<ThreadSnapshot>,
     /// The last events, oldest first; at most as many as the ring holds.
     pub events: Vec<EventSnapshot>,
@@ -72,7 +72,7 @@ pub struct DeviceSnapshot {
     pub device: u32,
     /// Allocated from the pool and not given back.
     pub live_bytes: u64,
-    /// The most that was live.
+    /// The most that was live; up to 256 KiB of each thread may be missing.
     pub peak_bytes: u64,
     /// Address space that the pool has taken.
     pub pooled_bytes: u64,
@@ -130,7 +130,7 @@ pub struct TenantAccount {
     pub device: u32,
     /// Allocated and not given back, in bytes.
     pub live_bytes: u64,
-    /// The most that was live.
+    /// The most that was live; up to 256 KiB of each thread may be missing.
     pub peak_bytes: u64,
     /// Allocations that are live.
     pub blocks: u64,
@@ -147,25 +147,25 @@ pub struct TenantAccount {
 /// One stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StreamSnapshot {
-    /// Its number; `None` for all those that have no row of their own.
+    /// Its number; `None` for what was charged to none.
     pub stream: Option<u64>,
-    /// The device's ordinal; `None` for streams without a row, which may be of
-    /// several.
+    /// The device's ordinal; `None` for what was charged to no stream.
     pub device: Option<u32>,
     /// Allocated in it and not given back.
     pub live_bytes: u64,
-    /// It was destroyed, and something allocated in it is live.
-    pub ended: bool,
+    /// Allocations in it by the cells it has now: of threads that ended, and
+    /// that have nothing live in it, it knows nothing.
+    pub allocs: u64,
 }
 
 /// One thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ThreadSnapshot {
-    /// Its number; `None` for all those that have no row of their own.
+    /// Its number; `None` for what was charged to none.
     pub thread: Option<u64>,
     /// Allocated by it and not given back by anyone.
     pub live_bytes: u64,
-    /// Allocations it made.
+    /// Allocations it made by the cells it has now.
     pub allocs: u64,
     /// It ended, and something that it allocated is live.
     pub ended: bool,
@@ -233,10 +233,10 @@ fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Reads counters, noting the impossible ones.
+/// Reads counters, noting what cannot be.
 #[derive(Debug, Default)]
 struct Counters {
-    impossible: bool,
+    doubtful: bool,
 }
 
 impl Counters {
@@ -244,7 +244,7 @@ impl Counters {
     /// as 0.
     fn read(&mut self, word: u64) -> u64 {
         if word > i64::MAX as u64 {
-            self.impossible = true;
+            self.doubtful = true;
             return 0;
         }
         word
@@ -262,13 +262,16 @@ pub(crate) fn assemble(
     check(&header, len_bytes)?;
 
     let mut counters = Counters::default();
+    let sums = Sums::of(words, &mut counters);
     let accounts: Vec<Vec<TenantAccount>> = (0..TENANTS)
         .map(|tenant| {
             let base = offset_of!(Layout<AtomicU64>, accounts)
                 + tenant * size_of::<[AccountRow<u64>; DEVICES]>();
             rows::<AccountRow<u64>, DEVICES>(words, base)
                 .enumerate()
-                .map(|(device, row)| account(device, &row, &mut counters))
+                .map(|(device, row)| {
+                    account(device, &row, &sums.places[tenant][device], &mut counters)
+                })
                 .collect()
         })
         .collect();
@@ -278,14 +281,15 @@ pub(crate) fn assemble(
             .map(|(ordinal, row)| {
                 let theirs = || accounts.iter().map(|tenant| &tenant[ordinal]);
                 let mut device = device(ordinal, &row, &mut counters);
+                device.live_bytes = sum(theirs().map(|account| account.live_bytes));
+                device.peak_bytes = device.peak_bytes.max(device.live_bytes);
                 device.allocs = sum(theirs().map(|account| account.allocs));
                 device.frees = sum(theirs().map(|account| account.frees));
+                let governed_bytes = sum(theirs().map(|account| account.governed_bytes));
+                counters.doubtful |= governed_bytes != device.governed_bytes();
                 device
             })
             .collect();
-    let streams = streams(words, &mut counters);
-    let threads = threads(words, &mut counters);
-    let sums = sums_agree(&devices, &accounts, &streams, &threads);
 
     let names: Vec<Option<String>> =
         rows::<TenantRow<u64>, TENANTS>(words, offset_of!(Layout<AtomicU64>, tenants))
@@ -298,7 +302,7 @@ pub(crate) fn assemble(
         pid: header.pid,
         program: name_from(&header.program, header.program_len),
         begun_at_unix_ns: header.begun_at_unix_ns,
-        racing: !collected.settled || counters.impossible || !sums,
+        racing: !collected.settled || counters.doubtful,
         devices: devices.into_iter().filter(is_used).collect(),
         events: events(collected, &names),
         tenants: names
@@ -316,14 +320,8 @@ pub(crate) fn assemble(
             })
             .map(|(_, tenant)| tenant)
             .collect(),
-        streams: streams
-            .into_iter()
-            .filter(|row| row.stream.is_some() || row.live_bytes > 0)
-            .collect(),
-        threads: threads
-            .into_iter()
-            .filter(|row| row.thread.is_some() || row.live_bytes > 0 || row.allocs > 0)
-            .collect(),
+        streams: sums.streams.into_values().collect(),
+        threads: sums.threads.into_values().collect(),
         events_written: collected.events.written,
         events_dropped: collected.events.dropped,
     })
@@ -347,8 +345,8 @@ fn check(header: &Header<u64>, len_bytes: u64) -> Result<(), FormatError> {
     let rows = [
         (header.device_rows, DEVICES),
         (header.tenant_rows, TENANTS),
-        (header.stream_rows, STREAMS),
-        (header.thread_rows, THREADS),
+        (header.cell_rows, CELLS),
+        (header.shared_cells, SHARED),
         (header.event_rows, EVENTS),
     ];
     if rows
@@ -370,22 +368,124 @@ fn rows<R: Record, const N: usize>(words: &[u64], base: usize) -> impl Iterator<
     })
 }
 
-fn account(device: usize, row: &AccountRow<u64>, counters: &mut Counters) -> TenantAccount {
-    let (allocs, frees) = (counters.read(row.allocs), counters.read(row.frees));
+fn account(
+    device: usize,
+    row: &AccountRow<u64>,
+    cells: &Sum,
+    counters: &mut Counters,
+) -> TenantAccount {
     TenantAccount {
         device: device as u32,
-        live_bytes: counters.read(row.live_bytes),
-        peak_bytes: counters.read(row.peak_bytes),
+        live_bytes: cells.live_bytes,
+        peak_bytes: counters.read(row.peak_bytes).max(cells.live_bytes),
         // Less than 0 only while a free is being read without its allocation.
-        blocks: counters.read(allocs.wrapping_sub(frees)),
-        allocs,
-        frees,
+        blocks: counters.read(cells.allocs.wrapping_sub(cells.frees)),
+        allocs: cells.allocs,
+        frees: cells.frees,
         limit_bytes: Some(row.limit_bytes).filter(|limit| *limit != 0),
         governed_bytes: counters.read(row.governed_bytes),
     }
 }
 
-/// Without the allocations and frees, which its tenants know.
+/// What cells come to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    live_bytes: u64,
+    allocs: u64,
+    frees: u64,
+}
+
+impl Sum {
+    fn of(cell: &CellRow<u64>, counters: &mut Counters) -> Sum {
+        let freed_bytes = cell.freed_bytes.wrapping_add(cell.foreign_freed_bytes);
+        let frees = cell.frees.wrapping_add(cell.foreign_frees);
+        Sum {
+            live_bytes: counters.read(cell.allocated_bytes.wrapping_sub(freed_bytes)),
+            allocs: counters.read(cell.allocs),
+            frees: counters.read(frees),
+        }
+    }
+
+    fn add(&mut self, other: &Sum) {
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.allocs = self.allocs.saturating_add(other.allocs);
+        self.frees = self.frees.saturating_add(other.frees);
+    }
+}
+
+/// The cells, added up in each way.
+#[derive(Debug)]
+struct Sums {
+    /// By tenant and device.
+    places: Vec<[Sum; DEVICES]>,
+    /// By device and number; shared cells, which have none, first.
+    streams: BTreeMap<Option<(u64, u32)>, StreamSnapshot>,
+    /// By number; shared cells, which have none, first.
+    threads: BTreeMap<Option<u64>, ThreadSnapshot>,
+}
+
+impl Sums {
+    fn of(words: &[u64], counters: &mut Counters) -> Sums {
+        let mut sums = Sums {
+            places: vec![[Sum::default(); DEVICES]; TENANTS],
+            streams: BTreeMap::new(),
+            threads: BTreeMap::new(),
+        };
+        let base = offset_of!(Layout<AtomicU64>, cells);
+        for (place, cell) in rows::<CellRow<u64>, CELLS>(words, base).enumerate() {
+            let sum = Sum::of(&cell, counters);
+            let (tenant, device, names) = if place < SHARED {
+                (place / DEVICES, place % DEVICES, None)
+            } else if cell.state == 0 {
+                continue;
+            } else {
+                let who = Who {
+                    packed: cell.who,
+                    stream: cell.stream,
+                };
+                counters.doubtful |= is_folding(cell.state);
+                // Only a lie names others than there are.
+                counters.doubtful |= who.tenant() >= TENANTS || who.device() >= DEVICES;
+                (who.tenant() % TENANTS, who.device() % DEVICES, Some(who))
+            };
+            sums.places[tenant][device].add(&sum);
+            sums.name(names, device as u32, is_left(cell.state), &sum);
+        }
+        sums
+    }
+
+    /// Adds a cell to its stream and thread.
+    fn name(&mut self, names: Option<Who>, device: u32, left: bool, sum: &Sum) {
+        // Only what is live there keeps a place to those who are gone, or to
+        // those without a cell.
+        if (left || names.is_none()) && sum.live_bytes == 0 {
+            return;
+        }
+        let stream = self
+            .streams
+            .entry(names.map(|who| (who.stream, device)))
+            .or_insert(StreamSnapshot {
+                stream: names.map(|who| who.stream),
+                device: names.map(|_| device),
+                live_bytes: 0,
+                allocs: 0,
+            });
+        stream.live_bytes = stream.live_bytes.saturating_add(sum.live_bytes);
+        stream.allocs = stream.allocs.saturating_add(sum.allocs);
+        let number = names.map(Who::thread);
+        let thread = self.threads.entry(number).or_insert(ThreadSnapshot {
+            thread: number,
+            live_bytes: 0,
+            allocs: 0,
+            ended: left,
+        });
+        thread.live_bytes = thread.live_bytes.saturating_add(sum.live_bytes);
+        thread.allocs = thread.allocs.saturating_add(sum.allocs);
+        thread.ended &= left;
+    }
+}
+
+/// Without what its tenants' cells come to.
 fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> DeviceSnapshot {
     let governed = Governed::ALL
         .into_iter()
@@ -403,7 +503,7 @@ fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> Devi
         .collect();
     DeviceSnapshot {
         device: ordinal as u32,
-        live_bytes: counters.read(row.live_bytes),
+        live_bytes: 0,
         peak_bytes: counters.read(row.peak_bytes),
         pooled_bytes: counters.read(row.pooled_bytes),
         mapped_bytes: counters.read(row.mapped_bytes),
@@ -420,89 +520,6 @@ fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> Devi
         frees: 0,
         event_counts,
     }
-}
-
-/// Streams by number; the others, which have none, first.
-fn streams(words: &[u64], counters: &mut Counters) -> Vec<StreamSnapshot> {
-    let base = offset_of!(Layout<AtomicU64>, streams);
-    let mut found: BTreeMap<Option<u64>, StreamSnapshot> = BTreeMap::new();
-    for (place, row) in rows::<StreamRow<u64>, STREAMS>(words, base).enumerate() {
-        let live_bytes = counters.read(row.live_bytes);
-        let Some((number, ended)) = holder(place, row.state, live_bytes) else {
-            continue;
-        };
-        found
-            .entry(number)
-            .and_modify(|stream| {
-                stream.live_bytes = stream.live_bytes.saturating_add(live_bytes);
-                stream.ended &= ended;
-            })
-            .or_insert(StreamSnapshot {
-                stream: number,
-                device: number.map(|_| row.device.min(DEVICES as u64 - 1) as u32),
-                live_bytes,
-                ended,
-            });
-    }
-    found.into_values().collect()
-}
-
-/// Threads by number; the others, which have none, first.
-fn threads(words: &[u64], counters: &mut Counters) -> Vec<ThreadSnapshot> {
-    let base = offset_of!(Layout<AtomicU64>, threads);
-    let mut found: BTreeMap<Option<u64>, ThreadSnapshot> = BTreeMap::new();
-    for (place, row) in rows::<ThreadRow<u64>, THREADS>(words, base).enumerate() {
-        let live_bytes = counters.read(row.live_bytes);
-        let Some((number, ended)) = holder(place, row.state, live_bytes) else {
-            continue;
-        };
-        let allocs = counters.read(row.allocs);
-        found
-            .entry(number)
-            .and_modify(|thread| {
-                thread.live_bytes = thread.live_bytes.saturating_add(live_bytes);
-                thread.allocs = thread.allocs.saturating_add(allocs);
-                thread.ended &= ended;
-            })
-            .or_insert(ThreadSnapshot {
-                thread: number,
-                live_bytes,
-                allocs,
-                ended,
-            });
-    }
-    found.into_values().collect()
-}
-
-/// Who has a row, and whether that has ended; `None` if nobody has it and
-/// nothing is in it.
-fn holder(place: usize, state: u64, live_bytes: u64) -> Option<(Option<u64>, bool)> {
-    if place == OTHERS {
-        return Some((None, false));
-    }
-    match State::of(state) {
-        State::InUse(number) => Some((Some(number), false)),
-        State::Ended(number) if live_bytes > 0 => Some((Some(number), true)),
-        State::Free | State::Ended(_) => None,
-    }
-}
-
-/// Whether each table sums to the devices' live bytes.
-fn sums_agree(
-    devices: &[DeviceSnapshot],
-    accounts: &[Vec<TenantAccount>],
-    streams: &[StreamSnapshot],
-    threads: &[ThreadSnapshot],
-) -> bool {
-    let by_tenants = devices.iter().enumerate().all(|(ordinal, device)| {
-        device.live_bytes == sum(accounts.iter().map(|tenant| tenant[ordinal].live_bytes))
-            && device.governed_bytes()
-                == sum(accounts.iter().map(|tenant| tenant[ordinal].governed_bytes))
-    });
-    let live_bytes = sum(devices.iter().map(|device| device.live_bytes));
-    by_tenants
-        && live_bytes == sum(streams.iter().map(|stream| stream.live_bytes))
-        && live_bytes == sum(threads.iter().map(|thread| thread.live_bytes))
 }
 
 /// A tenant's name; `None` if the row is free.

@@ -42,3 +42,12 @@ macro_rules! word {
 word!(AtomicU64);
 #[cfg(test)]
 word!(loom::sync::atomic::AtomicU64);
+
+/// Runs `model` in every order that its threads and atomics allow in which a
+/// thread is interrupted at most so often.
+#[cfg(test)]
+pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}

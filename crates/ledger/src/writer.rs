@@ -1,12 +1,12 @@
 //! The writer: what the hooked program's threads do to their process's ledger.
 //!
 //! Invariants: after it was opened nothing here fails, waits or allocates.
-//! What is charged to rows is given back to the same rows, so sums hold
-//! whoever frees. In the child of a fork every call does nothing.
+//! What is charged to a cell is given back there, so sums hold whoever frees.
+//! In the child of a fork every call does nothing.
 //!
-//! Counters are relaxed: each is a number by itself, and whoever adds up
-//! several checks that the sums agree. A counter does not go below zero, since
-//! a block is given back by someone who learned of its allocation.
+//! Counters are relaxed: each is a number by itself. What is live is what was
+//! allocated less what was freed, which no cell has less of than 0, since a
+//! block is given back by someone who learned of its allocation.
 
 use std::env;
 use std::fs::File;
@@ -15,16 +15,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::cells::{self, Who};
 use crate::error::{Error, FormatError, Result, Warning};
 use crate::folder::Folder;
 use crate::format::{
-    AccountRow, DEVICES, DeviceRow, EVENTS, EventKind, FILE_BYTES, Governed, Layout, MAGIC,
-    NAME_BYTES, PROGRAM_BYTES, STREAMS, TENANTS, THREADS, VERSION, cut, name_words,
+    AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENTS, EventKind, FILE_BYTES, Governed,
+    Layout, MAGIC, NAME_BYTES, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut, name_words,
 };
 use crate::map::Map;
 use crate::owner::Process;
 use crate::reader::collect_memory;
-use crate::rows::{self, OTHERS};
 use crate::snapshot::{self, Owner, Snapshot};
 
 /// A process's ledger, for writing; any number of threads may use it.
@@ -34,7 +34,16 @@ pub struct Ledger {
     /// The file, whose lock says that this process lives, and its path.
     file: Option<(File, PathBuf)>,
     begun: Instant,
+    /// Numbers for [`Local`]s.
+    writers: AtomicU64,
 }
+
+/// A thread tells levels, and so peaks, once what it holds has changed by this
+/// much: a peak may miss as much of each thread.
+pub const STEP_BYTES: u64 = 256 << 10;
+
+/// The row for tenants that found no room.
+pub(crate) const OTHERS: usize = 0;
 
 /// A device's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,26 +53,22 @@ pub struct Device(u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tenant(u8);
 
-/// A stream's row; the default is that of all who have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Stream(u8);
-
-/// A thread's row; the default is that of all who have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Thread(u16);
-
-/// Whom an allocation is charged to. Kept with the block, because it is given
-/// back to the same rows.
+/// The cell that an allocation was charged to: kept with the block, since it is
+/// given back there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Charge {
-    /// Where it lies.
-    pub device: Device,
-    /// Which library asked for it.
-    pub tenant: Tenant,
-    /// The stream it was allocated in.
-    pub stream: Stream,
-    /// The thread that asked.
-    pub thread: Thread,
+pub struct Charge(u16);
+
+/// One thread's way into the ledger. When it is dropped its cells are others'
+/// once nothing charged to them is live.
+#[derive(Debug)]
+pub struct Local<'a> {
+    ledger: &'a Ledger,
+    /// Different from that of every other one there ever was.
+    writer: u64,
+    /// The thread's number.
+    thread: u64,
+    /// The cell used last.
+    last: Option<(Who, u16)>,
 }
 
 /// Figures of a device that the pool sets.
@@ -147,6 +152,7 @@ impl Ledger {
             map,
             file: Some(draft.publish()?),
             begun: Instant::now(),
+            writers: AtomicU64::new(1),
         })
     }
 
@@ -158,6 +164,7 @@ impl Ledger {
             map,
             file: None,
             begun: Instant::now(),
+            writers: AtomicU64::new(1),
         }
     }
 
@@ -204,91 +211,35 @@ impl Ledger {
         Tenant::default()
     }
 
-    /// The row of the stream `number`, made if there is room. The number must
-    /// be the process's only one for that stream, as `cuStreamGetId` gives it.
-    /// A few loads if the stream is known; worth keeping all the same.
-    pub fn stream(&self, device: Device, number: u64) -> Stream {
-        let Some(layout) = self.layout() else {
-            return Stream::default();
-        };
-        let rows = &layout.streams;
-        let found = rows::find_or_take(
-            STREAMS,
-            |place| (&rows[place].state, &rows[place].live_bytes),
-            number,
-        );
-        if found.fresh {
-            rows[found.place].device.store(u64::from(device.0), Relaxed);
+    /// A way into the ledger for the thread with this number, of which the
+    /// lowest 48 bits are kept. For as long as the thread runs.
+    pub fn local(&self, thread: u64) -> Local<'_> {
+        Local {
+            ledger: self,
+            writer: self.writers.fetch_add(1, Relaxed),
+            thread,
+            last: None,
         }
-        Stream(found.place as u8)
     }
 
-    /// The stream is destroyed: its row is another's once nothing allocated in
-    /// it is live.
-    pub fn end_stream(&self, stream: Stream) {
+    /// Charges an allocation of a thread that has no [`Local`], or has it no
+    /// more: to `tenant`, and to no stream and thread.
+    pub fn charge(&self, device: Device, tenant: Tenant, bytes: u64) -> Charge {
+        let who = Who::new(device.0, tenant.0, 0, 0);
+        let place = who.shared();
         if let Some(layout) = self.layout() {
-            rows::end(&layout.streams[usize::from(stream.0)].state);
+            layout.cells[place].charge_shared(bytes);
+            move_levels(layout, who, bytes);
         }
+        Charge(place as u16)
     }
 
-    /// The row of the thread `number`, made if there is room.
-    pub fn thread(&self, number: u64) -> Thread {
-        let Some(layout) = self.layout() else {
-            return Thread::default();
-        };
-        let rows = &layout.threads;
-        let found = rows::find_or_take(
-            THREADS,
-            |place| (&rows[place].state, &rows[place].live_bytes),
-            number,
-        );
-        if found.fresh {
-            rows[found.place].allocs.store(0, Relaxed);
-        }
-        Thread(found.place as u16)
-    }
-
-    /// The thread ends: its row is another's once nothing that it allocated is
-    /// live.
-    pub fn end_thread(&self, thread: Thread) {
-        if let Some(layout) = self.layout() {
-            rows::end(&layout.threads[usize::from(thread.0) % THREADS].state);
-        }
-    }
-
-    /// Charges one allocation, before its address is given to anyone.
-    #[inline]
-    pub fn charge(&self, to: Charge, bytes: u64) {
+    /// Gives back an allocation of `bytes`, for a thread that has no [`Local`].
+    pub fn discharge(&self, charge: Charge, bytes: u64) {
         let Some(layout) = self.layout() else { return };
-        let device = to.device.row(layout);
-        let account = account(layout, to.device, to.tenant);
-        raise(&device.live_bytes, &device.peak_bytes, bytes);
-        raise(&account.live_bytes, &account.peak_bytes, bytes);
-        account.allocs.fetch_add(1, Relaxed);
-        layout.streams[usize::from(to.stream.0)]
-            .live_bytes
-            .fetch_add(bytes, Relaxed);
-        let thread = &layout.threads[usize::from(to.thread.0) % THREADS];
-        thread.live_bytes.fetch_add(bytes, Relaxed);
-        thread.allocs.fetch_add(1, Relaxed);
-    }
-
-    /// Gives back one allocation of `bytes`, to the rows it was charged to.
-    #[inline]
-    pub fn discharge(&self, from: Charge, bytes: u64) {
-        let Some(layout) = self.layout() else { return };
-        let account = account(layout, from.device, from.tenant);
-        from.device.row(layout).live_bytes.fetch_sub(bytes, Relaxed);
-        account.live_bytes.fetch_sub(bytes, Relaxed);
-        account.frees.fetch_add(1, Relaxed);
-        // Release: who takes a row that has ended and finds nothing live in it
-        // comes after everything charged to it.
-        layout.streams[usize::from(from.stream.0)]
-            .live_bytes
-            .fetch_sub(bytes, Release);
-        layout.threads[usize::from(from.thread.0) % THREADS]
-            .live_bytes
-            .fetch_sub(bytes, Release);
+        let cell = charge.cell(layout);
+        cell.discharge_foreign(bytes);
+        move_levels(layout, charge.who(cell), bytes.wrapping_neg());
     }
 
     /// Charges memory that the driver gave by itself.
@@ -406,19 +357,108 @@ impl Gauge {
     }
 }
 
-#[inline]
+impl Local<'_> {
+    /// Charges an allocation to `tenant` and `stream`, before its address is
+    /// given to anyone. The stream's number must be the process's only one for
+    /// it, as `cuStreamGetId` gives it.
+    #[inline]
+    pub fn charge(&mut self, device: Device, tenant: Tenant, stream: u64, bytes: u64) -> Charge {
+        let Some(layout) = self.ledger.layout() else {
+            return Charge(0);
+        };
+        let who = Who::new(device.0, tenant.0, self.thread, stream);
+        let place = match self.last {
+            Some((last, place)) if last == who => place,
+            _ => match self.cell(layout, who) {
+                Some(place) => place,
+                None => return self.ledger.charge(device, tenant, bytes),
+            },
+        };
+        let cell = Charge(place).cell(layout);
+        cell.charge(bytes);
+        if let Some(change) = cell.move_level(bytes, STEP_BYTES) {
+            move_levels(layout, who, change);
+        }
+        Charge(place)
+    }
+
+    /// Gives back an allocation of `bytes`, whoever made it.
+    #[inline]
+    pub fn discharge(&mut self, charge: Charge, bytes: u64) {
+        let Some(layout) = self.ledger.layout() else {
+            return;
+        };
+        let cell = charge.cell(layout);
+        // A cell with a live block is taken by nobody, so this stays true.
+        if !cell.is_of(self.writer) {
+            return self.ledger.discharge(charge, bytes);
+        }
+        cell.discharge(bytes);
+        if let Some(change) = cell.move_level(bytes.wrapping_neg(), STEP_BYTES) {
+            move_levels(layout, cell.who(), change);
+        }
+    }
+
+    /// Finds or takes a cell; `None` if there is none.
+    #[cold]
+    fn cell(&mut self, layout: &Layout<AtomicU64>, who: Who) -> Option<u16> {
+        // The one used last may be taken for `who`.
+        self.last = None;
+        let untold = |was, bytes| move_levels(layout, was, bytes);
+        let place = cells::find_or_take(&layout.cells, SHARED, self.writer, who, untold)?;
+        self.last = Some((who, place as u16));
+        Some(place as u16)
+    }
+}
+
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        if let Some(layout) = self.ledger.layout() {
+            cells::leave(&layout.cells[SHARED..], self.writer);
+        }
+    }
+}
+
+impl Charge {
+    #[inline]
+    fn cell(self, layout: &Layout<AtomicU64>) -> &CellRow<AtomicU64> {
+        // The remainder tells the compiler what the constructors ensure.
+        &layout.cells[usize::from(self.0) % CELLS]
+    }
+
+    /// Whose the cell is; a shared one's place says it.
+    fn who(self, cell: &CellRow<AtomicU64>) -> Who {
+        let place = usize::from(self.0);
+        if place < SHARED {
+            return Who::new((place % DEVICES) as u8, (place / DEVICES) as u8, 0, 0);
+        }
+        cell.who()
+    }
+}
+
 fn account(layout: &Layout<AtomicU64>, device: Device, tenant: Tenant) -> &AccountRow<AtomicU64> {
     // The remainders tell the compiler what the constructors ensure.
     &layout.accounts[usize::from(tenant.0) % TENANTS][usize::from(device.0) % DEVICES]
 }
 
-/// Adds to a counter and lifts its peak. The sums that the additions return
-/// are all the values the counter ever has, so the peak is exact.
-#[inline]
-fn raise(live: &AtomicU64, peak: &AtomicU64, bytes: u64) {
-    let now = live.fetch_add(bytes, Relaxed).wrapping_add(bytes);
-    if now > peak.load(Relaxed) {
-        peak.fetch_max(now, Relaxed);
+/// Tells the levels of a device and a tenant's account, and lifts their peaks.
+#[cold]
+fn move_levels(layout: &Layout<AtomicU64>, who: Who, change: u64) {
+    if change == 0 {
+        return;
+    }
+    let device = &layout.devices[who.device() % DEVICES];
+    let account = &layout.accounts[who.tenant() % TENANTS][who.device() % DEVICES];
+    for (level, peak) in [
+        (&device.level_bytes, &device.peak_bytes),
+        (&account.level_bytes, &account.peak_bytes),
+    ] {
+        let now = level.fetch_add(change, Relaxed).wrapping_add(change);
+        // A free may be told before its allocation: then it is below zero.
+        let is_positive = now <= i64::MAX as u64;
+        if is_positive && now > peak.load(Relaxed) {
+            peak.fetch_max(now, Relaxed);
+        }
     }
 }
 
@@ -454,8 +494,8 @@ fn write_header(layout: &Layout<AtomicU64>, process: &Process) {
         (&header.begun_at_unix_ns, begun_at),
         (&header.device_rows, DEVICES as u64),
         (&header.tenant_rows, TENANTS as u64),
-        (&header.stream_rows, STREAMS as u64),
-        (&header.thread_rows, THREADS as u64),
+        (&header.cell_rows, CELLS as u64),
+        (&header.shared_cells, SHARED as u64),
         (&header.event_rows, EVENTS as u64),
     ] {
         word.store(value, Relaxed);

@@ -6,14 +6,16 @@
 #![expect(clippy::print_stdout, reason = "this program is the test harness")]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use fercuda_ledger::{
-    Charge, Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Snapshot,
+    Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Snapshot,
 };
 
 type Scenario = (&'static str, fn());
+type Role = (&'static str, fn(&Path));
 
 const SCENARIOS: &[Scenario] = &[
     (
@@ -47,7 +49,7 @@ const SCENARIOS: &[Scenario] = &[
 ];
 
 /// Owners, run by scenarios with a folder.
-const OWNERS: &[(&str, fn(&Path))] = &[
+const OWNERS: &[Role] = &[
     ("plain", own),
     ("parent", own_and_fork),
     ("threads", own_in_thread),
@@ -156,16 +158,9 @@ fn open(folder: &Folder) -> Ledger {
     ledger
 }
 
-fn charge(ledger: &Ledger, bytes: u64) -> Charge {
-    let device = Device::new(0);
-    let charge = Charge {
-        device,
-        tenant: ledger.tenant("torch"),
-        stream: ledger.stream(device, 7),
-        thread: ledger.thread(u64::from(std::process::id())),
-    };
-    ledger.charge(charge, bytes);
-    charge
+fn charge(ledger: &Ledger, bytes: u64) {
+    let mut local = ledger.local(u64::from(std::process::id()));
+    local.charge(Device::new(0), ledger.tenant("torch"), 7, bytes);
 }
 
 fn live_bytes(snapshot: &Snapshot) -> u64 {
@@ -332,23 +327,28 @@ fn killed_parent() {
 fn forked() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
-    let charged = charge(&ledger, 100);
+    let device = Device::new(0);
+    let mut local = ledger.local(1);
+    let charged = local.charge(device, ledger.tenant("torch"), 7, 100);
     let before = ledger.snapshot().unwrap();
     // SAFETY: this process has one thread, so its child may do anything.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let right = std::panic::catch_unwind(|| {
+        let right = std::panic::catch_unwind(AssertUnwindSafe(|| {
             assert!(!ledger.is_mine());
             charge(&ledger, 50);
+            local.charge(device, ledger.tenant("child"), 7, 50);
+            ledger.charge(device, ledger.tenant("torch"), 50);
             ledger.discharge(charged, 100);
-            ledger.set(Device::new(0), Gauge::Ready, 1);
-            ledger.tenant("child");
+            local.discharge(charged, 100);
+            drop(local);
+            ledger.set(device, Gauge::Ready, 1);
             let own = open(&folder);
             assert!(own.is_mine());
             charge(&own, 7);
             assert_eq!(live_bytes(&own.snapshot().unwrap()), 7);
             assert_eq!(owners(&folder), [Owner::Alive; 2]);
-        })
+        }))
         .is_ok();
         // SAFETY: ends the child without what its parent has yet to do.
         unsafe { libc::_exit(i32::from(!right)) };

@@ -4,28 +4,27 @@ use std::collections::BTreeSet;
 
 use fercuda_ledger::{Device, Event, EventKind, Gauge, Governed, Ledger, Snapshot, prometheus};
 
-use crate::support::rows;
-
 fn snapshot() -> Snapshot {
     let ledger = Ledger::in_memory();
     let device = Device::new(0);
-    let torch = rows(&ledger, "torch");
-    let odd = rows(&ledger, "a \"quoted\\ name\"\n");
-    ledger.charge(torch, 12 << 30);
-    ledger.charge(odd, 64);
-    ledger.discharge(odd, 64);
-    ledger.govern(device, torch.tenant, Governed::IpcImport, 4096);
+    let torch = ledger.tenant("torch");
+    let odd = ledger.tenant("a \"quoted\\ name\"\n");
+    let mut local = ledger.local(1);
+    local.charge(device, torch, 1, 12 << 30);
+    let block = local.charge(device, odd, 1, 1 << 20);
+    local.discharge(block, 1 << 20);
+    ledger.govern(device, torch, Governed::IpcImport, 4096);
     ledger.set(device, Gauge::Pooled, 16 << 30);
     ledger.add(device, Gauge::Ready, 7);
     ledger.add(device, Gauge::Ready, 5);
     ledger.subtract(device, Gauge::Ready, 2);
-    ledger.set_tenant_limit(device, torch.tenant, 20 << 30);
+    ledger.set_tenant_limit(device, torch, 20 << 30);
     ledger.reconcile(device, 141 << 30, 100 << 30, 0);
     for (kind, detail) in [(EventKind::Epoch, 9), (EventKind::OutOfMemory, 3)] {
         ledger.record(Event {
             kind,
             device,
-            tenant: torch.tenant,
+            tenant: torch,
             bytes: 1,
             address: 2,
             detail,
@@ -33,7 +32,10 @@ fn snapshot() -> Snapshot {
             thread: 5,
         });
     }
-    ledger.snapshot().unwrap()
+    // While the thread runs.
+    let snapshot = ledger.snapshot().unwrap();
+    drop(local);
+    snapshot
 }
 
 #[test]
@@ -48,7 +50,7 @@ fn prometheus_text_has_each_figure_with_its_labels() {
         (
             "fercuda_device_peak_bytes",
             ",device=\"0\"",
-            (12 << 30) + 64,
+            (12 << 30) + (1 << 20),
         ),
         ("fercuda_device_pooled_bytes", ",device=\"0\"", 16 << 30),
         ("fercuda_device_ready_bytes", ",device=\"0\"", 10),
@@ -84,7 +86,7 @@ fn prometheus_text_has_each_figure_with_its_labels() {
         (
             "fercuda_tenant_peak_bytes",
             ",tenant=\"a \\\"quoted\\\\ name\\\"\u{fffd}\",device=\"0\"",
-            64,
+            1 << 20,
         ),
     ] {
         let line = format!("{name}{{{process}{labels}}} {value}");

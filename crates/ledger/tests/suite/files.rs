@@ -4,10 +4,12 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use fercuda_ledger::{Error, FILE_BYTES, Folder, FormatError, Ledger, Owner, Reader, Snapshot};
+use fercuda_ledger::{
+    Device, Error, FILE_BYTES, Folder, FormatError, Governed, Ledger, Owner, Reader, Snapshot,
+};
 use proptest::prelude::*;
 
-use crate::support::{folder, live_bytes, open, rows};
+use crate::support::{folder, live_bytes, open};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -84,9 +86,9 @@ fn a_writer_without_its_folder_works_in_memory_and_says_why() {
         text.starts_with("nobody can watch this process's memory ledger: cannot make"),
         "{text}"
     );
+    assert!(text.contains("\ntry: a private folder"), "{text}");
     assert_eq!(ledger.path(), None);
-    let torch = rows(&ledger, "torch");
-    ledger.charge(torch, 77);
+    ledger.charge(Device::new(0), ledger.tenant("torch"), 77);
     let snapshot = ledger.snapshot().unwrap();
     assert_eq!(live_bytes(&snapshot), 77);
     assert_eq!(snapshot.owner, Owner::Alive);
@@ -147,8 +149,7 @@ fn ledgers_of_one_process_have_a_file_each() {
     let (_root, folder) = folder();
     let (one, other) = (open(&folder), open(&folder));
     assert_ne!(one.path(), other.path());
-    let torch = rows(&one, "torch");
-    one.charge(torch, 5);
+    one.charge(Device::new(0), one.tenant("torch"), 5);
     let alive = folder.ledgers().unwrap();
     let owners: Vec<Owner> = alive
         .iter()
@@ -208,7 +209,11 @@ fn valid() -> Vec<u8> {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     for name in ["torch", "jax"] {
-        ledger.charge(rows(&ledger, name), 1000);
+        let device = Device::new(0);
+        let tenant = ledger.tenant(name);
+        ledger.charge(device, tenant, 1000);
+        ledger.local(1).charge(device, tenant, 7, 1000);
+        ledger.govern(device, tenant, Governed::Array, 1000);
     }
     fs::read(ledger.path().unwrap()).unwrap()
 }

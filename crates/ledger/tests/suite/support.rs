@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use fercuda_ledger::{Charge, Device, Folder, Ledger, Snapshot};
+use fercuda_ledger::{Folder, Ledger, Snapshot};
 
 /// A folder that vanishes, and what it is.
 pub(crate) fn folder() -> (tempfile::TempDir, Folder) {
@@ -16,17 +16,6 @@ pub(crate) fn open(folder: &Folder) -> Ledger {
     let (ledger, warning) = Ledger::open_in(folder);
     assert!(warning.is_none(), "{warning:?}");
     ledger
-}
-
-/// The rows of tenant `name`, stream and thread 1 at device 0.
-pub(crate) fn rows(ledger: &Ledger, name: &str) -> Charge {
-    let device = Device::new(0);
-    Charge {
-        device,
-        tenant: ledger.tenant(name),
-        stream: ledger.stream(device, 1),
-        thread: ledger.thread(1),
-    }
 }
 
 /// Live bytes of all devices.
