@@ -46,12 +46,12 @@ fn main() -> ExitCode {
         local.discharge(charge, black_box(64));
     });
     let mut stream = 0;
-    print("the same, another stream each time", &ledger, |_| {
+    print("the same, in four streams by turns", &ledger, |_| {
         stream = (stream + 1) % 4;
         let charge = local.charge(device, torch, stream, black_box(64));
         local.discharge(charge, black_box(64));
     });
-    print("the same, freed by a stranger", &ledger, |_| {
+    print("the same, freed by another thread", &ledger, |_| {
         let charge = local.charge(device, torch, 7, black_box(64));
         ledger.discharge(charge, black_box(64));
     });

@@ -29,6 +29,8 @@ use crate::snapshot::{self, Owner, Snapshot};
 pub(crate) const RING_WORD: usize = offset_of!(Layout<AtomicU64>, ring) / 8;
 /// Words that every version has.
 const COMMON_WORDS: usize = 8;
+/// Words that are read and compared at a time, while they are in the cache.
+const CHUNK_WORDS: usize = 4096;
 /// How often tables are read in the hope that nobody writes meanwhile.
 const READINGS: usize = 8;
 
@@ -151,13 +153,20 @@ fn collect<E>(
     mut copy: impl FnMut(usize, &mut [u64]) -> std::result::Result<(), E>,
 ) -> std::result::Result<Collected, E> {
     let mut tables = vec![0; RING_WORD];
-    let mut again = tables.clone();
-    copy(0, &mut tables)?;
+    let mut chunk = vec![0; CHUNK_WORDS];
     let mut settled = false;
-    for _ in 1..READINGS {
-        copy(0, &mut again)?;
-        settled = tables == again;
-        std::mem::swap(&mut tables, &mut again);
+    for reading in 0..READINGS {
+        let mut agrees = true;
+        for (place, words) in tables.chunks_mut(CHUNK_WORDS).enumerate() {
+            let chunk = &mut chunk[..words.len()];
+            copy(place * CHUNK_WORDS, chunk)?;
+            if words != chunk {
+                agrees = false;
+                words.copy_from_slice(chunk);
+            }
+        }
+        // The first has nothing to agree with.
+        settled = agrees && reading > 0;
         if settled {
             break;
         }

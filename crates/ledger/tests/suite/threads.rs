@@ -146,6 +146,12 @@ fn sixteen_threads_that_charge_at_random_end_with_exact_sums() {
     for snapshot in [ledger.snapshot().unwrap(), reader.snapshot().unwrap()] {
         assert!(!snapshot.racing);
         assert_agrees(&Model::of(&snapshot).without_zeros(), &expected);
+        let streams: u64 = snapshot.streams.iter().map(|row| row.live_bytes).sum();
+        let threads: u64 = snapshot.threads.iter().map(|row| row.live_bytes).sum();
+        assert_eq!(
+            (streams, threads),
+            (live_bytes(&snapshot), live_bytes(&snapshot))
+        );
         for device in &snapshot.devices {
             let theirs = blocks.iter().filter(|block| block.device == device.device);
             let sum: u64 = theirs.map(|block| block.bytes).sum();
