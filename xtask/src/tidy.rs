@@ -24,11 +24,12 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 4] = [
+const MAY_BE_UNSAFE: [&str; 5] = [
     "fercuda-cuda-sys",
     "fercuda-cuda",
     "fercuda-softgpu",
     "fercuda-dropin",
+    "fercuda-governor",
 ];
 
 /// Crates where unsafe code is denied, with an `expect` and its reason where

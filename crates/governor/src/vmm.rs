@@ -1,0 +1,363 @@
+//! Memory by mapping: addresses are reserved once, physical memory comes and
+//! goes in handles.
+//!
+//! A handle is mapped whole and unmapped whole. So the larger a growth, the
+//! larger its handles, which keeps calls few; and the smaller the pool, the
+//! smaller its least growth, which keeps little unused.
+//!
+//! Invariants: every chunk is one handle, mapped and accessible; reserved
+//! addresses are in chunks or vacant; physical memory is in chunks or spare.
+
+use std::collections::BTreeMap;
+
+use fercuda_cuda_sys::types::{
+    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
+    CUmemLocationType, CUresult, CUstreamCaptureMode,
+};
+use fercuda_cuda_sys::{Driver, Missing};
+use fercuda_pool::{Backing, Refused, Span};
+
+/// Handles are a growth's size divided by this, or smaller.
+const HANDLES_A_GROWTH: u64 = 8;
+/// The largest handle.
+const LARGEST_HANDLE: u64 = 256 << 20;
+/// The least growth is this part of what there is.
+const LEAST_GROWTH_PART: u64 = 64;
+const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
+/// Addresses are reserved so many at a time, or half as many, and so on.
+const RESERVATION: u64 = 1 << 40;
+
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    raw: CUmemGenericAllocationHandle,
+    bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Vmm {
+    driver: &'static Driver,
+    access: CUmemAccessDesc,
+    granularity: u64,
+    /// Reserved addresses where nothing is mapped: how many from where on. No
+    /// two are neighbours.
+    vacant: BTreeMap<u64, u64>,
+    /// What was reserved, piece by piece.
+    reserved: Vec<(u64, u64)>,
+    chunks: BTreeMap<u64, Handle>,
+    mapped: u64,
+    spare: Vec<Handle>,
+}
+
+/// Whether a call of the table did what it should; else what it was and said.
+fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), Refused> {
+    match answer {
+        Ok(CUresult::CUDA_SUCCESS) => Ok(()),
+        Ok(code) => Err(Refused(format!("{what} answered {code:?}"))),
+        Err(missing) => Err(Refused(missing.to_string())),
+    }
+}
+
+/// Lets this thread make calls that a capture elsewhere would forbid.
+pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
+
+impl Relaxed {
+    pub(crate) fn enter(driver: &'static Driver) -> Option<Self> {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` outlives the call.
+        let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+        // A driver too old to capture has nothing to relax.
+        matches!(answer, Ok(CUresult::CUDA_SUCCESS)).then_some(Self(driver, mode))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: the mode outlives the call. It is one that the driver gave.
+        let _it_took_it_before = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
+    }
+}
+
+fn properties(location: CUmemLocation) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        r#type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location,
+        ..Default::default()
+    }
+}
+
+impl Vmm {
+    /// For a device that can map memory, of which a context was made.
+    ///
+    /// # Errors
+    /// [`Refused`] if the driver or the device cannot.
+    pub fn new(driver: &'static Driver, device: CUdevice) -> Result<Self, Refused> {
+        let location = CUmemLocation {
+            r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: device,
+        };
+        let properties = properties(location);
+        let mut granularity = 0;
+        // SAFETY: both outlive the call.
+        done("cuMemGetAllocationGranularity", unsafe {
+            driver.cuMemGetAllocationGranularity(
+                &mut granularity,
+                &properties,
+                CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+            )
+        })?;
+        Ok(Self {
+            driver,
+            access: CUmemAccessDesc {
+                location,
+                flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            },
+            granularity: (granularity as u64).max(1),
+            vacant: BTreeMap::new(),
+            reserved: Vec::new(),
+            chunks: BTreeMap::new(),
+            mapped: 0,
+            spare: Vec::new(),
+        })
+    }
+
+    /// The sizes of the handles for a growth, the largest first.
+    fn cut(&self, bytes: u64) -> impl Iterator<Item = u64> {
+        let most = (bytes / HANDLES_A_GROWTH).clamp(self.granularity, LARGEST_HANDLE);
+        let mut size = most / self.granularity * self.granularity;
+        let (mut left, granularity) = (bytes, self.granularity);
+        std::iter::from_fn(move || {
+            if left < size {
+                size = left / granularity * granularity;
+            }
+            left -= size;
+            (size > 0).then_some(size)
+        })
+    }
+
+    /// Spare handles that together have at most `bytes`.
+    fn usable(&self, bytes: u64) -> Vec<Handle> {
+        let mut left = bytes;
+        let fits = |handle: &&Handle| {
+            let fits = handle.bytes <= left;
+            left -= if fits { handle.bytes } else { 0 };
+            fits
+        };
+        self.spare.iter().filter(fits).copied().collect()
+    }
+
+    fn create(&self, bytes: u64) -> Result<Handle, Refused> {
+        let mut raw = 0;
+        let properties = properties(self.access.location);
+        // SAFETY: both outlive the call.
+        let answer = unsafe {
+            self.driver
+                .cuMemCreate(&mut raw, bytes as usize, &properties, 0)
+        };
+        done("cuMemCreate", answer).map(|()| Handle { raw, bytes })
+    }
+
+    /// Where `bytes` fit: at the highest vacant addresses, which are the most,
+    /// or else at the first that suffice.
+    fn fits(&self, bytes: u64) -> Option<u64> {
+        let enough = |(at, len): (&u64, &u64)| (*len >= bytes).then_some(*at);
+        let last = self.vacant.last_key_value().and_then(enough);
+        last.or_else(|| self.vacant.iter().find_map(enough))
+    }
+
+    /// Addresses for `bytes`.
+    fn reserve(&mut self, bytes: u64) -> Result<u64, Refused> {
+        if let Some(at) = self.fits(bytes) {
+            return Ok(at);
+        }
+        let mut size = bytes.next_multiple_of(RESERVATION);
+        loop {
+            let mut address: CUdeviceptr = Default::default();
+            // SAFETY: `address` outlives the call.
+            let answer = unsafe {
+                self.driver.cuMemAddressReserve(
+                    &mut address,
+                    size as usize,
+                    self.granularity as usize,
+                    Default::default(),
+                    0,
+                )
+            };
+            match done("cuMemAddressReserve", answer) {
+                Ok(()) => {
+                    self.reserved.push((address, size));
+                    self.vacate(address, size);
+                    return Ok(self.fits(bytes).unwrap_or(address));
+                }
+                Err(refused) if size == bytes => return Err(refused),
+                Err(_) => size = (size / 2).max(bytes).next_multiple_of(self.granularity),
+            }
+        }
+    }
+
+    /// Nothing is mapped there any more.
+    fn vacate(&mut self, mut at: u64, mut len: u64) {
+        if let Some(above) = self.vacant.remove(&(at + len)) {
+            len += above;
+        }
+        if let Some((below, below_len)) = self.vacant.range(..at).next_back()
+            && below + below_len == at
+        {
+            (at, len) = (*below, below_len + len);
+        }
+        self.vacant.insert(at, len);
+    }
+
+    /// Something is mapped there now.
+    fn occupy(&mut self, at: u64, bytes: u64) {
+        if let Some(len) = self.vacant.remove(&at)
+            && len > bytes
+        {
+            self.vacant.insert(at + bytes, len - bytes);
+        }
+    }
+
+    fn map(&self, at: u64, handle: Handle) -> Result<(), Refused> {
+        // SAFETY: `at` is reserved and unmapped for the handle's size.
+        done("cuMemMap", unsafe {
+            self.driver
+                .cuMemMap(at, handle.bytes as usize, 0, handle.raw, 0)
+        })
+    }
+
+    fn unmap(&self, at: u64, handle: Handle) {
+        // SAFETY: the caller says that nothing uses what is mapped there.
+        let answer = unsafe { self.driver.cuMemUnmap(at, handle.bytes as usize) };
+        debug_assert!(done("cuMemUnmap", answer).is_ok());
+    }
+}
+
+impl Backing for Vmm {
+    fn rounded(&self, bytes: u64) -> u64 {
+        let least = (self.mapped / LEAST_GROWTH_PART).min(LARGEST_LEAST_GROWTH);
+        let bytes = bytes.max(least / self.granularity * self.granularity);
+        bytes
+            .checked_next_multiple_of(self.granularity)
+            .unwrap_or(u64::MAX)
+    }
+
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        let spare: u64 = self.usable(bytes).iter().map(|handle| handle.bytes).sum();
+        bytes - spare
+    }
+
+    fn site(&self, bytes: u64) -> Option<u64> {
+        self.fits(bytes)
+    }
+
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let address = self.reserve(bytes)?;
+        let spare = self.usable(bytes);
+        let reused: u64 = spare.iter().map(|handle| handle.bytes).sum();
+        let mut new = Vec::new();
+        let mut grown = Ok(());
+        for size in self.cut(bytes - reused) {
+            match self.create(size) {
+                Ok(handle) => new.push(handle),
+                Err(refused) => {
+                    grown = Err(refused);
+                    break;
+                }
+            }
+        }
+        let mut at = address;
+        let mut mapped = Vec::new();
+        for handle in spare.iter().chain(&new) {
+            grown = grown.and_then(|()| self.map(at, *handle));
+            if grown.is_err() {
+                break;
+            }
+            mapped.push((at, *handle));
+            at += handle.bytes;
+        }
+        let grown = grown.and_then(|()| {
+            // SAFETY: the range has just been mapped; the description outlives the call.
+            done("cuMemSetAccess", unsafe {
+                self.driver
+                    .cuMemSetAccess(address, bytes as usize, &self.access, 1)
+            })
+        });
+        if let Err(refused) = grown {
+            for (at, handle) in mapped {
+                self.unmap(at, handle);
+            }
+            for handle in new {
+                self.destroy(handle);
+            }
+            return Err(refused);
+        }
+        self.spare
+            .retain(|handle| spare.iter().all(|used| used.raw != handle.raw));
+        self.chunks.extend(mapped);
+        self.mapped += bytes;
+        self.occupy(address, bytes);
+        Ok(Span { address, bytes })
+    }
+
+    fn separable(&self, span: Span) -> Option<Span> {
+        let inside = self.chunks.range(span.address..span.end());
+        let mut inside = inside.filter(|(at, handle)| **at + handle.bytes <= span.end());
+        let (first, handle) = inside.next()?;
+        let end = inside.next_back().map(|(at, handle)| at + handle.bytes);
+        let bytes = end.unwrap_or(first + handle.bytes) - first;
+        Some(Span {
+            address: *first,
+            bytes,
+        })
+    }
+
+    fn shrink(&mut self, span: Span) {
+        let _relaxed = Relaxed::enter(self.driver);
+        let chunks = self.chunks.range(span.address..span.end());
+        let chunks: Vec<(u64, Handle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
+        for (at, handle) in chunks {
+            self.unmap(at, handle);
+            self.chunks.remove(&at);
+            self.mapped -= handle.bytes;
+            self.spare.push(handle);
+            self.vacate(at, handle.bytes);
+        }
+    }
+
+    fn release(&mut self) -> u64 {
+        let _relaxed = Relaxed::enter(self.driver);
+        let spare = std::mem::take(&mut self.spare);
+        let bytes = spare.iter().map(|handle| handle.bytes).sum();
+        for handle in spare {
+            self.destroy(handle);
+        }
+        bytes
+    }
+}
+
+/// Whoever drops it has seen to it that nothing uses the memory any more.
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _relaxed = Relaxed::enter(self.driver);
+        for (at, handle) in std::mem::take(&mut self.chunks) {
+            self.unmap(at, handle);
+            self.destroy(handle);
+        }
+        self.release();
+        for (at, bytes) in std::mem::take(&mut self.reserved) {
+            // SAFETY: from cuMemAddressReserve, and nothing is mapped there.
+            let answer = unsafe { self.driver.cuMemAddressFree(at, bytes as usize) };
+            debug_assert!(done("cuMemAddressFree", answer).is_ok());
+        }
+    }
+}
+
+impl Vmm {
+    fn destroy(&self, handle: Handle) {
+        // SAFETY: from cuMemCreate, mapped nowhere, and forgotten by the caller.
+        let answer = unsafe { self.driver.cuMemRelease(handle.raw) };
+        debug_assert!(done("cuMemRelease", answer).is_ok());
+    }
+}

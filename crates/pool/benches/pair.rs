@@ -1,0 +1,207 @@
+//! What a block costs the host: taken and given back among holes.
+//!
+//! `cargo bench -p fercuda-pool`. Nanoseconds a pair: median and 99.9th of batches of 64 pairs, so that reading the
+//! clock does not count; one core. Sizes are random up to 1 MiB; half of the blocks were given back before, in random
+//! order, so that so many holes are left.
+#![expect(clippy::print_stdout, reason = "printing is what this program does")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use fercuda_pool::{
+    Backing, Blocks, Budget, Clock, Place, Pool, Refused, Request, SetId, Span, StreamId, TenantId,
+    UNIT_BYTES, Want,
+};
+
+const BATCH: usize = 64;
+const BATCHES: usize = 20_000;
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn bytes(&mut self) -> u64 {
+        (self.next() % 4096 + 1) * UNIT_BYTES
+    }
+}
+
+/// Nanoseconds a pair, sorted, of batches that `pair` takes the number of pairs for.
+fn measure(mut batch: impl FnMut(usize)) -> Vec<f64> {
+    let mut times: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let begun = Instant::now();
+            batch(BATCH);
+            begun.elapsed().as_secs_f64() * 1e9 / BATCH as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn print(what: &str, holes: usize, times: &[f64]) {
+    let at = |part: f64| times[(part * (times.len() - 1) as f64) as usize];
+    println!(
+        "{what:<28} {holes:>7} holes  {:>7.1}  {:>7.1}",
+        at(0.5),
+        at(0.999)
+    );
+}
+
+fn core(holes: usize) {
+    let mut random = Random(1);
+    let mut blocks = Blocks::new();
+    let span = Span {
+        address: 1 << 40,
+        bytes: 1 << 46,
+    };
+    blocks.add(span).expect("a range");
+    let mut live: Vec<_> = (0..2 * holes)
+        .map(|_| {
+            blocks
+                .take(SetId::READY, Want::new(random.bytes(), 512), 0)
+                .expect("there is room")
+        })
+        .collect();
+    // Every other one, in any order.
+    let mut gone: Vec<_> = live.iter().copied().step_by(2).collect();
+    for n in (1..gone.len()).rev() {
+        gone.swap(n, random.next() as usize % (n + 1));
+    }
+    for id in gone {
+        blocks.give(id, SetId::READY, 0);
+    }
+    live.clear();
+    let times = measure(|n| {
+        for _ in 0..n {
+            let id = blocks.take(SetId::READY, Want::new(random.bytes(), 512), 0);
+            blocks.give(black_box(id).expect("there is room"), SetId::READY, 0);
+        }
+    });
+    print("core: take + give", holes, &times);
+}
+
+/// A clock of which every point has been passed.
+struct Idle;
+
+impl Clock for Idle {
+    type Point = ();
+    fn mark(&self, _: Place) -> Option<()> {
+        Some(())
+    }
+    fn passed(&self, (): &()) -> bool {
+        true
+    }
+    fn wait(&self, _: StreamId, (): &()) -> bool {
+        true
+    }
+    fn join(&self, (): &()) -> bool {
+        true
+    }
+}
+
+/// Memory without end.
+struct Endless(u64);
+
+impl Backing for Endless {
+    fn rounded(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(2 << 20)
+    }
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        bytes
+    }
+    fn site(&self, _: u64) -> Option<u64> {
+        Some(self.0)
+    }
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        let address = self.0;
+        self.0 += bytes;
+        Ok(Span { address, bytes })
+    }
+    fn separable(&self, _: Span) -> Option<Span> {
+        None
+    }
+    fn shrink(&mut self, _: Span) {}
+    fn release(&mut self) -> u64 {
+        0
+    }
+}
+
+fn pool(holes: usize, place: Place, what: &str) {
+    let mut random = Random(1);
+    let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
+    let mut allocate = || {
+        let request = Request {
+            bytes: random.bytes(),
+            align_bytes: 512,
+            place,
+            tenant: TenantId(0),
+        };
+        pool.allocate(&request).expect("there is room").address
+    };
+    let live: Vec<u64> = (0..2 * holes).map(|_| allocate()).collect();
+    for address in live.iter().step_by(2) {
+        pool.free(*address, place).expect("it is live");
+    }
+    let times = measure(|n| {
+        for _ in 0..n {
+            let address = black_box(allocate());
+            pool.free(address, place).expect("it is live");
+        }
+    });
+    print(what, holes, &times);
+}
+
+/// Each in a stream of its own, blocks of a few sizes, some live all the time. Prints pairs a second, all together.
+fn threads(count: u64) {
+    const PAIRS: u64 = 400_000;
+    let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..count {
+            let pool = &pool;
+            scope.spawn(move || {
+                let place = Place::Stream(StreamId(n));
+                let mut random = Random(n);
+                let mut live = [0; 8];
+                for _ in 0..PAIRS {
+                    let bits = random.next();
+                    let request = Request {
+                        bytes: 512 << (bits % 10),
+                        align_bytes: 512,
+                        place,
+                        tenant: TenantId(n as u16 % 4),
+                    };
+                    let address = pool.allocate(&request).expect("there is room").address;
+                    let gone = std::mem::replace(&mut live[(bits >> 32) as usize % 8], address);
+                    if gone != 0 {
+                        pool.free(gone, place).expect("it is live");
+                    }
+                }
+            });
+        }
+    });
+    let rate = (count * PAIRS) as f64 / begun.elapsed().as_secs_f64() / 1e6;
+    println!("{count:>3} threads, a stream each      {rate:>8.2} M pairs/s");
+}
+
+fn main() {
+    println!("{:<50} median    99.9 %  ns a pair", "");
+    for holes in [4 << 10, 16 << 10, 64 << 10] {
+        core(holes);
+    }
+    for holes in [4 << 10, 16 << 10, 64 << 10] {
+        pool(holes, Place::Stream(StreamId(7)), "pool, in a stream");
+        pool(holes, Place::Anywhere, "pool, anywhere");
+    }
+    for count in [1, 4, 16, 32] {
+        threads(count);
+    }
+}

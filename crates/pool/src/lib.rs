@@ -1,0 +1,15 @@
+//! The allocator of device memory: pure bookkeeping over opaque addresses.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod magazine;
+mod order;
+mod pool;
+
+pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
+#[cfg(feature = "broken-rules")]
+pub use order::Rule;
+pub use order::{Epoch, Mark, Order, Place, StreamId};
+pub use pool::{
+    Account, Backing, Budget, Clock, Error, OnExhausted, Pool, Refused, Request, TenantId, Usage,
+};

@@ -1,0 +1,349 @@
+//! What freed blocks wait for.
+//!
+//! The host runs ahead of the device: when a block is freed, work that was
+//! queued before may still use it. So a freed block goes to the queue of the
+//! place where it was freed: a stream, or nowhere in particular, which means
+//! that work of any stream may use it. Work queued in that same stream later
+//! runs later, so the stream may take the block again at once. Everybody else
+//! needs a mark: a point in the stream (an event) behind the free. Either the
+//! device has passed it, then the block is ready for all; or the taker's own
+//! stream has been told to wait for it.
+//!
+//! A queue counts epochs. A mark closes the epoch and stands behind all blocks
+//! freed up to it, so one mark does for many frees, and freeing makes no call
+//! of the driver's.
+//!
+//! Invariant: a block leaves a queue only to its own stream, to a stream that
+//! waits for a mark not before the block's epoch, or when such a mark has been
+//! passed.
+//!
+//! Nothing here calls the driver: who does tells what it did. Between
+//! [`Order::begin_mark`] and [`Order::end_mark`] the mark is set; blocks freed
+//! meanwhile are of the next epoch, and not behind it.
+//!
+//! Elsewhere: blocks ([`crate::blocks`]), when marks are set and asked after
+//! ([`crate::pool`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::blocks::{BlockId, Blocks, SetId, Span, Want};
+
+/// A stream, by a number that no other stream ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// Where a block is taken or freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// In the order of a stream.
+    Stream(StreamId),
+    /// In no stream's: taken for work anywhere, the host's included; freed
+    /// behind all work queued so far.
+    Anywhere,
+}
+
+/// A stretch of a queue's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(u64);
+
+/// A point behind all blocks of a queue up to an epoch.
+#[derive(Debug)]
+pub struct Mark<P> {
+    /// Where.
+    pub place: Place,
+    /// The last epoch it is behind.
+    pub epoch: Epoch,
+    /// The point.
+    pub point: Arc<P>,
+}
+
+impl<P> Clone for Mark<P> {
+    fn clone(&self) -> Self {
+        Self {
+            point: self.point.clone(),
+            ..*self
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Queue<P> {
+    set: SetId,
+    /// Blocks freed now are of this epoch.
+    open: u64,
+    /// In the order of their epochs.
+    marks: VecDeque<(u64, Arc<P>)>,
+    /// Epochs of other queues that this stream waits for.
+    knows: FxHashMap<Place, u64>,
+    /// Frees since the last mark was begun.
+    unmarked: usize,
+    retired: bool,
+}
+
+/// A rule of reuse that a test may break, to show that it would see it.
+#[cfg(feature = "broken-rules")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A stream takes another's blocks only after a wait.
+    OthersWait,
+    /// A wait covers what was freed before its mark, and no more.
+    WaitsHaveAnEnd,
+    /// A mark covers what was freed before it was begun, and no more.
+    MarksHaveAnEnd,
+    /// What was freed in no stream waits for all streams.
+    AnywhereWaits,
+}
+
+/// See the module. Not for several threads at a time; whoever shares it locks.
+#[derive(Debug)]
+pub struct Order<P> {
+    blocks: Blocks,
+    queues: FxHashMap<Place, Queue<P>>,
+    #[cfg(feature = "broken-rules")]
+    broken: Option<Rule>,
+}
+
+impl<P> Default for Order<P> {
+    fn default() -> Self {
+        Self {
+            blocks: Blocks::new(),
+            queues: FxHashMap::default(),
+            #[cfg(feature = "broken-rules")]
+            broken: None,
+        }
+    }
+}
+
+/// Whether a rule holds: without tests that break it, it does.
+macro_rules! holds {
+    ($order:expr, $rule:ident) => {{
+        #[cfg(feature = "broken-rules")]
+        let holds = $order.broken != Some(Rule::$rule);
+        #[cfg(not(feature = "broken-rules"))]
+        let holds = true;
+        holds
+    }};
+}
+
+impl<P> Order<P> {
+    /// Breaks a rule from now on.
+    #[cfg(feature = "broken-rules")]
+    pub fn break_rule(&mut self, rule: Rule) {
+        self.broken = Some(rule);
+    }
+
+    /// The blocks.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// The blocks, to add memory and take it away.
+    pub fn blocks_mut(&mut self) -> &mut Blocks {
+        &mut self.blocks
+    }
+
+    /// Takes a block that work queued at `place` from now on may use: of its
+    /// own queue, of the ready ones, or of a queue that it waits for.
+    #[inline]
+    pub fn take(&mut self, place: Place, want: Want) -> Option<BlockId> {
+        let queue = match place {
+            Place::Stream(_) => self.queues.get(&place),
+            Place::Anywhere => None,
+        };
+        let Some(queue) = queue else {
+            return self.blocks.take(SetId::READY, want, 0);
+        };
+        self.blocks
+            .take(queue.set, want, u64::MAX)
+            .or_else(|| self.blocks.take(SetId::READY, want, 0))
+            .or_else(|| {
+                queue.knows.iter().find_map(|(other, epoch)| {
+                    let other = self.queues.get(other)?;
+                    let bounded = holds!(self, WaitsHaveAnEnd);
+                    let epoch = if bounded { *epoch } else { u64::MAX };
+                    self.blocks.take(other.set, want, epoch)
+                })
+            })
+            .or_else(|| {
+                if holds!(self, OthersWait) {
+                    return None;
+                }
+                let mut others = self.queues.values();
+                others.find_map(|other| self.blocks.take(other.set, want, u64::MAX))
+            })
+    }
+
+    /// Frees a block behind the work queued at `place` so far; none if it is
+    /// not live. With how many frees there wait for a mark.
+    #[inline]
+    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, usize)> {
+        self.blocks.span(id)?;
+        if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
+            return Some((self.blocks.give(id, SetId::READY, 0)?, 0));
+        }
+        let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
+        queue.unmarked += 1;
+        let (set, open, unmarked) = (queue.set, queue.open, queue.unmarked);
+        let span = self.blocks.give(id, set, open)?;
+        Some((span, unmarked))
+    }
+
+    fn queue<'q>(
+        queues: &'q mut FxHashMap<Place, Queue<P>>,
+        blocks: &mut Blocks,
+        place: Place,
+    ) -> &'q mut Queue<P> {
+        queues.entry(place).or_insert_with(|| Queue {
+            set: blocks.new_set(),
+            open: 1,
+            marks: VecDeque::new(),
+            knows: FxHashMap::default(),
+            unmarked: 0,
+            retired: false,
+        })
+    }
+
+    // ---- marks --------------------------------------------------------------
+
+    /// Closes the epoch of a queue, so that a point taken from now on is
+    /// behind it; none if no block waits for one.
+    pub fn begin_mark(&mut self, place: Place) -> Option<Epoch> {
+        let queue = self.queues.get_mut(&place)?;
+        let (_, newest) = self.blocks.epochs(queue.set)?;
+        let marked = queue.marks.back().map_or(0, |mark| mark.0);
+        if newest <= marked {
+            return None;
+        }
+        queue.unmarked = 0;
+        let closed = queue.open;
+        queue.open += u64::from(holds!(self, MarksHaveAnEnd));
+        Some(Epoch(closed))
+    }
+
+    /// The point is taken.
+    pub fn end_mark(&mut self, place: Place, epoch: Epoch, point: P) {
+        let Some(queue) = self.queues.get_mut(&place) else {
+            return;
+        };
+        // Marks that two threads have begun may end in any order.
+        let at = queue.marks.partition_point(|mark| mark.0 < epoch.0);
+        queue.marks.insert(at, (epoch.0, Arc::new(point)));
+    }
+
+    /// The oldest mark of every queue.
+    pub fn oldest_marks(&self) -> Vec<Mark<P>> {
+        let marks = self.queues.iter().filter_map(|(place, queue)| {
+            let (epoch, point) = queue.marks.front()?;
+            Some(Mark {
+                place: *place,
+                epoch: Epoch(*epoch),
+                point: point.clone(),
+            })
+        });
+        marks.collect()
+    }
+
+    /// All queues.
+    pub fn places(&self) -> Vec<Place> {
+        self.queues.keys().copied().collect()
+    }
+
+    /// Queues with blocks that wait for a mark.
+    pub fn unmarked(&self) -> Vec<Place> {
+        let places = self.queues.iter().filter(|(_, queue)| {
+            let marked = queue.marks.back().map_or(0, |mark| mark.0);
+            let newest = self.blocks.epochs(queue.set);
+            newest.is_some_and(|(_, newest)| newest > marked)
+        });
+        places.map(|(place, _)| *place).collect()
+    }
+
+    /// The device has done all work of a place up to the end of an epoch: its
+    /// blocks are ready. How many bytes.
+    pub fn passed(&mut self, place: Place, epoch: Epoch) -> u64 {
+        let Some(queue) = self.queues.get_mut(&place) else {
+            return 0;
+        };
+        queue.marks.retain(|mark| mark.0 > epoch.0);
+        let (set, retired) = (queue.set, queue.retired);
+        let bytes = self.blocks.move_to(set, epoch.0, SetId::READY, 0);
+        if retired && self.blocks.drop_set(set) {
+            self.queues.remove(&place);
+            for queue in self.queues.values_mut() {
+                queue.knows.remove(&place);
+            }
+        }
+        bytes
+    }
+
+    // ---- blocks of others ---------------------------------------------------
+
+    /// A queue with a block that would do for `stream`, were it to wait: the
+    /// mark to wait for, or the place where one is to be set first.
+    pub fn lender(&self, stream: StreamId, want: Want) -> Option<Result<Mark<P>, Place>> {
+        self.queues
+            .iter()
+            .filter(|(place, _)| **place != Place::Stream(stream))
+            .find_map(|(place, queue)| {
+                let epoch = self.blocks.would_take(queue.set, want)?;
+                let mark = queue.marks.iter().find(|mark| mark.0 >= epoch);
+                Some(mark.map_or(Err(*place), |(epoch, point)| {
+                    Ok(Mark {
+                        place: *place,
+                        epoch: Epoch(*epoch),
+                        point: point.clone(),
+                    })
+                }))
+            })
+    }
+
+    /// Work queued in `stream` from now on runs behind `mark`.
+    pub fn waits(&mut self, stream: StreamId, mark: &Mark<P>) {
+        let place = Place::Stream(stream);
+        let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
+        let known = queue.knows.entry(mark.place).or_insert(0);
+        *known = (*known).max(mark.epoch.0);
+    }
+
+    /// Makes all blocks that `stream` waits for, and ready ones beside them,
+    /// its own, so that they are one where they lie side by side.
+    pub fn gather(&mut self, stream: StreamId) {
+        let Some(own) = self.queues.get(&Place::Stream(stream)) else {
+            return;
+        };
+        let (set, open) = (own.set, own.open);
+        for (other, epoch) in &own.knows {
+            if let Some(other) = self.queues.get(other) {
+                self.blocks.move_to(other.set, *epoch, set, open);
+            }
+        }
+        self.blocks.join_ready(set, open);
+    }
+
+    /// A stream will get no more work. With `mark`, which is behind all of it,
+    /// its blocks become ready when that is passed; without, when a mark of
+    /// [`Place::Anywhere`] is.
+    pub fn retire(&mut self, stream: StreamId, mark: Option<(Epoch, P)>) {
+        let place = Place::Stream(stream);
+        if let Some((epoch, point)) = mark {
+            self.end_mark(place, epoch, point);
+        }
+        let Some(queue) = self.queues.get_mut(&place) else {
+            return;
+        };
+        queue.retired = true;
+        queue.knows.clear();
+        let (set, marked) = (queue.set, queue.marks.back().map_or(0, |mark| mark.0));
+        let newest = self.blocks.epochs(set).map_or(0, |epochs| epochs.1);
+        if newest > marked {
+            let anywhere = Self::queue(&mut self.queues, &mut self.blocks, Place::Anywhere);
+            let (into, open) = (anywhere.set, anywhere.open);
+            anywhere.unmarked += 1;
+            self.blocks.move_to(set, u64::MAX, into, open);
+        }
+        self.passed(place, Epoch(0));
+    }
+}

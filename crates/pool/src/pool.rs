@@ -1,0 +1,895 @@
+//! One pool for everything that wants memory of a device.
+//!
+//! A request looks, in this order, at: blocks freed in its own stream; ready
+//! blocks; blocks that its stream waits for already; blocks whose marks the
+//! device has passed meanwhile; blocks of other streams, after a wait; more
+//! memory; memory that lies empty elsewhere, mapped anew; what others give up
+//! when told that there is none. Then it fails with a report of who holds what.
+//!
+//! Before all that it looks among the few blocks that its thread has freed in the
+//! same stream just now ([`crate::magazine`]), so that threads that allocate and
+//! free all the time do not meet at one lock.
+//!
+//! Invariants: the driver is called only through [`Backing`] and [`Clock`], and
+//! never with `order` locked; of the locks, `growth` comes before a magazine's,
+//! that before `order`, and that before one of `held`.
+//!
+//! Elsewhere: which blocks may be taken when ([`crate::order`]).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::blocks::{BadRange, BlockId, SetId, Span, Want};
+use crate::magazine::{Cached, Magazines};
+use crate::order::{Epoch, Mark, Order, Place, StreamId};
+
+/// Frees in one queue after which a mark is set.
+const BATCH: usize = 64;
+/// Other streams that one request waits for at most.
+const LENDERS: usize = 4;
+/// Tenants that are told apart; further ones count as the last.
+const TENANTS: usize = 64;
+/// Parts of the table of live blocks, each with a lock.
+const SHARDS: usize = 64;
+
+/// The order of the device's work. Every call may be refused (`None`, `false`),
+/// as while a stream captures; refused is always safe.
+pub trait Clock: Send + Sync {
+    /// Something that the device passes.
+    type Point: Send + Sync;
+
+    /// A point behind all work queued at `place` so far.
+    fn mark(&self, place: Place) -> Option<Self::Point>;
+
+    /// Whether the device has passed a point.
+    fn passed(&self, point: &Self::Point) -> bool;
+
+    /// Makes work queued in `stream` from now on wait for a point.
+    fn wait(&self, stream: StreamId, point: &Self::Point) -> bool;
+
+    /// Waits on the host until the device has passed a point.
+    fn join(&self, point: &Self::Point) -> bool;
+}
+
+/// Why there is no more memory to be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Where memory comes from.
+pub trait Backing: Send {
+    /// How many bytes a growth by `bytes` really adds.
+    fn rounded(&self, bytes: u64) -> u64;
+
+    /// How many of them are not there yet as physical memory.
+    fn new_bytes(&self, bytes: u64) -> u64;
+
+    /// Where a growth by `bytes`, which were rounded, would begin, if that is
+    /// known.
+    fn site(&self, bytes: u64) -> Option<u64>;
+
+    /// Adds memory of `bytes`, which were rounded, at their site.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing was added.
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused>;
+
+    /// The part of `span` that could go away by itself.
+    fn separable(&self, span: Span) -> Option<Span>;
+
+    /// Takes memory away that was separable. Physically it stays, for the next
+    /// growth.
+    fn shrink(&mut self, span: Span);
+
+    /// Gives physical memory that is nowhere mapped back to the driver; how
+    /// many bytes.
+    fn release(&mut self) -> u64;
+}
+
+/// How much physical memory a process may have on a device, and has.
+#[derive(Debug)]
+pub struct Budget {
+    limit: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    /// Of `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit: AtomicU64::new(limit_bytes),
+            used: AtomicU64::new(0),
+        })
+    }
+
+    /// How much there may be.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// How much there is.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Sets another limit. What is there already stays.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// Charges `bytes` if there is room for them.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let limit = self.limit_bytes();
+        let room = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.used.fetch_update(Relaxed, Relaxed, room).is_ok()
+    }
+
+    /// Takes a charge back.
+    pub fn refund(&self, bytes: u64) {
+        let less = |used: u64| Some(used.saturating_sub(bytes));
+        let _always = self.used.fetch_update(Relaxed, Relaxed, less);
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantId(pub u16);
+
+impl TenantId {
+    fn index(self) -> usize {
+        usize::from(self.0).min(TENANTS - 1)
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How much.
+    pub bytes: u64,
+    /// The address is a multiple of this power of two, and of 256.
+    pub align_bytes: u64,
+    /// Where work will use it.
+    pub place: Place,
+    /// Whom to charge.
+    pub tenant: TenantId,
+}
+
+/// What a tenant holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Bytes of its live blocks.
+    pub live_bytes: u64,
+    /// The most that it has held.
+    pub peak_bytes: u64,
+    /// The most that it may hold.
+    pub limit_bytes: u64,
+    /// Its live blocks.
+    pub blocks: u64,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            live_bytes: 0,
+            peak_bytes: 0,
+            limit_bytes: u64::MAX,
+            blocks: 0,
+        }
+    }
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All memory.
+    pub bytes: u64,
+    /// In live blocks.
+    pub live_bytes: u64,
+    /// Free for all.
+    pub ready_bytes: u64,
+    /// Freed, and waiting for the device.
+    pub waiting_bytes: u64,
+    /// Freed, and kept for the stream that did.
+    pub cached_bytes: u64,
+    /// The largest block that is free for all has at least as much.
+    pub largest_ready_bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+}
+
+/// Why a request failed. The pool is as before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such block, and none can be made.
+    #[error(
+        "no memory for {bytes} bytes: {} in use, {} ready (largest block {}), {} waiting for the device, {used_bytes} of {limit_bytes} granted; {refused}",
+        .usage.live_bytes, .usage.ready_bytes, .usage.largest_ready_bytes, .usage.waiting_bytes
+    )]
+    Exhausted {
+        /// What was asked for.
+        bytes: u64,
+        /// What the pool holds.
+        usage: Usage,
+        /// Charged to the budget.
+        used_bytes: u64,
+        /// The budget.
+        limit_bytes: u64,
+        /// Why there is no more.
+        refused: Refused,
+    },
+    /// The tenant's own limit.
+    #[error(
+        "no memory for {bytes} bytes: the tenant holds {} of its {}",
+        .account.live_bytes, .account.limit_bytes
+    )]
+    Tenant {
+        /// What was asked for.
+        bytes: u64,
+        /// What it holds.
+        account: Account,
+    },
+    /// No live block begins there.
+    #[error("no live block begins at {address:#x}")]
+    Unknown {
+        /// What was given.
+        address: u64,
+    },
+}
+
+/// A block that is live or in a magazine, as the pool keeps it.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: BlockId,
+    tenant: TenantId,
+    bytes: u64,
+    /// In a magazine: not live to the program.
+    cached: bool,
+}
+
+/// An [`Account`] that threads share.
+#[derive(Debug)]
+struct Shared {
+    live_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+    limit_bytes: AtomicU64,
+    blocks: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            live_bytes: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+            limit_bytes: AtomicU64::new(u64::MAX),
+            blocks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Shared {
+    fn read(&self) -> Account {
+        Account {
+            live_bytes: self.live_bytes.load(Relaxed),
+            peak_bytes: self.peak_bytes.load(Relaxed),
+            limit_bytes: self.limit_bytes.load(Relaxed),
+            blocks: self.blocks.load(Relaxed),
+        }
+    }
+
+    #[inline]
+    fn charge(&self, bytes: u64) -> bool {
+        let before = self.live_bytes.fetch_add(bytes, Relaxed);
+        let fits = before
+            .checked_add(bytes)
+            .is_some_and(|sum| sum <= self.limit_bytes.load(Relaxed));
+        if fits {
+            self.blocks.fetch_add(1, Relaxed);
+            self.peak_bytes.fetch_max(before + bytes, Relaxed);
+        } else {
+            self.live_bytes.fetch_sub(bytes, Relaxed);
+        }
+        fits
+    }
+
+    #[inline]
+    fn refund(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Relaxed);
+        self.blocks.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Blocks that are live or in magazines, by where they begin.
+#[derive(Debug)]
+struct Table([Mutex<FxHashMap<u64, Held>>; SHARDS]);
+
+impl Table {
+    #[inline]
+    fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Held>> {
+        // Neighbouring blocks are in different parts.
+        let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        lock(&self.0[(mixed >> 58) as usize])
+    }
+}
+
+/// Something that can give memory back when there is none: told how much is
+/// missing, it says whether it is worth trying again.
+pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
+/// See the module.
+pub struct Pool<B, C: Clock> {
+    order: Mutex<Order<C::Point>>,
+    held: Table,
+    magazines: Magazines,
+    accounts: [Shared; TENANTS],
+    /// Memory that stays where it is whoever has it: its end and how often.
+    pinned: Mutex<BTreeMap<u64, (u64, u32)>>,
+    growth: Mutex<B>,
+    clock: C,
+    budget: Arc<Budget>,
+    /// By priority, the lowest first.
+    on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
+}
+
+impl<B, C: Clock> std::fmt::Debug for Pool<B, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("usage", &self.usage())
+            .field("budget", &self.budget)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind these locks is changed in steps that do not panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<B, C: Clock> Pool<B, C> {
+    fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
+        lock(&self.order)
+    }
+
+    fn shared(&self, tenant: TenantId) -> &Shared {
+        &self.accounts[tenant.index()]
+    }
+
+    /// Breaks a rule of reuse from now on, for tests that must see it.
+    #[cfg(feature = "broken-rules")]
+    pub fn break_rule(&self, rule: crate::order::Rule) {
+        self.order().break_rule(rule);
+    }
+
+    /// What it holds. While others allocate and free, its figures are of
+    /// slightly different times.
+    pub fn usage(&self) -> Usage {
+        let accounts = self.accounts.iter().map(Shared::read);
+        let (live, blocks) = accounts.fold((0, 0), |(live, blocks), account| {
+            (live + account.live_bytes, blocks + account.blocks)
+        });
+        let cached = self.magazines.bytes();
+        let order = self.order();
+        let all = order.blocks();
+        let ready = all.free_bytes(SetId::READY);
+        Usage {
+            bytes: all.bytes(),
+            live_bytes: live,
+            ready_bytes: ready,
+            waiting_bytes: all.bytes().saturating_sub(live + ready + cached),
+            cached_bytes: cached,
+            largest_ready_bytes: all.largest_free_bytes(SetId::READY),
+            blocks,
+        }
+    }
+
+    /// What a tenant holds.
+    pub fn account(&self, tenant: TenantId) -> Account {
+        self.shared(tenant).read()
+    }
+
+    /// How much a tenant may hold. What it holds already stays.
+    pub fn set_tenant_limit(&self, tenant: TenantId, bytes: u64) {
+        self.shared(tenant).limit_bytes.store(bytes, Relaxed);
+    }
+
+    /// The live block that begins at `address`.
+    pub fn live(&self, address: u64) -> Option<Span> {
+        let held = *self.held.shard(address).get(&address)?;
+        let bytes = held.bytes;
+        (!held.cached).then_some(Span { address, bytes })
+    }
+
+    /// Calls `on_exhausted` before a request fails; of several, those of lower
+    /// priority first.
+    pub fn on_exhausted(&self, priority: i32, on_exhausted: OnExhausted) {
+        let mut all = lock(&self.on_exhausted);
+        let at = all.partition_point(|(p, _)| *p <= priority);
+        all.insert(at, (priority, on_exhausted));
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// The budget that its memory is charged to.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    // ---- freeing ------------------------------------------------------------
+
+    /// Frees the block that begins at `address`, behind the work queued at
+    /// `place` so far. Waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn free(&self, address: u64, place: Place) -> Result<Span, Error> {
+        let unknown = Error::Unknown { address };
+        let (held, kept) = {
+            let mut shard = self.held.shard(address);
+            let Some(held) = shard.get_mut(&address).filter(|held| !held.cached) else {
+                return Err(unknown);
+            };
+            let was = *held;
+            let kept = matches!(place, Place::Stream(_)) && Magazines::keeps(was.bytes);
+            // From here on nobody else can free it.
+            if kept {
+                held.cached = true;
+            } else {
+                shard.remove(&address);
+            }
+            (was, kept)
+        };
+        self.shared(held.tenant).refund(held.bytes);
+        let bytes = held.bytes;
+        let span = Span { address, bytes };
+        match place {
+            Place::Stream(stream) if kept => {
+                if let Some(gone) = self.magazines.put(Cached { stream, span }) {
+                    self.give_back(&[gone]);
+                }
+            }
+            _ => self.give(held.id, place),
+        }
+        Ok(span)
+    }
+
+    /// Puts a block into the queue of a place.
+    fn give(&self, id: BlockId, place: Place) {
+        let given = self.order().give(id, place);
+        self.batch(place, given.map_or(0, |(_, unmarked)| unmarked));
+    }
+
+    /// Puts blocks of magazines into the queues of their streams.
+    fn give_back(&self, cached: &[Cached]) {
+        let mut full = Vec::new();
+        let mut order = (!cached.is_empty()).then(|| self.order());
+        for Cached { stream, span } in cached {
+            let held = self.held.shard(span.address).remove(&span.address);
+            if let (Some(order), Some(held)) = (&mut order, held) {
+                let place = Place::Stream(*stream);
+                let given = order.give(held.id, place);
+                full.extend(given.map(|(_, unmarked)| (place, unmarked)));
+            }
+        }
+        drop(order);
+        for (place, unmarked) in full {
+            self.batch(place, unmarked);
+        }
+    }
+
+    /// Sets a mark where many frees wait for one.
+    fn batch(&self, place: Place, unmarked: usize) {
+        if unmarked >= BATCH {
+            self.mark(place);
+            self.look(place);
+        }
+    }
+
+    /// Sets a mark behind what was freed at `place`; whether there is one now.
+    fn mark(&self, place: Place) -> bool {
+        let Some(epoch) = self.order().begin_mark(place) else {
+            return true;
+        };
+        let Some(point) = self.clock.mark(place) else {
+            return false;
+        };
+        self.order().end_mark(place, epoch, point);
+        true
+    }
+
+    /// Looks whether the oldest mark of a place has been passed.
+    fn look(&self, place: Place) {
+        let marks = self.order().oldest_marks();
+        for mark in marks.iter().filter(|mark| mark.place == place) {
+            if self.clock.passed(&mark.point) {
+                self.order().passed(place, mark.epoch);
+            }
+        }
+    }
+
+    /// Looks at the oldest marks of all places until none has been passed;
+    /// whether any had.
+    fn look_at_all(&self) -> bool {
+        let mut any = false;
+        let mut marks = self.order().oldest_marks();
+        while !marks.is_empty() {
+            marks.retain(|mark| self.clock.passed(&mark.point));
+            let mut order = self.order();
+            for mark in &marks {
+                order.passed(mark.place, mark.epoch);
+                any = true;
+            }
+            let places: Vec<Place> = marks.iter().map(|mark| mark.place).collect();
+            marks = order.oldest_marks();
+            marks.retain(|mark| places.contains(&mark.place));
+        }
+        any
+    }
+
+    // ---- what the host knows ------------------------------------------------
+
+    /// To be called before the host waits for all work of `place`, or of all
+    /// places; what it returns is told when it has.
+    pub fn sync_begins(&self, place: Option<Place>) -> Vec<(Place, Epoch)> {
+        let mut order = self.order();
+        let places = match place {
+            Some(place) => vec![place],
+            None => order.places(),
+        };
+        let mut close = |place| Some((place, order.begin_mark(place)?));
+        places.into_iter().filter_map(&mut close).collect()
+    }
+
+    /// The host has waited: what was freed there before it began is ready.
+    pub fn sync_ended(&self, begun: &[(Place, Epoch)]) {
+        let mut order = self.order();
+        for (place, epoch) in begun {
+            order.passed(*place, *epoch);
+        }
+    }
+
+    /// A stream gets no more work: to be called before it is destroyed.
+    pub fn retire(&self, stream: StreamId) {
+        let place = Place::Stream(stream);
+        self.give_back(&self.magazines.drain(Some(stream)));
+        let begun = self.order().begin_mark(place);
+        let mark = begun.and_then(|epoch| Some((epoch, self.clock.mark(place)?)));
+        self.order().retire(stream, mark);
+    }
+
+    // ---- pinning ------------------------------------------------------------
+
+    /// Keeps the memory of a live block where it is, also after it is freed,
+    /// until [`Pool::unpin`].
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn pin(&self, address: u64) -> Result<Span, Error> {
+        let span = self.live(address).ok_or(Error::Unknown { address })?;
+        let mut pinned = lock(&self.pinned);
+        let pin = pinned.entry(address).or_insert((span.end(), 0));
+        pin.0 = pin.0.max(span.end());
+        pin.1 += 1;
+        Ok(span)
+    }
+
+    /// Takes one [`Pool::pin`] back.
+    pub fn unpin(&self, address: u64) {
+        let mut pinned = lock(&self.pinned);
+        if let Some((_, count)) = pinned.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                pinned.remove(&address);
+            }
+        }
+    }
+}
+
+impl<B: Backing, C: Clock> Pool<B, C> {
+    /// An empty pool.
+    pub fn new(backing: B, clock: C, budget: Arc<Budget>) -> Self {
+        Self {
+            order: Mutex::default(),
+            held: Table(std::array::from_fn(|_| Mutex::default())),
+            magazines: Magazines::default(),
+            accounts: std::array::from_fn(|_| Shared::default()),
+            pinned: Mutex::default(),
+            growth: Mutex::new(backing),
+            clock,
+            budget,
+            on_exhausted: Mutex::default(),
+        }
+    }
+
+    /// Takes a block of at least `bytes`, rounded up to 256.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`], [`Error::Tenant`].
+    #[inline]
+    pub fn allocate(&self, request: &Request) -> Result<Span, Error> {
+        let want = Want::new(request.bytes, request.align_bytes);
+        let shared = self.shared(request.tenant);
+        if !shared.charge(want.bytes()) {
+            return Err(Error::Tenant {
+                bytes: request.bytes,
+                account: shared.read(),
+            });
+        }
+        let found = self.take_cached(request, want);
+        let found = found.or_else(|| self.take(request, want));
+        if let Some(span) = found {
+            return Ok(span);
+        }
+        let found = self.find(request, want);
+        if found.is_err() {
+            shared.refund(want.bytes());
+        }
+        found
+    }
+
+    /// Takes a block that this thread has freed in the same stream.
+    #[inline]
+    fn take_cached(&self, request: &Request, want: Want) -> Option<Span> {
+        let Place::Stream(stream) = request.place else {
+            return None;
+        };
+        if !Magazines::keeps(want.bytes()) {
+            return None;
+        }
+        let span = self.magazines.take(stream, want)?;
+        let mut shard = self.held.shard(span.address);
+        let held = shard.get_mut(&span.address)?;
+        held.cached = false;
+        held.tenant = request.tenant;
+        Some(span)
+    }
+
+    #[inline]
+    fn take(&self, request: &Request, want: Want) -> Option<Span> {
+        let (id, span) = {
+            let mut order = self.order();
+            let id = order.take(request.place, want)?;
+            (id, order.blocks().span(id)?)
+        };
+        let held = Held {
+            id,
+            tenant: request.tenant,
+            bytes: span.bytes,
+            cached: false,
+        };
+        self.held.shard(span.address).insert(span.address, held);
+        Some(span)
+    }
+
+    /// The long way to a block.
+    #[cold]
+    fn find(&self, request: &Request, want: Want) -> Result<Span, Error> {
+        let mut refused = match self.find_now(request, want) {
+            Ok(span) => return Ok(span),
+            Err(refused) => refused,
+        };
+        let callbacks = lock(&self.on_exhausted).clone();
+        for (_, on_exhausted) in callbacks {
+            if on_exhausted(want.padded_bytes()) {
+                match self.find_now(request, want) {
+                    Ok(span) => return Ok(span),
+                    Err(again) => refused = again,
+                }
+            }
+        }
+        Err(Error::Exhausted {
+            bytes: request.bytes,
+            usage: self.usage(),
+            used_bytes: self.budget.used_bytes(),
+            limit_bytes: self.budget.limit_bytes(),
+            refused,
+        })
+    }
+
+    fn find_now(&self, request: &Request, want: Want) -> Result<Span, Refused> {
+        // One at a time: who waited here finds what the one before has made.
+        let mut backing = lock(&self.growth);
+        let found = self
+            .take(request, want)
+            .or_else(|| self.look_at_all().then(|| self.take(request, want))?);
+        if let Some(span) = found.or_else(|| self.borrow(request, want)) {
+            return Ok(span);
+        }
+        let refused = match self.grow(&mut backing, want) {
+            Ok(()) => match self.take(request, want) {
+                Some(span) => return Ok(span),
+                // Another thread was faster.
+                None => Refused("what was added is in use already".to_owned()),
+            },
+            Err(refused) => refused,
+        };
+        // Whatever the device has still to do may be worth waiting for.
+        self.join_all();
+        if let Some(span) = self.take(request, want) {
+            return Ok(span);
+        }
+        if let Place::Stream(stream) = request.place {
+            self.order().gather(stream);
+            if let Some(span) = self.take(request, want) {
+                return Ok(span);
+            }
+        }
+        self.empty_out(&mut backing);
+        let grown = self.grow(&mut backing, want);
+        // What is not needed for that is mapped nowhere; others may want it.
+        self.budget.refund(backing.release());
+        grown?;
+        self.take(request, want).ok_or(refused)
+    }
+
+    /// Takes a block of another stream, after a wait.
+    fn borrow(&self, request: &Request, want: Want) -> Option<Span> {
+        let Place::Stream(stream) = request.place else {
+            return None;
+        };
+        for _ in 0..LENDERS {
+            let lender = self.order().lender(stream, want)?;
+            let mark = match lender {
+                Ok(mark) => mark,
+                Err(place) => {
+                    if !self.mark(place) {
+                        return None;
+                    }
+                    continue;
+                }
+            };
+            if !self.clock.wait(stream, &mark.point) {
+                return None;
+            }
+            self.order().waits(stream, &mark);
+            if let Some(span) = self.take(request, want) {
+                return Some(span);
+            }
+        }
+        None
+    }
+
+    /// Sets a mark wherever something waits for one.
+    fn mark_all(&self) {
+        let unmarked = self.order().unmarked();
+        for place in unmarked {
+            self.mark(place);
+        }
+    }
+
+    /// Waits for the device until everything freed is ready.
+    fn join_all(&self) {
+        self.mark_all();
+        loop {
+            let marks = self.order().oldest_marks();
+            let mut passed = false;
+            for mark in marks {
+                let Mark {
+                    place,
+                    epoch,
+                    point,
+                } = mark;
+                if self.clock.join(&point) {
+                    self.order().passed(place, epoch);
+                    passed = true;
+                }
+            }
+            if !passed {
+                return;
+            }
+        }
+    }
+
+    /// Adds memory that surely holds `want`.
+    fn grow(&self, backing: &mut B, want: Want) -> Result<(), Refused> {
+        // What is ready just below the site is part of the block to be.
+        let mut bytes = backing.rounded(want.padded_bytes());
+        if let Some(site) = backing.site(bytes) {
+            let there = self.order().blocks().ready_below(site);
+            let missing = want.padded_bytes().saturating_sub(there).max(1);
+            let less = backing.rounded(missing);
+            if backing.site(less) == Some(site) {
+                bytes = less;
+            }
+        }
+        let new = backing.new_bytes(bytes);
+        if !self.budget.charge(new) {
+            return Err(Refused(format!("{new} bytes more are above the limit")));
+        }
+        let span = match backing.grow(bytes) {
+            Ok(span) => span,
+            Err(refused) => {
+                self.budget.refund(new);
+                return Err(refused);
+            }
+        };
+        let added = self.order().blocks_mut().add(span);
+        added.map_err(|BadRange(span)| {
+            backing.shrink(span);
+            self.budget.refund(backing.release());
+            Refused(format!("{} bytes were added twice", span.bytes))
+        })
+    }
+
+    /// Unmaps what is ready and can go by itself.
+    fn empty_out(&self, backing: &mut B) {
+        let pinned = lock(&self.pinned).clone();
+        let is_pinned = |span: Span| {
+            let mut before = pinned.range(..span.end());
+            before.any(|(_, (end, _))| *end > span.address)
+        };
+        let mut order = self.order();
+        let ready: Vec<Span> = order.blocks().ready(backing.rounded(1)).collect();
+        let mut gone = Vec::new();
+        for span in ready {
+            if let Some(span) = backing.separable(span)
+                && !is_pinned(span)
+                && order.blocks_mut().remove(span)
+            {
+                gone.push(span);
+            }
+        }
+        drop(order);
+        for span in gone {
+            backing.shrink(span);
+        }
+    }
+
+    /// Gives memory that is ready back to the driver; how many bytes.
+    pub fn trim(&self) -> u64 {
+        let mut backing = lock(&self.growth);
+        self.give_back(&self.magazines.drain(None));
+        self.mark_all();
+        self.look_at_all();
+        self.empty_out(&mut backing);
+        let bytes = backing.release();
+        self.budget.refund(bytes);
+        bytes
+    }
+
+    /// Walks everything and says what does not hold; for tests.
+    ///
+    /// # Errors
+    /// The first thing found.
+    #[doc(hidden)]
+    pub fn audit(&self) -> Result<(), String> {
+        let order = self.order();
+        order.blocks().audit()?;
+        let (mut blocks, mut cached) = (0, 0);
+        let mut accounts = vec![(0, 0); TENANTS];
+        for shard in &self.held.0 {
+            for (address, held) in lock(shard).iter() {
+                let span = order.blocks().span(held.id);
+                let expected = Span {
+                    address: *address,
+                    bytes: held.bytes,
+                };
+                if span != Some(expected) {
+                    return Err(format!("{span:?} begins at {address:#x}: {held:?}"));
+                }
+                blocks += 1;
+                if held.cached {
+                    cached += held.bytes;
+                    continue;
+                }
+                let account = &mut accounts[held.tenant.index()];
+                *account = (account.0 + held.bytes, account.1 + 1);
+            }
+        }
+        let kept = self.accounts.iter().map(Shared::read);
+        if !kept.map(|a| (a.live_bytes, a.blocks)).eq(accounts)
+            || blocks != order.blocks().live_blocks()
+            || cached != self.magazines.bytes()
+        {
+            return Err(format!(
+                "{blocks} blocks and {cached} cached bytes are not what is kept"
+            ));
+        }
+        Ok(())
+    }
+}

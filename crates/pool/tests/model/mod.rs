@@ -1,0 +1,746 @@
+//! A pool on a simulated device, and a shadow that knows what may be reused.
+//!
+//! The device has streams that run at their own pace. The shadow keeps, for
+//! every stretch of memory, how far each stream had used it when it was freed,
+//! and for every stream and for the host how far they follow the others (vector
+//! clocks). A block may be given out only if whoever gets it follows all its
+//! uses. None of this knows queues, epochs or marks.
+#![allow(dead_code, reason = "not everybody who includes this uses all of it")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fercuda_pool::{
+    Backing, Budget, Clock, Error, Place, Pool, Refused, Request, Rule, Span, StreamId, TenantId,
+};
+
+/// Streams at a time, and places for those that are gone but not done.
+const STREAMS: usize = 8;
+const SLOTS: usize = 16;
+/// Physical memory comes in pieces of this.
+const PIECE: u64 = 64 << 10;
+/// All physical memory of the device.
+const DEVICE_BYTES: u64 = 24 << 20;
+const TENANTS: u16 = 3;
+
+/// How far each stream's work is known to be done.
+type Clocks = [u32; SLOTS];
+
+fn join(a: &mut Clocks, b: &Clocks) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = (*a).max(*b);
+    }
+}
+
+fn follows(a: &Clocks, b: &Clocks) -> bool {
+    a.iter().zip(b).all(|(a, b)| a >= b)
+}
+
+/// What a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Asks for memory, in a stream or anywhere.
+    Allocate {
+        stream: Option<usize>,
+        bytes: u64,
+        align: u64,
+        tenant: u16,
+    },
+    /// Work in a stream uses a block, after what it needs to wait for.
+    Use {
+        which: usize,
+        stream: usize,
+    },
+    /// Frees a block, in a stream that waits for its uses, or anywhere.
+    Free {
+        which: usize,
+        stream: Option<usize>,
+    },
+    /// Frees what is no block.
+    FreeWrong {
+        address: u64,
+    },
+    /// The device does some of a stream's work.
+    Advance {
+        stream: usize,
+        steps: u32,
+    },
+    /// The host waits for a stream, or for all.
+    Synchronise {
+        stream: Option<usize>,
+    },
+    /// Nothing may be asked until the next.
+    Capture,
+    /// A stream is destroyed, and another made.
+    Retire {
+        stream: usize,
+    },
+    Trim,
+    Pin {
+        which: usize,
+    },
+    Unpin,
+    /// The budget, in parts of the device's memory.
+    Limit {
+        sixteenths: u64,
+    },
+    TenantLimit {
+        tenant: u16,
+        sixteenths: u64,
+    },
+    /// The driver refuses so many growths.
+    Fail {
+        times: u32,
+    },
+}
+
+impl Op {
+    /// Any bits are an operation.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        let (kind, a, b, c) = (
+            bits % 256,
+            (bits >> 8) as usize & 0xffff,
+            (bits >> 24) as usize & 0xffff,
+            bits >> 40,
+        );
+        let stream = b % STREAMS;
+        let place = (b % 16 < 12).then_some(stream);
+        match kind {
+            0..=79 => {
+                let bytes = match c % 16 {
+                    0..=8 => c % 4096,
+                    9..=13 => c % (256 << 10),
+                    14 => c % (1 << 20),
+                    _ => c % (6 << 20),
+                };
+                let align = 1 << (if a.is_multiple_of(8) { a / 8 % 18 } else { 9 });
+                Op::Allocate {
+                    stream: place,
+                    bytes,
+                    align,
+                    tenant: (a % 5).min(2) as u16,
+                }
+            }
+            80..=155 => Op::Free {
+                which: a,
+                stream: place,
+            },
+            156..=195 => Op::Use { which: a, stream },
+            196..=235 => Op::Advance {
+                stream,
+                steps: c as u32 % 8 + 1,
+            },
+            236..=240 => Op::Synchronise {
+                stream: Some(stream),
+            },
+            241 => Op::Synchronise { stream: None },
+            242..=243 => Op::Capture,
+            244 => Op::Retire { stream },
+            245 if c % 64 == 0 => Op::Trim,
+            246 => Op::Pin { which: a },
+            247 => Op::Unpin,
+            248 if c % 64 == 0 => Op::Limit {
+                sixteenths: a as u64 % 16 + 1,
+            },
+            249 if c % 64 == 0 => Op::TenantLimit {
+                tenant: a as u16 % TENANTS,
+                sixteenths: b as u64 % 24 + 1,
+            },
+            250 => Op::Fail {
+                times: a as u32 % 4,
+            },
+            251 => Op::FreeWrong { address: c << 8 },
+            _ => Op::Advance { stream, steps: 64 },
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// What work queued now follows, itself included.
+    clocks: Clocks,
+    /// Work that waits: from when on, and for what.
+    waits: VecDeque<(u32, Clocks)>,
+}
+
+#[derive(Debug, Default)]
+struct Device {
+    streams: [Stream; SLOTS],
+    /// Work done, by stream.
+    done: Clocks,
+    /// What the host knows to be done.
+    host: Clocks,
+    /// The slot of a stream, while it is there.
+    slots: BTreeMap<StreamId, usize>,
+    capturing: bool,
+    fail: u32,
+    /// Pieces of memory, by address.
+    mapped: BTreeMap<u64, ()>,
+    spare: u64,
+    top: u64,
+    /// Calls that were made while a stream captured.
+    wrong: Option<String>,
+}
+
+impl Device {
+    /// Queues one piece of work.
+    fn queue(&mut self, slot: usize) -> u32 {
+        let host = self.host;
+        let stream = &mut self.streams[slot];
+        join(&mut stream.clocks, &host);
+        stream.clocks[slot] += 1;
+        stream.clocks[slot]
+    }
+
+    fn wait(&mut self, slot: usize, clocks: &Clocks) {
+        let stream = &mut self.streams[slot];
+        let mut others = *clocks;
+        others[slot] = 0;
+        stream.waits.push_back((stream.clocks[slot] + 1, others));
+        join(&mut stream.clocks, clocks);
+    }
+
+    fn advance(&mut self, slot: usize, steps: u32) {
+        for _ in 0..steps {
+            let next = self.done[slot] + 1;
+            let stream = &mut self.streams[slot];
+            while let Some((from, clocks)) = stream.waits.front()
+                && *from <= next
+            {
+                if !follows(&self.done, clocks) {
+                    return;
+                }
+                stream.waits.pop_front();
+            }
+            if self.done[slot] >= stream.clocks[slot] {
+                return;
+            }
+            self.done[slot] = next;
+        }
+    }
+
+    /// Everything up to there is done, and the host knows.
+    fn finish(&mut self, clocks: &Clocks) {
+        join(&mut self.done, clocks);
+        join(&mut self.host, clocks);
+        for (slot, stream) in self.streams.iter_mut().enumerate() {
+            let next = self.done[slot] + 1;
+            while stream.waits.front().is_some_and(|(from, _)| *from < next) {
+                stream.waits.pop_front();
+            }
+        }
+    }
+
+    fn all(&self) -> Clocks {
+        let mut all = Clocks::default();
+        for stream in &self.streams {
+            join(&mut all, &stream.clocks);
+        }
+        all
+    }
+
+    fn physical(&self) -> u64 {
+        (self.mapped.len() as u64 + self.spare) * PIECE
+    }
+}
+
+/// The device, as the pool sees it.
+#[derive(Clone, Default)]
+pub(crate) struct Shared(Arc<Mutex<Device>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Device> {
+        self.0.lock().expect("no test panics while it holds this")
+    }
+}
+
+impl Clock for Shared {
+    type Point = Clocks;
+
+    fn mark(&self, place: Place) -> Option<Clocks> {
+        let device = self.lock();
+        if device.capturing {
+            return None;
+        }
+        Some(match place {
+            Place::Anywhere => device.all(),
+            Place::Stream(stream) => {
+                let mut clocks = device.streams[*device.slots.get(&stream)?].clocks;
+                join(&mut clocks, &device.host);
+                clocks
+            }
+        })
+    }
+
+    fn passed(&self, point: &Clocks) -> bool {
+        let mut device = self.lock();
+        let passed = !device.capturing && follows(&device.done, point);
+        if passed {
+            join(&mut device.host, point);
+        }
+        passed
+    }
+
+    fn wait(&self, stream: StreamId, point: &Clocks) -> bool {
+        let mut device = self.lock();
+        let slot = device.slots.get(&stream).copied();
+        let Some(slot) = slot.filter(|_| !device.capturing) else {
+            return false;
+        };
+        device.wait(slot, point);
+        true
+    }
+
+    fn join(&self, point: &Clocks) -> bool {
+        let mut device = self.lock();
+        if !device.capturing {
+            device.finish(point);
+        }
+        !device.capturing
+    }
+}
+
+impl Backing for Shared {
+    fn rounded(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(PIECE)
+    }
+
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.lock().spare * PIECE)
+    }
+
+    fn site(&self, _: u64) -> Option<u64> {
+        Some(self.lock().top)
+    }
+
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        let mut device = self.lock();
+        if device.fail > 0 {
+            device.fail -= 1;
+            return Err(Refused("as the test wants".to_owned()));
+        }
+        let pieces = bytes / PIECE;
+        let new = pieces.saturating_sub(device.spare);
+        if device.physical() + new * PIECE > DEVICE_BYTES {
+            return Err(Refused("the device is full".to_owned()));
+        }
+        device.spare -= pieces - new;
+        let address = device.top;
+        device.top += bytes;
+        device
+            .mapped
+            .extend((0..pieces).map(|n| (address + n * PIECE, ())));
+        Ok(Span { address, bytes })
+    }
+
+    fn separable(&self, span: Span) -> Option<Span> {
+        let address = span.address.next_multiple_of(PIECE);
+        let end = span.end() / PIECE * PIECE;
+        (address < end).then(|| Span {
+            address,
+            bytes: end - address,
+        })
+    }
+
+    fn shrink(&mut self, span: Span) {
+        let mut device = self.lock();
+        for at in (span.address..span.end()).step_by(PIECE as usize) {
+            if device.mapped.remove(&at).is_none() {
+                device.wrong = Some(format!("{at:#x} was not mapped"));
+            }
+            device.spare += 1;
+        }
+    }
+
+    fn release(&mut self) -> u64 {
+        let mut device = self.lock();
+        std::mem::take(&mut device.spare) * PIECE
+    }
+}
+
+/// A live block, as the program knows it.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    span: Span,
+    /// What work that uses it must follow.
+    made: Clocks,
+    /// How far streams have used it.
+    uses: Clocks,
+    tenant: u16,
+}
+
+/// The program, the pool and the shadow.
+pub(crate) struct World {
+    pool: Pool<Shared, Shared>,
+    device: Shared,
+    live: Vec<Live>,
+    /// Where each live block begins and ends.
+    taken: BTreeMap<u64, u64>,
+    /// Freed memory: where it ends, and how far streams had used it.
+    freed: BTreeMap<u64, (u64, Clocks)>,
+    streams: [StreamId; STREAMS],
+    next_stream: u64,
+    pinned: Vec<Span>,
+    tenant_bytes: [u64; TENANTS as usize],
+    /// What was answered, for those who want to know that something happens.
+    pub(crate) counts: Counts,
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Allocations that were answered.
+    pub(crate) allocated: u64,
+    /// Blocks that had been used before by work that is not known to be done.
+    pub(crate) reused_early: u64,
+    /// Those that failed for want of memory.
+    pub(crate) exhausted: u64,
+    /// Or of the tenant's share.
+    pub(crate) refused: u64,
+    /// Frees.
+    pub(crate) freed: u64,
+}
+
+type Answer = Result<(), String>;
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let device = Shared::default();
+        device.lock().top = PIECE;
+        let mut world = World {
+            pool: Pool::new(device.clone(), device.clone(), Budget::new(DEVICE_BYTES)),
+            device,
+            live: Vec::new(),
+            taken: BTreeMap::new(),
+            freed: BTreeMap::new(),
+            streams: [StreamId(0); STREAMS],
+            next_stream: 1,
+            pinned: Vec::new(),
+            tenant_bytes: [0; TENANTS as usize],
+            counts: Counts::default(),
+        };
+        for stream in 0..STREAMS {
+            world.open(stream);
+        }
+        world
+    }
+
+    pub(crate) fn break_rule(&self, rule: Rule) {
+        self.pool.break_rule(rule);
+    }
+
+    /// Makes a stream, in a slot of which the host knows all work to be done.
+    fn open(&mut self, stream: usize) {
+        let id = StreamId(self.next_stream);
+        self.next_stream += 1;
+        let mut device = self.device.lock();
+        let free = |device: &Device, slot: usize| {
+            device.slots.values().all(|other| *other != slot)
+                && device.host[slot] == device.streams[slot].clocks[slot]
+        };
+        let slot = (0..SLOTS).find(|slot| free(&device, *slot));
+        let slot = slot.unwrap_or_else(|| {
+            let all = device.all();
+            device.finish(&all);
+            (0..SLOTS)
+                .find(|slot| free(&device, *slot))
+                .expect("fewer streams than slots")
+        });
+        let known = device.host;
+        device.streams[slot].clocks = known;
+        device.slots.insert(id, slot);
+        self.streams[stream] = id;
+    }
+
+    fn slot(&self, stream: usize) -> usize {
+        self.device.lock().slots[&self.streams[stream]]
+    }
+
+    fn place(&self, stream: Option<usize>) -> Place {
+        stream.map_or(Place::Anywhere, |stream| {
+            Place::Stream(self.streams[stream])
+        })
+    }
+
+    /// Does one operation; what is wrong if something is.
+    pub(crate) fn step(&mut self, op: Op) -> Answer {
+        match op {
+            Op::Allocate {
+                stream,
+                bytes,
+                align,
+                tenant,
+            } => {
+                self.allocate(stream, bytes, align, tenant)?;
+            }
+            Op::Use { which, stream } => {
+                let slot = self.slot(stream);
+                let at = which % self.live.len().max(1);
+                let mut device = self.device.lock();
+                if let Some(live) = self.live.get_mut(at)
+                    && !device.capturing
+                {
+                    // The program waits for whoever made the block.
+                    device.wait(slot, &live.made);
+                    live.uses[slot] = device.queue(slot);
+                }
+            }
+            Op::Free { which, stream } => {
+                if !self.live.is_empty() {
+                    let live = self.live.swap_remove(which % self.live.len());
+                    if let Some(stream) = stream {
+                        let slot = self.slot(stream);
+                        let mut device = self.device.lock();
+                        device.wait(slot, &live.uses);
+                        device.wait(slot, &live.made);
+                    }
+                    self.free(live, stream)?;
+                }
+            }
+            Op::FreeWrong { address } => {
+                if !self.taken.contains_key(&address)
+                    && self.pool.free(address, Place::Anywhere) != Err(Error::Unknown { address })
+                {
+                    return Err(format!("{address:#x} was freed, and is no block"));
+                }
+            }
+            Op::Advance { stream, steps } => {
+                let slot = self.slot(stream);
+                self.device.lock().advance(slot, steps);
+            }
+            Op::Synchronise { stream } => {
+                if !self.device.lock().capturing {
+                    let begun = self.pool.sync_begins(stream.map(|s| self.place(Some(s))));
+                    let slot = stream.map(|stream| self.slot(stream));
+                    let mut device = self.device.lock();
+                    let until = slot.map_or_else(|| device.all(), |s| device.streams[s].clocks);
+                    device.finish(&until);
+                    drop(device);
+                    self.pool.sync_ended(&begun);
+                }
+            }
+            Op::Capture => {
+                let mut device = self.device.lock();
+                device.capturing = !device.capturing;
+            }
+            Op::Retire { stream } => {
+                let id = self.streams[stream];
+                self.pool.retire(id);
+                self.device.lock().slots.remove(&id);
+                self.open(stream);
+            }
+            Op::Trim => {
+                self.pool.trim();
+            }
+            Op::Pin { which } => {
+                if let Some(live) = self.live.get(which % self.live.len().max(1))
+                    && self.pinned.len() < 8
+                {
+                    let pinned = self
+                        .pool
+                        .pin(live.span.address)
+                        .map_err(|e| e.to_string())?;
+                    self.pinned.push(pinned);
+                }
+            }
+            Op::Unpin => {
+                if let Some(span) = self.pinned.pop() {
+                    self.pool.unpin(span.address);
+                }
+            }
+            Op::Limit { sixteenths } => {
+                self.pool.budget().set_limit(DEVICE_BYTES / 16 * sixteenths);
+            }
+            Op::TenantLimit { tenant, sixteenths } => {
+                self.pool
+                    .set_tenant_limit(TenantId(tenant), DEVICE_BYTES / 16 * sixteenths);
+            }
+            Op::Fail { times } => self.device.lock().fail = times,
+        }
+        self.settled()
+    }
+
+    fn allocate(&mut self, stream: Option<usize>, bytes: u64, align: u64, tenant: u16) -> Answer {
+        let request = Request {
+            bytes,
+            align_bytes: align,
+            place: self.place(stream),
+            tenant: TenantId(tenant),
+        };
+        let before = self.device.lock().physical();
+        let answer = self.pool.allocate(&request);
+        self.forget_unmapped()?;
+        let limit = self.pool.budget().limit_bytes();
+        let physical = self.device.lock().physical();
+        if physical > limit && physical > before {
+            return Err(format!("{physical} bytes of {limit}"));
+        }
+        let rounded = bytes.div_ceil(256).max(1) * 256;
+        let share = self.pool.account(TenantId(tenant)).limit_bytes;
+        let held = &mut self.tenant_bytes[usize::from(tenant)];
+        let span = match answer {
+            Ok(span) => span,
+            Err(Error::Exhausted { .. }) => {
+                self.counts.exhausted += 1;
+                return Ok(());
+            }
+            Err(Error::Tenant { .. }) if *held + rounded > share => {
+                self.counts.refused += 1;
+                return Ok(());
+            }
+            Err(other) => return Err(other.to_string()),
+        };
+        *held += rounded;
+        if *held > share {
+            return Err(format!("tenant {tenant} has {held} of {share}"));
+        }
+        if span.bytes != rounded || !span.address.is_multiple_of(align.max(256)) {
+            return Err(format!("{span:?} for {bytes} bytes at {align}"));
+        }
+        self.counts.allocated += 1;
+        // Nobody else has it.
+        let below = self.taken.range(..span.end()).next_back();
+        if below.is_some_and(|(_, end)| *end > span.address) {
+            return Err(format!("{span:?} overlaps {below:x?}"));
+        }
+        self.taken.insert(span.address, span.end());
+        let device = self.device.lock();
+        // It is memory.
+        let first = span.address / PIECE;
+        let last = (span.end() - 1) / PIECE;
+        let pieces = device.mapped.range(first * PIECE..=last * PIECE).count() as u64;
+        if pieces != last - first + 1 {
+            return Err(format!("{span:?} is not all mapped"));
+        }
+        // Whoever has it follows all that was done with it.
+        let mut follows_now = device.host;
+        if let Some(stream) = stream {
+            join(
+                &mut follows_now,
+                &device.streams[device.slots[&self.streams[stream]]].clocks,
+            );
+        }
+        let host = device.host;
+        drop(device);
+        let (mut early, mut wrong) = (false, None);
+        self.cut_freed(span, |uses| {
+            early |= !follows(&host, uses);
+            if !follows(&follows_now, uses) {
+                wrong = Some(*uses);
+            }
+        });
+        self.counts.reused_early += u64::from(early);
+        if let Some(uses) = wrong {
+            return Err(format!(
+                "{span:?} is reused by {stream:?} too early: used until {uses:?}, known {follows_now:?}"
+            ));
+        }
+        self.live.push(Live {
+            span,
+            made: follows_now,
+            uses: Clocks::default(),
+            tenant,
+        });
+        Ok(())
+    }
+
+    fn free(&mut self, live: Live, stream: Option<usize>) -> Answer {
+        let place = self.place(stream);
+        let freed = self.pool.free(live.span.address, place);
+        if freed != Ok(live.span) {
+            return Err(format!("{freed:?} for {live:?}"));
+        }
+        self.taken.remove(&live.span.address);
+        self.tenant_bytes[usize::from(live.tenant)] -= live.span.bytes;
+        self.counts.freed += 1;
+        let mut uses = live.uses;
+        join(&mut uses, &live.made);
+        self.freed
+            .insert(live.span.address, (live.span.end(), uses));
+        Ok(())
+    }
+
+    /// Takes a stretch out of the freed memory; `f` sees what it was.
+    fn cut_freed(&mut self, span: Span, mut f: impl FnMut(&Clocks)) {
+        while let Some((&at, &(end, uses))) = self.freed.range(..span.end()).next_back() {
+            if end <= span.address {
+                break;
+            }
+            f(&uses);
+            self.freed.remove(&at);
+            if end > span.end() {
+                self.freed.insert(span.end(), (end, uses));
+            }
+            if at < span.address {
+                self.freed.insert(at, (span.address, uses));
+            }
+        }
+    }
+
+    /// Memory that is gone is forgotten; nothing may use it any more.
+    fn forget_unmapped(&mut self) -> Answer {
+        let device = self.device.lock();
+        let bytes = device.mapped.len() as u64 * PIECE;
+        let wrong = device.wrong.clone();
+        drop(device);
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        let pool = self.pool.usage().bytes;
+        if pool != bytes {
+            return Err(format!("the pool has {pool} bytes, {bytes} are mapped"));
+        }
+        Ok(())
+    }
+
+    /// What holds after every operation.
+    fn settled(&mut self) -> Answer {
+        self.forget_unmapped()?;
+        let usage = self.pool.usage();
+        let live: u64 = self.tenant_bytes.iter().sum();
+        if usage.live_bytes != live || usage.blocks != self.live.len() as u64 {
+            return Err(format!("{live} bytes are live: {usage:?}"));
+        }
+        let physical = self.device.lock().physical();
+        if self.pool.budget().used_bytes() != physical {
+            return Err(format!(
+                "{physical} bytes, charged {}",
+                self.pool.budget().used_bytes()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Walks everything; dear.
+    pub(crate) fn audit(&self) -> Answer {
+        self.pool.audit()?;
+        let device = self.device.lock();
+        for span in &self.pinned {
+            let first = span.address / PIECE * PIECE;
+            let there = device.mapped.range(first..span.end()).count() as u64;
+            if there != span.end().div_ceil(PIECE) - first / PIECE {
+                return Err(format!("{span:?} is pinned and gone"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the program: everything is freed, and nothing is left.
+    pub(crate) fn end(mut self) -> Answer {
+        self.device.lock().capturing = false;
+        for span in std::mem::take(&mut self.pinned) {
+            self.pool.unpin(span.address);
+        }
+        while let Some(live) = self.live.pop() {
+            self.free(live, None)?;
+        }
+        self.step(Op::Synchronise { stream: None })?;
+        self.pool.trim();
+        self.audit()?;
+        let (usage, used) = (self.pool.usage(), self.pool.budget().used_bytes());
+        match (usage.bytes, used, self.device.lock().physical()) {
+            (0, 0, 0) => Ok(()),
+            _ => Err(format!("{used} bytes are left: {usage:?}")),
+        }
+    }
+}

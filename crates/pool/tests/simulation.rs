@@ -1,0 +1,46 @@
+//! The pool against the shadow: random programs, found again by their seed.
+mod model;
+
+use fercuda_pool::Rule;
+use model::{Op, World};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_block_is_reused_before_its_uses_are_over(bits in prop::collection::vec(any::<u64>(), 1..600)) {
+        let ops: Vec<Op> = bits.iter().map(|bits| Op::from_bits(*bits)).collect();
+        let mut world = World::new();
+        for (n, op) in ops.iter().enumerate() {
+            world.step(*op).map_err(|e| TestCaseError::fail(format!("{e} at {n}: {op:?} of {ops:?}")))?;
+            world.audit().map_err(TestCaseError::fail)?;
+        }
+        world.end().map_err(TestCaseError::fail)?;
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn each_rule_of_reuse_that_is_broken_is_seen() {
+    for rule in [
+        Rule::OthersWait,
+        Rule::WaitsHaveAnEnd,
+        Rule::MarksHaveAnEnd,
+        Rule::AnywhereWaits,
+    ] {
+        let mut world = World::new();
+        world.break_rule(rule);
+        let mut state = 1;
+        let seen = (0..2_000_000).find_map(|_| world.step(Op::from_bits(next(&mut state))).err());
+        let seen = seen.unwrap_or_else(|| panic!("{rule:?} is broken, and nothing was seen"));
+        assert!(seen.contains("too early"), "{rule:?}: {seen}");
+    }
+}
