@@ -162,6 +162,8 @@ struct Set {
     oldest: u32,
     newest: u32,
     units: u64,
+    /// Not dropped.
+    there: bool,
 }
 
 impl Default for Set {
@@ -173,6 +175,7 @@ impl Default for Set {
             oldest: NONE,
             newest: NONE,
             units: 0,
+            there: true,
         }
     }
 }
@@ -248,7 +251,7 @@ pub struct Blocks {
     nodes: Vec<Node>,
     /// The first vacant place.
     vacant: u32,
-    sets: Vec<Option<Box<Set>>>,
+    sets: Vec<Set>,
     /// By where they begin, in units.
     ranges: BTreeMap<u64, Range>,
     units: u64,
@@ -260,7 +263,7 @@ impl Default for Blocks {
         Self {
             nodes: Vec::new(),
             vacant: NONE,
-            sets: vec![Some(Box::default())],
+            sets: vec![Set::default()],
             ranges: BTreeMap::new(),
             units: 0,
             live: 0,
@@ -282,12 +285,12 @@ impl Blocks {
 
     /// Another set, empty.
     pub fn new_set(&mut self) -> SetId {
-        let vacant = self.sets.iter().position(Option::is_none);
-        let at = vacant.unwrap_or_else(|| {
-            self.sets.push(None);
-            self.sets.len() - 1
-        });
-        self.sets[at] = Some(Box::default());
+        let vacant = self.sets.iter().position(|set| !set.there);
+        let at = vacant.unwrap_or(self.sets.len());
+        match self.sets.get_mut(at) {
+            Some(set) => set.there = true,
+            None => self.sets.push(Set::default()),
+        }
         SetId(at as u32)
     }
 
@@ -296,7 +299,7 @@ impl Blocks {
     pub fn drop_set(&mut self, set: SetId) -> bool {
         let empty = set != SetId::READY && self.set(set).units == 0;
         if empty {
-            self.sets[set.0 as usize] = None;
+            self.set_mut(set).there = false;
         }
         empty
     }
@@ -609,18 +612,12 @@ impl Blocks {
 
     #[inline]
     fn set(&self, set: SetId) -> &Set {
-        match &self.sets[set.0 as usize] {
-            Some(set) => set,
-            None => unreachable!("a set is not used after it was dropped"),
-        }
+        &self.sets[set.0 as usize]
     }
 
     #[inline]
     fn set_mut(&mut self, set: SetId) -> &mut Set {
-        match &mut self.sets[set.0 as usize] {
-            Some(set) => set,
-            None => unreachable!("a set is not used after it was dropped"),
-        }
+        &mut self.sets[set.0 as usize]
     }
 
     /// Makes two nodes neighbours.
@@ -950,13 +947,9 @@ impl Blocks {
             }
         }
         for (id, set) in self.sets.iter().enumerate() {
-            let listed = match set {
-                Some(set) => self.audit_set(SetId(id as u32), set)?,
-                None => 0,
-            };
-            let kept = set.as_ref().map_or(0, |set| set.units);
-            if free[id] != listed || kept != listed {
-                return Err(format!("set {id}: {listed} units in lists, {kept} kept"));
+            let listed = self.audit_set(SetId(id as u32), set)?;
+            if free[id] != listed || set.units != listed || !set.there && listed != 0 {
+                return Err(format!("set {id}: {listed} units in lists: {set:?}"));
             }
         }
         if (live, units) != (self.live, self.units) {

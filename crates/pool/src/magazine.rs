@@ -108,7 +108,9 @@ impl Magazines {
         };
         let at = ways.iter().position(fits)?;
         let Cached { span, .. } = ways[at].take()?;
-        ways[at..].rotate_left(1);
+        for way in at + 1..WAYS {
+            ways[way - 1] = ways[way].take();
+        }
         magazine.bytes -= span.bytes;
         self.bytes.fetch_sub(span.bytes, Relaxed);
         Some(span)
@@ -124,7 +126,9 @@ impl Magazines {
         }
         let ways = &mut magazine.sets[set(cached.stream, bytes)];
         let gone = ways[WAYS - 1].take();
-        ways.rotate_right(1);
+        for way in (1..WAYS).rev() {
+            ways[way] = ways[way - 1];
+        }
         ways[0] = Some(cached);
         let less = gone.map_or(0, |gone| gone.span.bytes);
         magazine.bytes += bytes;
