@@ -233,17 +233,22 @@ impl<P> Order<P> {
         queue.marks.insert(at, (epoch.0, Arc::new(point)));
     }
 
+    /// The oldest mark of a queue.
+    pub fn oldest_mark(&self, place: Place) -> Option<Mark<P>> {
+        let (epoch, point) = self.queues.get(&place)?.marks.front()?;
+        Some(Mark {
+            place,
+            epoch: Epoch(*epoch),
+            point: point.clone(),
+        })
+    }
+
     /// The oldest mark of every queue.
     pub fn oldest_marks(&self) -> Vec<Mark<P>> {
-        let marks = self.queues.iter().filter_map(|(place, queue)| {
-            let (epoch, point) = queue.marks.front()?;
-            Some(Mark {
-                place: *place,
-                epoch: Epoch(*epoch),
-                point: point.clone(),
-            })
-        });
-        marks.collect()
+        let places = self.queues.keys();
+        places
+            .filter_map(|place| self.oldest_mark(*place))
+            .collect()
     }
 
     /// All queues.

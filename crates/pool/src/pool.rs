@@ -504,11 +504,9 @@ impl<B, C: Clock> Pool<B, C> {
 
     /// Looks whether the oldest mark of a place has been passed.
     fn look(&self, place: Place) {
-        let marks = self.order().oldest_marks();
-        for mark in marks.iter().filter(|mark| mark.place == place) {
-            if self.clock.passed(&mark.point) {
-                self.order().passed(place, mark.epoch);
-            }
+        let mark = self.order().oldest_mark(place);
+        if let Some(mark) = mark.filter(|mark| self.clock.passed(&mark.point)) {
+            self.order().passed(place, mark.epoch);
         }
     }
 
@@ -694,6 +692,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
     fn find_now(&self, request: &Request, want: Want) -> Result<Span, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut backing = lock(&self.growth);
+        self.give_back(&self.magazines.drain(None));
         let found = self
             .take(request, want)
             .or_else(|| self.look_at_all().then(|| self.take(request, want))?);

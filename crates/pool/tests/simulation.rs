@@ -44,3 +44,28 @@ fn each_rule_of_reuse_that_is_broken_is_seen() {
         assert!(seen.contains("too early"), "{rule:?}: {seen}");
     }
 }
+
+#[test]
+fn what_magazines_keep_is_given_to_who_would_have_nothing_else() {
+    let mut world = World::new();
+    let allocate = |stream, bytes| Op::Allocate {
+        stream,
+        bytes,
+        align: 512,
+        tenant: 0,
+    };
+    // Most of the device, freed in one stream: some of it is in the magazine.
+    let megabytes = 22;
+    let fill = [allocate(Some(0), 1 << 20)].repeat(megabytes);
+    let free = [Op::Free {
+        which: 0,
+        stream: Some(0),
+    }]
+    .repeat(megabytes);
+    for op in fill.into_iter().chain(free) {
+        world.step(op).expect("sound");
+    }
+    world.step(allocate(None, 22 << 20)).expect("sound");
+    assert_eq!((world.counts.allocated, world.counts.exhausted), (23, 0));
+    world.end().expect("sound");
+}
