@@ -85,15 +85,6 @@ fn launch(function: CUfunction, stream: CUstream, mut arguments: Vec<u64>) {
     ));
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 struct Block {
     address: u64,
     words: u64,
@@ -112,7 +103,7 @@ struct Seen {
 
 /// A random program; with `broken`, on a pool that breaks a rule.
 fn run(seed: u64, broken: Option<Rule>) -> Seen {
-    let mut random = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
     let (mut fill, mut differ) = (CUfunction::NULL, CUfunction::NULL);
     ok!(cuInit(0));
@@ -140,7 +131,7 @@ fn run(seed: u64, broken: Option<Rule>) -> Seen {
     let mut live: Vec<Block> = Vec::new();
     let mut made = 0;
     for step in 0..3000u64 {
-        let bits = next(&mut random);
+        let bits = random.u64(..);
         let stream = (bits >> 8) as usize % STREAMS;
         if bits.is_multiple_of(2) || live.is_empty() {
             let words = (bits >> 16)

@@ -8,6 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fastrand::Rng;
 use fercuda_pool::{
     Backing, Blocks, Budget, Clock, Place, Pool, Refused, Request, SetId, Span, StreamId, TenantId,
     UNIT_BYTES, Want,
@@ -16,21 +17,8 @@ use fercuda_pool::{
 const BATCH: usize = 64;
 const BATCHES: usize = 20_000;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn bytes(&mut self) -> u64 {
-        (self.next() % 4096 + 1) * UNIT_BYTES
-    }
+fn random_bytes(random: &mut Rng) -> u64 {
+    random.u64(1..=4096) * UNIT_BYTES
 }
 
 /// Nanoseconds a pair, sorted, of batches that `pair` takes the number of pairs for.
@@ -56,7 +44,7 @@ fn print(what: &str, holes: usize, times: &[f64]) {
 }
 
 fn core(holes: usize) {
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     let mut blocks = Blocks::new();
     let span = Span {
         address: 1 << 40,
@@ -66,14 +54,14 @@ fn core(holes: usize) {
     let mut live: Vec<_> = (0..2 * holes)
         .map(|_| {
             blocks
-                .take(SetId::READY, Want::new(random.bytes(), 512), 0)
+                .take(SetId::READY, Want::new(random_bytes(&mut random), 512), 0)
                 .expect("there is room")
         })
         .collect();
     // Every other one, in any order.
     let mut gone: Vec<_> = live.iter().copied().step_by(2).collect();
     for n in (1..gone.len()).rev() {
-        gone.swap(n, random.next() as usize % (n + 1));
+        gone.swap(n, random.usize(..=n));
     }
     for id in gone {
         blocks.give(id, SetId::READY, 0);
@@ -81,7 +69,7 @@ fn core(holes: usize) {
     live.clear();
     let times = measure(|n| {
         for _ in 0..n {
-            let id = blocks.take(SetId::READY, Want::new(random.bytes(), 512), 0);
+            let id = blocks.take(SetId::READY, Want::new(random_bytes(&mut random), 512), 0);
             blocks.give(black_box(id).expect("there is room"), SetId::READY, 0);
         }
     });
@@ -135,11 +123,11 @@ impl Backing for Endless {
 }
 
 fn pool(holes: usize, place: Place, what: &str) {
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
     let mut allocate = || {
         let request = Request {
-            bytes: random.bytes(),
+            bytes: random_bytes(&mut random),
             align_bytes: 512,
             place,
             tenant: TenantId(0),
@@ -169,10 +157,10 @@ fn threads(count: u64) {
             let pool = &pool;
             scope.spawn(move || {
                 let place = Place::Stream(StreamId(n));
-                let mut random = Random(n);
+                let mut random = Rng::with_seed(n);
                 let mut live = [0; 8];
                 for _ in 0..PAIRS {
-                    let bits = random.next();
+                    let bits = random.u64(..);
                     let request = Request {
                         bytes: 512 << (bits % 10),
                         align_bytes: 512,

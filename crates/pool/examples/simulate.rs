@@ -14,15 +14,6 @@ use model::{Op, World};
 const PROGRAM: u64 = 1_000_000;
 const AUDIT: u64 = 10_000;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 fn main() -> Result<(), String> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| match arguments.next() {
@@ -34,13 +25,13 @@ fn main() -> Result<(), String> {
     let seed = number(now.map_or(1, |now| now.as_nanos() as u64))?;
     println!("{operations} operations, seed {seed}");
     let begun = Instant::now();
-    let mut state = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut done = 0;
     while done < operations {
         let mut world = World::new();
         let until = (done + PROGRAM).min(operations);
         while done < until {
-            let (op, at) = (Op::from_bits(next(&mut state)), done);
+            let (op, at) = (Op::from_bits(random.u64(..)), done);
             let failed = |e| format!("seed {seed}, operation {at}, {op:?}: {e}");
             world.step(op).map_err(failed)?;
             done += 1;
