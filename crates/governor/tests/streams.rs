@@ -146,6 +146,7 @@ fn run(seed: u64, broken: Option<Rule>) -> Seen {
                 align_bytes: 512,
                 place: Place::Stream(StreamId(stream as u64)),
                 tenant: TenantId(0),
+                note: (),
             };
             let Ok(span) = pool.allocate(&request) else {
                 continue;

@@ -131,6 +131,7 @@ fn pool(holes: usize, place: Place, what: &str) {
             align_bytes: 512,
             place,
             tenant: TenantId(0),
+            note: (),
         };
         pool.allocate(&request).expect("there is room").address
     };
@@ -166,6 +167,7 @@ fn threads(count: u64) {
                         align_bytes: 512,
                         place,
                         tenant: TenantId(n as u16 % 4),
+                        note: (),
                     };
                     let address = pool.allocate(&request).expect("there is room").address;
                     let gone = std::mem::replace(&mut live[(bits >> 32) as usize % 8], address);

@@ -11,5 +11,6 @@ pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
 pub use order::Rule;
 pub use order::{Epoch, Mark, Order, Place, StreamId};
 pub use pool::{
-    Account, Backing, Budget, Clock, Error, OnExhausted, Pool, Refused, Request, TenantId, Usage,
+    Account, Backing, Budget, Clock, Error, Freed, Live, OnExhausted, Pool, Refused, Request,
+    TenantId, Usage,
 };

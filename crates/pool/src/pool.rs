@@ -144,9 +144,9 @@ impl TenantId {
     }
 }
 
-/// A request.
+/// A request. What it notes is the caller's own; the pool keeps it with the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<N = ()> {
     /// How much.
     pub bytes: u64,
     /// The address is a multiple of this power of two, and of 256.
@@ -155,7 +155,25 @@ pub struct Request {
     pub place: Place,
     /// Whom to charge.
     pub tenant: TenantId,
+    /// To be found again with the block.
+    pub note: N,
 }
+
+/// A live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live<N = ()> {
+    /// Where it is.
+    pub span: Span,
+    /// Who is charged.
+    pub tenant: TenantId,
+    /// What the request noted.
+    pub note: N,
+    /// What was asked for, before it was rounded.
+    pub requested_bytes: u64,
+}
+
+/// What a block was when it was freed.
+pub type Freed<N = ()> = Live<N>;
 
 /// What a tenant holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,16 +256,39 @@ pub enum Error {
         /// What was given.
         address: u64,
     },
+    /// The caller's own condition of [`Pool::free_if`].
+    #[error("the block at {address:#x} is not one to be freed this way; it stays")]
+    Kept {
+        /// What was given.
+        address: u64,
+    },
 }
 
 /// A block that is live or in a magazine, as the pool keeps it.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct Held<N> {
     id: BlockId,
     tenant: TenantId,
     bytes: u64,
+    requested_bytes: u64,
+    note: N,
     /// In a magazine: not live to the program.
     cached: bool,
+}
+
+impl<N: Copy> Held<N> {
+    /// What the program knows, if it is live.
+    fn live(&self, address: u64) -> Option<Live<N>> {
+        (!self.cached).then_some(Live {
+            span: Span {
+                address,
+                bytes: self.bytes,
+            },
+            tenant: self.tenant,
+            note: self.note,
+            requested_bytes: self.requested_bytes,
+        })
+    }
 }
 
 /// An [`Account`] that threads share.
@@ -304,11 +345,11 @@ impl Shared {
 
 /// Blocks that are live or in magazines, by where they begin.
 #[derive(Debug)]
-struct Table([Mutex<FxHashMap<u64, Held>>; SHARDS]);
+struct Table<N>([Mutex<FxHashMap<u64, Held<N>>>; SHARDS]);
 
-impl Table {
+impl<N> Table<N> {
     #[inline]
-    fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Held>> {
+    fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Held<N>>> {
         // Neighbouring blocks are in different parts.
         let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         lock(&self.0[(mixed >> 58) as usize])
@@ -320,9 +361,9 @@ impl Table {
 pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// See the module.
-pub struct Pool<B, C: Clock> {
+pub struct Pool<B, C: Clock, N = ()> {
     order: Mutex<Order<C::Point>>,
-    held: Table,
+    held: Table<N>,
     magazines: Magazines,
     accounts: [Shared; TENANTS],
     /// Memory that stays where it is whoever has it: its end and how often.
@@ -334,7 +375,7 @@ pub struct Pool<B, C: Clock> {
     on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
 }
 
-impl<B, C: Clock> std::fmt::Debug for Pool<B, C> {
+impl<B, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
             .field("usage", &self.usage())
@@ -348,7 +389,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<B, C: Clock> Pool<B, C> {
+impl<B, C: Clock, N: Copy> Pool<B, C, N> {
     fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
         lock(&self.order)
     }
@@ -396,10 +437,31 @@ impl<B, C: Clock> Pool<B, C> {
     }
 
     /// The live block that begins at `address`.
-    pub fn live(&self, address: u64) -> Option<Span> {
-        let held = *self.held.shard(address).get(&address)?;
-        let bytes = held.bytes;
-        (!held.cached).then_some(Span { address, bytes })
+    pub fn live(&self, address: u64) -> Option<Live<N>> {
+        self.held.shard(address).get(&address)?.live(address)
+    }
+
+    /// The live block that `address` lies in. Looks at all of them where it is
+    /// not the beginning of one.
+    pub fn containing(&self, address: u64) -> Option<Live<N>> {
+        let around = |span: Span| span.address <= address && address < span.end();
+        self.live(address).or_else(|| {
+            self.held.0.iter().find_map(|shard| {
+                let shard = lock(shard);
+                let mut all = shard.iter().filter_map(|(at, held)| held.live(*at));
+                all.find(|live| around(live.span))
+            })
+        })
+    }
+
+    /// Shows all live blocks to `each`, in no order. Blocks that are allocated
+    /// or freed meanwhile may be missed; `each` must not call the pool.
+    pub fn for_each_live(&self, mut each: impl FnMut(&Live<N>)) {
+        for shard in &self.held.0 {
+            let shard = lock(shard);
+            let all = shard.iter().filter_map(|(at, held)| held.live(*at));
+            all.for_each(|live| each(&live));
+        }
     }
 
     /// Calls `on_exhausted` before a request fails; of several, those of lower
@@ -427,35 +489,66 @@ impl<B, C: Clock> Pool<B, C> {
     ///
     /// # Errors
     /// [`Error::Unknown`].
-    pub fn free(&self, address: u64, place: Place) -> Result<Span, Error> {
-        let unknown = Error::Unknown { address };
-        let (held, kept) = {
+    pub fn free(&self, address: u64, place: Place) -> Result<Freed<N>, Error> {
+        self.free_if(address, place, |_| true)
+    }
+
+    /// [`Pool::free`] of a block whose note is such that it may be freed so;
+    /// `may` must not call the pool.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::Kept`].
+    pub fn free_if(
+        &self,
+        address: u64,
+        place: Place,
+        may: impl FnOnce(&N) -> bool,
+    ) -> Result<Freed<N>, Error> {
+        let (id, was, kept) = {
             let mut shard = self.held.shard(address);
-            let Some(held) = shard.get_mut(&address).filter(|held| !held.cached) else {
-                return Err(unknown);
+            let held = shard.get_mut(&address);
+            let known = held.and_then(|held| Some((held.live(address)?, held)));
+            let Some((was, held)) = known else {
+                return Err(Error::Unknown { address });
             };
-            let was = *held;
-            let kept = matches!(place, Place::Stream(_)) && Magazines::keeps(was.bytes);
+            if !may(&was.note) {
+                return Err(Error::Kept { address });
+            }
+            let (id, bytes) = (held.id, held.bytes);
+            let kept = matches!(place, Place::Stream(_)) && Magazines::keeps(bytes);
             // From here on nobody else can free it.
             if kept {
                 held.cached = true;
             } else {
                 shard.remove(&address);
             }
-            (was, kept)
+            (id, was, kept)
         };
-        self.shared(held.tenant).refund(held.bytes);
-        let bytes = held.bytes;
-        let span = Span { address, bytes };
+        let span = was.span;
+        self.shared(was.tenant).refund(span.bytes);
         match place {
             Place::Stream(stream) if kept => {
                 if let Some(gone) = self.magazines.put(Cached { stream, span }) {
                     self.give_back(&[gone]);
                 }
             }
-            _ => self.give(held.id, place),
+            _ => self.give(id, place),
         }
-        Ok(span)
+        Ok(was)
+    }
+
+    /// Frees all live blocks whose note is such, as of a context that is gone.
+    /// `which` must not call the pool.
+    pub fn free_all(&self, place: Place, which: impl Fn(&N) -> bool) -> Vec<Freed<N>> {
+        let mut found = Vec::new();
+        self.for_each_live(|live| {
+            if which(&live.note) {
+                found.push(live.span.address);
+            }
+        });
+        // Somebody may have freed one of them meanwhile.
+        let free = |address| self.free_if(address, place, &which).ok();
+        found.into_iter().filter_map(free).collect()
     }
 
     /// Puts a block into the queue of a place.
@@ -568,7 +661,7 @@ impl<B, C: Clock> Pool<B, C> {
     /// # Errors
     /// [`Error::Unknown`].
     pub fn pin(&self, address: u64) -> Result<Span, Error> {
-        let span = self.live(address).ok_or(Error::Unknown { address })?;
+        let span = self.live(address).ok_or(Error::Unknown { address })?.span;
         let mut pinned = lock(&self.pinned);
         let pin = pinned.entry(address).or_insert((span.end(), 0));
         pin.0 = pin.0.max(span.end());
@@ -588,7 +681,7 @@ impl<B, C: Clock> Pool<B, C> {
     }
 }
 
-impl<B: Backing, C: Clock> Pool<B, C> {
+impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// An empty pool.
     pub fn new(backing: B, clock: C, budget: Arc<Budget>) -> Self {
         Self {
@@ -609,7 +702,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
     /// # Errors
     /// [`Error::Exhausted`], [`Error::Tenant`].
     #[inline]
-    pub fn allocate(&self, request: &Request) -> Result<Span, Error> {
+    pub fn allocate(&self, request: &Request<N>) -> Result<Span, Error> {
         let want = Want::new(request.bytes, request.align_bytes);
         let shared = self.shared(request.tenant);
         if !shared.charge(want.bytes()) {
@@ -632,7 +725,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
 
     /// Takes a block that this thread has freed in the same stream.
     #[inline]
-    fn take_cached(&self, request: &Request, want: Want) -> Option<Span> {
+    fn take_cached(&self, request: &Request<N>, want: Want) -> Option<Span> {
         let Place::Stream(stream) = request.place else {
             return None;
         };
@@ -644,11 +737,13 @@ impl<B: Backing, C: Clock> Pool<B, C> {
         let held = shard.get_mut(&span.address)?;
         held.cached = false;
         held.tenant = request.tenant;
+        held.requested_bytes = request.bytes;
+        held.note = request.note;
         Some(span)
     }
 
     #[inline]
-    fn take(&self, request: &Request, want: Want) -> Option<Span> {
+    fn take(&self, request: &Request<N>, want: Want) -> Option<Span> {
         let (id, span) = {
             let mut order = self.order();
             let id = order.take(request.place, want)?;
@@ -658,6 +753,8 @@ impl<B: Backing, C: Clock> Pool<B, C> {
             id,
             tenant: request.tenant,
             bytes: span.bytes,
+            requested_bytes: request.bytes,
+            note: request.note,
             cached: false,
         };
         self.held.shard(span.address).insert(span.address, held);
@@ -666,7 +763,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
 
     /// The long way to a block.
     #[cold]
-    fn find(&self, request: &Request, want: Want) -> Result<Span, Error> {
+    fn find(&self, request: &Request<N>, want: Want) -> Result<Span, Error> {
         let mut refused = match self.find_now(request, want) {
             Ok(span) => return Ok(span),
             Err(refused) => refused,
@@ -689,7 +786,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
         })
     }
 
-    fn find_now(&self, request: &Request, want: Want) -> Result<Span, Refused> {
+    fn find_now(&self, request: &Request<N>, want: Want) -> Result<Span, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut backing = lock(&self.growth);
         self.give_back(&self.magazines.drain(None));
@@ -727,7 +824,7 @@ impl<B: Backing, C: Clock> Pool<B, C> {
     }
 
     /// Takes a block of another stream, after a wait.
-    fn borrow(&self, request: &Request, want: Want) -> Option<Span> {
+    fn borrow(&self, request: &Request<N>, want: Want) -> Option<Span> {
         let Place::Stream(stream) = request.place else {
             return None;
         };
@@ -869,7 +966,8 @@ impl<B: Backing, C: Clock> Pool<B, C> {
                     bytes: held.bytes,
                 };
                 if span != Some(expected) {
-                    return Err(format!("{span:?} begins at {address:#x}: {held:?}"));
+                    let id = held.id;
+                    return Err(format!("{span:?} begins at {address:#x}, as {id:?}"));
                 }
                 blocks += 1;
                 if held.cached {

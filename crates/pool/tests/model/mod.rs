@@ -60,6 +60,21 @@ pub(crate) enum Op {
     FreeWrong {
         address: u64,
     },
+    /// Frees a block on the condition that it was noted so or otherwise.
+    FreeIf {
+        which: usize,
+        stream: Option<usize>,
+        odd: bool,
+    },
+    /// Frees the blocks that the program noted with one of 256 numbers.
+    FreeAll {
+        note: u8,
+    },
+    /// Asks which block is there.
+    Look {
+        which: usize,
+        offset: u64,
+    },
     /// The device does some of a stream's work.
     Advance {
         stream: usize,
@@ -150,6 +165,16 @@ impl Op {
                 times: a as u32 % 4,
             },
             251 => Op::FreeWrong { address: c << 8 },
+            252 => Op::FreeIf {
+                which: a,
+                stream: place,
+                odd: c % 2 == 1,
+            },
+            253 => Op::FreeAll { note: c as u8 },
+            254 if c % 4 == 0 => Op::Look {
+                which: a,
+                offset: c % (128 << 10),
+            },
             _ => Op::Advance { stream, steps: 64 },
         }
     }
@@ -367,11 +392,24 @@ struct Live {
     /// How far streams have used it.
     uses: Clocks,
     tenant: u16,
+    requested_bytes: u64,
+    note: u64,
+}
+
+impl Live {
+    fn known(&self) -> fercuda_pool::Live<u64> {
+        fercuda_pool::Live {
+            span: self.span,
+            tenant: TenantId(self.tenant),
+            note: self.note,
+            requested_bytes: self.requested_bytes,
+        }
+    }
 }
 
 /// The program, the pool and the shadow.
 pub(crate) struct World {
-    pool: Pool<Shared, Shared>,
+    pool: Pool<Shared, Shared, u64>,
     device: Shared,
     live: Vec<Live>,
     /// Where each live block begins and ends.
@@ -382,6 +420,8 @@ pub(crate) struct World {
     next_stream: u64,
     pinned: Vec<Span>,
     tenant_bytes: [u64; TENANTS as usize],
+    /// No two requests note the same.
+    next_note: u64,
     /// What was answered, for those who want to know that something happens.
     pub(crate) counts: Counts,
 }
@@ -417,6 +457,7 @@ impl World {
             next_stream: 1,
             pinned: Vec::new(),
             tenant_bytes: [0; TENANTS as usize],
+            next_note: 0,
             counts: Counts::default(),
         };
         for stream in 0..STREAMS {
@@ -486,15 +527,49 @@ impl World {
                 }
             }
             Op::Free { which, stream } => {
-                if !self.live.is_empty() {
-                    let live = self.live.swap_remove(which % self.live.len());
-                    if let Some(stream) = stream {
-                        let slot = self.slot(stream);
-                        let mut device = self.device.lock();
-                        device.wait(slot, &live.uses);
-                        device.wait(slot, &live.made);
-                    }
+                if let Some(live) = self.last_use(which, stream) {
                     self.free(live, stream)?;
+                }
+            }
+            Op::FreeIf { which, stream, odd } => {
+                if let Some(live) = self.last_use(which, stream) {
+                    let (address, place) = (live.span.address, self.place(stream));
+                    let is_such = live.note % 2 == u64::from(odd);
+                    let freed = self
+                        .pool
+                        .free_if(address, place, |note| *note % 2 == u64::from(odd));
+                    match freed {
+                        Ok(freed) if is_such && freed == live.known() => self.freed(&live),
+                        Err(Error::Kept { .. }) if !is_such => self.live.push(live),
+                        _ => return Err(format!("{freed:?} for {live:?}, if odd is {odd}")),
+                    }
+                }
+            }
+            Op::FreeAll { note } => {
+                let is_such = |other: &u64| *other as u8 == note;
+                let freed = self.pool.free_all(Place::Anywhere, is_such);
+                let mut freed: Vec<u64> = freed.iter().map(|freed| freed.note).collect();
+                let such = self.live.extract_if(.., |live| is_such(&live.note));
+                let such: Vec<Live> = such.collect();
+                let mut expected: Vec<u64> = such.iter().map(|live| live.note).collect();
+                freed.sort_unstable();
+                expected.sort_unstable();
+                if freed != expected {
+                    return Err(format!("{freed:?} were freed, not {expected:?}"));
+                }
+                such.iter().for_each(|live| self.freed(live));
+            }
+            Op::Look { which, offset } => {
+                if let Some(live) = self.live.get(which % self.live.len().max(1)) {
+                    let address = live.span.address + offset;
+                    let around = self.taken.range(..=address).next_back();
+                    let around = around.filter(|(_, end)| **end > address);
+                    let found = self.pool.containing(address);
+                    if found.map(|live| live.span.address) != around.map(|(at, _)| *at)
+                        || self.pool.live(live.span.address) != Some(live.known())
+                    {
+                        return Err(format!("{found:?} is at {address:#x}, not {around:x?}"));
+                    }
                 }
             }
             Op::FreeWrong { address } => {
@@ -566,7 +641,9 @@ impl World {
             align_bytes: align,
             place: self.place(stream),
             tenant: TenantId(tenant),
+            note: self.next_note,
         };
+        self.next_note += 1;
         let before = self.device.lock().physical();
         let answer = self.pool.allocate(&request);
         self.forget_unmapped()?;
@@ -640,16 +717,36 @@ impl World {
             made: follows_now,
             uses: Clocks::default(),
             tenant,
+            requested_bytes: bytes,
+            note: request.note,
         });
         Ok(())
     }
 
+    /// A live block, after whose uses a stream's work comes from now on.
+    fn last_use(&mut self, which: usize, stream: Option<usize>) -> Option<Live> {
+        let at = which.checked_rem(self.live.len())?;
+        let live = self.live.swap_remove(at);
+        if let Some(stream) = stream {
+            let slot = self.slot(stream);
+            let mut device = self.device.lock();
+            device.wait(slot, &live.uses);
+            device.wait(slot, &live.made);
+        }
+        Some(live)
+    }
+
     fn free(&mut self, live: Live, stream: Option<usize>) -> Answer {
-        let place = self.place(stream);
-        let freed = self.pool.free(live.span.address, place);
-        if freed != Ok(live.span) {
+        let freed = self.pool.free(live.span.address, self.place(stream));
+        if freed != Ok(live.known()) {
             return Err(format!("{freed:?} for {live:?}"));
         }
+        self.freed(&live);
+        Ok(())
+    }
+
+    /// A block is live no more.
+    fn freed(&mut self, live: &Live) {
         self.taken.remove(&live.span.address);
         self.tenant_bytes[usize::from(live.tenant)] -= live.span.bytes;
         self.counts.freed += 1;
@@ -657,7 +754,6 @@ impl World {
         join(&mut uses, &live.made);
         self.freed
             .insert(live.span.address, (live.span.end(), uses));
-        Ok(())
     }
 
     /// Takes a stretch out of the freed memory; `f` sees what it was.
@@ -714,6 +810,15 @@ impl World {
     /// Walks everything; dear.
     pub(crate) fn audit(&self) -> Answer {
         self.pool.audit()?;
+        let (mut blocks, mut notes) = (0, 0u64);
+        self.pool.for_each_live(|live| {
+            blocks += 1;
+            notes += live.note;
+        });
+        let expected: u64 = self.live.iter().map(|live| live.note).sum();
+        if (blocks, notes) != (self.live.len(), expected) {
+            return Err(format!("{blocks} blocks are shown, of {}", self.live.len()));
+        }
         let device = self.device.lock();
         for span in &self.pinned {
             let first = span.address / PIECE * PIECE;
