@@ -24,7 +24,7 @@ const LIMIT_NS: f64 = 5.0;
 fn main() -> ExitCode {
     let root = std::env::temp_dir().join(format!("fercuda-charge-{}", std::process::id()));
     let folder = Folder::at(&root).expect("a folder");
-    let (ledger, warning) = Ledger::open_in(&folder);
+    let (ledger, warning) = Ledger::open_in(&folder, None);
     assert!(warning.is_none(), "{warning:?}");
     println!("{ROUNDS} rounds of {OPERATIONS}, ns an operation: median, p99");
 

@@ -10,6 +10,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -21,13 +22,17 @@ use rustix::process::Resource;
 
 use crate::error::{Error, Result};
 use crate::format::FILE_BYTES;
-use crate::owner::Process;
+use crate::owner::{Process, is_locked};
 use crate::reader::Reader;
 
 /// How a ledger's name ends.
 const LEDGER: &str = ".ledger";
 /// How it ends before the ledger is ready.
 const DRAFT: &str = ".draft";
+/// How the file ends by which a launcher holds a run.
+const HELD: &str = ".held";
+/// Ledgers of held runs that a sweep leaves: a bound on the disk they take.
+const LEFT_OF_RUNS: usize = 256;
 /// A draft that is older was left behind.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
 /// Ledgers that one process may have.
@@ -107,20 +112,65 @@ impl Folder {
         Ok(found.filter(|found| !is_absent(found)).collect())
     }
 
-    /// Removes the ledgers whose owners are gone, and says how many. Who has
-    /// opened one before can still read it.
+    /// Keeps the ledgers of a run when their owners are gone, until the hold is
+    /// dropped or its process ends: for who will report on the run.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the file cannot be made, or if the run is held.
+    pub fn hold(&self, run: NonZeroU64) -> Result<Hold<'_>> {
+        let name = held_name(run);
+        let flags =
+            OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = || -> io::Result<File> {
+            let mode = Mode::RUSR | Mode::WUSR;
+            let file = File::from(rustix::fs::openat(&self.file, &name, flags, mode)?);
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(file)
+        };
+        let file = make().map_err(Error::system("make", self.path.join(&name)))?;
+        Ok(Hold {
+            folder: self,
+            name,
+            _file: file,
+        })
+    }
+
+    fn is_held(&self, run: NonZeroU64) -> bool {
+        let name = held_name(run);
+        self.open(OsStr::new(&name))
+            .is_ok_and(|held| is_locked(held.file()))
+    }
+
+    /// Removes the ledgers whose owners are gone and whose run nobody holds,
+    /// and says how many. Who has opened one before can still read it.
     ///
     /// # Errors
     /// [`Error::System`] if the folder cannot be read or a file not be removed.
     pub fn sweep(&self) -> Result<usize> {
         let mut swept = 0;
+        let mut left = 0;
         for name in self.names(LEDGER)? {
             let name = OsStr::from_bytes(&name);
             // What is no file of ours is left to whoever put it there.
             if let Ok(reader) = self.open(name)
                 && !reader.is_owned()
             {
-                swept += usize::from(self.remove(name)?);
+                let held = reader.run().is_some_and(|run| self.is_held(run));
+                if held && left < LEFT_OF_RUNS {
+                    left += 1;
+                } else {
+                    swept += usize::from(self.remove(name)?);
+                }
+            }
+        }
+        for name in self.names(HELD)? {
+            let name = OsStr::from_bytes(&name);
+            // One that is young may be about to be locked.
+            if let Ok(held) = self.open(name)
+                && is_old(held.file())
+                && !is_locked(held.file())
+            {
+                self.remove(name)?;
             }
         }
         for name in self.names(DRAFT)? {
@@ -197,6 +247,26 @@ impl Folder {
     fn too_many(&self) -> Error {
         Error::system("make another ledger in", &self.path)(Errno::EXIST.into())
     }
+}
+
+/// Keeps the ledgers of a run: see [`Folder::hold`].
+#[derive(Debug)]
+pub struct Hold<'a> {
+    folder: &'a Folder,
+    name: String,
+    /// Its lock says that somebody will read them.
+    _file: File,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept later.
+        self.folder.remove(OsStr::new(&self.name)).ok();
+    }
+}
+
+fn held_name(run: NonZeroU64) -> String {
+    format!("{run:016x}{HELD}")
 }
 
 /// A ledger without a name; removed if it gets none.

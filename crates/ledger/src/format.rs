@@ -139,7 +139,9 @@ records! {
         112 program_len,
         /// The program's name, UTF-8.
         120 program [8],
-        184 header_reserved [41],
+        /// The run that the process belongs to, as its launcher numbered it; 0 if none.
+        184 run,
+        192 header_reserved [40],
     }
 
     /// One device. All zero if the process never used it.

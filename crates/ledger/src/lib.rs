@@ -30,7 +30,7 @@ mod word;
 mod writer;
 
 pub use error::{Error, FormatError, Result, Warning};
-pub use folder::Folder;
+pub use folder::{Folder, Hold};
 pub use format::{
     CELLS, DEVICES, EVENTS, EventKind, FIELDS, FILE_BYTES, Field, Governed, NAME_BYTES,
     PROGRAM_BYTES, SHARED, TENANTS, VERSION,

@@ -106,10 +106,10 @@ fn has_threads(pid: &str) -> bool {
     fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
 }
 
-/// Whether somebody holds the owner's lock. For a moment this holds a shared
+/// Whether somebody holds the lock of its owner. For a moment this holds a shared
 /// one, which is in nobody's way: an owner takes its lock before its file has
 /// its name.
-fn is_locked(file: &File) -> bool {
+pub(crate) fn is_locked(file: &File) -> bool {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {
             // The lock goes with the descriptor at the latest.

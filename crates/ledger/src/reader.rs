@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::mem::{offset_of, size_of};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use rustix::fs::CWD;
 
 use crate::error::{Error, FormatError, Result};
 use crate::folder::open_private;
-use crate::format::{EVENT_WORDS, EVENTS, FILE_BYTES, Header, Layout, Record};
+use crate::format::{EVENT_WORDS, EVENTS, FILE_BYTES, Header, Layout, Record, VERSION};
 use crate::owner::{Process, Sight};
 use crate::ring::{self, Events};
 use crate::snapshot::{self, Owner, Snapshot};
@@ -80,6 +81,15 @@ impl Reader {
         // Without a header only the lock speaks.
         let process = self.process().ok().and_then(std::result::Result::ok);
         process.unwrap_or_default().owns(&self.file)
+    }
+
+    /// The run that it belongs to, if it is of this version and of one.
+    pub(crate) fn run(&self) -> Option<NonZeroU64> {
+        let mut words = [0; size_of::<Header<u64>>() / 8];
+        read_words(&self.file, 0, &mut words, &mut Vec::new()).ok()?;
+        let header = Header::read(&words);
+        let ours = header.magic == crate::format::MAGIC && header.version == VERSION;
+        NonZeroU64::new(header.run).filter(|_| ours)
     }
 
     /// What is in it now.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
+use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
@@ -41,6 +42,8 @@ pub struct Snapshot {
     pub pid: u64,
     /// Its program.
     pub program: String,
+    /// The run that it belongs to; `None` if no launcher started it.
+    pub run: Option<NonZeroU64>,
     /// When the ledger was begun, in nanoseconds since 1970.
     pub begun_at_unix_ns: u64,
     /// The figures were written while they were read, or do not add up: they
@@ -301,6 +304,7 @@ pub(crate) fn assemble(
         owner,
         pid: header.pid,
         program: name_from(&header.program, header.program_len),
+        run: NonZeroU64::new(header.run),
         begun_at_unix_ns: header.begun_at_unix_ns,
         racing: !collected.settled || counters.doubtful,
         devices: devices.into_iter().filter(is_used).collect(),

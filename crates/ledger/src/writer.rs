@@ -10,6 +10,7 @@
 
 use std::env;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -123,14 +124,15 @@ impl Ledger {
     /// Opens this process's ledger in the user's folder ([`Folder::from_env`])
     /// and sweeps those whose owners are gone. If there can be no file, the
     /// ledger is in memory that only [`Ledger::snapshot`] sees, and the warning
-    /// says why.
-    pub fn open() -> (Ledger, Option<Warning>) {
-        Self::fallible(Folder::from_env().and_then(|folder| Self::in_file(&folder)))
+    /// says why. `run` is the run that the process belongs to, if a launcher
+    /// started it.
+    pub fn open(run: Option<NonZeroU64>) -> (Ledger, Option<Warning>) {
+        Self::fallible(Folder::from_env().and_then(|folder| Self::in_file(&folder, run)))
     }
 
     /// [`Ledger::open`] in a folder of the caller's choice.
-    pub fn open_in(folder: &Folder) -> (Ledger, Option<Warning>) {
-        Self::fallible(Self::in_file(folder))
+    pub fn open_in(folder: &Folder, run: Option<NonZeroU64>) -> (Ledger, Option<Warning>) {
+        Self::fallible(Self::in_file(folder, run))
     }
 
     fn fallible(opened: Result<Ledger>) -> (Ledger, Option<Warning>) {
@@ -140,14 +142,14 @@ impl Ledger {
         }
     }
 
-    fn in_file(folder: &Folder) -> Result<Ledger> {
+    fn in_file(folder: &Folder, run: Option<NonZeroU64>) -> Result<Ledger> {
         // What cannot be swept is no reason to go without.
         folder.sweep().ok();
         let process = Process::this();
         let draft = folder.draft(&process)?;
         let mapping = Error::system("map a ledger in", folder.path());
         let map = draft.file().and_then(Map::file).map_err(mapping)?;
-        write_header(map.layout(), &process);
+        write_header(map.layout(), &process, run);
         Ok(Ledger {
             map,
             file: Some(draft.publish()?),
@@ -159,7 +161,7 @@ impl Ledger {
     /// A ledger in memory that only this process sees.
     pub fn in_memory() -> Ledger {
         let map = Map::anonymous();
-        write_header(map.layout(), &Process::this());
+        write_header(map.layout(), &Process::this(), None);
         Ledger {
             map,
             file: None,
@@ -479,7 +481,7 @@ fn key_of(name: &str) -> u64 {
     hash.max(1)
 }
 
-fn write_header(layout: &Layout<AtomicU64>, process: &Process) {
+fn write_header(layout: &Layout<AtomicU64>, process: &Process, run: Option<NonZeroU64>) {
     let header = &layout.header;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let begun_at = since_1970.map_or(0, |since| since.as_nanos() as u64);
@@ -497,6 +499,7 @@ fn write_header(layout: &Layout<AtomicU64>, process: &Process) {
         (&header.cell_rows, CELLS as u64),
         (&header.shared_cells, SHARED as u64),
         (&header.event_rows, EVENTS as u64),
+        (&header.run, run.map_or(0, NonZeroU64::get)),
     ] {
         word.store(value, Relaxed);
     }

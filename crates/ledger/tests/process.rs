@@ -153,7 +153,7 @@ fn folder() -> (tempfile::TempDir, Folder) {
 }
 
 fn open(folder: &Folder) -> Ledger {
-    let (ledger, warning) = Ledger::open_in(folder);
+    let (ledger, warning) = Ledger::open_in(folder, None);
     assert!(warning.is_none(), "{warning:?}");
     ledger
 }
@@ -239,7 +239,7 @@ fn own_and_exec(folder: &Path) {
 }
 
 fn own_from_env(_: &Path) {
-    let (ledger, warning) = Ledger::open();
+    let (ledger, warning) = Ledger::open(None);
     match warning {
         Some(warning) => say_and_wait(&warning.to_string().replace('\n', "; ")),
         None => say_and_wait(ledger.path().unwrap().to_str().unwrap()),
@@ -395,7 +395,7 @@ fn no_descriptors() {
 }
 
 fn assert_works_in_memory(folder: &Folder, doing: &str) {
-    let (ledger, warning) = Ledger::open_in(folder);
+    let (ledger, warning) = Ledger::open_in(folder, None);
     let warning = warning.expect("there can be no file");
     assert!(
         matches!(&warning.reason, Error::System { doing: did, .. } if *did == doing),

@@ -1,6 +1,7 @@
 //! Where ledgers may lie, and what is made of files that are none.
 
 use std::fs::{self, OpenOptions, Permissions};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -80,7 +81,7 @@ fn a_writer_without_its_folder_works_in_memory_and_says_why() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::at(&root.path().join("ledgers")).unwrap();
     fs::remove_dir(folder.path()).unwrap();
-    let (ledger, warning) = Ledger::open_in(&folder);
+    let (ledger, warning) = Ledger::open_in(&folder, None);
     let text = warning.unwrap().to_string();
     assert!(
         text.starts_with("nobody can watch this process's memory ledger: cannot make"),
@@ -159,6 +160,63 @@ fn ledgers_of_one_process_have_a_file_each() {
     drop(one);
     assert_eq!(folder.sweep().unwrap(), 1);
     assert_eq!(live_bytes(&other.snapshot().unwrap()), 0);
+}
+
+#[test]
+fn ledgers_of_a_run_stay_until_its_holder_lets_go() {
+    let (_root, folder) = folder();
+    let run = NonZeroU64::new(0xfeed).unwrap();
+    let of_run = |number| {
+        let (ledger, warning) = Ledger::open_in(&folder, NonZeroU64::new(number));
+        assert!(warning.is_none(), "{warning:?}");
+        drop(ledger);
+    };
+    let runs = || -> Vec<u64> {
+        let found = folder.ledgers().unwrap();
+        let snapshots = found.iter().map(|it| it.as_ref().unwrap().snapshot());
+        let runs = snapshots.map(|it| it.unwrap().run.map_or(0, NonZeroU64::get));
+        runs.collect()
+    };
+    let hold = folder.hold(run).unwrap();
+    assert!(folder.hold(run).is_err());
+    of_run(0xfeed);
+    of_run(0xfeed);
+    assert_eq!(runs(), [0xfeed; 2]);
+    // Those of another run, and of none, are swept.
+    of_run(0xbeef);
+    of_run(0);
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert_eq!(runs(), [0xfeed; 2]);
+    drop(hold);
+    assert_eq!(folder.sweep().unwrap(), 2);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_run_whose_holder_was_killed_is_swept_and_many_ledgers_of_one_are_bounded() {
+    let (_root, folder) = folder();
+    let run = NonZeroU64::new(7).unwrap();
+    let ledger = || Ledger::open_in(&folder, Some(run));
+    drop(ledger());
+    let left = folder.ledgers().unwrap().remove(0).unwrap();
+    let bytes = fs::read(left.path()).unwrap();
+    // As a holder that was killed leaves it: there, and locked by nobody.
+    let held = folder.path().join("0000000000000007.held");
+    fs::write(&held, "").unwrap();
+    set_mode(&held, 0o600);
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert!(held.exists(), "it may be about to be locked");
+    fs::remove_file(&held).unwrap();
+
+    let hold = folder.hold(run).unwrap();
+    for number in 0..260 {
+        let path = folder.path().join(format!("1-{number}-0.ledger"));
+        // The header alone, so that the test needs no space.
+        fs::write(&path, &bytes[..512]).unwrap();
+        set_mode(&path, 0o600);
+    }
+    assert_eq!(folder.sweep().unwrap(), 4);
+    drop(hold);
 }
 
 #[test]

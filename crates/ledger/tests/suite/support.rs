@@ -13,7 +13,7 @@ pub(crate) fn folder() -> (tempfile::TempDir, Folder) {
 
 /// A ledger with a file in `folder`.
 pub(crate) fn open(folder: &Folder) -> Ledger {
-    let (ledger, warning) = Ledger::open_in(folder);
+    let (ledger, warning) = Ledger::open_in(folder, None);
     assert!(warning.is_none(), "{warning:?}");
     ledger
 }
