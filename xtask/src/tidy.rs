@@ -339,12 +339,20 @@ fn wording(repository: &Repository, dislikes: &mut Vec<String>) {
     }
 }
 
+/// The table of all variables, which warnings about others come from. To be in
+/// it is not to be read.
+const VARIABLES: &str = "crates/governor/src/variables.rs";
+
 /// docs/environment.md names each variable that the code reads, and no other.
+/// Its rows are held to [`VARIABLES`] by a test there.
 fn environment(repository: &Repository, dislikes: &mut Vec<String>) {
     let document = "docs/environment.md";
     let documented: BTreeSet<&str> = variables(repository.text(document)).collect();
     let mut read = BTreeMap::new();
     for (path, text) in &repository.files {
+        if path == VARIABLES {
+            continue;
+        }
         if [".rs", ".py", ".sh"].iter().any(|end| path.ends_with(end)) {
             for variable in variables(text) {
                 read.entry(variable).or_insert(path);

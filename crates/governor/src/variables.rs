@@ -1,0 +1,268 @@
+//! Every environment variable of feRcuda: what it may hold, what it means, and
+//! which program reads it.
+//!
+//! Invariant: docs/environment.md has these rows and no others, and each is
+//! read somewhere; a test here and `cargo xtask tidy` hold it so. A variable
+//! that begins like ours and is not here is a mistake that is worth a warning.
+
+/// Which part of feRcuda reads a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reader {
+    /// What chooses a device: `fercuda`, and programs over the `cuda` crate.
+    Device,
+    /// The hook in a governed process, and `fercuda run` for it.
+    Hook,
+    /// The software device.
+    Software,
+    /// Compiling CUDA C++.
+    Compiler,
+    /// Tests and chores.
+    Chores,
+}
+
+/// One variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may hold, and its default.
+    pub values: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// Who reads it.
+    pub reader: Reader,
+}
+
+const fn row(
+    reader: Reader,
+    name: &'static str,
+    values: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable {
+        name,
+        values,
+        meaning,
+        reader,
+    }
+}
+
+/// All of them, in the order of docs/environment.md.
+pub const VARIABLES: &[Variable] = &[
+    row(
+        Reader::Device,
+        "FERCUDA_DEVICE",
+        "`auto` (default), `gpu`, `soft`",
+        "`auto` takes the real driver if it has a device, else the software device; a driver that is there and broken is an error; `gpu` fails without a GPU",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_DISABLE",
+        "`0` (default), `1`",
+        "the hook is there and does nothing: every call goes to the driver as it is",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_LIMIT",
+        "a size such as `8GiB`, default none",
+        "what a process may use on each device",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_TENANT_LIMITS",
+        "such as `torch=4GiB,jax=2GiB`, default none",
+        "what a library may use on each device, by its name in the ledger",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_BACKING",
+        "`vmm` (default), `slab`",
+        "where the pool's memory comes from: `vmm` grows and shrinks in place; `slab` is plain driver memory, which legacy CUDA IPC needs",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_DRIVER",
+        "an absolute path",
+        "the driver's library below the hook; default NVIDIA's, found as the loader does",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_TRACE",
+        "a file, default none",
+        "every allocation and free as `Thread,Time,Action,Pointer,Size,Stream`; for `fercuda replay`",
+    ),
+    row(
+        Reader::Hook,
+        "FERCUDA_RUN",
+        "a number from 1",
+        "the run that a process belongs to; `fercuda run` gives it to all that it starts",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_CHECK",
+        "`0` (default), `1`",
+        "report undefined behaviour of kernels and wrongly ordered accesses; on in tests and under `fercuda check`",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_CHECK_EXIT",
+        "a number",
+        "exit status of a process whose run had findings, for programs over the drop-in library",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_DEVICES",
+        "a number, default 1",
+        "how many devices there are",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_LATE_COPIES",
+        "`0` (default), `1`",
+        "execute `cp.async` as late as the program allows; always so with checks on",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_MEMORY",
+        "a size such as `512MiB`, default `8GiB`",
+        "memory of each device; backed by the host's only where touched",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_THREADS",
+        "a number, default the host's processors",
+        "host threads that execute kernels",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_SOFT_WATCHDOG",
+        "a time such as `500ms`, default none",
+        "a kernel that runs longer ends with CUDA's launch time-out",
+    ),
+    row(
+        Reader::Software,
+        "FERCUDA_QUIET",
+        "`0` (default), `1`",
+        "do not say which unimplemented functions were called",
+    ),
+    row(
+        Reader::Compiler,
+        "FERCUDA_NVRTC",
+        "a file",
+        "the `libnvrtc` to open, before any other place",
+    ),
+    row(
+        Reader::Compiler,
+        "FERCUDA_CACHE",
+        "a folder; empty for none",
+        "where compiled programs are kept; default `fercuda/nvrtc` in the user's cache folder",
+    ),
+    row(
+        Reader::Compiler,
+        "FERCUDA_WHEELS",
+        "a folder",
+        "the `site-packages/nvidia` of a Python with NVIDIA's wheels; `cargo xtask` sets it to build/venv's",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_BLESS",
+        "`1`",
+        "a test that compares with a file writes the file instead; read the difference before committing",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_PYTHON",
+        "a file",
+        "the Python that has the test wheels; `cargo xtask` sets it to build/venv's",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_TORCH_PYTHON",
+        "a file",
+        "a Python that has PyTorch, whose attention ours is compared with on a GPU machine",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_SEED",
+        "a number",
+        "repeats a run with random data; a failing test prints the seed it used",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_ISA_RECORD",
+        "a file",
+        "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_BUNDLE",
+        "a folder",
+        "where the bundle made by `cargo xtask gpu` lies; its `run.sh` sets it",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_STEP_LIMIT",
+        "seconds, default 300",
+        "how long one step of that script may take",
+    ),
+];
+
+/// What our variables begin with.
+pub(crate) const PREFIX: &str = "FERCUDA_";
+
+/// Whether a name looks like ours and is not. What a test says to a process of
+/// its own (`_TEST_`) is let pass.
+pub(crate) fn is_mistaken(name: &str) -> bool {
+    let ours = name.starts_with(PREFIX) && !name.contains("_TEST_");
+    ours && VARIABLES.iter().all(|known| known.name != name)
+}
+
+/// The variable that begins most like `name`, if that is more than the prefix
+/// which all share.
+pub(crate) fn nearest(name: &str) -> Option<&'static str> {
+    let shared = |known: &str| {
+        let pairs = known.bytes().zip(name.bytes());
+        pairs.take_while(|(a, b)| a == b).count()
+    };
+    // Of equals the shortest: it is what both begin with.
+    let names = VARIABLES.iter().map(|known| known.name);
+    names
+        .max_by_key(|known| (shared(known), usize::MAX - known.len()))
+        .filter(|known| shared(known) > PREFIX.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_these_rows_and_no_others() {
+        let document = include_str!("../../../docs/environment.md");
+        let rows: Vec<&str> = document
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        let expected: Vec<String> = VARIABLES
+            .iter()
+            .map(|it| format!("| `{}` | {} | {} |", it.name, it.values, it.meaning))
+            .collect();
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn a_name_of_ours_that_is_none_finds_its_neighbour() {
+        for (name, neighbour) in [
+            ("FERCUDA_LIMT", Some("FERCUDA_LIMIT")),
+            ("FERCUDA_LIMITS", Some("FERCUDA_LIMIT")),
+            ("FERCUDA_TENANT_LIMIT", Some("FERCUDA_TENANT_LIMITS")),
+            ("FERCUDA_ZZZ", None),
+        ] {
+            assert!(is_mistaken(name), "{name}");
+            assert_eq!(nearest(name), neighbour, "{name}");
+        }
+        for fine in ["FERCUDA_LIMIT", "FERCUDA_TEST_X", "CUDA_LIMT", "PATH"] {
+            assert!(!is_mistaken(fine), "{fine}");
+        }
+    }
+}
