@@ -3,8 +3,11 @@
 //! Invariants: no call here is made while a stream captures, since recording or
 //! asking would end the capture; `gate` is held for reading during every call,
 //! and for writing by whoever begins a capture. A stream is recorded in only
-//! while `streams` is held, and leaves it before it is destroyed.
+//! while `streams` is held, and leaves it before it is destroyed. A context's
+//! number is never given to another, though its handle may be; events belong
+//! to the number.
 
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -30,22 +33,32 @@ pub enum Kind {
     Created(CUstream),
 }
 
+/// A context, by a number that no other context ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Context {
+    raw: CUcontext,
+    id: ContextId,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    context: CUcontext,
+    context: Context,
     kind: Kind,
 }
 
 #[derive(Debug, Default)]
 struct Events {
     /// Idle ones, by the context that they were made in.
-    idle: Mutex<FxHashMap<CUcontext, Vec<CUevent>>>,
+    idle: Mutex<FxHashMap<ContextId, Vec<CUevent>>>,
 }
 
 /// Recorded events: passed when all are. They are used again afterwards.
 #[derive(Debug)]
 pub struct Point {
-    recorded: Vec<(CUcontext, CUevent)>,
+    recorded: Vec<(ContextId, CUevent)>,
     events: Arc<Events>,
 }
 
@@ -67,8 +80,11 @@ pub struct DriverClock {
     driver: &'static Driver,
     /// How many streams capture.
     gate: RwLock<usize>,
+    /// The same number, for who may not wait.
+    captures: AtomicUsize,
     streams: RwLock<FxHashMap<StreamId, Known>>,
-    contexts: RwLock<Vec<CUcontext>>,
+    contexts: RwLock<Vec<Context>>,
+    next_context: AtomicU32,
     events: Arc<Events>,
 }
 
@@ -86,6 +102,21 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 
 fn done(answer: Result<CUresult, Missing>) -> bool {
     matches!(answer, Ok(CUresult::CUDA_SUCCESS))
+}
+
+fn is_there(contexts: &[Context], id: ContextId) -> bool {
+    contexts.iter().any(|context| context.id == id)
+}
+
+/// What is gone.
+#[derive(Debug)]
+pub struct Gone<R> {
+    /// Contexts.
+    pub contexts: Vec<ContextId>,
+    /// Their streams.
+    pub streams: Vec<StreamId>,
+    /// What destroying them answered.
+    pub result: R,
 }
 
 /// A context, current in this thread for a while.
@@ -113,35 +144,84 @@ impl DriverClock {
         Self {
             driver,
             gate: RwLock::new(0),
+            captures: AtomicUsize::new(0),
             streams: RwLock::default(),
             contexts: RwLock::default(),
+            next_context: AtomicU32::new(0),
             events: Arc::default(),
         }
     }
 
     /// A context is there: its work counts.
-    pub fn add_context(&self, context: CUcontext) {
+    pub fn add_context(&self, raw: CUcontext) -> ContextId {
         let mut contexts = write(&self.contexts);
-        if !contexts.contains(&context) {
-            contexts.push(context);
-            lock(&self.events.idle).insert(context, Vec::new());
+        if let Some(known) = contexts.iter().find(|known| known.raw == raw) {
+            return known.id;
         }
+        let id = ContextId(self.next_context.fetch_add(1, Relaxed));
+        contexts.push(Context { raw, id });
+        lock(&self.events.idle).insert(id, Vec::new());
+        id
+    }
+
+    /// The number of a context that is there.
+    pub fn context(&self, raw: CUcontext) -> Option<ContextId> {
+        let contexts = read(&self.contexts);
+        let known = contexts.iter().find(|known| known.raw == raw)?;
+        Some(known.id)
+    }
+
+    /// Runs `destroy`, which may destroy contexts, while nothing is asked of
+    /// any. Its answer says which are gone, with their streams.
+    pub fn while_destroying<R>(&self, destroy: impl FnOnce() -> (Vec<CUcontext>, R)) -> Gone<R> {
+        let _gate = read(&self.gate);
+        let mut streams = write(&self.streams);
+        let mut contexts = write(&self.contexts);
+        let (raw, result) = destroy();
+        let mut gone = Gone {
+            contexts: Vec::new(),
+            streams: Vec::new(),
+            result,
+        };
+        contexts.retain(|known| {
+            let is_gone = raw.contains(&known.raw);
+            if is_gone {
+                gone.contexts.push(known.id);
+            }
+            !is_gone
+        });
+        streams.retain(|id, known| {
+            let is_gone = gone.contexts.contains(&known.context.id);
+            if is_gone {
+                gone.streams.push(*id);
+            }
+            !is_gone
+        });
+        let mut idle = lock(&self.events.idle);
+        for context in &gone.contexts {
+            // The driver has destroyed these events with their context.
+            idle.remove(context);
+        }
+        drop(idle);
+        gone
     }
 
     /// A context is about to be destroyed, with its streams.
-    pub fn remove_context(&self, context: CUcontext) {
-        write(&self.contexts).retain(|known| *known != context);
-        write(&self.streams).retain(|_, known| known.context != context);
-        lock(&self.events.idle).remove(&context);
+    pub fn remove_context(&self, raw: CUcontext) {
+        self.while_destroying(|| (vec![raw], ()));
     }
 
     /// A stream is there.
     ///
     /// # Safety
-    /// It is a stream of the context, until [`DriverClock::remove_stream`] or
-    /// [`DriverClock::remove_context`].
-    pub unsafe fn add_stream(&self, id: StreamId, context: CUcontext, kind: Kind) {
-        write(&self.streams).insert(id, Known { context, kind });
+    /// It is a stream of the context, which was added, until
+    /// [`DriverClock::remove_stream`] or [`DriverClock::remove_context`].
+    pub unsafe fn add_stream(&self, id: StreamId, raw: CUcontext, kind: Kind) {
+        let mut streams = write(&self.streams);
+        let contexts = read(&self.contexts);
+        if let Some(context) = contexts.iter().find(|known| known.raw == raw).copied() {
+            streams.insert(id, Known { context, kind });
+        }
     }
 
     /// A stream is about to be destroyed.
@@ -152,7 +232,16 @@ impl DriverClock {
     /// Begins or ends captures by `change`, during which nothing is asked of
     /// the driver; it is given how many streams capture.
     pub fn change_captures<R>(&self, change: impl FnOnce(&mut usize) -> R) -> R {
-        change(&mut write(&self.gate))
+        let mut gate = write(&self.gate);
+        let result = change(&mut gate);
+        self.captures.store(*gate, Relaxed);
+        result
+    }
+
+    /// How many streams capture, or did a moment ago.
+    #[inline]
+    pub fn captures(&self) -> usize {
+        self.captures.load(Relaxed)
     }
 
     /// Held while the driver may be asked; none while a stream captures.
@@ -162,11 +251,11 @@ impl DriverClock {
     }
 
     /// An event of a context, new or idle.
-    fn event(&self, context: CUcontext) -> Option<CUevent> {
-        if let Some(event) = lock(&self.events.idle).get_mut(&context)?.pop() {
+    fn event(&self, context: Context) -> Option<CUevent> {
+        if let Some(event) = lock(&self.events.idle).get_mut(&context.id)?.pop() {
             return Some(event);
         }
-        let _current = Current::push(self.driver, context)?;
+        let _current = Current::push(self.driver, context.raw)?;
         let mut event = CUevent::NULL;
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING.0 as _;
         // SAFETY: `event` outlives the call.
@@ -174,25 +263,25 @@ impl DriverClock {
     }
 
     /// A point of one event that `record` records in `context`.
-    fn point(&self, context: CUcontext, record: impl FnOnce(CUevent) -> bool) -> Option<Point> {
+    fn point(&self, context: Context, record: impl FnOnce(CUevent) -> bool) -> Option<Point> {
         let event = self.event(context)?;
         let point = Point {
-            recorded: vec![(context, event)],
+            recorded: vec![(context.id, event)],
             events: self.events.clone(),
         };
         record(event).then_some(point)
     }
 
-    fn mark_context(&self, context: CUcontext) -> Option<Point> {
+    fn mark_context(&self, context: Context) -> Option<Point> {
         self.point(context, |event| {
             // SAFETY: the event is of this context, which is there.
-            done(unsafe { self.driver.cuCtxRecordEvent(context, event) })
+            done(unsafe { self.driver.cuCtxRecordEvent(context.raw, event) })
         })
     }
 
     /// Records in a default stream, which is one of the current context.
-    fn mark_default(&self, context: CUcontext, stream: CUstream) -> Option<Point> {
-        let _current = Current::push(self.driver, context)?;
+    fn mark_default(&self, context: Context, stream: CUstream) -> Option<Point> {
+        let _current = Current::push(self.driver, context.raw)?;
         self.point(context, |event| {
             // SAFETY: the event is of the current context.
             done(unsafe { self.driver.cuEventRecord(event, stream) })
@@ -244,7 +333,7 @@ impl Clock for DriverClock {
         let contexts = read(&self.contexts);
         point.recorded.iter().all(|(context, event)| {
             // What a destroyed context had to do is over.
-            !contexts.contains(context)
+            !is_there(&contexts, *context)
                 // SAFETY: the event is of a context that is there.
                 || done(unsafe { self.driver.cuEventQuery(*event) })
         })
@@ -260,14 +349,15 @@ impl Clock for DriverClock {
         };
         let (_current, raw) = match kind {
             Kind::Created(raw) => (None, raw),
-            Kind::Legacy => (Current::push(self.driver, context), CU_STREAM_LEGACY),
-            Kind::OfThread(thread) if thread == std::thread::current().id() => {
-                (Current::push(self.driver, context), CU_STREAM_PER_THREAD)
-            }
+            Kind::Legacy => (Current::push(self.driver, context.raw), CU_STREAM_LEGACY),
+            Kind::OfThread(thread) if thread == std::thread::current().id() => (
+                Current::push(self.driver, context.raw),
+                CU_STREAM_PER_THREAD,
+            ),
             Kind::OfThread(_) => return false,
         };
         point.recorded.iter().all(|(context, event)| {
-            !contexts.contains(context)
+            !is_there(&contexts, *context)
                 // SAFETY: stream and event are there as long as the locks are held.
                 || done(unsafe { self.driver.cuStreamWaitEvent(raw, *event, 0) })
         })

@@ -3,10 +3,20 @@
 
 mod clock;
 mod config;
+mod governed;
+mod governor;
+mod memory_pools;
+mod reconcile;
+mod source;
 mod variables;
 mod vmm;
 
-pub use clock::{DriverClock, Kind, Point};
+pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
 pub use config::{BackingKind, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
+pub use governed::{GovernedMemory, Key, Piece};
+pub use governor::{Capturing, Denied, Device, DevicePool, Governor, Note, Seat, Stream};
+pub use memory_pools::Served;
+pub use reconcile::Figures;
+pub use source::Source;
 pub use variables::{Reader, VARIABLES, Variable};
 pub use vmm::Vmm;

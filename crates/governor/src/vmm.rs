@@ -122,6 +122,11 @@ impl Vmm {
         })
     }
 
+    /// The addresses that it has reserved, piece by piece.
+    pub(crate) fn reserved(&self) -> &[(u64, u64)] {
+        &self.reserved
+    }
+
     /// The sizes of the handles for a growth, the largest first.
     fn cut(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let most = (bytes / HANDLES_A_GROWTH).clamp(self.granularity, LARGEST_HANDLE);

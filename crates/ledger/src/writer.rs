@@ -54,6 +54,16 @@ pub struct Device(u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tenant(u8);
 
+impl Tenant {
+    /// All who have no row of their own.
+    pub const OTHERS: Tenant = Tenant(OTHERS as u8);
+
+    /// Its row.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// The cell that an allocation was charged to: kept with the block, since it is
 /// given back there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -54,6 +54,26 @@ pub trait Clock: Send + Sync {
     fn join(&self, point: &Self::Point) -> bool;
 }
 
+impl<C: Clock> Clock for Arc<C> {
+    type Point = C::Point;
+
+    fn mark(&self, place: Place) -> Option<C::Point> {
+        C::mark(self, place)
+    }
+
+    fn passed(&self, point: &C::Point) -> bool {
+        C::passed(self, point)
+    }
+
+    fn wait(&self, stream: StreamId, point: &C::Point) -> bool {
+        C::wait(self, stream, point)
+    }
+
+    fn join(&self, point: &C::Point) -> bool {
+        C::join(self, point)
+    }
+}
+
 /// Why there is no more memory to be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -1,0 +1,222 @@
+//! What the driver gives by itself, and who answers for it.
+//!
+//! Some memory cannot be carved out of a pool: arrays, managed memory, what a
+//! program makes and maps by itself. It is passed through, charged when it is
+//! made and given back when the driver has it again.
+//!
+//! Invariant: what is charged to the budget is refunded exactly once, with the
+//! figure that was charged.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fercuda_ledger::{Governed, Tenant};
+use rustc_hash::FxHashMap;
+
+/// What stands for a piece of governed memory to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// A device address.
+    Address(u64),
+    /// A host address.
+    Host(u64),
+    /// An array or mipmapped array, by its handle.
+    Array(usize),
+    /// External memory, by its handle.
+    External(usize),
+    /// A module or library, by its handle.
+    Code(usize),
+}
+
+/// One piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// On which device.
+    pub device: u32,
+    /// Whom it is charged to.
+    pub tenant: Tenant,
+    /// What it is.
+    pub kind: Governed,
+    /// How much.
+    pub bytes: u64,
+}
+
+impl Piece {
+    /// Whether it is physical memory of the device that this process takes.
+    pub fn is_on_device(&self) -> bool {
+        !matches!(
+            self.kind,
+            Governed::Host | Governed::IpcImport | Governed::External | Governed::Module
+        )
+    }
+}
+
+/// Physical memory that the program makes and maps by itself. It lives as long
+/// as it has a handle or is mapped somewhere.
+#[derive(Clone, Copy, Debug)]
+struct Physical {
+    piece: Piece,
+    handles: usize,
+    mappings: usize,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    pieces: FxHashMap<Key, Piece>,
+    physical: FxHashMap<u64, Physical>,
+    /// Mappings: how long from where on, and of which handle.
+    mapped: BTreeMap<u64, (u64, u64)>,
+}
+
+/// All governed memory of a process.
+#[derive(Debug, Default)]
+pub struct GovernedMemory {
+    tables: Mutex<Tables>,
+}
+
+impl GovernedMemory {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a piece. What stood under the key before is returned: the driver
+    /// has given the key anew, so that one is gone.
+    pub fn insert(&self, key: Key, piece: Piece) -> Option<Piece> {
+        self.tables().pieces.insert(key, piece)
+    }
+
+    /// The driver has it back.
+    pub fn remove(&self, key: Key) -> Option<Piece> {
+        self.tables().pieces.remove(&key)
+    }
+
+    /// Notes physical memory.
+    pub fn created(&self, handle: u64, piece: Piece) -> Option<Piece> {
+        let physical = Physical {
+            piece,
+            handles: 1,
+            mappings: 0,
+        };
+        let before = self.tables().physical.insert(handle, physical);
+        before.map(|physical| physical.piece)
+    }
+
+    /// The same memory got one more handle of the same name.
+    pub fn retained(&self, handle: u64) {
+        if let Some(physical) = self.tables().physical.get_mut(&handle) {
+            physical.handles += 1;
+        }
+    }
+
+    /// A handle was released; the piece if that was its end.
+    pub fn released(&self, handle: u64) -> Option<Piece> {
+        let mut tables = self.tables();
+        let physical = tables.physical.get_mut(&handle)?;
+        physical.handles = physical.handles.saturating_sub(1);
+        tables.end(handle)
+    }
+
+    /// A handle was mapped.
+    pub fn mapped(&self, address: u64, bytes: u64, handle: u64) {
+        let mut tables = self.tables();
+        if let Some(physical) = tables.physical.get_mut(&handle) {
+            physical.mappings += 1;
+            tables.mapped.insert(address, (bytes, handle));
+        }
+    }
+
+    /// A range was unmapped; the pieces whose end that was.
+    pub fn unmapped(&self, address: u64, bytes: u64) -> Vec<Piece> {
+        let mut tables = self.tables();
+        let range = address..address.saturating_add(bytes);
+        let gone: Vec<u64> = tables.mapped.range(range).map(|(at, _)| *at).collect();
+        let mut ended = Vec::new();
+        for at in gone {
+            let Some((_, handle)) = tables.mapped.remove(&at) else {
+                continue;
+            };
+            if let Some(physical) = tables.physical.get_mut(&handle) {
+                physical.mappings = physical.mappings.saturating_sub(1);
+            }
+            ended.extend(tables.end(handle));
+        }
+        ended
+    }
+
+    /// Bytes on a device that are this process's, by what was charged.
+    pub fn on_device_bytes(&self, device: u32) -> u64 {
+        let tables = self.tables();
+        let physical = tables.physical.values().map(|physical| &physical.piece);
+        let pieces = tables.pieces.values().chain(physical);
+        pieces
+            .filter(|piece| piece.device == device && piece.is_on_device())
+            .map(|piece| piece.bytes)
+            .sum()
+    }
+
+    /// Bytes of code that was given to the driver: it may use about as much.
+    pub fn code_bytes(&self) -> u64 {
+        let tables = self.tables();
+        let pieces = tables.pieces.values();
+        pieces
+            .filter(|piece| piece.kind == Governed::Module)
+            .map(|piece| piece.bytes)
+            .sum()
+    }
+}
+
+impl Tables {
+    /// Forgets physical memory that nothing refers to.
+    fn end(&mut self, handle: u64) -> Option<Piece> {
+        let physical = self.physical.get(&handle)?;
+        if physical.handles > 0 || physical.mappings > 0 {
+            return None;
+        }
+        self.physical.remove(&handle).map(|physical| physical.piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: Piece = Piece {
+        device: 0,
+        tenant: Tenant::OTHERS,
+        kind: Governed::Vmm,
+        bytes: 2 << 20,
+    };
+
+    #[test]
+    fn mapped_memory_lives_on_without_its_handle() {
+        let governed = GovernedMemory::default();
+        assert_eq!(governed.created(7, PIECE), None);
+        governed.mapped(0x1000, 2 << 20, 7);
+        assert_eq!(governed.released(7), None);
+        assert_eq!(governed.on_device_bytes(0), 2 << 20);
+        assert_eq!(governed.unmapped(0x1000, 2 << 20), [PIECE]);
+        assert_eq!(governed.on_device_bytes(0), 0);
+    }
+
+    #[test]
+    fn a_retained_handle_has_to_be_released_twice() {
+        let governed = GovernedMemory::default();
+        governed.created(7, PIECE);
+        governed.retained(7);
+        assert_eq!(governed.released(7), None);
+        assert_eq!(governed.released(7), Some(PIECE));
+        assert_eq!(governed.released(7), None);
+    }
+
+    #[test]
+    fn one_call_may_unmap_several_handles() {
+        let governed = GovernedMemory::default();
+        for (handle, address) in [(1, 0x0), (2, 0x1000), (3, 0x2000)] {
+            governed.created(handle, PIECE);
+            governed.mapped(address, 0x1000, handle);
+            assert_eq!(governed.released(handle), None);
+        }
+        assert_eq!(governed.unmapped(0, 0x2000).len(), 2);
+        assert_eq!(governed.on_device_bytes(0), 2 << 20);
+    }
+}

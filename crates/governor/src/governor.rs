@@ -1,0 +1,912 @@
+//! The process's pools, one for each device, and who asked for what.
+//!
+//! Follow an allocation: a [`Seat`] (one a thread) says which stream and context
+//! a handle means; the ledger is charged; the device's pool answers. What no
+//! pool can serve is the driver's, and charged as governed.
+//!
+//! Invariants: a block's note says which cell of the ledger holds its charge,
+//! and it is given back there. A stream's number is never given to another
+//! stream, though its handle may be. While anything captures, the driver is
+//! asked nothing that a capture forbids.
+//!
+//! Elsewhere: reuse ([`fercuda_pool`]), events (`clock`), mapping (`vmm`), what
+//! the driver gives by itself (`governed`), its figures (`reconcile`).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::ThreadId;
+
+use fercuda_cuda_sys::types::{
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
+    CUstreamCaptureStatus,
+};
+use fercuda_cuda_sys::{Driver, Missing, Symbol};
+use fercuda_ledger::{
+    Charge, Device as Row, Event, EventKind, Gauge, Governed, Ledger, Local, Tenant,
+};
+use fercuda_pool::{Budget, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId};
+use rustc_hash::FxHashMap;
+
+use crate::clock::{ContextId, DriverClock, Kind};
+use crate::config::{Bytes, Config};
+use crate::governed::{GovernedMemory, Key, Piece};
+use crate::memory_pools::{Served, Watermarks};
+use crate::reconcile::Account;
+use crate::source::{Extent, Physical, Source};
+use crate::vmm::Vmm;
+
+/// Devices that have pools; memory of further ones is the driver's.
+const DEVICES: usize = 16;
+/// Blocks begin at multiples of so much, as frameworks expect.
+const ALIGN_BYTES: u64 = 512;
+/// Numbers of buffers that a thread takes at a time.
+const BUFFERS: u64 = 1024;
+/// The first number of streams that have no handle of their own.
+const UNNAMED: u64 = 1 << 63;
+
+/// What is kept with each block.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    /// Where it is charged.
+    pub charge: Charge,
+    /// The context that it belongs to.
+    pub context: ContextId,
+    /// Whether it was allocated in a stream's order.
+    pub ordered: bool,
+    /// Its own number, different from that of every other.
+    pub buffer: u64,
+}
+
+/// A device's pool.
+pub type DevicePool = Pool<Source, Arc<DriverClock>, Note>;
+
+/// A device.
+#[derive(Debug)]
+pub struct Device {
+    pub(crate) ordinal: u32,
+    pub(crate) row: Row,
+    pub(crate) total_bytes: u64,
+    pool: DevicePool,
+    pub(crate) physical: Arc<Physical>,
+    extent: Arc<Extent>,
+    pub(crate) account: Account,
+    pub(crate) watermarks: Watermarks,
+}
+
+impl Device {
+    /// Its pool.
+    pub fn pool(&self) -> &DevicePool {
+        &self.pool
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+}
+
+/// What a stream's handle means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Its number.
+    pub id: StreamId,
+    /// Its context.
+    pub context: ContextId,
+    /// The device of that.
+    pub device: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum StreamKey {
+    Created(CUstream),
+    Legacy(ContextId),
+    OfThread(ContextId, ThreadId),
+}
+
+/// A stream that captures; a thread's own, with the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Capturing(CUstream, Option<ThreadId>);
+
+impl Capturing {
+    /// By its handle as this thread names it. `per_thread`: what the null
+    /// handle means.
+    pub fn new(raw: CUstream, per_thread: bool) -> Self {
+        let own = raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread);
+        Self(raw, own.then(|| std::thread::current().id()))
+    }
+}
+
+/// Why there is no block.
+#[derive(Clone, Debug)]
+pub enum Denied {
+    /// This memory is the driver's to give.
+    Driver,
+    /// There is none, or no more is allowed.
+    OutOfMemory(Error),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Governor {
+    pub(crate) driver: &'static Driver,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) clock: Arc<DriverClock>,
+    config: Config,
+    devices: [OnceLock<Option<Box<Device>>>; DEVICES],
+    pub(crate) governed: GovernedMemory,
+    streams: RwLock<FxHashMap<StreamKey, Stream>>,
+    contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
+    /// Primary contexts, by device.
+    primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
+    /// Counts what makes handles mean something else.
+    changes: AtomicU64,
+    pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
+    /// Devices whose current pool is the driver's, a bit each.
+    pub(crate) passing_devices: AtomicU64,
+    /// Streams that capture, and whose.
+    capturing: Mutex<FxHashMap<Capturing, ContextId>>,
+    /// Default streams of threads that have ended.
+    ended: Mutex<Vec<StreamId>>,
+    tenants: Mutex<FxHashMap<String, Tenant>>,
+    next_unnamed: AtomicU64,
+    next_buffer: AtomicU64,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the driver answered; that it has no such function is an answer too.
+pub(crate) fn answer(result: Result<CUresult, Missing>) -> CUresult {
+    result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
+}
+
+pub(crate) fn is_done(result: Result<CUresult, Missing>) -> bool {
+    answer(result) == CUresult::CUDA_SUCCESS
+}
+
+impl Governor {
+    /// Over a driver's table, charging a ledger.
+    pub fn new(driver: &'static Driver, ledger: Ledger, config: Config) -> Self {
+        Self {
+            driver,
+            ledger: Arc::new(ledger),
+            clock: Arc::new(DriverClock::new(driver)),
+            config,
+            devices: std::array::from_fn(|_| OnceLock::new()),
+            governed: GovernedMemory::default(),
+            streams: RwLock::default(),
+            contexts: RwLock::default(),
+            primaries: Mutex::default(),
+            changes: AtomicU64::new(0),
+            pools: RwLock::default(),
+            passing_devices: AtomicU64::new(0),
+            capturing: Mutex::default(),
+            ended: Mutex::default(),
+            tenants: Mutex::default(),
+            next_unnamed: AtomicU64::new(UNNAMED),
+            next_buffer: AtomicU64::new(1),
+        }
+    }
+
+    /// The ledger that is charged.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The driver below.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// What the driver gave by itself.
+    pub fn governed(&self) -> &GovernedMemory {
+        &self.governed
+    }
+
+    // ---- devices and tenants ------------------------------------------------
+
+    /// A device, made when it is first asked for; none if its memory cannot be
+    /// pooled: mapping and events of contexts are needed.
+    pub fn device(&self, ordinal: u32) -> Option<&Device> {
+        let slot = self.devices.get(ordinal as usize)?;
+        let device = slot.get_or_init(|| self.make(ordinal).map(Box::new));
+        device.as_deref()
+    }
+
+    /// The devices that have pools by now.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices
+            .iter()
+            .filter_map(|slot| slot.get()?.as_deref())
+    }
+
+    fn make(&self, ordinal: u32) -> Option<Device> {
+        if !self.driver.has(Symbol::cuCtxRecordEvent) {
+            return None;
+        }
+        let raw = CUdevice::try_from(ordinal).ok()?;
+        let mut total = 0;
+        // SAFETY: `total` outlives the call.
+        if !is_done(unsafe { self.driver.cuDeviceTotalMem_v2(&mut total, raw) }) {
+            return None;
+        }
+        let total_bytes = total as u64;
+        let row = Row::new(ordinal);
+        let physical = Arc::new(Physical::default());
+        let vmm = Vmm::new(self.driver, raw).ok()?;
+        let extent = Arc::new(Extent::default());
+        let told = (physical.clone(), extent.clone());
+        let source = Source::new(vmm, self.ledger.clone(), row, told);
+        let limit = self.config.limit.map(Bytes::get);
+        self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
+        let budget = Budget::new(limit.unwrap_or(total_bytes));
+        let pool = Pool::new(source, self.clock.clone(), budget);
+        let device = Device {
+            ordinal,
+            row,
+            total_bytes,
+            pool,
+            physical,
+            extent,
+            account: Account::default(),
+            watermarks: Watermarks::default(),
+        };
+        // One at a time with `tenant`, so that no limit is missed.
+        let tenants = lock(&self.tenants);
+        for (name, tenant) in tenants.iter() {
+            self.limit_tenant(&device, name, *tenant);
+        }
+        Some(device)
+    }
+
+    fn limit_tenant(&self, device: &Device, name: &str, tenant: Tenant) {
+        let mut limits = self.config.tenant_limits.iter();
+        if let Some(found) = limits.find(|limit| limit.tenant == name) {
+            let bytes = found.limit.get();
+            device.pool.set_tenant_limit(id(tenant), bytes);
+            self.ledger.set_tenant_limit(device.row, tenant, bytes);
+        }
+    }
+
+    /// The tenant of this name.
+    pub fn tenant(&self, name: &str) -> Tenant {
+        let mut tenants = lock(&self.tenants);
+        if let Some(tenant) = tenants.get(name) {
+            return *tenant;
+        }
+        let tenant = self.ledger.tenant(name);
+        tenants.insert(name.to_owned(), tenant);
+        for device in self.devices() {
+            self.limit_tenant(device, name, tenant);
+        }
+        tenant
+    }
+
+    // ---- contexts -----------------------------------------------------------
+
+    /// A context that the driver made or gave.
+    pub fn context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
+        if raw.is_null() {
+            return None;
+        }
+        let known = self.contexts.read();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(&raw) {
+            return Some(*known);
+        }
+        drop(known);
+        let mut device = 0;
+        let mut popped = CUcontext::NULL;
+        // SAFETY: the driver says which handles are contexts; the rest outlives the calls.
+        let found = unsafe {
+            is_done(self.driver.cuCtxPushCurrent_v2(raw)) && {
+                let found = is_done(self.driver.cuCtxGetDevice(&mut device));
+                is_done(self.driver.cuCtxPopCurrent_v2(&mut popped)) && found
+            }
+        };
+        let device = u32::try_from(device).ok().filter(|_| found)?;
+        let id = self.clock.add_context(raw);
+        let mut contexts = self
+            .contexts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        contexts.insert(raw, (id, device));
+        Some((id, device))
+    }
+
+    /// The driver made a context, or gave out a primary one again: what it takes
+    /// is charged the first time.
+    pub fn context_made(&self, raw: CUcontext) {
+        if self.clock.context(raw).is_none() {
+            self.charge_new_context(raw);
+        }
+    }
+
+    /// The driver gave out a device's primary context.
+    pub fn primary_made(&self, device: CUdevice, raw: CUcontext) {
+        lock(&self.primaries).insert(device, raw);
+        self.context_made(raw);
+    }
+
+    /// A device's primary context, if it was given out.
+    pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
+        lock(&self.primaries).get(&device).copied()
+    }
+
+    /// The handle of a context that is there.
+    pub fn raw(&self, context: ContextId) -> Option<CUcontext> {
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = contexts.iter();
+        all.find_map(|(raw, (id, _))| (*id == context).then_some(*raw))
+    }
+
+    /// Some context of a device.
+    pub(crate) fn context_of(&self, device: u32) -> Option<CUcontext> {
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = contexts.iter();
+        all.find_map(|(raw, (_, of))| (*of == device).then_some(*raw))
+    }
+
+    /// Runs a call of the driver that may destroy contexts, which says which
+    /// are gone. Their blocks are freed: their work is over.
+    pub fn while_destroying(
+        &self,
+        destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
+    ) -> CUresult {
+        let mut raw = Vec::new();
+        let gone = self.clock.while_destroying(|| {
+            let (gone, result) = destroy();
+            raw.clone_from(&gone);
+            (gone, result)
+        });
+        if raw.is_empty() {
+            return gone.result;
+        }
+        let mut contexts = self
+            .contexts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|known, _| !raw.contains(known));
+        drop(contexts);
+        lock(&self.primaries).retain(|_, known| !raw.contains(known));
+        let mut streams = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
+        drop(streams);
+        self.changes.fetch_add(1, Relaxed);
+        self.clock.change_captures(|count| {
+            let mut capturing = lock(&self.capturing);
+            capturing.retain(|_, context| !gone.contexts.contains(context));
+            *count = capturing.len();
+        });
+        for device in self.devices() {
+            for stream in &gone.streams {
+                device.pool.retire(*stream);
+            }
+            let of_it = |note: &Note| gone.contexts.contains(&note.context);
+            for freed in device.pool.free_all(Place::Anywhere, of_it) {
+                self.ledger.discharge(freed.note.charge, freed.span.bytes);
+            }
+            device.pool.trim();
+        }
+        gone.result
+    }
+
+    // ---- streams ------------------------------------------------------------
+
+    /// A stream is about to be destroyed: nothing of ours is queued there any more.
+    pub fn remove_stream(&self, raw: CUstream) {
+        let capturing = Capturing::new(raw, false);
+        self.end_capture(capturing, || CUresult::CUDA_SUCCESS);
+        let mut streams = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(stream) = streams.remove(&StreamKey::Created(raw)) else {
+            return;
+        };
+        drop(streams);
+        self.changes.fetch_add(1, Relaxed);
+        for device in self.devices() {
+            device.pool.retire(stream.id);
+        }
+        self.clock.remove_stream(stream.id);
+    }
+
+    /// Retires the default streams of threads that have ended, for who finds no
+    /// memory; whether there were any.
+    fn retire_ended(&self) -> bool {
+        let ended = std::mem::take(&mut *lock(&self.ended));
+        for stream in &ended {
+            for device in self.devices() {
+                device.pool.retire(*stream);
+            }
+        }
+        !ended.is_empty()
+    }
+
+    // ---- captures -----------------------------------------------------------
+
+    /// Runs the call of the driver that begins a capture of a stream of a
+    /// context.
+    pub fn begin_capture(
+        &self,
+        stream: Capturing,
+        context: ContextId,
+        begin: impl FnOnce() -> CUresult,
+    ) -> CUresult {
+        self.clock.change_captures(|count| {
+            let result = begin();
+            let mut capturing = lock(&self.capturing);
+            if result == CUresult::CUDA_SUCCESS {
+                capturing.insert(stream, context);
+            }
+            *count = capturing.len();
+            result
+        })
+    }
+
+    /// Runs a call of the driver that may end a capture of a stream.
+    pub fn end_capture(&self, stream: Capturing, end: impl FnOnce() -> CUresult) -> CUresult {
+        if !lock(&self.capturing).contains_key(&stream) {
+            return end();
+        }
+        self.clock.change_captures(|count| {
+            let result = end();
+            let Capturing(raw, thread) = stream;
+            let mut capturing = lock(&self.capturing);
+            // A capture that was lost has ended too.
+            if result == CUresult::CUDA_SUCCESS || !self.is_capturing(raw, thread.is_some()) {
+                capturing.remove(&stream);
+            }
+            *count = capturing.len();
+            result
+        })
+    }
+
+    /// Whether work for a stream is captured now. `per_thread`: what the null
+    /// handle means.
+    pub fn is_capturing(&self, raw: CUstream, per_thread: bool) -> bool {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: `status` outlives the call; the driver refuses what is no stream.
+        let asked = unsafe {
+            if per_thread {
+                self.driver.cuStreamIsCapturing_ptsz(raw, &mut status)
+            } else {
+                self.driver.cuStreamIsCapturing(raw, &mut status)
+            }
+        };
+        // What the driver does not tell is taken for a capture: it is let do.
+        !is_done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    }
+
+    /// Whether anything captures.
+    #[inline]
+    pub fn anything_captures(&self) -> bool {
+        self.clock.captures() > 0
+    }
+
+    // ---- governed memory ----------------------------------------------------
+
+    /// Makes room for memory that the driver gives by itself: charges it to the
+    /// budget, and shrinks the pool if it must.
+    pub fn admit(&self, piece: &Piece) -> bool {
+        let Some(device) = self.charged(piece) else {
+            return true;
+        };
+        let budget = device.pool.budget();
+        if budget.charge(piece.bytes) {
+            return true;
+        }
+        device.pool.trim();
+        let admitted = budget.charge(piece.bytes);
+        if !admitted {
+            self.record(EventKind::Refused, device.row, piece, budget.limit_bytes());
+        }
+        admitted
+    }
+
+    /// The device whose budget a piece is charged to.
+    fn charged(&self, piece: &Piece) -> Option<&Device> {
+        let device = piece.is_on_device().then(|| self.device(piece.device));
+        device.flatten()
+    }
+
+    /// What was admitted was not made.
+    pub fn forgo(&self, piece: &Piece) {
+        if let Some(device) = self.charged(piece) {
+            device.pool.budget().refund(piece.bytes);
+        }
+    }
+
+    /// What was admitted was made.
+    pub fn made(&self, key: Key, piece: Piece) {
+        self.count(&piece);
+        if let Some(before) = self.governed.insert(key, piece) {
+            self.ended(&before);
+        }
+    }
+
+    /// Code was given to the driver, who takes memory for it when it likes.
+    pub fn code_given(&self, key: Key, device: u32, bytes: u64) {
+        let piece = Piece {
+            device,
+            tenant: Tenant::OTHERS,
+            kind: Governed::Module,
+            bytes,
+        };
+        self.governed.insert(key, piece);
+    }
+
+    /// Physical memory that was admitted was made.
+    pub fn made_physical(&self, handle: u64, piece: Piece) {
+        self.count(&piece);
+        if let Some(before) = self.governed.created(handle, piece) {
+            self.ended(&before);
+        }
+    }
+
+    fn count(&self, piece: &Piece) {
+        let row = Row::new(piece.device);
+        self.ledger
+            .govern(row, piece.tenant, piece.kind, piece.bytes);
+        // Instead of the pool, which is for this kind.
+        if piece.kind == Governed::Linear {
+            self.record(EventKind::Fallback, row, piece, 0);
+        }
+    }
+
+    /// A piece that was made is gone.
+    pub fn ended(&self, piece: &Piece) {
+        // What code takes is charged when the driver's figures show it.
+        if piece.kind == Governed::Module {
+            return;
+        }
+        let row = Row::new(piece.device);
+        self.ledger
+            .release(row, piece.tenant, piece.kind, piece.bytes);
+        self.forgo(piece);
+    }
+
+    fn record(&self, kind: EventKind, device: Row, piece: &Piece, detail: u64) {
+        self.ledger.record(Event {
+            kind,
+            device,
+            tenant: piece.tenant,
+            bytes: piece.bytes,
+            address: 0,
+            detail,
+            stream: 0,
+            thread: 0,
+        });
+    }
+
+    // ---- blocks -------------------------------------------------------------
+
+    /// The live block at an address, or around it.
+    pub fn find(&self, address: u64) -> Option<(&Device, Live<Note>)> {
+        self.devices().find_map(|device| {
+            let exact = device.pool.live(address);
+            let live = exact.or_else(|| device.pool.containing(address))?;
+            Some((device, live))
+        })
+    }
+
+    /// Whether an address is one that a pool has reserved.
+    pub fn is_pooled(&self, address: u64) -> bool {
+        self.devices().any(|device| device.extent.holds(address))
+    }
+
+    /// Who holds what, for who is refused memory.
+    pub fn report(&self, device: &Device, error: &Error) -> String {
+        use std::fmt::Write as _;
+        let mut text = format!("GPU {}: {error}", device.ordinal);
+        let Ok(snapshot) = self.ledger.snapshot() else {
+            return text;
+        };
+        let mut tenants: Vec<(u64, &str)> = snapshot
+            .tenants
+            .iter()
+            .map(|tenant| {
+                let accounts = tenant.accounts.iter();
+                let here = accounts.filter(|account| account.device == device.ordinal);
+                let bytes = here.map(|account| account.live_bytes + account.governed_bytes);
+                (bytes.sum(), tenant.name.as_str())
+            })
+            .filter(|(bytes, _)| *bytes > 0)
+            .collect();
+        tenants.sort_unstable_by(|a, b| b.cmp(a));
+        for (bytes, name) in tenants {
+            let _never_fails = write!(text, "\n  {name} holds {:.1} MiB", mib(bytes));
+        }
+        text
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// A tenant as the pool numbers it.
+fn id(tenant: Tenant) -> TenantId {
+    TenantId(tenant.index() as u16)
+}
+
+/// One thread's way in: what it needs most often is at hand.
+#[derive(Debug)]
+pub struct Seat<'g> {
+    governor: &'g Governor,
+    /// None at the thread's end, when nothing may be kept for it.
+    local: Option<Local<'g>>,
+    thread: ThreadId,
+    number: u64,
+    buffers: std::ops::Range<u64>,
+    /// As of this count of changes.
+    seen: u64,
+    stream: Option<(StreamKey, Stream)>,
+    context: Option<(CUcontext, (ContextId, u32))>,
+    /// Its default streams.
+    own: Vec<StreamId>,
+}
+
+impl<'g> Seat<'g> {
+    /// For the calling thread, which has this number.
+    pub fn new(governor: &'g Governor, number: u64) -> Self {
+        let mut seat = Self::passing(governor, number);
+        seat.local = Some(governor.ledger.local(number));
+        seat
+    }
+
+    /// For one call of a thread that is at its end.
+    pub fn passing(governor: &'g Governor, number: u64) -> Self {
+        Self {
+            governor,
+            local: None,
+            thread: std::thread::current().id(),
+            number,
+            buffers: 0..0,
+            seen: u64::MAX,
+            stream: None,
+            context: None,
+            own: Vec::new(),
+        }
+    }
+
+    /// The governor.
+    pub fn governor(&self) -> &'g Governor {
+        self.governor
+    }
+
+    /// Forgets what handles meant if any may mean something else by now.
+    #[inline]
+    fn refresh(&mut self) {
+        let changes = self.governor.changes.load(Relaxed);
+        if self.seen != changes {
+            self.seen = changes;
+            self.stream = None;
+            self.context = None;
+        }
+    }
+
+    /// The current context and its device; none if there is none.
+    #[inline]
+    pub fn current(&mut self) -> Option<(ContextId, u32)> {
+        self.refresh();
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call.
+        if !is_done(unsafe { self.governor.driver.cuCtxGetCurrent(&mut raw) }) {
+            return None;
+        }
+        if let Some((known, context)) = self.context
+            && known == raw
+        {
+            return Some(context);
+        }
+        let context = self.governor.context(raw)?;
+        self.context = Some((raw, context));
+        Some(context)
+    }
+
+    /// What a stream's handle means; none if the driver does not know it.
+    /// `per_thread`: what the null handle means.
+    #[inline]
+    pub fn stream(&mut self, raw: CUstream, per_thread: bool) -> Option<Stream> {
+        let key = if raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread) {
+            StreamKey::OfThread(self.current()?.0, self.thread)
+        } else if raw == CU_STREAM_LEGACY || raw.is_null() {
+            StreamKey::Legacy(self.current()?.0)
+        } else {
+            self.refresh();
+            StreamKey::Created(raw)
+        };
+        if let Some((known, stream)) = self.stream
+            && known == key
+        {
+            return Some(stream);
+        }
+        let stream = self.look_up(key)?;
+        self.stream = Some((key, stream));
+        Some(stream)
+    }
+
+    #[cold]
+    fn look_up(&mut self, key: StreamKey) -> Option<Stream> {
+        let governor = self.governor;
+        let streams = governor.streams.read();
+        let streams = streams.unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = streams.get(&key) {
+            return Some(*stream);
+        }
+        drop(streams);
+        let (raw_context, kind, number) = match key {
+            StreamKey::Created(raw) => {
+                let (mut context, mut number) = (CUcontext::NULL, 0);
+                // SAFETY: the results outlive the calls; the driver refuses
+                // what is no stream.
+                let known = unsafe {
+                    is_done(governor.driver.cuStreamGetCtx(raw, &mut context))
+                        && is_done(governor.driver.cuStreamGetId(raw, &mut number))
+                };
+                if !known || number >= UNNAMED {
+                    return None;
+                }
+                (context, Kind::Created(raw), number)
+            }
+            StreamKey::Legacy(_) | StreamKey::OfThread(..) => {
+                let kind = match key {
+                    StreamKey::OfThread(_, thread) => Kind::OfThread(thread),
+                    _ => Kind::Legacy,
+                };
+                let number = governor.next_unnamed.fetch_add(1, Relaxed);
+                (self.context?.0, kind, number)
+            }
+        };
+        let (context, device) = governor.context(raw_context)?;
+        let stream = Stream {
+            id: StreamId(number),
+            context,
+            device,
+        };
+        let mut streams = governor.streams.write();
+        let streams = streams.as_deref_mut();
+        let streams = streams.unwrap_or_else(|poisoned| poisoned.get_mut());
+        // Two threads may have come here with one stream.
+        let stream = *streams.entry(key).or_insert(stream);
+        // SAFETY: the driver has just said so; who destroys it takes it out first.
+        unsafe { governor.clock.add_stream(stream.id, raw_context, kind) };
+        if matches!(key, StreamKey::OfThread(..)) {
+            self.own.push(stream.id);
+        }
+        Some(stream)
+    }
+
+    /// Allocates on a device, for a context, at a place. `ordered`: by a call
+    /// that is ordered in a stream.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    #[inline]
+    pub fn allocate(
+        &mut self,
+        tenant: Tenant,
+        (context, device): (ContextId, u32),
+        place: Place,
+        ordered: bool,
+        bytes: u64,
+    ) -> Result<u64, Denied> {
+        let governor = self.governor;
+        let device = governor.device(device).ok_or(Denied::Driver)?;
+        let charged = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
+        let stream = match place {
+            Place::Stream(stream) => stream.0,
+            Place::Anywhere => 0,
+        };
+        let charge = match &mut self.local {
+            Some(local) => local.charge(device.row, tenant, stream, charged),
+            None => governor.ledger.charge(device.row, tenant, charged),
+        };
+        let request = Request {
+            bytes,
+            align_bytes: ALIGN_BYTES,
+            place,
+            tenant: id(tenant),
+            note: Note {
+                charge,
+                context,
+                ordered,
+                buffer: self.buffer(),
+            },
+        };
+        let mut allocated = device.pool.allocate(&request);
+        if allocated.is_err() && governor.retire_ended() {
+            allocated = device.pool.allocate(&request);
+        }
+        match allocated {
+            Ok(span) => Ok(span.address),
+            Err(error) => {
+                self.discharge(charge, charged);
+                Err(self.denied(device, tenant, bytes, stream, error))
+            }
+        }
+    }
+
+    #[cold]
+    fn denied(
+        &self,
+        device: &Device,
+        tenant: Tenant,
+        bytes: u64,
+        stream: u64,
+        error: Error,
+    ) -> Denied {
+        let (kind, detail) = match &error {
+            Error::Tenant { account, .. } => (EventKind::TenantLimit, account.limit_bytes),
+            Error::Exhausted {
+                used_bytes,
+                limit_bytes,
+                ..
+            } if *limit_bytes < device.total_bytes && used_bytes + bytes > *limit_bytes => {
+                (EventKind::Refused, *limit_bytes)
+            }
+            Error::Exhausted { usage, .. } => (EventKind::OutOfMemory, usage.largest_ready_bytes),
+            _ => (EventKind::OutOfMemory, 0),
+        };
+        self.governor.ledger.record(Event {
+            kind,
+            device: device.row,
+            tenant,
+            bytes,
+            address: 0,
+            detail,
+            stream,
+            thread: self.number,
+        });
+        Denied::OutOfMemory(error)
+    }
+
+    /// Frees the block at an address, of whatever device, if its note is to the
+    /// caller's liking; none if there is no such block.
+    #[inline]
+    pub fn free(
+        &mut self,
+        address: u64,
+        place: Place,
+        if_so: impl Fn(&Note) -> bool,
+    ) -> Option<Freed<Note>> {
+        let mut devices = self.governor.devices();
+        let freed = devices.find_map(|device| device.pool.free_if(address, place, &if_so).ok())?;
+        self.discharge(freed.note.charge, freed.span.bytes);
+        Some(freed)
+    }
+
+    fn discharge(&mut self, charge: Charge, bytes: u64) {
+        match &mut self.local {
+            Some(local) => local.discharge(charge, bytes),
+            None => self.governor.ledger.discharge(charge, bytes),
+        }
+    }
+
+    fn buffer(&mut self) -> u64 {
+        self.buffers.next().unwrap_or_else(|| {
+            let first = self.governor.next_buffer.fetch_add(BUFFERS, Relaxed);
+            self.buffers = first + 1..first + BUFFERS;
+            first
+        })
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if self.own.is_empty() {
+            return;
+        }
+        // Nobody can name them any more; their work is their contexts'.
+        for stream in &self.own {
+            self.governor.clock.remove_stream(*stream);
+        }
+        let thread = self.thread;
+        let mut streams = self.governor.streams.write();
+        if let Ok(streams) = &mut streams {
+            streams.retain(|key, _| !matches!(key, StreamKey::OfThread(_, of) if *of == thread));
+        }
+        drop(streams);
+        lock(&self.governor.ended).append(&mut self.own);
+    }
+}

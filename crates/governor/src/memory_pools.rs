@@ -1,0 +1,112 @@
+//! The driver's own memory pools, as programs name them.
+//!
+//! A program may allocate from any pool that it made. Where a pool promises
+//! nothing that ours cannot keep (its memory is a device's, and goes to no
+//! other process) our pool serves it; others are the driver's.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool};
+
+use crate::governor::{Governor, is_done};
+
+/// Who serves a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Our pool of this device.
+    Here(u32),
+    /// The driver.
+    ByTheDriver,
+}
+
+/// What programs may ask of a pool: the most that was in use, as far as
+/// somebody looked.
+#[derive(Debug, Default)]
+pub(crate) struct Watermarks {
+    pub(crate) used: AtomicU64,
+    pub(crate) reserved: AtomicU64,
+}
+
+impl Governor {
+    /// A pool was made.
+    pub fn pool_made(&self, pool: CUmemoryPool, served: Served) {
+        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        pools.insert(pool, served);
+    }
+
+    /// A pool is gone.
+    pub fn pool_gone(&self, pool: CUmemoryPool) {
+        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        pools.remove(&pool);
+    }
+
+    /// Who serves a pool. One that is unknown is some device's default pool, or
+    /// the driver's own affair.
+    pub fn served(&self, pool: CUmemoryPool) -> Served {
+        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(served) = pools.get(&pool) {
+            return *served;
+        }
+        drop(pools);
+        let mut count = 0;
+        // SAFETY: `count` outlives the call.
+        let counted = unsafe { is_done(self.driver.cuDeviceGetCount(&mut count)) };
+        let mut served = Served::ByTheDriver;
+        for device in 0..if counted { count } else { 0 } {
+            let mut default = CUmemoryPool::NULL;
+            // SAFETY: `default` outlives the call.
+            let found = unsafe { self.driver.cuDeviceGetDefaultMemPool(&mut default, device) };
+            if is_done(found) && default == pool {
+                served = Served::Here(device as u32);
+            }
+        }
+        self.pool_made(pool, served);
+        served
+    }
+
+    /// A device's allocations in a stream's order come from this pool now.
+    pub fn set_current_pool(&self, device: CUdevice, pool: CUmemoryPool) {
+        let passes = self.served(pool) == Served::ByTheDriver;
+        let bit = 1u64 << (device as u32 & 63);
+        if passes {
+            self.passing_devices.fetch_or(bit, Relaxed);
+        } else {
+            self.passing_devices.fetch_and(!bit, Relaxed);
+        }
+    }
+
+    /// Whether a device's allocations in a stream's order are the driver's.
+    #[inline]
+    pub fn passes_ordered(&self, device: u32) -> bool {
+        self.passing_devices.load(Relaxed) & (1u64 << (device & 63)) != 0
+    }
+
+    /// What a program is told of a pool that ours serves: bytes in use by
+    /// allocations in streams' order, and bytes held, each now and at most.
+    pub fn pool_figures(&self, device: u32) -> Option<[u64; 4]> {
+        let device = self.device(device)?;
+        let mut used = 0;
+        device.pool().for_each_live(|live| {
+            used += if live.note.ordered {
+                live.span.bytes
+            } else {
+                0
+            };
+        });
+        let reserved = device.physical.bytes();
+        let marks = &device.watermarks;
+        let most_used = marks.used.fetch_max(used, Relaxed).max(used);
+        let most_reserved = marks.reserved.fetch_max(reserved, Relaxed).max(reserved);
+        Some([used, most_used, reserved, most_reserved])
+    }
+
+    /// Forgets how much it was at most.
+    pub fn reset_pool_marks(&self, device: u32, used: bool) {
+        if let Some(device) = self.device(device) {
+            let marks = &device.watermarks;
+            let mark = if used { &marks.used } else { &marks.reserved };
+            mark.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The driver's own figures beside ours.
+//!
+//! What the driver says is used on a device is compared with what is accounted
+//! for: the pool's physical memory, governed memory, what its own pools and
+//! graphs hold, and what contexts took when they were made. What is left over
+//! came into being with no call that anyone could charge: code that is loaded
+//! when a kernel runs first, stacks that grow with it. It is charged as code up
+//! to the size of the images that the program gave the driver (a fixed part for
+//! stacks beside it); anything above is `ungoverned`, and that it is 0 is the
+//! claim that can fail.
+//!
+//! Figures are of the whole device. What other processes use before the first
+//! context counts as that context's; what they use later shows as ungoverned.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fercuda_cuda_sys::types::{
+    CUcontext, CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool,
+};
+use fercuda_ledger::{Gauge, Governed, Tenant};
+
+use crate::governor::{Device, Governor, is_done};
+
+/// What stacks, heaps and queues of one process may take beside code.
+const STACKS_BYTES: u64 = 256 << 20;
+/// Readings until two agree.
+const ATTEMPTS: usize = 3;
+
+/// What a device's figures are made of, between two readings.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// Taken by contexts when they were made.
+    contexts: AtomicU64,
+    /// Charged as code.
+    code: AtomicU64,
+    /// Charged for graphs, and for the driver's own pools.
+    graphs: AtomicU64,
+    pools: AtomicU64,
+}
+
+/// One reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// The device's memory.
+    pub total_bytes: u64,
+    /// What the driver says is used of it.
+    pub used_bytes: u64,
+    /// Physical memory of the pool.
+    pub pooled_bytes: u64,
+    /// Everything else that is accounted for.
+    pub governed_bytes: u64,
+    /// What is not.
+    pub ungoverned_bytes: u64,
+}
+
+impl Governor {
+    /// A context was made on a device, and is current: what the driver took
+    /// with it is its own.
+    fn charge_context(&self, device: &Device) {
+        let Some((_, used)) = self.memory_info() else {
+            return;
+        };
+        let new = used.saturating_sub(self.explained(device));
+        device.account.contexts.fetch_add(new, Relaxed);
+        self.ledger
+            .govern(device.row, Tenant::OTHERS, Governed::Context, new);
+    }
+
+    /// Compares the driver's figures for a device, which the current context
+    /// is of, with what is accounted for; none while others change it or
+    /// anything captures.
+    pub fn reconcile(&self, device: &Device) -> Option<Figures> {
+        if self.anything_captures() {
+            return None;
+        }
+        for _ in 0..ATTEMPTS {
+            self.sample(device);
+            let before = self.explained(device);
+            let (free, used) = self.memory_info()?;
+            if self.explained(device) == before {
+                return Some(self.compare(device, used, free));
+            }
+        }
+        None
+    }
+
+    fn compare(&self, device: &Device, used: u64, free: u64) -> Figures {
+        let account = &device.account;
+        let was = account.code.load(Relaxed);
+        let explained = self.explained(device) - was;
+        let rest = used.saturating_sub(explained);
+        let code = rest.min(self.governed.code_bytes() + STACKS_BYTES);
+        self.charge(device, Governed::Module, &account.code, code);
+        let ungoverned = rest - code;
+        self.ledger
+            .reconcile(device.row, device.total_bytes, free, ungoverned);
+        let usage = device.pool().usage();
+        self.ledger.set(device.row, Gauge::Ready, usage.ready_bytes);
+        let waiting = usage.waiting_bytes + usage.cached_bytes;
+        self.ledger.set(device.row, Gauge::Waiting, waiting);
+        let pooled = device.physical.bytes();
+        Figures {
+            total_bytes: device.total_bytes,
+            used_bytes: used,
+            pooled_bytes: pooled,
+            governed_bytes: explained + code - pooled,
+            ungoverned_bytes: ungoverned,
+        }
+    }
+
+    /// Everything that is accounted for.
+    fn explained(&self, device: &Device) -> u64 {
+        let account = &device.account;
+        device.physical.bytes()
+            + self.governed.on_device_bytes(device.ordinal)
+            + account.contexts.load(Relaxed)
+            + account.code.load(Relaxed)
+            + account.graphs.load(Relaxed)
+            + account.pools.load(Relaxed)
+    }
+
+    /// Asks the driver what its graphs and its own pool hold.
+    fn sample(&self, device: &Device) {
+        let raw = device.ordinal as CUdevice;
+        let (mut graphs, mut pools) = (0u64, 0u64);
+        let mut pool = CUmemoryPool::NULL;
+        // SAFETY: the results outlive the calls and are as large as these
+        // attributes are; the pool is the device's.
+        unsafe {
+            let reserved = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
+            let into = (&raw mut graphs).cast();
+            if !is_done(
+                self.driver
+                    .cuDeviceGetGraphMemAttribute(raw, reserved, into),
+            ) {
+                graphs = 0;
+            }
+            let reserved = CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+            let into = (&raw mut pools).cast();
+            if !is_done(self.driver.cuDeviceGetDefaultMemPool(&mut pool, raw))
+                || !is_done(self.driver.cuMemPoolGetAttribute(pool, reserved, into))
+            {
+                pools = 0;
+            }
+        }
+        let account = &device.account;
+        self.charge(device, Governed::Graph, &account.graphs, graphs);
+        self.charge(device, Governed::DriverPool, &account.pools, pools);
+    }
+
+    /// Sets a figure, in the ledger too.
+    fn charge(&self, device: &Device, kind: Governed, figure: &AtomicU64, bytes: u64) {
+        let was = figure.swap(bytes, Relaxed);
+        let (row, tenant) = (device.row, Tenant::OTHERS);
+        self.ledger.govern(row, tenant, kind, bytes);
+        self.ledger.release(row, tenant, kind, was);
+    }
+
+    /// What the driver says is free and used of the current context's device.
+    fn memory_info(&self) -> Option<(u64, u64)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both outlive the call.
+        let asked = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
+        is_done(asked).then(|| (free as u64, total.saturating_sub(free) as u64))
+    }
+
+    /// What a program should be told is free and there in all, on a device of
+    /// which the driver says what is free.
+    pub fn told(&self, device: &Device, driver_free_bytes: u64) -> (u64, u64) {
+        let usage = device.pool().usage();
+        let spare = device.physical.bytes().saturating_sub(usage.live_bytes);
+        let budget = device.pool().budget();
+        let total = budget.limit_bytes().min(device.total_bytes);
+        let granted = total.saturating_sub(budget.used_bytes());
+        (driver_free_bytes.min(granted) + spare, total)
+    }
+
+    /// Charges what the driver took for a context that it has just made.
+    pub(crate) fn charge_new_context(&self, raw: CUcontext) {
+        let Some((_, device)) = self.context(raw) else {
+            return;
+        };
+        if let Some(device) = self.device(device) {
+            self.with_current(raw, || self.charge_context(device));
+        }
+    }
+
+    /// Compares the figures of all devices that are in use.
+    pub fn reconcile_all(&self) {
+        for device in self.devices() {
+            if let Some(raw) = self.context_of(device.ordinal) {
+                self.with_current(raw, || self.reconcile(device));
+            }
+        }
+    }
+
+    /// Makes a context current for a while.
+    fn with_current<R>(&self, raw: CUcontext, work: impl FnOnce() -> R) -> Option<R> {
+        let mut popped = CUcontext::NULL;
+        // SAFETY: a context that the driver made or gave; `popped` outlives the call.
+        unsafe {
+            if !is_done(self.driver.cuCtxPushCurrent_v2(raw)) {
+                return None;
+            }
+            let result = work();
+            let _it_was_pushed = self.driver.cuCtxPopCurrent_v2(&mut popped);
+            Some(result)
+        }
+    }
+}

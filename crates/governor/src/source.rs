@@ -1,0 +1,125 @@
+//! A pool's memory, with the ledger told of what comes and goes.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use fercuda_ledger::{Device, Event, EventKind, Gauge, Ledger, Tenant};
+use fercuda_pool::{Backing, Refused, Span};
+
+use crate::vmm::Vmm;
+
+/// Physical memory that a pool has, mapped or spare, as others may read it.
+#[derive(Debug, Default)]
+pub(crate) struct Physical(AtomicU64);
+
+impl Physical {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Addresses that a pool has reserved, as others may read them.
+#[derive(Debug, Default)]
+pub(crate) struct Extent(RwLock<Vec<(u64, u64)>>);
+
+impl Extent {
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        let ranges = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = ranges.iter();
+        ranges.any(|(at, bytes)| address >= *at && address - at < *bytes)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Source {
+    vmm: Vmm,
+    ledger: Arc<Ledger>,
+    device: Device,
+    physical: Arc<Physical>,
+    extent: Arc<Extent>,
+    mapped: u64,
+}
+
+impl Source {
+    pub(crate) fn new(
+        vmm: Vmm,
+        ledger: Arc<Ledger>,
+        device: Device,
+        (physical, extent): (Arc<Physical>, Arc<Extent>),
+    ) -> Self {
+        Self {
+            vmm,
+            ledger,
+            device,
+            physical,
+            extent,
+            mapped: 0,
+        }
+    }
+
+    fn tell(&self, kind: EventKind, bytes: u64) {
+        self.ledger.set(self.device, Gauge::Mapped, self.mapped);
+        let has = self.physical.bytes();
+        self.ledger.set(self.device, Gauge::Pooled, has);
+        self.ledger.record(Event {
+            kind,
+            device: self.device,
+            tenant: Tenant::OTHERS,
+            bytes,
+            address: 0,
+            detail: has,
+            stream: 0,
+            thread: 0,
+        });
+    }
+}
+
+impl Backing for Source {
+    fn rounded(&self, bytes: u64) -> u64 {
+        self.vmm.rounded(bytes)
+    }
+
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        self.vmm.new_bytes(bytes)
+    }
+
+    fn site(&self, bytes: u64) -> Option<u64> {
+        self.vmm.site(bytes)
+    }
+
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        let new = self.vmm.new_bytes(bytes);
+        let span = self.vmm.grow(bytes)?;
+        let mut ranges = self
+            .extent
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        ranges.clear();
+        ranges.extend_from_slice(self.vmm.reserved());
+        drop(ranges);
+        self.mapped += span.bytes;
+        self.physical.0.fetch_add(new, Relaxed);
+        self.tell(EventKind::Growth, new);
+        Ok(span)
+    }
+
+    fn separable(&self, span: Span) -> Option<Span> {
+        self.vmm.separable(span)
+    }
+
+    fn shrink(&mut self, span: Span) {
+        self.vmm.shrink(span);
+        self.mapped -= span.bytes;
+    }
+
+    fn release(&mut self) -> u64 {
+        let bytes = self.vmm.release();
+        self.physical.0.fetch_sub(bytes, Relaxed);
+        if bytes > 0 {
+            self.tell(EventKind::Trim, bytes);
+        }
+        bytes
+    }
+}
