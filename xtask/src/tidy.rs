@@ -24,12 +24,13 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 5] = [
+const MAY_BE_UNSAFE: [&str; 6] = [
     "fercuda-cuda-sys",
     "fercuda-cuda",
     "fercuda-softgpu",
     "fercuda-dropin",
     "fercuda-governor",
+    "fercuda-hook",
 ];
 
 /// Crates where unsafe code is denied, with an `expect` and its reason where

@@ -1,0 +1,8 @@
+//! Gives the library the name of the driver's, so that the loader takes it for that one.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Threads may be inside it to the end of the process.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,118 @@
+//! Where each of the driver's functions leads: to the door that governs it, or
+//! on to the driver.
+//!
+//! Pointers from `cuGetProcAddress` are led the same way: the driver is asked
+//! for exactly what the caller asked, and its answer is exchanged for the door
+//! of that function. So nothing here guesses versions.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use fercuda_cuda_sys::types::CUresult;
+use fercuda_cuda_sys::{ENTRIES, Symbol};
+use rustc_hash::FxHashMap;
+
+use crate::doors;
+use crate::exports::{self, TYPED};
+use crate::real::real;
+use crate::settings;
+
+/// Whether the kill switch is on: then every function is the driver's own.
+pub(crate) fn is_disabled() -> bool {
+    settings::get().disabled
+}
+
+/// Answers in place of a function on a machine without a driver, as a library
+/// that only stands in for one.
+extern "C" fn no_driver() -> CUresult {
+    CUresult::CUDA_ERROR_STUB_LIBRARY
+}
+
+/// Answers in place of a function that the driver has not.
+extern "C" fn no_function() -> CUresult {
+    CUresult::CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// The door of a function, if it is governed.
+fn door(index: usize) -> Option<NonNull<c_void>> {
+    static DOORS: OnceLock<FxHashMap<usize, usize>> = OnceLock::new();
+    let doors = DOORS.get_or_init(|| {
+        let all = doors::all().into_iter();
+        all.map(|(symbol, door)| (symbol as usize, door as usize))
+            .collect()
+    });
+    NonNull::new(*doors.get(&index)? as *mut c_void)
+}
+
+/// Where the function with this slot leads.
+pub(crate) fn target(index: usize) -> *mut c_void {
+    let Some(real) = real() else {
+        return no_driver as *mut c_void;
+    };
+    let own = CString::new(exports::name(index)).ok();
+    let own = own.and_then(|name| real.find(&name));
+    match own {
+        None => no_function as *mut c_void,
+        // A door stands only where the driver has a function behind it.
+        Some(own) if is_disabled() => own.as_ptr(),
+        Some(own) => door(index).unwrap_or(own).as_ptr(),
+    }
+}
+
+/// Doors by the address of the driver's function behind them. Functions that
+/// share one address are told apart by the name asked for.
+type Exchange = FxHashMap<usize, Vec<(&'static str, usize)>>;
+
+fn exchange_table() -> &'static Exchange {
+    static TABLE: OnceLock<Exchange> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = Exchange::default();
+        let Some(real) = real() else { return table };
+        for (symbol, _) in doors::all() {
+            let (Some(door), Some(base)) = (door(symbol as usize), base(symbol)) else {
+                continue;
+            };
+            let mut addresses: Vec<usize> = Vec::new();
+            let exported = CString::new(symbol.name()).ok();
+            let exported = exported.and_then(|name| real.find(&name));
+            addresses.extend(exported.map(|address| address.as_ptr() as usize));
+            addresses.extend(doors::ask_the_driver(symbol));
+            addresses.sort_unstable();
+            addresses.dedup();
+            for address in addresses {
+                let entry = table.entry(address).or_default();
+                entry.push((base, door.as_ptr() as usize));
+            }
+        }
+        table
+    })
+}
+
+/// The name without version of a symbol.
+fn base(symbol: Symbol) -> Option<&'static str> {
+    let name = symbol.name();
+    let entry = ENTRIES.iter().find(|entry| {
+        entry.name == name || entry.per_thread.is_some_and(|(twin, _)| twin == name)
+    })?;
+    Some(entry.base)
+}
+
+/// The door for what the driver answered to a request for `asked`.
+pub(crate) fn exchange(address: *mut c_void, asked: &[u8]) -> *mut c_void {
+    if is_disabled() {
+        return address;
+    }
+    let Some(doors) = exchange_table().get(&(address as usize)) else {
+        return address;
+    };
+    let named = doors.iter().find(|(base, _)| base.as_bytes() == asked);
+    match (named, doors.as_slice()) {
+        (Some((_, door)), _) | (None, [(_, door)]) => *door as *mut c_void,
+        // Several functions, none of that name: which one is not known.
+        _ => address,
+    }
+}
+
+const _: () = assert!(TYPED == Symbol::ALL.len());

@@ -1,0 +1,264 @@
+//! Code that is loaded: the driver takes memory for it, when it likes. What a
+//! program gave it to load says how much that may be.
+
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use fercuda_cuda_sys::types::{CUjit_option, CUlibrary, CUlibraryOption, CUmodule, CUresult};
+use fercuda_cuda_sys::{Driver, Missing};
+use fercuda_governor::Key;
+
+use super::linear::released;
+use crate::real::real;
+use crate::regime::{answer, governor, seated};
+
+/// Images are no larger than this; what says so is not believed.
+const LARGEST: u64 = 8 << 30;
+/// Text is looked through so far for its end.
+const LONGEST_TEXT: usize = 64 << 20;
+
+const ELF: [u8; 4] = *b"\x7fELF";
+/// The header in front of a fat binary's images.
+const FAT: u32 = 0xba55_ed50;
+/// What compilers put before that: magic, version, and where the header is.
+const FAT_WRAPPER: u32 = 0x4662_43b1;
+
+/// How long an image is.
+///
+/// # Safety
+/// `image` is one that the driver has just loaded.
+unsafe fn image_bytes(image: *const c_void) -> u64 {
+    let bytes = image.cast::<u8>();
+    // SAFETY: each format begins with four bytes, and has a header of the size
+    // that is read once they say which it is.
+    unsafe {
+        let magic = bytes.cast::<[u8; 4]>().read_unaligned();
+        if magic == ELF {
+            let sections = bytes.add(0x28).cast::<u64>().read_unaligned();
+            let size = bytes.add(0x3a).cast::<u16>().read_unaligned();
+            let count = bytes.add(0x3c).cast::<u16>().read_unaligned();
+            return sections.saturating_add(u64::from(size) * u64::from(count));
+        }
+        match u32::from_le_bytes(magic) {
+            FAT => {
+                let header = bytes.add(6).cast::<u16>().read_unaligned();
+                let images = bytes.add(8).cast::<u64>().read_unaligned();
+                images.saturating_add(u64::from(header))
+            }
+            FAT_WRAPPER => {
+                let header = bytes.add(8).cast::<*const c_void>().read_unaligned();
+                if header.is_null() {
+                    0
+                } else {
+                    image_bytes(header)
+                }
+            }
+            // Text ends with a zero.
+            _ => libc::strnlen(bytes.cast(), LONGEST_TEXT) as u64,
+        }
+    }
+}
+
+/// Notes code of so many bytes under a handle.
+fn note(handle: usize, bytes: u64) {
+    if let Some(governor) = governor() {
+        let device = seated(|seat| Some(seat.current()?.1)).unwrap_or(0);
+        governor.code_given(Key::Code(handle), device, bytes.min(LARGEST));
+    }
+}
+
+/// Lets the driver load an image.
+///
+/// # Safety
+/// The driver's function is given the program's own arguments, `image` among
+/// them, and writes `into`.
+unsafe fn loaded<H: Copy>(
+    image: *const c_void,
+    into: *mut H,
+    handle: impl Fn(H) -> usize,
+    load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let result = answer(load(real.driver));
+    if result == CUresult::CUDA_SUCCESS && !image.is_null() && !into.is_null() {
+        // SAFETY: the driver has just read one and written the other.
+        unsafe { note(handle(*into), image_bytes(image)) };
+    }
+    result
+}
+
+/// Lets the driver load a file.
+///
+/// # Safety
+/// As for [`loaded`]; `file` is a C string.
+unsafe fn loaded_file<H: Copy>(
+    file: *const c_char,
+    into: *mut H,
+    handle: impl Fn(H) -> usize,
+    load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let result = answer(load(real.driver));
+    if result == CUresult::CUDA_SUCCESS && !file.is_null() && !into.is_null() {
+        // SAFETY: the driver has just read one and written the other.
+        let (name, into) = unsafe { (CStr::from_ptr(file), *into) };
+        let path = std::path::Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
+        note(handle(into), bytes);
+    }
+    result
+}
+
+fn module(handle: CUmodule) -> usize {
+    handle.0 as usize
+}
+
+fn library(handle: CUlibrary) -> usize {
+    handle.0 as usize
+}
+
+pub(super) unsafe extern "C" fn module_load_data(
+    into: *mut CUmodule,
+    image: *const c_void,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        loaded(image, into, module, |driver| {
+            driver.cuModuleLoadData(into, image)
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn module_load_data_ex(
+    into: *mut CUmodule,
+    image: *const c_void,
+    count: c_uint,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        loaded(image, into, module, |driver| {
+            driver.cuModuleLoadDataEx(into, image, count, options, values)
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn module_load_fat_binary(
+    into: *mut CUmodule,
+    image: *const c_void,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        loaded(image, into, module, |driver| {
+            driver.cuModuleLoadFatBinary(into, image)
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn module_load(into: *mut CUmodule, file: *const c_char) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe { loaded_file(file, into, module, |driver| driver.cuModuleLoad(into, file)) }
+}
+
+pub(super) unsafe extern "C" fn module_unload(handle: CUmodule) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Code(module(handle)), |driver| unsafe {
+        driver.cuModuleUnload(handle)
+    })
+}
+
+pub(super) unsafe extern "C" fn library_load_data(
+    into: *mut CUlibrary,
+    image: *const c_void,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+    count: c_uint,
+    library_options: *mut CUlibraryOption,
+    library_values: *mut *mut c_void,
+    library_count: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        loaded(image, into, library, |driver| {
+            driver.cuLibraryLoadData(
+                into,
+                image,
+                options,
+                values,
+                count,
+                library_options,
+                library_values,
+                library_count,
+            )
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn library_load_from_file(
+    into: *mut CUlibrary,
+    file: *const c_char,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+    count: c_uint,
+    library_options: *mut CUlibraryOption,
+    library_values: *mut *mut c_void,
+    library_count: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        loaded_file(file, into, library, |driver| {
+            driver.cuLibraryLoadFromFile(
+                into,
+                file,
+                options,
+                values,
+                count,
+                library_options,
+                library_values,
+                library_count,
+            )
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn library_unload(handle: CUlibrary) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Code(library(handle)), |driver| unsafe {
+        driver.cuLibraryUnload(handle)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(image: &[u8]) -> u64 {
+        // SAFETY: each image has the header that its first bytes promise.
+        unsafe { image_bytes(image.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn images_say_how_long_they_are() {
+        assert_eq!(measured(b".version 8.0\n\0"), 13);
+        let mut elf = [0u8; 64];
+        elf[..4].copy_from_slice(&ELF);
+        elf[0x28..0x30].copy_from_slice(&1000u64.to_le_bytes());
+        elf[0x3a..0x3c].copy_from_slice(&64u16.to_le_bytes());
+        elf[0x3c..0x3e].copy_from_slice(&3u16.to_le_bytes());
+        assert_eq!(measured(&elf), 1192);
+        let mut fat = [0u8; 16];
+        fat[..4].copy_from_slice(&FAT.to_le_bytes());
+        fat[6..8].copy_from_slice(&16u16.to_le_bytes());
+        fat[8..16].copy_from_slice(&5000u64.to_le_bytes());
+        assert_eq!(measured(&fat), 5016);
+        let mut wrapper = [0u8; 16];
+        wrapper[..4].copy_from_slice(&FAT_WRAPPER.to_le_bytes());
+        wrapper[8..16].copy_from_slice(&(fat.as_ptr() as u64).to_le_bytes());
+        assert_eq!(measured(&wrapper), 5016);
+    }
+}

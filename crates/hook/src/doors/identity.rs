@@ -1,0 +1,171 @@
+//! What the driver says of memory, made true of blocks.
+//!
+//! To the driver a block is some bytes of a large mapping. Programs are told of
+//! the block: where it begins, how long it is, a number of its own, whose it
+//! is. What is about the mapping stays the driver's answer.
+
+use core::ffi::{c_uint, c_void};
+
+use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUpointer_attribute, CUresult};
+use fercuda_governor::Note;
+use fercuda_pool::Live;
+
+use crate::real::real;
+use crate::regime::{answer, governor, seated};
+
+/// What is free and there in all: less what is granted, more what the pool has
+/// to give.
+pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let (mut driver_free, mut driver_total) = (0, 0);
+    // SAFETY: both outlive the call.
+    let asked = unsafe {
+        real.driver
+            .cuMemGetInfo_v2(&mut driver_free, &mut driver_total)
+    };
+    let result = answer(asked);
+    if result != CUresult::CUDA_SUCCESS || free.is_null() || total.is_null() {
+        // SAFETY: the program's own arguments.
+        return answer(unsafe { real.driver.cuMemGetInfo_v2(free, total) });
+    }
+    let told = seated(|seat| {
+        let (_, ordinal) = seat.current()?;
+        let governor = seat.governor();
+        let device = governor.device(ordinal)?;
+        governor.reconcile(device);
+        Some(governor.told(device, driver_free as u64))
+    });
+    let (shown, all) = told.unwrap_or((driver_free as u64, driver_total as u64));
+    // SAFETY: not null; the program's own.
+    unsafe {
+        free.write(shown as usize);
+        total.write(all as usize);
+    }
+    result
+}
+
+/// The block that an address is in, as far as it was asked for.
+fn block(address: u64) -> Option<Live<Note>> {
+    let (_, live) = governor()?.find(address)?;
+    (address - live.span.address < live.requested_bytes).then_some(live)
+}
+
+pub(super) unsafe extern "C" fn range(
+    base: *mut CUdeviceptr,
+    bytes: *mut usize,
+    address: CUdeviceptr,
+) -> CUresult {
+    if let Some(live) = block(address) {
+        // SAFETY: the program may leave either out.
+        unsafe {
+            if let Some(base) = base.as_mut() {
+                *base = live.span.address;
+            }
+            if let Some(bytes) = bytes.as_mut() {
+                *bytes = live.requested_bytes as usize;
+            }
+        }
+        return CUresult::CUDA_SUCCESS;
+    }
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemGetAddressRange_v2(base, bytes, address) });
+    if result == CUresult::CUDA_SUCCESS && is_free_pool_memory(address) {
+        // As for memory that was freed.
+        return CUresult::CUDA_ERROR_NOT_FOUND;
+    }
+    result
+}
+
+/// Whether an address is the pool's and in no block.
+fn is_free_pool_memory(address: u64) -> bool {
+    governor().is_some_and(|governor| governor.is_pooled(address)) && block(address).is_none()
+}
+
+/// Writes what is true of a block; whether there is anything else to say than
+/// the driver has.
+///
+/// # Safety
+/// `data` may be written with what the attribute is.
+unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, live: &Live<Note>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match attribute {
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
+                data.cast::<CUdeviceptr>().write(live.span.address);
+            }
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
+                data.cast::<usize>().write(live.requested_bytes as usize);
+            }
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID => {
+                data.cast::<u64>().write(live.note.buffer);
+            }
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT => {
+                let context = governor().and_then(|governor| governor.raw(live.note.context));
+                let context = context.unwrap_or(CUcontext::NULL);
+                data.cast::<CUcontext>().write(context);
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+pub(super) unsafe extern "C" fn attribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> CUresult {
+    if !data.is_null()
+        && let Some(live) = block(address)
+        // SAFETY: not null; the program's own.
+        && unsafe { say(data, attribute, &live) }
+    {
+        return CUresult::CUDA_SUCCESS;
+    }
+    if is_free_pool_memory(address) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    answer(unsafe { real.driver.cuPointerGetAttribute(data, attribute, address) })
+}
+
+pub(super) unsafe extern "C" fn attributes(
+    count: c_uint,
+    which: *mut CUpointer_attribute,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe {
+        real.driver
+            .cuPointerGetAttributes(count, which, data, address)
+    });
+    if result != CUresult::CUDA_SUCCESS {
+        return result;
+    }
+    let Some(live) = block(address) else {
+        return result;
+    };
+    for n in 0..count as usize {
+        // SAFETY: the driver has just read and written as many of both; null
+        // among the places is refused by it.
+        unsafe {
+            let (attribute, data) = (*which.add(n), *data.add(n));
+            if !data.is_null() {
+                say(data, attribute, &live);
+            }
+        }
+    }
+    result
+}

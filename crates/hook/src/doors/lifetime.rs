@@ -1,0 +1,258 @@
+//! What comes and goes with memory and streams: contexts, streams, captures.
+
+use core::ffi::{c_int, c_uint};
+
+use fercuda_cuda_sys::types::{
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUgraph, CUgraphEdgeData,
+    CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
+};
+use fercuda_cuda_sys::{Driver, Missing};
+use fercuda_governor::Capturing;
+
+use crate::real::real;
+use crate::regime::{answer, governor, seated};
+
+/// Lets the driver make a context and notes it.
+fn made(
+    into: *mut CUcontext,
+    make: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let result = answer(make(real.driver));
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
+        && !into.is_null()
+    {
+        // SAFETY: the driver has just written it.
+        governor.context_made(unsafe { *into });
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn ctx_create_v2(
+    into: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    made(into, |driver| unsafe {
+        driver.cuCtxCreate_v2(into, flags, device)
+    })
+}
+
+pub(super) unsafe extern "C" fn ctx_create_v3(
+    into: *mut CUcontext,
+    affinities: *mut CUexecAffinityParam,
+    count: c_int,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    made(into, |driver| unsafe {
+        driver.cuCtxCreate_v3(into, affinities, count, flags, device)
+    })
+}
+
+pub(super) unsafe extern "C" fn ctx_create_v4(
+    into: *mut CUcontext,
+    parameters: *mut CUctxCreateParams,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    made(into, |driver| unsafe {
+        driver.cuCtxCreate_v4(into, parameters, flags, device)
+    })
+}
+
+pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuDevicePrimaryCtxRetain(into, device) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
+        && !into.is_null()
+    {
+        // SAFETY: the driver has just written it.
+        governor.primary_made(device, unsafe { *into });
+    }
+    result
+}
+
+/// Lets the driver destroy a context.
+fn destroyed(
+    context: CUcontext,
+    destroy: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let Some(governor) = governor() else {
+        return answer(destroy(real.driver));
+    };
+    governor.while_destroying(|| {
+        let result = answer(destroy(real.driver));
+        let gone = if result == CUresult::CUDA_SUCCESS {
+            vec![context]
+        } else {
+            Vec::new()
+        };
+        (gone, result)
+    })
+}
+
+pub(super) unsafe extern "C" fn ctx_destroy(context: CUcontext) -> CUresult {
+    // SAFETY: the program's own argument.
+    destroyed(context, |driver| unsafe { driver.cuCtxDestroy_v2(context) })
+}
+
+pub(super) unsafe extern "C" fn ctx_destroy_v1(context: CUcontext) -> CUresult {
+    // SAFETY: the program's own argument.
+    destroyed(context, |driver| unsafe { driver.cuCtxDestroy(context) })
+}
+
+/// Lets the driver give up a device's primary context, which may end it.
+fn primary(
+    device: CUdevice,
+    end: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let Some(governor) = governor() else {
+        return answer(end(real.driver));
+    };
+    let Some(context) = governor.primary(device) else {
+        return answer(end(real.driver));
+    };
+    governor.while_destroying(|| {
+        let result = answer(end(real.driver));
+        let (mut flags, mut active) = (0, 1);
+        // SAFETY: both outlive the call.
+        let asked = unsafe {
+            real.driver
+                .cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)
+        };
+        let is_gone = answer(asked) == CUresult::CUDA_SUCCESS && active == 0;
+        (if is_gone { vec![context] } else { Vec::new() }, result)
+    })
+}
+
+pub(super) unsafe extern "C" fn primary_release(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own argument.
+    primary(device, |driver| unsafe {
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+    })
+}
+
+pub(super) unsafe extern "C" fn primary_release_v1(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own argument.
+    primary(device, |driver| unsafe {
+        driver.cuDevicePrimaryCtxRelease(device)
+    })
+}
+
+pub(super) unsafe extern "C" fn primary_reset(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own argument.
+    primary(device, |driver| unsafe {
+        driver.cuDevicePrimaryCtxReset_v2(device)
+    })
+}
+
+pub(super) unsafe extern "C" fn primary_reset_v1(device: CUdevice) -> CUresult {
+    // SAFETY: the program's own argument.
+    primary(device, |driver| unsafe {
+        driver.cuDevicePrimaryCtxReset(device)
+    })
+}
+
+/// Takes a stream out before the driver destroys it.
+fn stream_ends(
+    stream: CUstream,
+    destroy: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    if let Some(governor) = governor() {
+        governor.remove_stream(stream);
+    }
+    answer(destroy(real.driver))
+}
+
+pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
+    // SAFETY: the program's own argument.
+    stream_ends(stream, |driver| unsafe {
+        driver.cuStreamDestroy_v2(stream)
+    })
+}
+
+pub(super) unsafe extern "C" fn stream_destroy_v1(stream: CUstream) -> CUresult {
+    // SAFETY: the program's own argument.
+    stream_ends(stream, |driver| unsafe { driver.cuStreamDestroy(stream) })
+}
+
+/// Lets the driver begin a capture, with all that a capture forbids at rest.
+fn begun(
+    stream: CUstream,
+    per_thread: bool,
+    begin: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let known = seated(|seat| Some((seat.governor(), seat.stream(stream, per_thread)?)));
+    let Some((governor, known)) = known else {
+        return answer(begin(real.driver));
+    };
+    governor.begin_capture(Capturing::new(stream, per_thread), known.context, || {
+        answer(begin(real.driver))
+    })
+}
+
+macro_rules! begin {
+    ($door:ident, $per_thread:literal, $real:ident ($($arg:ident: $ty:ty),*)) => {
+        pub(super) unsafe extern "C" fn $door(stream: CUstream, $($arg: $ty),*) -> CUresult {
+            // SAFETY: the program's own arguments.
+            begun(stream, $per_thread, |driver| unsafe { driver.$real(stream, $($arg),*) })
+        }
+    };
+}
+
+begin!(begin_capture_v1, false, cuStreamBeginCapture());
+begin!(
+    begin_capture_v1_per_thread,
+    true,
+    cuStreamBeginCapture_ptsz()
+);
+begin!(begin_capture_v2, false, cuStreamBeginCapture_v2(mode: CUstreamCaptureMode));
+begin!(begin_capture_v2_per_thread, true, cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode));
+begin!(begin_capture_to_graph, false, cuStreamBeginCaptureToGraph(
+    graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData,
+    count: usize, mode: CUstreamCaptureMode
+));
+begin!(begin_capture_to_graph_per_thread, true, cuStreamBeginCaptureToGraph_ptsz(
+    graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData,
+    count: usize, mode: CUstreamCaptureMode
+));
+
+macro_rules! end {
+    ($door:ident, $per_thread:literal, $real:ident) => {
+        pub(super) unsafe extern "C" fn $door(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+            let Some(real) = real() else {
+                return CUresult::CUDA_ERROR_STUB_LIBRARY;
+            };
+            // SAFETY: the program's own arguments.
+            let end = || answer(unsafe { real.driver.$real(stream, graph) });
+            match governor() {
+                Some(governor) => governor.end_capture(Capturing::new(stream, $per_thread), end),
+                None => end(),
+            }
+        }
+    };
+}
+
+end!(end_capture, false, cuStreamEndCapture);
+end!(end_capture_per_thread, true, cuStreamEndCapture_ptsz);

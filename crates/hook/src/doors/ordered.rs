@@ -1,0 +1,319 @@
+//! Memory in the order of streams: `cuMemAllocAsync`, and the pools that it
+//! comes from.
+//!
+//! What is captured belongs to a graph and is the driver's to give.
+
+use core::ffi::c_void;
+
+use fercuda_cuda_sys::types::{
+    CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemLocationType, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+};
+use fercuda_governor::{Note, Served};
+use fercuda_ledger::Governed;
+use fercuda_pool::Place;
+
+use super::asked;
+use super::linear::{give, governed, pass_free, tenant_of};
+use crate::caller;
+use crate::real::real;
+use crate::regime::{answer, governor, seated};
+use crate::trace;
+
+asked!(alloc_entry => alloc);
+asked!(alloc_per_thread_entry => alloc_per_thread);
+asked!(alloc_from_pool_entry => alloc_from_pool);
+asked!(alloc_from_pool_per_thread_entry => alloc_from_pool_per_thread);
+
+/// Which pool an allocation is to come from.
+#[derive(Clone, Copy)]
+enum From {
+    /// The current one of the stream's device.
+    Current,
+    /// This one.
+    Pool(CUmemoryPool),
+}
+
+/// Allocates in a stream's order; none if the driver is to answer.
+///
+/// # Safety
+/// As for [`caller::tenant`]; `into` is null or may be written.
+#[inline]
+unsafe fn pooled(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    from: From,
+    (stream, per_thread): (CUstream, bool),
+    frame: *const usize,
+) -> Option<CUresult> {
+    if into.is_null() || bytes == 0 {
+        return None;
+    }
+    seated(|seat| {
+        let governor = seat.governor();
+        if governor.anything_captures() && governor.is_capturing(stream, per_thread) {
+            return None;
+        }
+        let stream = seat.stream(stream, per_thread)?;
+        let device = match from {
+            From::Current if governor.passes_ordered(stream.device) => return None,
+            From::Current => stream.device,
+            From::Pool(pool) => match governor.served(pool) {
+                Served::Here(device) => device,
+                Served::ByTheDriver => return None,
+            },
+        };
+        // SAFETY: passed on.
+        let tenant = unsafe { caller::tenant(governor, frame) };
+        let place = Place::Stream(stream.id);
+        let got = seat.allocate(tenant, (stream.context, device), place, true, bytes as u64);
+        // SAFETY: not null; the program's own.
+        unsafe { give(seat, device, into, got, bytes, place) }
+    })
+}
+
+/// Lets the driver allocate, and charges what a pool of its own gives.
+#[cold]
+fn passed(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    (stream, per_thread): (CUstream, bool),
+    frame: *const usize,
+    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let captured = governor().is_some_and(|governor| {
+        governor.anything_captures() && governor.is_capturing(stream, per_thread)
+    });
+    if captured {
+        return answer(ask(real.driver));
+    }
+    // SAFETY: the call is under way.
+    let tenant = || unsafe { tenant_of(frame) };
+    governed(Governed::DriverPool, bytes as u64, tenant, ask, || {
+        // SAFETY: the driver has just written it.
+        fercuda_governor::Key::Address(unsafe { *into })
+    })
+}
+
+macro_rules! alloc {
+    ($door:ident, $per_thread:literal, $real:ident) => {
+        unsafe extern "C" fn $door(
+            into: *mut CUdeviceptr,
+            bytes: usize,
+            stream: CUstream,
+            _: usize,
+            _: usize,
+            frame: *const usize,
+        ) -> CUresult {
+            let named = (stream, $per_thread);
+            // SAFETY: the entry gave the frame of the call that is under way;
+            // the rest is the program's.
+            let done = unsafe { pooled(into, bytes, From::Current, named, frame) };
+            done.unwrap_or_else(|| {
+                // SAFETY: the program's own arguments.
+                passed(into, bytes, named, frame, |driver| unsafe {
+                    driver.$real(into, bytes, stream)
+                })
+            })
+        }
+    };
+}
+
+alloc!(alloc, false, cuMemAllocAsync);
+alloc!(alloc_per_thread, true, cuMemAllocAsync_ptsz);
+
+macro_rules! alloc_from_pool {
+    ($door:ident, $per_thread:literal, $real:ident) => {
+        unsafe extern "C" fn $door(
+            into: *mut CUdeviceptr,
+            bytes: usize,
+            pool: CUmemoryPool,
+            stream: CUstream,
+            _: usize,
+            frame: *const usize,
+        ) -> CUresult {
+            let named = (stream, $per_thread);
+            // SAFETY: as above.
+            let done = unsafe { pooled(into, bytes, From::Pool(pool), named, frame) };
+            done.unwrap_or_else(|| {
+                // SAFETY: the program's own arguments.
+                passed(into, bytes, named, frame, |driver| unsafe {
+                    driver.$real(into, bytes, pool, stream)
+                })
+            })
+        }
+    };
+}
+
+alloc_from_pool!(alloc_from_pool, false, cuMemAllocFromPoolAsync);
+alloc_from_pool!(
+    alloc_from_pool_per_thread,
+    true,
+    cuMemAllocFromPoolAsync_ptsz
+);
+
+/// Frees a block behind the work of a stream; none if the driver is to answer.
+#[inline]
+fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUresult> {
+    seated(|seat| {
+        let governor = seat.governor();
+        if governor.anything_captures() && governor.is_capturing(stream, per_thread) {
+            return None;
+        }
+        let stream = seat.stream(stream, per_thread)?;
+        let mut place = Place::Stream(stream.id);
+        let mut freed = seat.free(address, place, |note: &Note| note.ordered);
+        if freed.is_none() {
+            // Memory that belongs to no stream may be freed so too; work of
+            // other streams may use it yet.
+            place = Place::Anywhere;
+            freed = seat.free(address, place, |_| true);
+        }
+        trace::freed(&freed?, place);
+        Some(CUresult::CUDA_SUCCESS)
+    })
+}
+
+pub(super) unsafe extern "C" fn free(address: CUdeviceptr, stream: CUstream) -> CUresult {
+    freed(address, stream, false).unwrap_or_else(|| {
+        // SAFETY: the program's own arguments.
+        pass_free(address, |driver| unsafe {
+            driver.cuMemFreeAsync(address, stream)
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn free_per_thread(
+    address: CUdeviceptr,
+    stream: CUstream,
+) -> CUresult {
+    freed(address, stream, true).unwrap_or_else(|| {
+        // SAFETY: the program's own arguments.
+        pass_free(address, |driver| unsafe {
+            driver.cuMemFreeAsync_ptsz(address, stream)
+        })
+    })
+}
+
+// ---- the driver's pools, as programs see them ----------------------------------
+
+pub(super) unsafe extern "C" fn pool_create(
+    pool: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemPoolCreate(pool, properties) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        // SAFETY: the driver has just read one and written the other.
+        let (pool, properties) = unsafe { (*pool, &*properties) };
+        let exported = properties.handleTypes != CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+        let location = properties.location;
+        let on_device = location.r#type == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        let served = match u32::try_from(location.id) {
+            Ok(device) if on_device && !exported => Served::Here(device),
+            _ => Served::ByTheDriver,
+        };
+        governor.pool_made(pool, served);
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
+    if let Some(governor) = governor() {
+        governor.pool_gone(pool);
+    }
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own argument.
+    answer(unsafe { real.driver.cuMemPoolDestroy(pool) })
+}
+
+/// The device whose pool of ours serves a pool.
+fn here(pool: CUmemoryPool) -> Option<(&'static fercuda_governor::Governor, u32)> {
+    let governor = governor()?;
+    match governor.served(pool) {
+        Served::Here(device) => Some((governor, device)),
+        Served::ByTheDriver => None,
+    }
+}
+
+pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemPoolTrimTo(pool, keep) });
+    if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool))
+        && let Some(device) = governor.device(device)
+    {
+        device.pool().trim();
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn pool_get_attribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemPoolGetAttribute(pool, attribute, value) });
+    let figure = match attribute {
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT => 0,
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => 1,
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => 2,
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => 3,
+        _ => return result,
+    };
+    if result == CUresult::CUDA_SUCCESS
+        && let Some((governor, device)) = here(pool)
+        && let Some(figures) = governor.pool_figures(device)
+    {
+        // SAFETY: the driver has just written a figure of this size there.
+        unsafe { *value.cast::<u64>() += figures[figure] };
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn pool_set_attribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemPoolSetAttribute(pool, attribute, value) });
+    let used = match attribute {
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => true,
+        CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => false,
+        _ => return result,
+    };
+    if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool)) {
+        governor.reset_pool_marks(device, used);
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn device_set_pool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuDeviceSetMemPool(device, pool) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        governor.set_current_pool(device, pool);
+    }
+    result
+}

@@ -1,0 +1,306 @@
+//! What cannot be carved out of linear memory: arrays, host memory, memory of
+//! other processes and of other interfaces.
+
+use core::ffi::{c_uint, c_void};
+
+use fercuda_cuda_sys::types::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUarray,
+    CUarray_format, CUdeviceptr, CUexternalMemory, CUipcMemHandle, CUmipmappedArray, CUresult,
+};
+use fercuda_governor::Key;
+use fercuda_ledger::Governed;
+
+use super::asked;
+use super::linear::{governed, released, tenant_of};
+use crate::real::real;
+use crate::regime::{answer, governor};
+
+asked!(array_entry => array);
+asked!(array_3d_entry => array_3d);
+asked!(mipmapped_entry => mipmapped);
+asked!(alloc_host_entry => alloc_host);
+asked!(host_alloc_entry => host_alloc);
+asked!(host_register_entry => host_register);
+asked!(import_external_entry => import_external);
+asked!(ipc_open_entry => ipc_open);
+
+/// Bytes of a channel, of formats that have channels; of others, of a whole
+/// element (compressed ones have at most that).
+fn element_bytes(format: CUarray_format, channels: c_uint) -> u64 {
+    let channel = match format {
+        CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8 | CUarray_format::CU_AD_FORMAT_SIGNED_INT8 => 1,
+        CUarray_format::CU_AD_FORMAT_UNSIGNED_INT16
+        | CUarray_format::CU_AD_FORMAT_SIGNED_INT16
+        | CUarray_format::CU_AD_FORMAT_HALF => 2,
+        CUarray_format::CU_AD_FORMAT_UNSIGNED_INT32
+        | CUarray_format::CU_AD_FORMAT_SIGNED_INT32
+        | CUarray_format::CU_AD_FORMAT_FLOAT => 4,
+        _ => 8,
+    };
+    channel * u64::from(channels.max(1))
+}
+
+fn array_bytes(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    let sizes = [descriptor.Width, descriptor.Height, descriptor.Depth];
+    let elements = sizes.iter().map(|size| (*size as u64).max(1));
+    let elements = elements.fold(1u64, u64::saturating_mul);
+    elements.saturating_mul(element_bytes(descriptor.Format, descriptor.NumChannels))
+}
+
+unsafe extern "C" fn array(
+    into: *mut CUarray,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    // SAFETY: null or the program's descriptor.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |flat| {
+        array_bytes(&CUDA_ARRAY3D_DESCRIPTOR {
+            Width: flat.Width,
+            Height: flat.Height,
+            Depth: 0,
+            Format: flat.Format,
+            NumChannels: flat.NumChannels,
+            Flags: 0,
+        })
+    });
+    governed(
+        Governed::Array,
+        bytes,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuArrayCreate_v2(into, descriptor) },
+        // SAFETY: the driver has just written it.
+        || Key::Array(unsafe { *into }.0 as usize),
+    )
+}
+
+unsafe extern "C" fn array_3d(
+    into: *mut CUarray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    // SAFETY: null or the program's descriptor.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, array_bytes);
+    governed(
+        Governed::Array,
+        bytes,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuArray3DCreate_v2(into, descriptor) },
+        // SAFETY: the driver has just written it.
+        || Key::Array(unsafe { *into }.0 as usize),
+    )
+}
+
+unsafe extern "C" fn mipmapped(
+    into: *mut CUmipmappedArray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: c_uint,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    // SAFETY: null or the program's descriptor. Each further level has a
+    // quarter of the one before, or an eighth.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| {
+        let first = array_bytes(descriptor);
+        if levels > 1 {
+            first.saturating_add(first / 3)
+        } else {
+            first
+        }
+    });
+    governed(
+        Governed::Array,
+        bytes,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMipmappedArrayCreate(into, descriptor, levels) },
+        // SAFETY: the driver has just written it.
+        || Key::Array(unsafe { *into }.0 as usize),
+    )
+}
+
+pub(super) unsafe extern "C" fn array_destroy(array: CUarray) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Array(array.0 as usize), |driver| unsafe {
+        driver.cuArrayDestroy(array)
+    })
+}
+
+pub(super) unsafe extern "C" fn mipmapped_destroy(array: CUmipmappedArray) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Array(array.0 as usize), |driver| unsafe {
+        driver.cuMipmappedArrayDestroy(array)
+    })
+}
+
+unsafe extern "C" fn alloc_host(
+    into: *mut *mut c_void,
+    bytes: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    governed(
+        Governed::Host,
+        bytes as u64,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMemAllocHost_v2(into, bytes) },
+        // SAFETY: the driver has just written it.
+        || Key::Host(unsafe { *into } as u64),
+    )
+}
+
+unsafe extern "C" fn host_alloc(
+    into: *mut *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    governed(
+        Governed::Host,
+        bytes as u64,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMemHostAlloc(into, bytes, flags) },
+        // SAFETY: the driver has just written it.
+        || Key::Host(unsafe { *into } as u64),
+    )
+}
+
+pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Host(address as u64), |driver| unsafe {
+        driver.cuMemFreeHost(address)
+    })
+}
+
+unsafe extern "C" fn host_register(
+    address: *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    governed(
+        Governed::Host,
+        bytes as u64,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuMemHostRegister_v2(address, bytes, flags) },
+        || Key::Host(address as u64),
+    )
+}
+
+pub(super) unsafe extern "C" fn host_unregister(address: *mut c_void) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Host(address as u64), |driver| unsafe {
+        driver.cuMemHostUnregister(address)
+    })
+}
+
+unsafe extern "C" fn import_external(
+    into: *mut CUexternalMemory,
+    descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    // SAFETY: null or the program's descriptor.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| descriptor.size);
+    governed(
+        Governed::External,
+        bytes,
+        // SAFETY: the call is under way.
+        || unsafe { tenant_of(frame) },
+        // SAFETY: the program's own arguments.
+        |driver| unsafe { driver.cuImportExternalMemory(into, descriptor) },
+        // SAFETY: the driver has just written it.
+        || Key::External(unsafe { *into }.0 as usize),
+    )
+}
+
+pub(super) unsafe extern "C" fn destroy_external(memory: CUexternalMemory) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::External(memory.0 as usize), |driver| unsafe {
+        driver.cuDestroyExternalMemory(memory)
+    })
+}
+
+/// Blocks of the pool are parts of mapped memory, which has no handle of this
+/// kind; the driver would give that of something else.
+pub(super) unsafe extern "C" fn ipc_get(
+    handle: *mut CUipcMemHandle,
+    address: CUdeviceptr,
+) -> CUresult {
+    if governor().is_some_and(|governor| governor.find(address).is_some()) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    answer(unsafe { real.driver.cuIpcGetMemHandle(handle, address) })
+}
+
+unsafe extern "C" fn ipc_open(
+    into: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuIpcOpenMemHandle_v2(into, handle, flags) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        let mut bytes = 0;
+        // SAFETY: the driver has just written the address.
+        let address = unsafe { *into };
+        // SAFETY: `bytes` outlives the call, and a base is not asked for.
+        let sized = unsafe {
+            real.driver
+                .cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
+        };
+        let _unsized_counts_as_nothing = answer(sized);
+        let piece = fercuda_governor::Piece {
+            device: 0,
+            // SAFETY: the call is under way.
+            tenant: unsafe { tenant_of(frame) },
+            kind: Governed::IpcImport,
+            bytes: bytes as u64,
+        };
+        governor.made(Key::Address(address), piece);
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn ipc_close(address: CUdeviceptr) -> CUresult {
+    // SAFETY: the program's own argument.
+    released(Key::Address(address), |driver| unsafe {
+        driver.cuIpcCloseMemHandle(address)
+    })
+}

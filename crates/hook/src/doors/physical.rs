@@ -1,0 +1,152 @@
+//! Physical memory that programs make and map themselves: governed, since its
+//! handles are theirs to share and to map where they like.
+
+use core::ffi::{c_ulonglong, c_void};
+
+use fercuda_cuda_sys::types::{
+    CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType,
+    CUmulticastObjectProp, CUresult,
+};
+use fercuda_governor::Piece;
+use fercuda_ledger::Governed;
+
+use super::asked;
+use super::linear::{admitted, tenant_of};
+use crate::real::real;
+use crate::regime::{answer, governor};
+
+asked!(create_entry => create);
+asked!(multicast_entry => multicast);
+
+unsafe extern "C" fn create(
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let ask = || answer(unsafe { real.driver.cuMemCreate(handle, bytes, properties, flags) });
+    if handle.is_null() || properties.is_null() {
+        return ask();
+    }
+    // SAFETY: not null; the program promises properties there.
+    let location = unsafe { (*properties).location };
+    // Memory of the host, which some libraries ask for to see whether they may.
+    let device = match location.r#type {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => u32::try_from(location.id).ok(),
+        _ => None,
+    };
+    let piece = Piece {
+        device: device.unwrap_or(0),
+        // SAFETY: the call is under way.
+        tenant: unsafe { tenant_of(frame) },
+        kind: device.map_or(Governed::Host, |_| Governed::Vmm),
+        bytes: bytes as u64,
+    };
+    admitted(&piece, ask, |governor| {
+        // SAFETY: the driver has just written it.
+        governor.made_physical(unsafe { *handle }, piece);
+    })
+}
+
+/// A multicast object is an address space over memory that is charged already.
+unsafe extern "C" fn multicast(
+    handle: *mut CUmemGenericAllocationHandle,
+    properties: *const CUmulticastObjectProp,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMulticastCreate(handle, properties) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        // SAFETY: the call is under way; the driver has just read one and
+        // written the other.
+        unsafe {
+            let piece = Piece {
+                device: 0,
+                tenant: tenant_of(frame),
+                kind: Governed::Multicast,
+                bytes: (*properties).size as u64,
+            };
+            governor.made_physical(*handle, piece);
+        }
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own argument.
+    let result = answer(unsafe { real.driver.cuMemRelease(handle) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
+        && let Some(piece) = governor.governed().released(handle)
+    {
+        governor.ended(&piece);
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn map(
+    address: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemMap(address, bytes, offset, handle, flags) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        governor.governed().mapped(address, bytes as u64, handle);
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemUnmap(address, bytes) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        for piece in governor.governed().unmapped(address, bytes as u64) {
+            governor.ended(&piece);
+        }
+    }
+    result
+}
+
+pub(super) unsafe extern "C" fn retain(
+    handle: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own arguments.
+    let result = answer(unsafe { real.driver.cuMemRetainAllocationHandle(handle, address) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+        // SAFETY: the driver has just written it.
+        governor.governed().retained(unsafe { *handle });
+        // Memory of the pool that the program holds by its own handle stays
+        // where it is.
+        if let Some((device, live)) = governor.find(address as u64) {
+            let _it_was_live_a_moment_ago = device.pool().pin(live.span.address);
+        }
+    }
+    result
+}

@@ -1,0 +1,172 @@
+//! `dlopen` and `dlmopen`, for those who ask for the driver by other names.
+//!
+//! The library poses as `libcuda.so.1`, which catches who links to that name or
+//! opens it. `libcuda.so` and absolute paths would get past it; they are led
+//! here. All else goes on to the loader, by a jump, since the loader looks at
+//! its caller's address. `dlsym` needs nothing: a handle of this library has
+//! the driver's symbols.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+
+use crate::{bind, real, say};
+
+/// A name that no file has, by which the loader says that there is none. It is
+/// a path, or else the loader would find this library by its name.
+const NOWHERE: &CStr = c"libcuda.so.1/";
+
+/// Where to jump, and with which name.
+#[repr(C)]
+struct Way {
+    function: *mut c_void,
+    name: *const c_char,
+}
+
+/// Looks a function of the loader's up once.
+fn next(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = slot.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a name, and the handle that means the libraries behind this one.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    slot.store(found, Relaxed);
+    found
+}
+
+fn next_dlopen() -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    next(&NEXT, c"dlopen")
+}
+
+/// The loader's own `dlopen`.
+///
+/// # Safety
+/// As for `dlopen`.
+pub(crate) unsafe fn open(name: *const c_char, flags: c_int) -> *mut c_void {
+    let function = next_dlopen();
+    if function.is_null() {
+        return function;
+    }
+    // SAFETY: the loader's function of this type; the caller answers for the rest.
+    unsafe {
+        let function = core::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
+        >(function);
+        function(name, flags)
+    }
+}
+
+/// Whether a name, with or without folders, is the driver's library's.
+fn is_the_drivers(name: &[u8]) -> bool {
+    let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
+    matches!(file, b"libcuda.so" | b"libcuda.so.1")
+        || file
+            .strip_prefix(b"libcuda.so.")
+            .is_some_and(|version| version.iter().all(|b| b.is_ascii_digit() || *b == b'.'))
+}
+
+/// Where `dlopen` of a name goes.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe extern "C" fn choose(name: *const c_char) -> Way {
+    let function = next_dlopen();
+    // SAFETY: the caller's promise.
+    let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
+    if !is_ours || bind::is_disabled() {
+        return Way { function, name };
+    }
+    let name = match (real::real(), real::own_path()) {
+        (Some(_), Some(own)) => own,
+        // There is no driver; this library must not hide it.
+        _ => NOWHERE,
+    };
+    let name = name.as_ptr();
+    Way { function, name }
+}
+
+/// Notes a `dlmopen` of the driver: what is loaded into another namespace gets
+/// past this library.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe extern "C" fn note_namespace(name: *const c_char) -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // SAFETY: the caller's promise.
+    let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
+    if is_ours && !bind::is_disabled() && !SAID.swap(true, Relaxed) {
+        say(
+            "a library opens the driver in a namespace of its own (dlmopen)\n\
+             what it allocates there is not governed; reconciling shows it as ungoverned",
+        );
+    }
+    next(&NEXT, c"dlmopen")
+}
+
+/// See the module.
+// SAFETY: stands before the loader's function of this name, and jumps to it.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {choose}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "mov rdi, rdx",
+        "jmp rax",
+        choose = sym choose,
+    )
+}
+
+/// See the module.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlmopen() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rdi, rsi",
+        "call {note}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        note = sym note_namespace,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_drivers_own_names_are_led_here() {
+        for name in [
+            "libcuda.so",
+            "libcuda.so.1",
+            "/usr/lib/libcuda.so.1",
+            "libcuda.so.580.1.2",
+        ] {
+            assert!(is_the_drivers(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "",
+            "libcudart.so.13",
+            "libcuda.so.1.bak",
+            "libcuda.so.old",
+            "notlibcuda.so",
+            "/x/libcuda.so.1/libcurl.so",
+        ] {
+            assert!(!is_the_drivers(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The driver's own library, below the hook.
+//!
+//! The loader takes the hook for `libcuda.so.1`, so the driver is opened by its
+//! path: the one that the launcher names, or the first found where the loader
+//! would look.
+//!
+//! Invariant: what is opened is never the hook itself.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use fercuda_cuda_sys::{Driver, Origin};
+
+use crate::{loader, settings};
+
+const NAME: &str = "libcuda.so.1";
+
+/// Where drivers are installed, beside what the loader is configured with.
+const FOLDERS: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/cuda/compat",
+];
+
+/// The loader's list of libraries; larger files are not it.
+const LOADER_CACHE: &str = "/etc/ld.so.cache";
+const LONGEST_CACHE: u64 = 64 << 20;
+
+/// The driver below.
+pub(crate) struct Real {
+    handle: NonNull<c_void>,
+    /// Its functions, by their types.
+    pub(crate) driver: &'static Driver,
+}
+
+// SAFETY: the loader's handle may be used from any thread; it is never closed.
+unsafe impl Send for Real {}
+// SAFETY: as above.
+unsafe impl Sync for Real {}
+
+/// The driver below; none on a machine that has none.
+pub(crate) fn real() -> Option<&'static Real> {
+    static REAL: OnceLock<Option<Real>> = OnceLock::new();
+    REAL.get_or_init(open).as_ref()
+}
+
+impl Real {
+    /// The address of what it exports under a name.
+    pub(crate) fn find(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the handle is open for ever.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
+    }
+}
+
+fn open() -> Option<Real> {
+    let own = own_file();
+    let named = settings::get().driver.clone();
+    let places = match named {
+        Some(path) => vec![path],
+        None => places(),
+    };
+    for path in places {
+        if !path.is_absolute() || own.is_some() && identity(&path) == own {
+            continue;
+        }
+        let Ok(name) = CString::new(path.as_os_str().as_bytes()) else {
+            continue;
+        };
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
+        // SAFETY: `name` outlives the call. A library of this name is the
+        // driver, whose initialisers are meant to run in any process.
+        let Some(handle) = NonNull::new(unsafe { loader::open(name.as_ptr(), flags) }) else {
+            continue;
+        };
+        let raw = handle.as_ptr() as usize;
+        let find = move |symbol: &CStr| {
+            // SAFETY: the handle is open for ever.
+            NonNull::new(unsafe { libc::dlsym(raw as *mut c_void, symbol.as_ptr()) })
+        };
+        // SAFETY: what the driver exports under its names are its functions.
+        let driver = unsafe { Driver::from_resolver(Box::new(find), Origin::Library(path)) };
+        return Some(Real {
+            handle,
+            // For the life of the process, as the library.
+            driver: Box::leak(Box::new(driver)),
+        });
+    }
+    None
+}
+
+/// Device and inode of a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let data = fs::metadata(path).ok()?;
+    Some((data.dev(), data.ino()))
+}
+
+/// The file that this very code was loaded from.
+pub(crate) fn own_path() -> Option<&'static CStr> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: any address may be asked for; `info` is filled if it answers so.
+    let found = unsafe { libc::dladdr(own_path as *const c_void, info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: filled, see above.
+    let name: *const c_char = unsafe { info.assume_init() }.dli_fname;
+    // SAFETY: the loader's own string for an object that is never unloaded.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
+fn own_file() -> Option<(u64, u64)> {
+    let name = own_path()?.to_bytes();
+    identity(Path::new(std::ffi::OsStr::from_bytes(name)))
+}
+
+/// Where a driver may be, the likeliest first.
+fn places() -> Vec<PathBuf> {
+    let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let searched = std::env::split_paths(&searched).collect::<Vec<_>>();
+    let folders = searched
+        .into_iter()
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(NAME));
+    let small = fs::metadata(LOADER_CACHE).is_ok_and(|data| data.len() <= LONGEST_CACHE);
+    let cache = small.then(|| fs::read(LOADER_CACHE).ok()).flatten();
+    let cached = cache.map_or_else(Vec::new, |cache| in_loader_cache(&cache, NAME));
+    let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(NAME));
+    folders.chain(cached).chain(usual).collect()
+}
+
+/// The files for a name in the loader's cache (`glibc-ld.so.cache1.1`): a
+/// header of 48 bytes, entries of 24 with the places of a name and a path.
+fn in_loader_cache(bytes: &[u8], name: &str) -> Vec<PathBuf> {
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    let mut found = Vec::new();
+    if !bytes.starts_with(MAGIC) {
+        return found;
+    }
+    let word = |at: usize| {
+        let bytes = bytes.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let text = |at: usize| CStr::from_bytes_until_nul(bytes.get(at..)?).ok();
+    let count = word(20).unwrap_or(0);
+    for entry in 0..count {
+        let at = 48 + 24 * entry;
+        let (Some(key), Some(path)) = (word(at + 4), word(at + 8)) else {
+            break;
+        };
+        if text(key).is_some_and(|key| key.to_bytes() == name.as_bytes())
+            && let Some(path) = text(path)
+        {
+            found.push(Path::new(std::ffi::OsStr::from_bytes(path.to_bytes())).to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loaders_cache_names_the_files_of_a_library() {
+        let mut cache = b"glibc-ld.so.cache1.1".to_vec();
+        cache.extend(2u32.to_le_bytes());
+        cache.resize(48, 0);
+        let strings = 48 + 2 * 24;
+        for (key, path) in [(0, 8), (8 + 12, 40)] {
+            cache.extend(0u32.to_le_bytes());
+            cache.extend((strings as u32 + key).to_le_bytes());
+            cache.extend((strings as u32 + path).to_le_bytes());
+            cache.extend([0; 12]);
+        }
+        let mut text = vec![0u8; 64];
+        text[..7].copy_from_slice(b"libc.so");
+        text[8..20].copy_from_slice(b"/lib/libc.so");
+        text[20 + 1..33].copy_from_slice(b"ibcuda.so.1\0");
+        text[20] = b'l';
+        cache.extend(&text);
+        // The second entry's path lies elsewhere; write it there.
+        let at = strings + 40;
+        cache[at..at + 16].copy_from_slice(b"/l/libcuda.so.1\0");
+        assert_eq!(
+            in_loader_cache(&cache, NAME),
+            [PathBuf::from("/l/libcuda.so.1")]
+        );
+    }
+
+    #[test]
+    fn a_damaged_cache_names_nothing() {
+        let mut cache = b"glibc-ld.so.cache1.1".to_vec();
+        cache.extend(u32::MAX.to_le_bytes());
+        assert!(in_loader_cache(&cache, NAME).is_empty());
+        cache.extend([0xff; 400]);
+        assert!(in_loader_cache(&cache, NAME).is_empty());
+        assert!(in_loader_cache(b"ld.so-1.7.0", NAME).is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! The process's one governor, and each thread's seat at it.
+//!
+//! Invariant: the child of a fork is not governed: what the parent's figures
+//! say is not true of it, and a driver that was used does not work in it. A
+//! child of a process that had not used the driver yet is governed by itself.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use fercuda_cuda_sys::types::CUresult;
+use fercuda_governor::{Governor, Seat};
+use fercuda_ledger::Ledger;
+
+use crate::real::real;
+use crate::{say, settings, trace};
+
+static GOVERNOR: OnceLock<Option<Box<Governor>>> = OnceLock::new();
+
+thread_local! {
+    static SEAT: RefCell<Option<Seat<'static>>> = const { RefCell::new(None) };
+}
+
+/// The governor; none where nothing is governed.
+#[inline]
+pub(crate) fn governor() -> Option<&'static Governor> {
+    let governor = match GOVERNOR.get() {
+        Some(governor) => governor,
+        None => GOVERNOR.get_or_init(begin),
+    };
+    let governor: &'static Governor = governor.as_deref()?;
+    governor.ledger().is_mine().then_some(governor)
+}
+
+#[cold]
+fn begin() -> Option<Box<Governor>> {
+    let real = real()?;
+    let config = settings::get();
+    let (ledger, warning) = Ledger::open(config.run);
+    if let Some(warning) = warning {
+        say(&warning.to_string());
+    }
+    let governor = Governor::new(real.driver, ledger, config.clone());
+    // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
+    let _it_is_only_for_last_figures = unsafe { libc::atexit(at_exit) };
+    Some(Box::new(governor))
+}
+
+/// Takes the last figures. The driver may be gone: then it says so.
+extern "C" fn at_exit() {
+    guarded(|| {
+        governor()?.reconcile_all();
+        trace::finish();
+        Some(())
+    });
+}
+
+/// Threads that have a seat, by number.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+/// Runs `work` with the calling thread's seat; none where nothing is governed,
+/// or if `work` has failed in a way that it should not have.
+#[inline]
+pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+    let governor = governor()?;
+    guarded(|| {
+        let mut work = Some(work);
+        let done = SEAT.try_with(|seat| {
+            // Taken if the driver calls back while it works for this thread.
+            let mut seat = seat.try_borrow_mut().ok()?;
+            let seat = seat.get_or_insert_with(|| Seat::new(governor, next_number()));
+            Some(work.take()?(seat))
+        });
+        match (done, work) {
+            (Ok(Some(result)), _) => result,
+            // The thread is at its end, or here already.
+            (_, Some(work)) => work(&mut Seat::passing(governor, 0)),
+            _ => None,
+        }
+    })
+}
+
+/// Keeps a defect of ours from unwinding into the program.
+#[inline]
+fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Relaxed) {
+            say("a call could not be governed because of a defect; the driver answers it");
+        }
+        None
+    })
+}
+
+/// What a typed call of the driver below answered.
+pub(crate) fn answer(result: Result<CUresult, fercuda_cuda_sys::Missing>) -> CUresult {
+    result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
+}

@@ -1,0 +1,20 @@
+//! The environment, read once: when the program first calls the driver.
+
+use std::sync::OnceLock;
+
+use fercuda_governor::Config;
+
+use crate::say;
+
+/// What the environment says. A value that cannot be read counts as not set,
+/// and one line says so.
+pub(crate) fn get() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        let (config, complaints) = Config::read(std::env::vars_os());
+        for complaint in complaints {
+            say(&complaint.to_string());
+        }
+        config
+    })
+}
