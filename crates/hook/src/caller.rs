@@ -291,7 +291,7 @@ mod tests {
             ("/x/nvidia/cu13/lib/libcublasLt.so.13", "cublas"),
             ("/x/nvidia/nccl/lib/libnccl.so.2", "nccl"),
             (
-                "/home/x/.triton/cache/ABC/cuda_utils.cpython-312.so",
+                "/x/.triton/cache/ABC/cuda_utils.cpython-312.so",
                 "triton",
             ),
             ("/usr/bin/python3.12", "python"),
