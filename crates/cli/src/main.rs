@@ -11,7 +11,9 @@
 mod check;
 mod demo;
 mod doctor;
+mod ledgers;
 mod out;
+mod run;
 mod terminal;
 
 use std::process::ExitCode;
@@ -38,7 +40,8 @@ device; =soft and =gpu insist. All variables: docs/environment.md.
 Start with:
   fercuda demo          a short tour, every result checked
   fercuda doctor        what this machine has, and how to get what it lacks
-  fercuda check --help  find what is wrong with a kernel, without a GPU")]
+  fercuda check --help  find what is wrong with a kernel, without a GPU
+  fercuda run --help    run a program with its device memory governed")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -49,6 +52,7 @@ enum Command {
     Demo(demo::Args),
     Doctor(doctor::Args),
     Check(Box<check::Args>),
+    Run(Box<run::Args>),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +62,10 @@ fn main() -> ExitCode {
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));
+        }
+        Command::Run(args) => {
+            // 1 is the program's to say.
+            return run::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
     };
     done.unwrap_or_else(|error| report(&error, 1))

@@ -95,6 +95,16 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
+/// `text` in at most `width` characters; what is left out ends in `~`.
+pub(crate) fn clipped(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut clipped: String = text.chars().take(width.saturating_sub(1)).collect();
+    clipped.push('~');
+    clipped
+}
+
 /// Lines of at most `width` characters, broken between words.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -177,6 +187,12 @@ mod tests {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", "abc"), 0);
+    }
+
+    #[test]
+    fn a_text_that_is_clipped_shows_it() {
+        assert_eq!(clipped("torch", 5), "torch");
+        assert_eq!(clipped("größer", 4), "grö~");
     }
 
     #[test]

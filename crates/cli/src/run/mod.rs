@@ -1,0 +1,258 @@
+//! `fercuda run`: starts a program whose device memory is governed.
+//!
+//! Invariant: the program gets exactly the arguments, streams and terminal
+//! that it would have had; its status is the command's. Without a report the
+//! launcher becomes the program and is gone. What cannot be governed is
+//! refused before it starts: a limit that does not hold is worse than none.
+//! Elsewhere: what governs (`fercuda-hook`), what the variables mean
+//! (`fercuda-governor`).
+
+#[expect(
+    unsafe_code,
+    reason = "a handler of signals must vouch for what it does"
+)]
+mod child;
+mod frameworks;
+mod places;
+mod program;
+mod report;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use fercuda_governor::{Bytes, Config, TenantLimit};
+use fercuda_ledger::Folder;
+
+use crate::terminal::wrapped;
+use places::{DeviceKind, Places};
+
+/// Runs a program with all its device memory in one governed pool.
+#[derive(clap::Args)]
+#[command(after_help = help())]
+pub(crate) struct Args {
+    /// What the program, and each of its children, may use on a device: 8GiB.
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Bytes>,
+    /// What one library may use on a device; may be given several times.
+    #[arg(long = "tenant", value_name = "NAME=SIZE")]
+    tenants: Vec<TenantLimit>,
+    /// The driver below: NVIDIA's, the software device's, or what is here.
+    #[arg(long, value_enum)]
+    device: Option<DeviceKind>,
+    /// Write every allocation and free to this file.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// When the program has ended, say on stderr who held how much.
+    #[arg(long)]
+    report: bool,
+    /// When the program has ended, write its ledgers to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Start the program as it is: no hook, no limits.
+    #[arg(long, conflicts_with_all = ["limit", "tenants", "device", "trace", "report", "json"])]
+    ungoverned: bool,
+    /// The program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    command: Vec<OsString>,
+}
+
+/// What `--help` says behind the options.
+fn help() -> String {
+    let mut settings = String::new();
+    for setting in frameworks::SETTINGS {
+        let (first, others) = setting.names.split_first().unwrap_or((&"", &[]));
+        settings.push_str(&format!("  {first}={}", setting.value));
+        for other in others {
+            settings.push_str(&format!(" (and {other})"));
+        }
+        for line in wrapped(setting.why, 72) {
+            settings.push_str(&format!("\n      {line}"));
+        }
+        settings.push('\n');
+    }
+    format!(
+        "\
+Every library of the program that takes device memory, such as PyTorch, JAX,
+cuBLAS and Triton, becomes a tenant of one pool. Children of the program are
+governed too. `fercuda top` shows them while they run.
+
+Set for the program, unless it is set already:
+{settings}FERCUDA_* variables set what has no option: docs/environment.md.
+
+Refused before it starts, since nothing can be preloaded into it: a program that
+is statically linked, set-user-ID or with file capabilities, 32-bit, or linked
+with musl; also by way of a #! line. --ungoverned starts it all the same.
+
+Exit status: the program's own; if a signal ended it, the same signal ends
+fercuda. 127 if there is no such program, 126 if it cannot be executed, 2 if
+fercuda refused.
+
+Examples:
+  fercuda run -- python train.py
+  fercuda run --limit 8GiB --report -- python train.py --epochs 3
+  fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
+  fercuda run --trace /tmp/trace.csv -- ./app
+  fercuda run --device soft -- ./cuda-program     # no GPU needed"
+    )
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (name, arguments) = args.command.split_first().context("no program is named")?;
+    let path = match program::find(name) {
+        Ok(path) => path,
+        Err(error) => {
+            return Ok(refused(&error.program, &error.why, error.status));
+        }
+    };
+    let mut command = Command::new(&path);
+    command.arg0(name).args(arguments);
+    let (current, _) = Config::read(std::env::vars_os());
+    if args.ungoverned || current.disabled {
+        return Ok(replace(&mut command, &path));
+    }
+    program::examine(&path).map_err(|error| anyhow!("{error}"))?;
+    let run = fresh_run();
+    let changes = environment(args, run)?;
+    check(&changes)?;
+    command.envs(&changes);
+    if !args.report && args.json.is_none() {
+        return Ok(replace(&mut command, &path));
+    }
+    // Held before anything of the run can end and be swept.
+    let folder = Folder::from_env()?;
+    let hold = folder.hold(run)?;
+    let begun = Instant::now();
+    let status = match child::run(&mut command)? {
+        Ok(status) => status,
+        Err(error) => return Ok(not_started(&path, &error)),
+    };
+    let report = report::Report::of(&folder, run, &path, status, begun.elapsed());
+    if args.report {
+        report.print();
+    }
+    if let Some(file) = &args.json {
+        report
+            .write(file)
+            .with_context(|| format!("cannot write the report to {}", file.display()))
+            // The program has run, and its status is more than this.
+            .unwrap_or_else(|error| {
+                crate::report(&error, 2);
+            });
+    }
+    // Ending by a signal drops nothing.
+    drop(hold);
+    Ok(ExitCode::from(child::end_as(status)))
+}
+
+/// Becomes the program. Comes back only if that failed.
+fn replace(command: &mut Command, path: &Path) -> ExitCode {
+    not_started(path, &command.exec())
+}
+
+fn not_started(path: &Path, error: &io::Error) -> ExitCode {
+    let status = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
+    refused(path, &error.to_string(), status)
+}
+
+fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
+    let error = anyhow!("cannot start {}: {why}", path.display());
+    crate::report(&error, status)
+}
+
+/// A number for this run, never 0.
+fn fresh_run() -> NonZeroU64 {
+    NonZeroU64::new(fastrand::u64(1..)).unwrap_or(NonZeroU64::MIN)
+}
+
+/// What is to be different in the program's environment.
+fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsString>> {
+    let places = Places::of_this_program()?;
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let mut changes = BTreeMap::new();
+    let mut set = |name: &str, value: &OsStr| {
+        changes.insert(OsString::from(name), value.to_owned());
+    };
+    set("FERCUDA_RUN", OsStr::new(&run.to_string()));
+    set("LD_PRELOAD", &preload(&places.hook()?));
+    if let Some(limit) = args.limit {
+        set("FERCUDA_LIMIT", OsStr::new(&limit.to_string()));
+    }
+    if !args.tenants.is_empty() {
+        let limits: Vec<String> = args.tenants.iter().map(TenantLimit::to_string).collect();
+        set("FERCUDA_TENANT_LIMITS", OsStr::new(&limits.join(",")));
+    }
+    if let Some(file) = &args.trace {
+        let file = std::path::absolute(file).context("cannot tell where the trace is to go")?;
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        if !folder.is_dir() || file.is_dir() {
+            bail!(
+                "cannot write a trace to {}: no file can be made there\n\
+                 try: a file in a folder that is there",
+                file.display()
+            );
+        }
+        set("FERCUDA_TRACE", file.as_os_str());
+    }
+    let kind = match args.device {
+        Some(kind) => Some(kind),
+        // Who names a driver means it.
+        None if is_set("FERCUDA_DRIVER") => None,
+        None => Some(match fercuda_cuda::Select::from_env()? {
+            fercuda_cuda::Select::Auto => DeviceKind::Auto,
+            fercuda_cuda::Select::Hardware => DeviceKind::Gpu,
+            fercuda_cuda::Select::Software => DeviceKind::Soft,
+        }),
+    };
+    if let Some(driver) = kind.map(|kind| places.driver(kind)).transpose()?.flatten() {
+        set("FERCUDA_DRIVER", driver.as_os_str());
+    }
+    for (name, value) in frameworks::missing(is_set) {
+        changes.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(changes)
+}
+
+/// The hook before what is preloaded already, once.
+fn preload(hook: &Path) -> OsString {
+    let mut list = hook.as_os_str().to_owned();
+    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let others = others.as_encoded_bytes();
+    for other in others.split(|byte| matches!(byte, b':' | b' ')) {
+        if !other.is_empty() && other != hook.as_os_str().as_encoded_bytes() {
+            use std::os::unix::ffi::OsStrExt as _;
+            list.push(":");
+            list.push(OsStr::from_bytes(other));
+        }
+    }
+    list
+}
+
+/// Refuses what the hook would only warn about.
+fn check(changes: &BTreeMap<OsString, OsString>) -> Result<()> {
+    let kept = std::env::vars_os().filter(|(name, _)| !changes.contains_key(name));
+    let changed = changes
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone()));
+    let (_, errors) = Config::read(kept.chain(changed));
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    if !texts.is_empty() {
+        bail!("{}", texts.join("\n"));
+    }
+    Ok(())
+}

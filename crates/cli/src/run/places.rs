@@ -1,0 +1,102 @@
+//! Where the libraries lie that a governed program gets: beside `fercuda`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use fercuda_cuda_sys::{Driver, Origin};
+
+/// The library that is preloaded.
+const HOOK: &str = "libfercuda_hook.so";
+/// The software device as a driver's library.
+const SOFT: &str = "libcuda.so";
+/// What says that there may be a GPU: NVIDIA's control device, its name on a
+/// Tegra, and Windows' under WSL.
+const GPU_SIGNS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"];
+
+/// Which driver is to be below the hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceKind {
+    /// A GPU if the machine has one, else the software device.
+    Auto,
+    /// NVIDIA's driver.
+    Gpu,
+    /// The software device.
+    Soft,
+}
+
+/// Folders in which the libraries may be.
+pub(crate) struct Places {
+    folders: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Beside this program: where cargo puts them, or an installation.
+    pub(crate) fn of_this_program() -> Result<Places> {
+        let program = std::env::current_exe().context("cannot tell where fercuda itself is")?;
+        // A link to it in a folder of PATH is not where it is.
+        let program = program.canonicalize().unwrap_or(program);
+        let beside = program.parent().unwrap_or(Path::new("/"));
+        Ok(Places {
+            folders: vec![
+                beside.to_owned(),
+                beside.join("deps"),
+                beside.join("../lib/fercuda"),
+            ],
+        })
+    }
+
+    /// The hook.
+    pub(crate) fn hook(&self) -> Result<PathBuf> {
+        let path = self.find(HOOK, "cargo build -p fercuda-hook builds it")?;
+        let text = path.as_os_str().as_encoded_bytes();
+        // The loader takes the variable apart at these, and knows no quoting.
+        if text.iter().any(|byte| b" \t:$".contains(byte)) {
+            bail!(
+                "the loader cannot preload {}: its path has a blank, a colon or a dollar sign\n\
+                 try: move fercuda and its libraries to a folder without",
+                path.display()
+            );
+        }
+        Ok(path)
+    }
+
+    /// The driver for `kind`; none if it is for the hook to find out that
+    /// there is none.
+    pub(crate) fn driver(&self, kind: DeviceKind) -> Result<Option<PathBuf>> {
+        let soft = || self.find(SOFT, "cargo build -p fercuda-dropin builds it");
+        match kind {
+            DeviceKind::Soft => soft().map(Some),
+            DeviceKind::Gpu => installed().map(Some),
+            // No driver is called to find out: the program may need none.
+            DeviceKind::Auto if GPU_SIGNS.iter().any(|sign| Path::new(sign).exists()) => {
+                installed().map(Some)
+            }
+            DeviceKind::Auto => Ok(soft().ok()),
+        }
+    }
+
+    fn find(&self, name: &str, hint: &str) -> Result<PathBuf> {
+        let mut tried = String::new();
+        for folder in &self.folders {
+            let path = folder.join(name);
+            if let Ok(path) = path.canonicalize() {
+                return Ok(path);
+            }
+            tried.push_str(&format!("\n  not at {}", path.display()));
+        }
+        bail!(
+            "cannot find {name}, which fercuda run needs{tried}\ntry: put it beside fercuda; {hint}"
+        )
+    }
+}
+
+/// NVIDIA's library, as the loader finds it.
+fn installed() -> Result<PathBuf> {
+    let driver = Driver::open()?;
+    match driver.origin() {
+        Origin::Library(path) if path.is_absolute() => Ok(path.clone()),
+        origin => bail!(
+            "the loader does not say where {origin} is\ntry: FERCUDA_DRIVER=/path/of/libcuda.so.1"
+        ),
+    }
+}

@@ -1,0 +1,395 @@
+//! The program that is to be governed: where it is, and whether the loader
+//! would preload anything into it.
+//!
+//! Reads headers and nothing else. What cannot be read is not judged: the
+//! system says best why it does not start it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+/// Where programs are looked for when `PATH` is not set, as the C library does.
+const USUAL_PATH: &str = "/bin:/usr/bin";
+/// How many `#!` lines in a row the system follows.
+const INTERPRETERS: usize = 5;
+/// How much of a file is read for its `#!` line: what the system looks at.
+const LINE_BYTES: usize = 256;
+/// Program headers of a file that are looked at.
+const HEADERS: u64 = 256;
+
+/// Why a program does not start, as a shell says it.
+#[derive(Debug)]
+pub(crate) struct NotFound {
+    pub(crate) program: PathBuf,
+    pub(crate) why: String,
+    /// 127 if there is none, 126 if it may not be executed.
+    pub(crate) status: u8,
+}
+
+/// The file that `program` names: itself if it has a slash, else the first in
+/// `PATH` that may be executed.
+pub(crate) fn find(program: &OsStr) -> Result<PathBuf, NotFound> {
+    if program.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return match executable(&path) {
+            Ok(()) => Ok(path),
+            Err(error) => Err(refused(path, &error)),
+        };
+    }
+    let folders = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    let mut denied = None;
+    for folder in env::split_paths(&folders) {
+        let path = folder.join(program);
+        match executable(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => denied = denied.or(Some(refused(path, &error))),
+        }
+    }
+    Err(denied.unwrap_or_else(|| NotFound {
+        program: program.into(),
+        why: format!("it is in no folder of PATH\n  {}", folders.display()),
+        status: 127,
+    }))
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_dir() {
+        return Err(io::Error::other("it is a folder"));
+    }
+    Ok(rustix::fs::access(path, Access::EXEC_OK)?)
+}
+
+fn refused(program: PathBuf, error: &io::Error) -> NotFound {
+    NotFound {
+        program,
+        why: error.to_string(),
+        status: if error.kind() == io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        },
+    }
+}
+
+/// A program that nothing can be preloaded into, and why.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ungovernable {
+    /// What was to be started.
+    program: PathBuf,
+    /// The file that is at fault: the program, or what its `#!` line names.
+    file: PathBuf,
+    why: Why,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Why {
+    Static,
+    SetUser { owner: u32 },
+    SetGroup { group: u32 },
+    Capabilities,
+    ThirtyTwoBits,
+    Machine { number: u16 },
+    Musl { loader: String },
+    NotElf,
+    TooDeep,
+}
+
+impl fmt::Display for Ungovernable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be governed: ", self.program.display())?;
+        if self.file == self.program {
+            f.write_str("it ")?;
+        } else {
+            write!(f, "it is run by {}, which ", self.file.display())?;
+        }
+        match &self.why {
+            Why::Static => f.write_str(
+                "is statically linked, so no loader runs that could preload the hook\n\
+                 try: a build of it that is linked dynamically",
+            ),
+            Why::SetUser { owner } => write!(
+                f,
+                "is set-user-ID, and the loader preloads nothing into such programs\n\
+                 try: run it as user {owner}"
+            ),
+            Why::SetGroup { group } => write!(
+                f,
+                "is set-group-ID, and the loader preloads nothing into such programs\n\
+                 try: run it as group {group}"
+            ),
+            Why::Capabilities => f.write_str(
+                "has file capabilities, and the loader preloads nothing into such programs\n\
+                 try: a copy of it (cp leaves capabilities out)",
+            ),
+            Why::ThirtyTwoBits => f.write_str(
+                "is a 32-bit program, and the hook a 64-bit library\n\
+                 try: a 64-bit build of it",
+            ),
+            Why::Machine { number } => write!(
+                f,
+                "is for another processor (ELF machine {number}), and the hook for x86-64\n\
+                 try: an x86-64 build of it"
+            ),
+            Why::Musl { loader } => write!(
+                f,
+                "is linked with musl ({loader}), and NVIDIA's driver and the hook with glibc\n\
+                 try: a build of it for glibc"
+            ),
+            Why::NotElf => f.write_str(
+                "is neither an ELF program nor a script that begins with #!\n\
+                 try: name its interpreter, as in: fercuda run -- sh FILE",
+            ),
+            Why::TooDeep => write!(
+                f,
+                "is a script whose #! lines lead through more than {INTERPRETERS} others\n\
+                 try: name the interpreter at their end"
+            ),
+        }?;
+        f.write_str("\ntry: --ungoverned, to start it all the same, without hook and limits")
+    }
+}
+
+/// Whether the hook can be preloaded into `program`, an executable file.
+pub(crate) fn examine(program: &Path) -> Result<(), Ungovernable> {
+    let mut file = program.to_owned();
+    for _ in 0..=INTERPRETERS {
+        let why = match look(&file) {
+            Look::Fine => return Ok(()),
+            Look::Interpreter(next) => {
+                file = next;
+                continue;
+            }
+            Look::Refused(why) => why,
+        };
+        return Err(Ungovernable {
+            program: program.to_owned(),
+            file,
+            why,
+        });
+    }
+    Err(Ungovernable {
+        program: program.to_owned(),
+        file: program.to_owned(),
+        why: Why::TooDeep,
+    })
+}
+
+enum Look {
+    Fine,
+    /// A script, run by this one.
+    Interpreter(PathBuf),
+    Refused(Why),
+}
+
+fn look(path: &Path) -> Look {
+    // Who may execute and not read may still preload.
+    let Ok(file) = File::open(path) else {
+        return Look::Fine;
+    };
+    let mut start = [0; LINE_BYTES];
+    let Ok(len) = read_at(&file, 0, &mut start) else {
+        return Look::Fine;
+    };
+    let start = &start[..len];
+    if let Some(line) = start.strip_prefix(b"#!") {
+        return interpreter(line).map_or(Look::Refused(Why::NotElf), Look::Interpreter);
+    }
+    if !start.starts_with(b"\x7fELF") {
+        return Look::Refused(Why::NotElf);
+    }
+    match refusal(path, &file, start) {
+        Some(why) => Look::Refused(why),
+        None => Look::Fine,
+    }
+}
+
+/// The program that a `#!` line names. Of `env NAME` it is NAME, if `PATH` has
+/// it: that is what runs in the end.
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line
+        .split(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
+        .filter(|word| !word.is_empty())
+        .map(|word| PathBuf::from(OsString::from_vec(word.to_owned())));
+    let program = words.next()?;
+    if program.file_name() == Some(OsStr::new("env"))
+        && let Some(name) = words.next()
+        && !name.as_os_str().as_bytes().contains(&b'=')
+        && let Ok(found) = find(name.as_os_str())
+    {
+        return Some(found);
+    }
+    Some(program)
+}
+
+/// Why the loader would preload nothing into an ELF file.
+fn refusal(path: &Path, file: &File, start: &[u8]) -> Option<Why> {
+    if start.get(4) == Some(&1) {
+        return Some(Why::ThirtyTwoBits);
+    }
+    let machine = word(start, 18, 2)? as u16;
+    if machine != 62 {
+        return Some(Why::Machine { number: machine });
+    }
+    match loader(file, start) {
+        Ok(None) => return Some(Why::Static),
+        Ok(Some(loader)) if loader.contains("ld-musl") => return Some(Why::Musl { loader }),
+        // The system will say what is wrong with a damaged file.
+        Ok(Some(_)) | Err(_) => {}
+    }
+    let meta = file.metadata().ok()?;
+    let (user, group) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if meta.mode() & 0o4000 != 0 && meta.uid() != user {
+        return Some(Why::SetUser { owner: meta.uid() });
+    }
+    // Without the group's right to execute the bit means something else.
+    if meta.mode() & 0o2010 == 0o2010 && meta.gid() != group {
+        return Some(Why::SetGroup { group: meta.gid() });
+    }
+    // Who is root has them anyway, and the loader sees no gain.
+    let mut value = [0; 64];
+    let named = rustix::fs::getxattr(path, "security.capability", &mut value);
+    (user != 0 && named.is_ok_and(|len| len > 0)).then_some(Why::Capabilities)
+}
+
+/// The loader that a 64-bit ELF file asks for.
+fn loader(file: &File, start: &[u8]) -> io::Result<Option<String>> {
+    let damaged = || io::Error::from(io::ErrorKind::InvalidData);
+    let table = word(start, 32, 8).ok_or_else(damaged)?;
+    let size = word(start, 54, 2).ok_or_else(damaged)?;
+    let count = word(start, 56, 2).ok_or_else(damaged)?;
+    for place in 0..count.min(HEADERS) {
+        let mut header = [0; 56];
+        let at = table.checked_add(place * size).ok_or_else(damaged)?;
+        if read_at(file, at, &mut header)? < header.len() {
+            return Err(damaged());
+        }
+        const INTERP: u64 = 3;
+        if word(&header, 0, 4) != Some(INTERP) {
+            continue;
+        }
+        let at = word(&header, 8, 8).ok_or_else(damaged)?;
+        let mut name = [0; 256];
+        let len = read_at(file, at, &mut name)?;
+        let name = name[..len].split(|byte| *byte == 0).next();
+        return Ok(name.map(|name| String::from_utf8_lossy(name).into_owned()));
+    }
+    Ok(None)
+}
+
+/// A little-endian number of `len` bytes.
+fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + len)?;
+    let digits = bytes.iter().rev();
+    Some(digits.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// Fills `bytes` from there on; how many there were.
+fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < bytes.len() {
+        match file.read_at(&mut bytes[len..], at.saturating_add(len as u64)) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file of one program header, as `change` leaves it.
+    fn elf(loader: Option<&str>, change: impl FnOnce(&mut Vec<u8>)) -> tempfile::TempPath {
+        let mut bytes = vec![0; 512];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[18] = 62;
+        bytes[32] = 64;
+        bytes[54] = 56;
+        bytes[56] = 1;
+        bytes[64] = if loader.is_some() { 3 } else { 1 };
+        bytes[72] = 200;
+        let loader = loader.unwrap_or_default();
+        bytes[200..200 + loader.len()].copy_from_slice(loader.as_bytes());
+        change(&mut bytes);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        file.into_temp_path()
+    }
+
+    const GLIBC: Option<&str> = Some("/lib64/ld-linux-x86-64.so.2");
+
+    #[test]
+    fn what_the_loader_would_not_preload_into_is_told_by_its_header() {
+        let why = |file: &Path| examine(file).err().map(|refused| refused.why);
+        assert_eq!(why(&elf(GLIBC, |_| {})), None);
+        assert_eq!(why(&elf(None, |_| {})), Some(Why::Static));
+        assert_eq!(
+            why(&elf(GLIBC, |bytes| bytes[4] = 1)),
+            Some(Why::ThirtyTwoBits)
+        );
+        assert_eq!(
+            why(&elf(GLIBC, |bytes| bytes[18] = 183)),
+            Some(Why::Machine { number: 183 })
+        );
+        let loader = "/lib/ld-musl-x86_64.so.1";
+        assert_eq!(
+            why(&elf(Some(loader), |_| {})),
+            Some(Why::Musl {
+                loader: loader.to_owned()
+            })
+        );
+        assert_eq!(why(&elf(GLIBC, |bytes| bytes[0] = b'X')), Some(Why::NotElf));
+    }
+
+    #[test]
+    fn headers_that_lead_nowhere_are_left_to_the_system() {
+        for (at, value) in [(39, 0x7f), (32, 0xff), (57, 0xff)] {
+            let file = elf(GLIBC, |bytes| {
+                bytes[64] = 1;
+                bytes[at] = value;
+                bytes.truncate(256);
+            });
+            assert_eq!(examine(&file).map_err(|refused| refused.why), Ok(()));
+        }
+        let file = elf(GLIBC, |bytes| bytes.truncate(20));
+        assert!(examine(&file).is_ok());
+    }
+
+    #[test]
+    fn a_script_is_as_governable_as_what_runs_it() {
+        let inner = elf(None, |_| {});
+        let script = tempfile::NamedTempFile::new().unwrap();
+        for (line, file) in [
+            (format!("#!{} -x\n", inner.display()), inner.to_path_buf()),
+            (format!("#! \t{}", inner.display()), inner.to_path_buf()),
+        ] {
+            fs::write(script.path(), line).unwrap();
+            let refused = examine(script.path()).unwrap_err();
+            assert_eq!((refused.file, refused.why), (file, Why::Static));
+        }
+        fs::write(script.path(), "#!/bin/sh\n").unwrap();
+        assert_eq!(examine(script.path()), Ok(()));
+        fs::write(script.path(), "#!/usr/bin/env sh\n").unwrap();
+        assert_eq!(examine(script.path()), Ok(()));
+        fs::write(script.path(), "#!\n").unwrap();
+        assert_eq!(examine(script.path()).unwrap_err().why, Why::NotElf);
+        // One that names itself.
+        fs::write(script.path(), format!("#!{}\n", script.path().display())).unwrap();
+        assert_eq!(examine(script.path()).unwrap_err().why, Why::TooDeep);
+    }
+}

@@ -1,0 +1,150 @@
+//! What a governed program is given.
+
+use std::collections::BTreeMap;
+
+use crate::{Installed, ended};
+
+/// What the environment of a program is, with these options and variables.
+fn environment(
+    it: &Installed,
+    options: &[&str],
+    variables: &[(&str, &str)],
+) -> BTreeMap<String, String> {
+    let words = [options, &["--", "env"]].concat();
+    let ended = ended(it.run(&words).envs(variables.iter().copied()));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.err, "");
+    let lines = ended.out.lines();
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_program_gets_the_hook_the_driver_the_limits_and_what_frameworks_need() {
+    let it = Installed::new();
+    let options = [
+        "--limit",
+        "1.5GiB",
+        "--tenant",
+        "torch=1GiB",
+        "--tenant",
+        "jax=512MB",
+    ];
+    let given = environment(&it, &options, &[]);
+    let path = |name: &str| it.path(name).display().to_string();
+    for (name, value) in [
+        ("LD_PRELOAD", path("libfercuda_hook.so").as_str()),
+        ("FERCUDA_DRIVER", &path("libcuda.so")),
+        ("FERCUDA_LIMIT", "1536MiB"),
+        ("FERCUDA_TENANT_LIMITS", "torch=1GiB,jax=500000KiB"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async"),
+        ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+    ] {
+        assert_eq!(given.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert_eq!(given.get("FERCUDA_TRACE"), None);
+    let run: u64 = given["FERCUDA_RUN"].parse().unwrap();
+    assert_ne!(run, 0);
+    assert_eq!(it.loaded(), 1);
+    // Each run has a number of its own, and all of a run the same.
+    let ended = ended(&mut it.run(&[
+        "--",
+        "sh",
+        "-c",
+        "echo $FERCUDA_RUN; sh -c 'echo $FERCUDA_RUN'",
+    ]));
+    let numbers: Vec<&str> = ended.out.lines().collect();
+    assert_eq!(numbers.len(), 2);
+    assert_eq!(numbers[0], numbers[1]);
+    assert_ne!(numbers[0], run.to_string());
+}
+
+#[test]
+fn what_the_user_has_set_stays() {
+    let it = Installed::new();
+    let other = it.compile("other.so", &["-shared", "-fPIC", "-x", "c"], "");
+    let other = other.to_str().unwrap();
+    let variables = [
+        ("LD_PRELOAD", other),
+        ("FERCUDA_DRIVER", "/somewhere/libcuda.so.1"),
+        ("FERCUDA_BACKING", "slab"),
+        ("FERCUDA_LIMIT", "3GiB"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
+    ];
+    let given = environment(&it, &[], &variables);
+    for (name, value) in &variables[1..] {
+        assert_eq!(&given[*name], value, "{name}");
+    }
+    assert_eq!(given.get("PYTORCH_CUDA_ALLOC_CONF"), None);
+    let hook = it.path("libfercuda_hook.so").display().to_string();
+    assert_eq!(given["LD_PRELOAD"], format!("{hook}:{other}"));
+    // An option is nearer than a variable.
+    let given = environment(&it, &["--limit", "1GiB", "--device", "soft"], &variables);
+    assert_eq!(given["FERCUDA_LIMIT"], "1GiB");
+    assert_eq!(
+        given["FERCUDA_DRIVER"],
+        it.path("libcuda.so").display().to_string()
+    );
+    // A run in a run preloads once.
+    let fercuda = it.path("fercuda").display().to_string();
+    let ended = ended(&mut it.run(&["--", &fercuda, "run", "--", "env"]));
+    assert!(
+        ended.out.contains(&format!("LD_PRELOAD={hook}\n")),
+        "{}",
+        ended.out
+    );
+}
+
+#[test]
+fn a_program_without_cuda_runs_untouched_and_nothing_is_said() {
+    let it = Installed::new();
+    let script = "read line; echo \"$0 $* $line\"; echo complaint >&2; exit 3";
+    let input = it.path("input");
+    std::fs::write(&input, "a line\n").unwrap();
+    let mut command = it.run(&["sh", "-c", script, "--odd", "--limit", "x y"]);
+    let ended = ended(command.stdin(std::fs::File::open(input).unwrap()));
+    assert_eq!(ended.code, Some(3));
+    assert_eq!(ended.out, "--odd --limit x y a line\n");
+    assert_eq!(ended.err, "complaint\n");
+}
+
+#[test]
+fn switched_off_or_ungoverned_it_changes_nothing() {
+    let it = Installed::new();
+    for (options, variables) in [
+        (&["--ungoverned"][..], &[][..]),
+        (&[], &[("FERCUDA_DISABLE", "1")]),
+    ] {
+        let given = environment(&it, options, variables);
+        for name in [
+            "LD_PRELOAD",
+            "FERCUDA_RUN",
+            "FERCUDA_DRIVER",
+            "PYTORCH_ALLOC_CONF",
+        ] {
+            assert_eq!(given.get(name), None, "{name}");
+        }
+    }
+    assert_eq!(it.loaded(), 0);
+}
+
+#[test]
+fn a_trace_goes_where_the_launcher_stands() {
+    let it = Installed::new();
+    let words = ["--trace", "trace.csv", "--", "env"];
+    let given = ended(it.run(&words).current_dir(it.path("home"))).out;
+    let line = format!("FERCUDA_TRACE={}\n", it.path("home/trace.csv").display());
+    assert!(given.contains(&line), "{given}");
+    let refused = ended(&mut it.run(&["--trace", "/nowhere/trace.csv", "--", "env"]));
+    assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+    let said = refused.err;
+    assert!(
+        said.contains("cannot write a trace to /nowhere/trace.csv"),
+        "{said}"
+    );
+}

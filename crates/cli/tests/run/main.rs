@@ -1,0 +1,143 @@
+//! `fercuda run` as a user meets it: what a program is given, how it ends, what
+//! is refused, what is said at the end.
+//!
+//! A stand-in is preloaded in place of the hook; it says in a file who loaded
+//! it. A process with a ledger is this program again, told so by a variable.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod ends;
+mod given;
+mod refused;
+mod reported;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `fercuda` in a folder of its own, with a hook and a driver beside it.
+struct Installed {
+    folder: tempfile::TempDir,
+}
+
+impl Installed {
+    fn new() -> Installed {
+        // Where cargo's own files are, so that a link will do for a copy.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let it = Installed { folder };
+        let built = Path::new(env!("CARGO_BIN_EXE_fercuda"));
+        fs::hard_link(built, it.path("fercuda")).unwrap();
+        it.compile(
+            "libfercuda_hook.so",
+            &["-shared", "-fPIC", "-x", "c"],
+            "#include <stdio.h>\n#include <stdlib.h>\n\
+             __attribute__((constructor)) static void loaded(void) {\n\
+               const char *name = getenv(\"FERCUDA_TEST_LOADED\");\n\
+               FILE *file = name ? fopen(name, \"a\") : 0;\n\
+               if (file) { fputs(\"loaded\\n\", file); fclose(file); }\n\
+             }\n",
+        );
+        fs::write(it.path("libcuda.so"), "").unwrap();
+        for name in ["home", "run"] {
+            fs::create_dir(it.path(name)).unwrap();
+        }
+        fs::set_permissions(
+            it.path("run"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o700),
+        )
+        .unwrap();
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join(name)
+    }
+
+    /// Compiles C, or assembler with other options, to a file of that name.
+    fn compile(&self, name: &str, options: &[&str], source: &str) -> PathBuf {
+        let text = self.path(&format!("{name}.source"));
+        fs::write(&text, source).unwrap();
+        let out = self.path(name);
+        let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let status = Command::new(cc)
+            .args(options)
+            .arg(&text)
+            .arg("-o")
+            .arg(&out)
+            .status();
+        assert!(status.unwrap().success());
+        out
+    }
+
+    /// An executable file with this text.
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A program that is linked statically and answers 5.
+    fn static_program(&self) -> PathBuf {
+        self.compile(
+            "static",
+            &["-nostdlib", "-static", "-x", "assembler"],
+            ".globl _start\n_start: mov $60, %eax\n mov $5, %edi\n syscall\n",
+        )
+    }
+
+    /// `fercuda run`, with nothing of ours or a framework's in its environment.
+    fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> Command {
+        let mut command = Command::new(self.path("fercuda"));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            let ours = ["FERCUDA_", "PYTORCH_", "XLA_", "LD_PRELOAD", "NO_COLOR"];
+            if ours.iter().any(|prefix| name.starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("FERCUDA_DEVICE", "soft")
+            .env("FERCUDA_TEST_LOADED", self.path("loaded"))
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .arg("run")
+            .args(words);
+        command
+    }
+
+    /// How many processes have loaded the stand-in.
+    fn loaded(&self) -> usize {
+        let text = fs::read_to_string(self.path("loaded")).unwrap_or_default();
+        text.lines().count()
+    }
+}
+
+struct Ended {
+    code: Option<i32>,
+    signal: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    Ended {
+        code: status.code(),
+        signal: status.signal(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+#[track_caller]
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}

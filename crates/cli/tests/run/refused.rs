@@ -1,0 +1,167 @@
+//! What does not start, and how that is said.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::{Installed, assert_contains, ended};
+
+#[test]
+fn a_static_program_is_refused_with_the_reason_and_runs_ungoverned() {
+    let it = Installed::new();
+    let program = it.static_program();
+    let program = program.to_str().unwrap();
+    let refused = ended(&mut it.run(&["--", program]));
+    assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &refused.err,
+        &[
+            &format!("error: {program} cannot be governed: it is statically linked"),
+            "try: --ungoverned",
+        ],
+    );
+    assert_eq!(
+        ended(&mut it.run(&["--ungoverned", "--", program])).code,
+        Some(5)
+    );
+
+    let script = it.script("script", &format!("#!{program}\n"));
+    let script = script.to_str().unwrap();
+    let refused = ended(&mut it.run(&["--", script]));
+    assert_eq!(refused.code, Some(2));
+    assert_contains(
+        &refused.err,
+        &[&format!(
+            "{script} cannot be governed: it is run by {program}, which is statically"
+        )],
+    );
+}
+
+#[test]
+fn a_set_user_id_program_of_another_user_is_refused() {
+    let it = Installed::new();
+    let root = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    // Root may make one; for others the system has one.
+    let program = if root.unwrap() == 0 {
+        let copy = it.path("copy");
+        fs::copy("/bin/true", &copy).unwrap();
+        std::os::unix::fs::chown(&copy, Some(1), Some(1)).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).unwrap();
+        copy.display().to_string()
+    } else {
+        "su".to_owned()
+    };
+    let refused = ended(&mut it.run(&["--", &program]));
+    assert_eq!(refused.code, Some(2));
+    assert_contains(&refused.err, &["it is set-user-ID", "try: run it as user "]);
+}
+
+#[test]
+fn what_is_not_there_or_may_not_be_executed_ends_as_in_a_shell() {
+    let it = Installed::new();
+    let plain = it.path("plain");
+    fs::write(&plain, "#!/bin/sh\n").unwrap();
+    for options in [&[][..], &["--report"], &["--ungoverned"]] {
+        for (program, code, why) in [
+            ("no-such-program", 127, "it is in no folder of PATH"),
+            ("/no/such/program", 127, "No such file"),
+            (plain.to_str().unwrap(), 126, "Permission denied"),
+            ("/", 126, "it is a folder"),
+        ] {
+            let ended = ended(&mut it.run(&[options, &["--", program]].concat()));
+            assert_eq!(ended.code, Some(code), "{program} {}", ended.err);
+            let start = format!("error: cannot start {program}");
+            assert_contains(&ended.err, &[&start, why]);
+        }
+    }
+    // An interpreter that is missing is found out by the system alone.
+    let script = it.script("orphan", "#!/no/such/interpreter\n");
+    for options in [&[][..], &["--report"]] {
+        let ended = ended(&mut it.run(&[options, &["--", script.to_str().unwrap()]].concat()));
+        assert_eq!(ended.code, Some(127), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
+    let it = Installed::new();
+    for (words, said) in [
+        (&["--limit", "8G"][..], "its unit is none of B, KiB"),
+        (&["--limit", "0"], "less than 1 byte"),
+        (&["--tenant", "torch"], "is not NAME=SIZE"),
+        (&["--device", "tpu"], "possible values: auto, gpu, soft"),
+        (&["--ungoverned", "--limit", "1GiB"], "cannot be used with"),
+    ] {
+        let refused = ended(&mut it.run(&[words, &["--", "true"]].concat()));
+        assert_eq!(refused.code, Some(2), "{words:?}");
+        assert_contains(&refused.err, &[said]);
+    }
+    let twice = ["--tenant", "a=1GiB", "--tenant", "a=2GiB", "--", "true"];
+    let refused = ended(&mut it.run(&twice));
+    assert_eq!(refused.code, Some(2));
+    assert_contains(
+        &refused.err,
+        &["a is limited twice, to 1GiB and to 2GiB", "try: one limit"],
+    );
+    for (name, value, said) in [
+        (
+            "FERCUDA_LIMIT",
+            "lots",
+            "FERCUDA_LIMIT=\"lots\": it does not begin with a number",
+        ),
+        ("FERCUDA_BACKING", "paper", "try: vmm or slab"),
+        // In two halves, since there is no such variable.
+        (
+            concat!("FERCUDA_", "LIMT"),
+            "8GiB",
+            "try: FERCUDA_LIMIT, or unset it",
+        ),
+    ] {
+        let refused = ended(it.run(&["--", "true"]).env(name, value));
+        assert_eq!(refused.code, Some(2), "{name}");
+        assert_contains(&refused.err, &[said]);
+    }
+}
+
+#[test]
+fn without_its_hook_it_says_where_it_looked() {
+    let it = Installed::new();
+    fs::remove_file(it.path("libfercuda_hook.so")).unwrap();
+    let refused = ended(&mut it.run(&["--", "true"]));
+    assert_eq!(refused.code, Some(2));
+    let deps = it.path("deps/libfercuda_hook.so").display().to_string();
+    assert_contains(
+        &refused.err,
+        &[
+            "cannot find libfercuda_hook.so",
+            &deps,
+            "lib/fercuda/libfercuda_hook.so",
+            "try: ",
+        ],
+    );
+    // In each of the places it is found.
+    for place in ["deps", "../lib/fercuda"] {
+        let folder = it.path(place);
+        let outside = place.starts_with("..");
+        if outside {
+            // The folder above is shared, so this installation moves down.
+            fs::create_dir_all(it.path("prefix/bin")).unwrap();
+            fs::create_dir_all(it.path("prefix/lib/fercuda")).unwrap();
+            fs::rename(it.path("fercuda"), it.path("prefix/bin/fercuda")).unwrap();
+            fs::write(it.path("prefix/lib/fercuda/libcuda.so"), "").unwrap();
+            let hook = it.path("prefix/lib/fercuda/libfercuda_hook.so");
+            fs::copy(it.path("deps/libfercuda_hook.so"), hook).unwrap();
+            let status = std::process::Command::new(it.path("prefix/bin/fercuda"))
+                .args(["run", "--device", "soft", "--", "true"])
+                .status();
+            assert!(status.unwrap().success());
+        } else {
+            fs::create_dir(&folder).unwrap();
+            it.compile(
+                "deps/libfercuda_hook.so",
+                &["-shared", "-fPIC", "-x", "c"],
+                "",
+            );
+            assert_eq!(ended(&mut it.run(&["--", "true"])).code, Some(0));
+        }
+    }
+}
