@@ -290,10 +290,7 @@ mod tests {
             ),
             ("/x/nvidia/cu13/lib/libcublasLt.so.13", "cublas"),
             ("/x/nvidia/nccl/lib/libnccl.so.2", "nccl"),
-            (
-                "/x/.triton/cache/ABC/cuda_utils.cpython-312.so",
-                "triton",
-            ),
+            ("/x/.triton/cache/ABC/cuda_utils.cpython-312.so", "triton"),
             ("/usr/bin/python3.12", "python"),
             ("/usr/lib/libpython3.11.so.1.0", "python"),
             ("/opt/app/libmylib.so.3", "mylib"),

@@ -7,6 +7,7 @@
 
 mod ends;
 mod given;
+mod governed;
 mod refused;
 mod reported;
 
