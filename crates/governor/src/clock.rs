@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUevent, CUevent_flags, CUresult, CUstream,
@@ -363,14 +363,15 @@ impl Clock for DriverClock {
         })
     }
 
-    fn join(&self, point: &Point) -> bool {
+    fn join(&self, point: &Point, patience: Duration) -> bool {
+        let begun = Instant::now();
         let mut sleep = Duration::from_micros(5);
         loop {
             if self.passed(point) {
                 return true;
             }
             // Somebody captures, who may wait for this very thread.
-            if self.may_ask().is_none() {
+            if self.may_ask().is_none() || begun.elapsed() >= patience {
                 return false;
             }
             std::thread::sleep(sleep);

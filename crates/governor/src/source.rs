@@ -76,6 +76,10 @@ impl Source {
 }
 
 impl Backing for Source {
+    fn piece_bytes(&self) -> u64 {
+        self.vmm.piece_bytes()
+    }
+
     fn rounded(&self, bytes: u64) -> u64 {
         self.vmm.rounded(bytes)
     }
@@ -114,8 +118,8 @@ impl Backing for Source {
         self.mapped -= span.bytes;
     }
 
-    fn release(&mut self) -> u64 {
-        let bytes = self.vmm.release();
+    fn release(&mut self, but_for: u64) -> u64 {
+        let bytes = self.vmm.release(but_for);
         self.physical.0.fetch_sub(bytes, Relaxed);
         if bytes > 0 {
             self.tell(EventKind::Trim, bytes);

@@ -2,8 +2,9 @@
 //! goes in handles.
 //!
 //! A handle is mapped whole and unmapped whole. So the larger a growth, the
-//! larger its handles, which keeps calls few; and the smaller the pool, the
-//! smaller its least growth, which keeps little unused.
+//! larger its handles, which keeps calls few; but once memory moves, small
+//! handles, of which few are kept in place by little that is live. The smaller
+//! the pool, the smaller its least growth, which keeps little unused.
 //!
 //! Invariants: every chunk is one handle, mapped and accessible; reserved
 //! addresses are in chunks or vacant; physical memory is in chunks or spare.
@@ -18,12 +19,13 @@ use fercuda_cuda_sys::types::{
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_pool::{Backing, Refused, Span};
 
-/// Handles are a growth's size divided by this, or smaller.
-const HANDLES_A_GROWTH: u64 = 8;
+/// Handles are a growth's size divided by this, or smaller, until memory moves
+/// for the first time; and from then on.
+const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
 /// The largest handle.
-const LARGEST_HANDLE: u64 = 256 << 20;
+const LARGEST_HANDLE: u64 = 32 << 20;
 /// The least growth is this part of what there is.
-const LEAST_GROWTH_PART: u64 = 64;
+const LEAST_GROWTH_PART: u64 = 256;
 const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
 /// Addresses are reserved so many at a time, or half as many, and so on.
 const RESERVATION: u64 = 1 << 40;
@@ -47,6 +49,8 @@ pub struct Vmm {
     reserved: Vec<(u64, u64)>,
     chunks: BTreeMap<u64, Handle>,
     mapped: u64,
+    /// Memory has been taken away to be used elsewhere.
+    moves: bool,
     spare: Vec<Handle>,
 }
 
@@ -118,6 +122,7 @@ impl Vmm {
             reserved: Vec::new(),
             chunks: BTreeMap::new(),
             mapped: 0,
+            moves: false,
             spare: Vec::new(),
         })
     }
@@ -129,7 +134,8 @@ impl Vmm {
 
     /// The sizes of the handles for a growth, the largest first.
     fn cut(&self, bytes: u64) -> impl Iterator<Item = u64> {
-        let most = (bytes / HANDLES_A_GROWTH).clamp(self.granularity, LARGEST_HANDLE);
+        let handles = HANDLES_A_GROWTH[usize::from(self.moves)];
+        let most = (bytes / handles).clamp(self.granularity, LARGEST_HANDLE.max(self.granularity));
         let mut size = most / self.granularity * self.granularity;
         let (mut left, granularity) = (bytes, self.granularity);
         std::iter::from_fn(move || {
@@ -141,15 +147,17 @@ impl Vmm {
         })
     }
 
-    /// Spare handles that together have at most `bytes`.
+    /// Spare handles that together have at most `bytes`, large ones first.
     fn usable(&self, bytes: u64) -> Vec<Handle> {
+        let mut usable = self.spare.clone();
+        usable.sort_by_key(|handle| std::cmp::Reverse(handle.bytes));
         let mut left = bytes;
-        let fits = |handle: &&Handle| {
+        usable.retain(|handle| {
             let fits = handle.bytes <= left;
             left -= if fits { handle.bytes } else { 0 };
             fits
-        };
-        self.spare.iter().filter(fits).copied().collect()
+        });
+        usable
     }
 
     fn create(&self, bytes: u64) -> Result<Handle, Refused> {
@@ -239,6 +247,10 @@ impl Vmm {
 }
 
 impl Backing for Vmm {
+    fn piece_bytes(&self) -> u64 {
+        self.granularity
+    }
+
     fn rounded(&self, bytes: u64) -> u64 {
         let least = (self.mapped / LEAST_GROWTH_PART).min(LARGEST_LEAST_GROWTH);
         let bytes = bytes.max(least / self.granularity * self.granularity);
@@ -319,6 +331,7 @@ impl Backing for Vmm {
     }
 
     fn shrink(&mut self, span: Span) {
+        self.moves = true;
         let _relaxed = Relaxed::enter(self.driver);
         let chunks = self.chunks.range(span.address..span.end());
         let chunks: Vec<(u64, Handle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
@@ -331,11 +344,17 @@ impl Backing for Vmm {
         }
     }
 
-    fn release(&mut self) -> u64 {
+    fn release(&mut self, but_for: u64) -> u64 {
+        let kept = self.usable(but_for);
+        let mut gone = std::mem::take(&mut self.spare);
+        gone.retain(|handle| kept.iter().all(|kept| kept.raw != handle.raw));
+        self.spare = kept;
+        if gone.is_empty() {
+            return 0;
+        }
         let _relaxed = Relaxed::enter(self.driver);
-        let spare = std::mem::take(&mut self.spare);
-        let bytes = spare.iter().map(|handle| handle.bytes).sum();
-        for handle in spare {
+        let bytes = gone.iter().map(|handle| handle.bytes).sum();
+        for handle in gone {
             self.destroy(handle);
         }
         bytes
@@ -350,7 +369,7 @@ impl Drop for Vmm {
             self.unmap(at, handle);
             self.destroy(handle);
         }
-        self.release();
+        self.release(0);
         for (at, bytes) in std::mem::take(&mut self.reserved) {
             // SAFETY: from cuMemAddressReserve, and nothing is mapped there.
             let answer = unsafe { self.driver.cuMemAddressFree(at, bytes as usize) };

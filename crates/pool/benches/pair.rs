@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fercuda_pool::{
@@ -90,7 +90,7 @@ impl Clock for Idle {
     fn wait(&self, _: StreamId, (): &()) -> bool {
         true
     }
-    fn join(&self, (): &()) -> bool {
+    fn join(&self, (): &(), _: Duration) -> bool {
         true
     }
 }
@@ -99,6 +99,9 @@ impl Clock for Idle {
 struct Endless(u64);
 
 impl Backing for Endless {
+    fn piece_bytes(&self) -> u64 {
+        2 << 20
+    }
     fn rounded(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(2 << 20)
     }
@@ -117,7 +120,7 @@ impl Backing for Endless {
         None
     }
     fn shrink(&mut self, _: Span) {}
-    fn release(&mut self) -> u64 {
+    fn release(&mut self, _: u64) -> u64 {
         0
     }
 }

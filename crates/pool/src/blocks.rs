@@ -6,7 +6,7 @@
 //! level for each power of two, cut into 32 second levels, with bit maps that
 //! say which lists hold something. A search rounds its size up to the next
 //! second level, so that the first block it finds fits; only where that finds
-//! nothing are a few blocks of the list below looked at. So taking and giving
+//! nothing, or for large blocks, are a few of the list below looked at. So taking and giving
 //! back touch a bounded number of blocks, however many there are.
 //!
 //! All sets share one table of neighbours: a block that moves from one set to
@@ -32,6 +32,10 @@ const SECOND: usize = 1 << SECOND_BITS;
 const FIRST: usize = 40 - SECOND_BITS as usize + 2;
 /// Blocks that are looked at in the list below the one a search rounds up to.
 const PEEK: usize = 8;
+
+/// From this size on, the block that fits best is taken of those looked at: a
+/// large block that is cut without need is seldom whole again.
+const LARGE_UNITS: u64 = 4096;
 
 const NONE: u32 = u32::MAX;
 
@@ -314,6 +318,12 @@ impl Blocks {
         self.set(set).units * UNIT_BYTES
     }
 
+    /// Bytes of live blocks.
+    pub fn live_bytes(&self) -> u64 {
+        let free: u64 = self.sets.iter().map(|set| set.units).sum();
+        (self.units - free) * UNIT_BYTES
+    }
+
     /// How many blocks are live.
     pub fn live_blocks(&self) -> usize {
         self.live
@@ -387,9 +397,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Takes memory away that is ready, all of it; whether it was.
-    pub fn remove(&mut self, span: Span) -> bool {
-        let Some(node) = self.ready_around(span) else {
+    /// Takes memory away that is part of the ready block at `around`; whether
+    /// it was.
+    pub fn remove(&mut self, span: Span, around: Span) -> bool {
+        let Some(node) = self.ready_at(around, span) else {
             return false;
         };
         let (start, len) = (span.address / UNIT_BYTES, span.bytes / UNIT_BYTES);
@@ -461,21 +472,18 @@ impl Blocks {
         }
     }
 
-    /// The ready block that holds all of `span`.
-    fn ready_around(&self, span: Span) -> Option<u32> {
-        let set = self.set(SetId::READY);
-        let least = class_of(NonZeroU64::new(span.bytes / UNIT_BYTES)?);
-        for first in least.0..FIRST {
-            for second in 0..SECOND {
-                let mut index = set.heads[first][second];
-                while let Some(node) = self.nodes.get(index as usize) {
-                    let here = node.span();
-                    if here.address <= span.address && span.end() <= here.end() {
-                        return Some(index);
-                    }
-                    index = node.next;
-                }
+    /// The ready block at `around`, if it holds all of `span`.
+    fn ready_at(&self, around: Span, span: Span) -> Option<u32> {
+        if span.bytes == 0 || span.address < around.address || span.end() > around.end() {
+            return None;
+        }
+        let (first, second) = class_of(NonZeroU64::new(around.bytes / UNIT_BYTES)?);
+        let mut index = *self.set(SetId::READY).heads.get(first)?.get(second)?;
+        while let Some(node) = self.nodes.get(index as usize) {
+            if node.span() == around {
+                return Some(index);
             }
+            index = node.next;
         }
         None
     }
@@ -567,6 +575,10 @@ impl Blocks {
         (self.set(set).units - before) * UNIT_BYTES
     }
 
+    fn get(&self, index: u32) -> Option<(u32, &Node)> {
+        Some((index, self.nodes.get(index as usize)?))
+    }
+
     /// A free block of `set` that holds `want`, and where in it.
     #[inline]
     fn find_aligned(&self, set: SetId, want: Want, epoch: u64) -> Option<(u32, u64)> {
@@ -589,12 +601,25 @@ impl Blocks {
             (fits && node.epoch <= epoch).then_some((index, start))
         };
         let lists = self.set(set);
+        let (first, second) = class_of(least);
+        if want.units.get() >= LARGE_UNITS {
+            let best = |head: u32| {
+                let nodes = std::iter::successors(self.get(head), |(_, node)| self.get(node.next));
+                let fitting = nodes.take(PEEK).filter_map(|(index, node)| {
+                    let (index, start) = fits(index)?;
+                    Some((node.len, index, start))
+                });
+                let (_, index, start) = fitting.min()?;
+                Some((index, start))
+            };
+            return best(*lists.heads.get(first)?.get(second)?)
+                .or_else(|| best(lists.first_from(class_holding(least))?));
+        }
         if let Some(index) = lists.first_from(class_holding(least))
             && let Some(found) = fits(index)
         {
             return Some(found);
         }
-        let (first, second) = class_of(least);
         let mut index = *lists.heads.get(first)?.get(second)?;
         for _ in 0..PEEK {
             if index == NONE {

@@ -2,15 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod growth;
 mod magazine;
 mod order;
 mod pool;
 
 pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
+pub use growth::{Backing, Budget, Refused, Thrift};
 #[cfg(feature = "broken-rules")]
 pub use order::Rule;
 pub use order::{Epoch, Mark, Order, Place, StreamId};
-pub use pool::{
-    Account, Backing, Budget, Clock, Error, Freed, Live, OnExhausted, Pool, Refused, Request,
-    TenantId, Usage,
-};
+pub use pool::{Account, Clock, Error, Freed, Live, OnExhausted, Pool, Request, TenantId, Usage};

@@ -31,6 +31,12 @@ use rustc_hash::FxHashMap;
 
 use crate::blocks::{BlockId, Blocks, SetId, Span, Want};
 
+/// Frees in one queue after which a mark is due; or bytes, so many at least,
+/// and one part of all.
+const BATCH: usize = 64;
+const BATCH_BYTES: u64 = 32 << 20;
+const BATCH_PART: u64 = 64;
+
 /// A stream, by a number that no other stream ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
@@ -78,8 +84,9 @@ struct Queue<P> {
     marks: VecDeque<(u64, Arc<P>)>,
     /// Epochs of other queues that this stream waits for.
     knows: FxHashMap<Place, u64>,
-    /// Frees since the last mark was begun.
+    /// Frees since the last mark was begun, and bytes.
     unmarked: usize,
+    unmarked_bytes: u64,
     retired: bool,
 }
 
@@ -145,6 +152,12 @@ impl<P> Order<P> {
         &mut self.blocks
     }
 
+    /// Bytes that were freed and are not ready.
+    pub fn waiting_bytes(&self) -> u64 {
+        let blocks = &self.blocks;
+        blocks.bytes() - blocks.live_bytes() - blocks.free_bytes(SetId::READY)
+    }
+
     /// Takes a block that work queued at `place` from now on may use: of its
     /// own queue, of the ready ones, or of a queue that it waits for.
     #[inline]
@@ -177,18 +190,21 @@ impl<P> Order<P> {
     }
 
     /// Frees a block behind the work queued at `place` so far; none if it is
-    /// not live. With how many frees there wait for a mark.
+    /// not live. With whether a mark is due there.
     #[inline]
-    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, usize)> {
-        self.blocks.span(id)?;
+    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, bool)> {
+        let bytes = self.blocks.span(id)?.bytes;
         if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
-            return Some((self.blocks.give(id, SetId::READY, 0)?, 0));
+            return Some((self.blocks.give(id, SetId::READY, 0)?, false));
         }
+        let batch_bytes = BATCH_BYTES.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
         queue.unmarked += 1;
-        let (set, open, unmarked) = (queue.set, queue.open, queue.unmarked);
+        queue.unmarked_bytes += bytes;
+        let due = queue.unmarked >= BATCH || queue.unmarked_bytes >= batch_bytes;
+        let (set, open) = (queue.set, queue.open);
         let span = self.blocks.give(id, set, open)?;
-        Some((span, unmarked))
+        Some((span, due))
     }
 
     fn queue<'q>(
@@ -202,6 +218,7 @@ impl<P> Order<P> {
             marks: VecDeque::new(),
             knows: FxHashMap::default(),
             unmarked: 0,
+            unmarked_bytes: 0,
             retired: false,
         })
     }
@@ -218,6 +235,7 @@ impl<P> Order<P> {
             return None;
         }
         queue.unmarked = 0;
+        queue.unmarked_bytes = 0;
         let closed = queue.open;
         queue.open += u64::from(holds!(self, MarksHaveAnEnd));
         Some(Epoch(closed))

@@ -2,9 +2,9 @@
 //!
 //! A request looks, in this order, at: blocks freed in its own stream; ready
 //! blocks; blocks that its stream waits for already; blocks whose marks the
-//! device has passed meanwhile; blocks of other streams, after a wait; more
-//! memory; memory that lies empty elsewhere, mapped anew; what others give up
-//! when told that there is none. Then it fails with a report of who holds what.
+//! device has passed meanwhile; blocks of other streams, after a wait; blocks
+//! behind fresh marks; more memory; what others give up when told that there is
+//! none. Then it fails with a report of who holds what.
 //!
 //! Before all that it looks among the few blocks that its thread has freed in the
 //! same stream just now ([`crate::magazine`]), so that threads that allocate and
@@ -14,22 +14,21 @@
 //! never with `order` locked; of the locks, `growth` comes before a magazine's,
 //! that before `order`, and that before one of `held`.
 //!
-//! Elsewhere: which blocks may be taken when ([`crate::order`]).
+//! Elsewhere: which blocks may be taken when ([`crate::order`]), more memory and
+//! less ([`crate::growth`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::blocks::{BadRange, BlockId, SetId, Span, Want};
+use crate::blocks::{BlockId, SetId, Span, Want};
+use crate::growth::{Backing, Budget, Growth, Refused};
 use crate::magazine::{Cached, Magazines};
-use crate::order::{Epoch, Mark, Order, Place, StreamId};
+use crate::order::{Epoch, Order, Place, StreamId};
 
-/// Frees in one queue after which a mark is set.
-const BATCH: usize = 64;
-/// Other streams that one request waits for at most.
-const LENDERS: usize = 4;
 /// Tenants that are told apart; further ones count as the last.
 const TENANTS: usize = 64;
 /// Parts of the table of live blocks, each with a lock.
@@ -50,8 +49,9 @@ pub trait Clock: Send + Sync {
     /// Makes work queued in `stream` from now on wait for a point.
     fn wait(&self, stream: StreamId, point: &Self::Point) -> bool;
 
-    /// Waits on the host until the device has passed a point.
-    fn join(&self, point: &Self::Point) -> bool;
+    /// Waits on the host until the device has passed a point, no longer than
+    /// about `patience`.
+    fn join(&self, point: &Self::Point, patience: Duration) -> bool;
 }
 
 impl<C: Clock> Clock for Arc<C> {
@@ -69,88 +69,8 @@ impl<C: Clock> Clock for Arc<C> {
         C::wait(self, stream, point)
     }
 
-    fn join(&self, point: &C::Point) -> bool {
-        C::join(self, point)
-    }
-}
-
-/// Why there is no more memory to be had.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub String);
-
-/// Where memory comes from.
-pub trait Backing: Send {
-    /// How many bytes a growth by `bytes` really adds.
-    fn rounded(&self, bytes: u64) -> u64;
-
-    /// How many of them are not there yet as physical memory.
-    fn new_bytes(&self, bytes: u64) -> u64;
-
-    /// Where a growth by `bytes`, which were rounded, would begin, if that is
-    /// known.
-    fn site(&self, bytes: u64) -> Option<u64>;
-
-    /// Adds memory of `bytes`, which were rounded, at their site.
-    ///
-    /// # Errors
-    /// [`Refused`]; then nothing was added.
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused>;
-
-    /// The part of `span` that could go away by itself.
-    fn separable(&self, span: Span) -> Option<Span>;
-
-    /// Takes memory away that was separable. Physically it stays, for the next
-    /// growth.
-    fn shrink(&mut self, span: Span);
-
-    /// Gives physical memory that is nowhere mapped back to the driver; how
-    /// many bytes.
-    fn release(&mut self) -> u64;
-}
-
-/// How much physical memory a process may have on a device, and has.
-#[derive(Debug)]
-pub struct Budget {
-    limit: AtomicU64,
-    used: AtomicU64,
-}
-
-impl Budget {
-    /// Of `limit_bytes`.
-    pub fn new(limit_bytes: u64) -> Arc<Self> {
-        Arc::new(Self {
-            limit: AtomicU64::new(limit_bytes),
-            used: AtomicU64::new(0),
-        })
-    }
-
-    /// How much there may be.
-    pub fn limit_bytes(&self) -> u64 {
-        self.limit.load(Relaxed)
-    }
-
-    /// How much there is.
-    pub fn used_bytes(&self) -> u64 {
-        self.used.load(Relaxed)
-    }
-
-    /// Sets another limit. What is there already stays.
-    pub fn set_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Relaxed);
-    }
-
-    /// Charges `bytes` if there is room for them.
-    pub fn charge(&self, bytes: u64) -> bool {
-        let limit = self.limit_bytes();
-        let room = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        self.used.fetch_update(Relaxed, Relaxed, room).is_ok()
-    }
-
-    /// Takes a charge back.
-    pub fn refund(&self, bytes: u64) {
-        let less = |used: u64| Some(used.saturating_sub(bytes));
-        let _always = self.used.fetch_update(Relaxed, Relaxed, less);
+    fn join(&self, point: &C::Point, patience: Duration) -> bool {
+        C::join(self, point, patience)
     }
 }
 
@@ -387,15 +307,17 @@ pub struct Pool<B, C: Clock, N = ()> {
     magazines: Magazines,
     accounts: [Shared; TENANTS],
     /// Memory that stays where it is whoever has it: its end and how often.
-    pinned: Mutex<BTreeMap<u64, (u64, u32)>>,
-    growth: Mutex<B>,
-    clock: C,
-    budget: Arc<Budget>,
+    pub(crate) pinned: Mutex<BTreeMap<u64, (u64, u32)>>,
+    pub(crate) growth: Mutex<Growth<B>>,
+    /// Ready memory above this is given back; MAX for never.
+    pub(crate) high_bytes: AtomicU64,
+    pub(crate) clock: C,
+    pub(crate) budget: Arc<Budget>,
     /// By priority, the lowest first.
-    on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
+    pub(crate) on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
 }
 
-impl<B, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
+impl<B: Backing, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
             .field("usage", &self.usage())
@@ -404,13 +326,13 @@ impl<B, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind these locks is changed in steps that do not panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<B, C: Clock, N: Copy> Pool<B, C, N> {
-    fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
+impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
         lock(&self.order)
     }
 
@@ -574,7 +496,9 @@ impl<B, C: Clock, N: Copy> Pool<B, C, N> {
     /// Puts a block into the queue of a place.
     fn give(&self, id: BlockId, place: Place) {
         let given = self.order().give(id, place);
-        self.batch(place, given.map_or(0, |(_, unmarked)| unmarked));
+        if given.is_some_and(|(_, due)| due) {
+            self.batch(place);
+        }
     }
 
     /// Puts blocks of magazines into the queues of their streams.
@@ -586,25 +510,30 @@ impl<B, C: Clock, N: Copy> Pool<B, C, N> {
             if let (Some(order), Some(held)) = (&mut order, held) {
                 let place = Place::Stream(*stream);
                 let given = order.give(held.id, place);
-                full.extend(given.map(|(_, unmarked)| (place, unmarked)));
+                full.extend(given.and_then(|(_, due)| due.then_some(place)));
             }
         }
         drop(order);
-        for (place, unmarked) in full {
-            self.batch(place, unmarked);
+        for place in full {
+            self.batch(place);
         }
     }
 
-    /// Sets a mark where many frees wait for one.
-    fn batch(&self, place: Place, unmarked: usize) {
-        if unmarked >= BATCH {
-            self.mark(place);
-            self.look(place);
-        }
+    /// Empties all magazines.
+    pub(crate) fn empty_magazines(&self) {
+        self.give_back(&self.magazines.drain(None));
+    }
+
+    /// Sets a mark where it is due.
+    #[cold]
+    fn batch(&self, place: Place) {
+        self.mark(place);
+        self.look(place);
+        self.relieve();
     }
 
     /// Sets a mark behind what was freed at `place`; whether there is one now.
-    fn mark(&self, place: Place) -> bool {
+    pub(crate) fn mark(&self, place: Place) -> bool {
         let Some(epoch) = self.order().begin_mark(place) else {
             return true;
         };
@@ -625,7 +554,7 @@ impl<B, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Looks at the oldest marks of all places until none has been passed;
     /// whether any had.
-    fn look_at_all(&self) -> bool {
+    pub(crate) fn look_at_all(&self) -> bool {
         let mut any = false;
         let mut marks = self.order().oldest_marks();
         while !marks.is_empty() {
@@ -662,6 +591,8 @@ impl<B, C: Clock, N: Copy> Pool<B, C, N> {
         for (place, epoch) in begun {
             order.passed(*place, *epoch);
         }
+        drop(order);
+        self.relieve();
     }
 
     /// A stream gets no more work: to be called before it is destroyed.
@@ -710,7 +641,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             magazines: Magazines::default(),
             accounts: std::array::from_fn(|_| Shared::default()),
             pinned: Mutex::default(),
-            growth: Mutex::new(backing),
+            growth: Mutex::new(Growth::new(backing)),
+            high_bytes: AtomicU64::new(u64::MAX),
             clock,
             budget,
             on_exhausted: Mutex::default(),
@@ -763,12 +695,20 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     #[inline]
-    fn take(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        let (id, span) = {
-            let mut order = self.order();
-            let id = order.take(request.place, want)?;
-            (id, order.blocks().span(id)?)
-        };
+    pub(crate) fn take(&self, request: &Request<N>, want: Want) -> Option<Span> {
+        self.take_locked(self.order(), request, want)
+    }
+
+    #[inline]
+    pub(crate) fn take_locked(
+        &self,
+        mut order: MutexGuard<'_, Order<C::Point>>,
+        request: &Request<N>,
+        want: Want,
+    ) -> Option<Span> {
+        let id = order.take(request.place, want)?;
+        let span = order.blocks().span(id)?;
+        drop(order);
         let held = Held {
             id,
             tenant: request.tenant,
@@ -779,193 +719,6 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         };
         self.held.shard(span.address).insert(span.address, held);
         Some(span)
-    }
-
-    /// The long way to a block.
-    #[cold]
-    fn find(&self, request: &Request<N>, want: Want) -> Result<Span, Error> {
-        let mut refused = match self.find_now(request, want) {
-            Ok(span) => return Ok(span),
-            Err(refused) => refused,
-        };
-        let callbacks = lock(&self.on_exhausted).clone();
-        for (_, on_exhausted) in callbacks {
-            if on_exhausted(want.padded_bytes()) {
-                match self.find_now(request, want) {
-                    Ok(span) => return Ok(span),
-                    Err(again) => refused = again,
-                }
-            }
-        }
-        Err(Error::Exhausted {
-            bytes: request.bytes,
-            usage: self.usage(),
-            used_bytes: self.budget.used_bytes(),
-            limit_bytes: self.budget.limit_bytes(),
-            refused,
-        })
-    }
-
-    fn find_now(&self, request: &Request<N>, want: Want) -> Result<Span, Refused> {
-        // One at a time: who waited here finds what the one before has made.
-        let mut backing = lock(&self.growth);
-        self.give_back(&self.magazines.drain(None));
-        let found = self
-            .take(request, want)
-            .or_else(|| self.look_at_all().then(|| self.take(request, want))?);
-        if let Some(span) = found.or_else(|| self.borrow(request, want)) {
-            return Ok(span);
-        }
-        let refused = match self.grow(&mut backing, want) {
-            Ok(()) => match self.take(request, want) {
-                Some(span) => return Ok(span),
-                // Another thread was faster.
-                None => Refused("what was added is in use already".to_owned()),
-            },
-            Err(refused) => refused,
-        };
-        // Whatever the device has still to do may be worth waiting for.
-        self.join_all();
-        if let Some(span) = self.take(request, want) {
-            return Ok(span);
-        }
-        if let Place::Stream(stream) = request.place {
-            self.order().gather(stream);
-            if let Some(span) = self.take(request, want) {
-                return Ok(span);
-            }
-        }
-        self.empty_out(&mut backing);
-        let grown = self.grow(&mut backing, want);
-        // What is not needed for that is mapped nowhere; others may want it.
-        self.budget.refund(backing.release());
-        grown?;
-        self.take(request, want).ok_or(refused)
-    }
-
-    /// Takes a block of another stream, after a wait.
-    fn borrow(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        let Place::Stream(stream) = request.place else {
-            return None;
-        };
-        for _ in 0..LENDERS {
-            let lender = self.order().lender(stream, want)?;
-            let mark = match lender {
-                Ok(mark) => mark,
-                Err(place) => {
-                    if !self.mark(place) {
-                        return None;
-                    }
-                    continue;
-                }
-            };
-            if !self.clock.wait(stream, &mark.point) {
-                return None;
-            }
-            self.order().waits(stream, &mark);
-            if let Some(span) = self.take(request, want) {
-                return Some(span);
-            }
-        }
-        None
-    }
-
-    /// Sets a mark wherever something waits for one.
-    fn mark_all(&self) {
-        let unmarked = self.order().unmarked();
-        for place in unmarked {
-            self.mark(place);
-        }
-    }
-
-    /// Waits for the device until everything freed is ready.
-    fn join_all(&self) {
-        self.mark_all();
-        loop {
-            let marks = self.order().oldest_marks();
-            let mut passed = false;
-            for mark in marks {
-                let Mark {
-                    place,
-                    epoch,
-                    point,
-                } = mark;
-                if self.clock.join(&point) {
-                    self.order().passed(place, epoch);
-                    passed = true;
-                }
-            }
-            if !passed {
-                return;
-            }
-        }
-    }
-
-    /// Adds memory that surely holds `want`.
-    fn grow(&self, backing: &mut B, want: Want) -> Result<(), Refused> {
-        // What is ready just below the site is part of the block to be.
-        let mut bytes = backing.rounded(want.padded_bytes());
-        if let Some(site) = backing.site(bytes) {
-            let there = self.order().blocks().ready_below(site);
-            let missing = want.padded_bytes().saturating_sub(there).max(1);
-            let less = backing.rounded(missing);
-            if backing.site(less) == Some(site) {
-                bytes = less;
-            }
-        }
-        let new = backing.new_bytes(bytes);
-        if !self.budget.charge(new) {
-            return Err(Refused(format!("{new} bytes more are above the limit")));
-        }
-        let span = match backing.grow(bytes) {
-            Ok(span) => span,
-            Err(refused) => {
-                self.budget.refund(new);
-                return Err(refused);
-            }
-        };
-        let added = self.order().blocks_mut().add(span);
-        added.map_err(|BadRange(span)| {
-            backing.shrink(span);
-            self.budget.refund(backing.release());
-            Refused(format!("{} bytes were added twice", span.bytes))
-        })
-    }
-
-    /// Unmaps what is ready and can go by itself.
-    fn empty_out(&self, backing: &mut B) {
-        let pinned = lock(&self.pinned).clone();
-        let is_pinned = |span: Span| {
-            let mut before = pinned.range(..span.end());
-            before.any(|(_, (end, _))| *end > span.address)
-        };
-        let mut order = self.order();
-        let ready: Vec<Span> = order.blocks().ready(backing.rounded(1)).collect();
-        let mut gone = Vec::new();
-        for span in ready {
-            if let Some(span) = backing.separable(span)
-                && !is_pinned(span)
-                && order.blocks_mut().remove(span)
-            {
-                gone.push(span);
-            }
-        }
-        drop(order);
-        for span in gone {
-            backing.shrink(span);
-        }
-    }
-
-    /// Gives memory that is ready back to the driver; how many bytes.
-    pub fn trim(&self) -> u64 {
-        let mut backing = lock(&self.growth);
-        self.give_back(&self.magazines.drain(None));
-        self.mark_all();
-        self.look_at_all();
-        self.empty_out(&mut backing);
-        let bytes = backing.release();
-        self.budget.refund(bytes);
-        bytes
     }
 
     /// Walks everything and says what does not hold; for tests.

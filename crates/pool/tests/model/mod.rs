@@ -9,9 +9,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use fercuda_pool::{
     Backing, Budget, Clock, Error, Place, Pool, Refused, Request, Rule, Span, StreamId, TenantId,
+    Thrift,
 };
 
 /// Streams at a time, and places for those that are gone but not done.
@@ -90,7 +92,16 @@ pub(crate) enum Op {
     Retire {
         stream: usize,
     },
-    Trim,
+    /// Gives ready memory back but for some of it.
+    Trim {
+        sixteenths: u64,
+    },
+    /// How much there may be beside what is live, and ready, in sixteenths of
+    /// the device's memory; sixteen are no bound.
+    Thrift {
+        slack: u64,
+        high: u64,
+    },
     Pin {
         which: usize,
     },
@@ -151,7 +162,13 @@ impl Op {
             241 => Op::Synchronise { stream: None },
             242..=243 => Op::Capture,
             244 => Op::Retire { stream },
-            245 if c % 64 == 0 => Op::Trim,
+            245 if c % 64 == 0 => Op::Trim {
+                sixteenths: b as u64 % 4,
+            },
+            245 if c % 64 == 1 => Op::Thrift {
+                slack: a as u64 % 17,
+                high: b as u64 % 17,
+            },
             246 => Op::Pin { which: a },
             247 => Op::Unpin,
             248 if c % 64 == 0 => Op::Limit {
@@ -316,7 +333,7 @@ impl Clock for Shared {
         true
     }
 
-    fn join(&self, point: &Clocks) -> bool {
+    fn join(&self, point: &Clocks, _: Duration) -> bool {
         let mut device = self.lock();
         if !device.capturing {
             device.finish(point);
@@ -326,6 +343,10 @@ impl Clock for Shared {
 }
 
 impl Backing for Shared {
+    fn piece_bytes(&self) -> u64 {
+        PIECE
+    }
+
     fn rounded(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(PIECE)
     }
@@ -377,9 +398,10 @@ impl Backing for Shared {
         }
     }
 
-    fn release(&mut self) -> u64 {
+    fn release(&mut self, but_for: u64) -> u64 {
         let mut device = self.lock();
-        std::mem::take(&mut device.spare) * PIECE
+        let kept = device.spare.min(but_for / PIECE);
+        std::mem::replace(&mut device.spare, kept) * PIECE - kept * PIECE
     }
 }
 
@@ -604,9 +626,27 @@ impl World {
                 self.device.lock().slots.remove(&id);
                 self.open(stream);
             }
-            Op::Trim => {
-                self.pool.trim();
+            Op::Trim { sixteenths } => {
+                let keep = DEVICE_BYTES / 16 * sixteenths;
+                let before = self.pool.usage().bytes;
+                let gone = self.pool.trim_to(keep);
+                let usage = self.pool.usage();
+                if usage.bytes + gone < before
+                    || usage.ready_bytes > keep + self.pool.stranded_bytes() + PIECE
+                {
+                    return Err(format!("{gone} bytes are gone, to keep {keep}: {usage:?}"));
+                }
             }
+            Op::Thrift { slack, high } => self.pool.set_thrift(Thrift {
+                slack_bytes: DEVICE_BYTES / 16 * slack,
+                slack_part: if slack < 16 { 64 } else { 1 },
+                high_bytes: if high < 16 {
+                    DEVICE_BYTES / 16 * high
+                } else {
+                    u64::MAX
+                },
+                low_bytes: DEVICE_BYTES / 32 * high,
+            }),
             Op::Pin { which } => {
                 if let Some(live) = self.live.get(which % self.live.len().max(1))
                     && self.pinned.len() < 8

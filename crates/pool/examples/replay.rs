@@ -1,0 +1,45 @@
+//! What the pool holds beside what is live, for traces made from real models.
+//!
+//! `cargo run --release -p fercuda-pool --example replay`
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+#[path = "../tests/traces/mod.rs"]
+mod traces;
+
+use traces::{replay, traces};
+
+fn main() {
+    println!(
+        "{:<30} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6}",
+        "trace, seed",
+        "calls",
+        "live MiB",
+        "phys. MiB",
+        "ratio",
+        "stranded",
+        "created",
+        "moved",
+        "waits",
+        "clock",
+        "ns"
+    );
+    for trace in traces() {
+        let outcome = replay(&trace);
+        let mib = |bytes: u64| bytes >> 20;
+        let how = if trace.plain { "plain" } else { "stream" };
+        println!(
+            "{:<30} {:>9} {:>9} {:>9} {:>7.4} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6.0}",
+            format!("{}, {how}, {}", trace.name, trace.seed),
+            trace.events.len(),
+            mib(outcome.peak_live),
+            mib(outcome.peak_physical),
+            outcome.ratio(),
+            mib(outcome.stranded),
+            outcome.made,
+            outcome.moved,
+            outcome.waits,
+            outcome.calls,
+            outcome.mean_ns,
+        );
+    }
+}

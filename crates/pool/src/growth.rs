@@ -1,0 +1,533 @@
+//! More memory, and less.
+//!
+//! Physical memory is dear, addresses are not. A request that finds no block gets
+//! new memory as long as there is little more than was ever live ([`Thrift`]).
+//! From then on it gets what is ready in whole pieces elsewhere, mapped anew at
+//! the pool's top, after waiting for the device where that helps. Only where
+//! there is not enough of that, there is new memory.
+//!
+//! Invariants: `growth` is locked by whoever changes what memory there is;
+//! memory that is mapped nowhere is there only as long; memory that is pinned
+//! stays mapped where it is.
+//!
+//! Elsewhere: which blocks may be taken when ([`crate::order`]), blocks that
+//! are found at once ([`crate::pool`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::blocks::{BadRange, SetId, Span, Want};
+use crate::order::{Mark, Place};
+use crate::pool::{Clock, Error, Pool, Request, lock};
+
+/// Other streams that one request waits for at most.
+const LENDERS: usize = 4;
+/// How long a request waits for thrift's sake. A device may wait for what the
+/// host does after the request, so there is an end to it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why there is no more memory to be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Where memory comes from.
+pub trait Backing: Send {
+    /// The least memory that could come or go by itself.
+    fn piece_bytes(&self) -> u64;
+
+    /// How many bytes a growth by `bytes` really adds.
+    fn rounded(&self, bytes: u64) -> u64;
+
+    /// How many of them are not there yet as physical memory.
+    fn new_bytes(&self, bytes: u64) -> u64;
+
+    /// Where a growth by `bytes`, which were rounded, would begin, if that is
+    /// known.
+    fn site(&self, bytes: u64) -> Option<u64>;
+
+    /// Adds memory of `bytes`, which were rounded, at their site, which is a
+    /// multiple of a piece.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing was added.
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused>;
+
+    /// The part of `span` that could go away by itself.
+    fn separable(&self, span: Span) -> Option<Span>;
+
+    /// Takes memory away that was separable. Physically it stays, for the next
+    /// growth.
+    fn shrink(&mut self, span: Span);
+
+    /// Gives physical memory that is nowhere mapped back to the driver, but for
+    /// what a growth by `but_for` bytes would use; how many bytes.
+    fn release(&mut self, but_for: u64) -> u64;
+}
+
+/// How much physical memory a process may have on a device, and has.
+#[derive(Debug)]
+pub struct Budget {
+    limit: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    /// Of `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit: AtomicU64::new(limit_bytes),
+            used: AtomicU64::new(0),
+        })
+    }
+
+    /// How much there may be.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// How much there is.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Sets another limit. What is there already stays.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// Charges `bytes` if there is room for them.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let limit = self.limit_bytes();
+        let room = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.used.fetch_update(Relaxed, Relaxed, room).is_ok()
+    }
+
+    /// Takes a charge back.
+    pub fn refund(&self, bytes: u64) {
+        let less = |used: u64| Some(used.saturating_sub(bytes));
+        let _always = self.used.fetch_update(Relaxed, Relaxed, less);
+    }
+}
+
+/// How much memory a pool may hold beside what is live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thrift {
+    /// Before there is more than this beside the most that was ever live, or
+    /// than `slack_part` of that, memory that is ready is used elsewhere, and
+    /// memory that waits for the device is waited for.
+    pub slack_bytes: u64,
+    /// One part of so many.
+    pub slack_part: u64,
+    /// When more than this is ready, memory is given back to the driver.
+    pub high_bytes: u64,
+    /// So much of it stays then.
+    pub low_bytes: u64,
+}
+
+impl Default for Thrift {
+    /// One part of 64; nothing is given back unasked.
+    fn default() -> Self {
+        Self {
+            slack_bytes: 8 << 20,
+            slack_part: 64,
+            high_bytes: u64::MAX,
+            low_bytes: u64::MAX,
+        }
+    }
+}
+
+impl Thrift {
+    fn slack(&self, live: u64) -> u64 {
+        self.slack_bytes.max(live / self.slack_part.max(1))
+    }
+}
+
+/// What is locked while memory comes and goes.
+pub(crate) struct Growth<B> {
+    backing: B,
+    thrift: Thrift,
+    /// The most that was seen live when memory came, since some was given back.
+    peak_live: u64,
+    /// How long the next request waits for thrift's sake.
+    patience: Duration,
+}
+
+impl<B> Growth<B> {
+    pub(crate) fn new(backing: B) -> Self {
+        Self {
+            backing,
+            thrift: Thrift::default(),
+            peak_live: 0,
+            patience: PATIENCE,
+        }
+    }
+}
+
+impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
+    /// How much memory it may hold that is not live, from now on.
+    pub fn set_thrift(&self, thrift: Thrift) {
+        lock(&self.growth).thrift = thrift;
+        self.high_bytes.store(thrift.high_bytes, Relaxed);
+    }
+
+    /// The long way to a block.
+    #[cold]
+    pub(crate) fn find(&self, request: &Request<N>, want: Want) -> Result<Span, Error> {
+        let mut refused = match self.find_now(request, want) {
+            Ok(span) => return Ok(span),
+            Err(refused) => refused,
+        };
+        let callbacks = lock(&self.on_exhausted).clone();
+        for (_, on_exhausted) in callbacks {
+            if on_exhausted(want.padded_bytes()) {
+                match self.find_now(request, want) {
+                    Ok(span) => return Ok(span),
+                    Err(again) => refused = again,
+                }
+            }
+        }
+        Err(Error::Exhausted {
+            bytes: request.bytes,
+            usage: self.usage(),
+            used_bytes: self.budget.used_bytes(),
+            limit_bytes: self.budget.limit_bytes(),
+            refused,
+        })
+    }
+
+    fn find_now(&self, request: &Request<N>, want: Want) -> Result<Span, Refused> {
+        // One at a time: who waited here finds what the one before has made.
+        let mut growth = lock(&self.growth);
+        self.empty_magazines();
+        let take = || self.take(request, want);
+        let found = take()
+            .or_else(|| self.look_at_all().then(take)?)
+            .or_else(|| self.borrow(request, want))
+            .or_else(|| {
+                self.mark_all();
+                self.look_at_all().then(take)?
+            });
+        if let Some(span) = found {
+            return Ok(span);
+        }
+        let refused = match self.grow(&mut growth, request, want) {
+            Ok(span) => return Ok(span),
+            Err(refused) => refused,
+        };
+        // Whatever the device has still to do is worth waiting for now.
+        self.mark_all();
+        while self.join_oldest(Duration::MAX) {
+            if let Some(span) = take() {
+                return Ok(span);
+            }
+        }
+        let found = self.gather(request, want);
+        let found = found.or_else(|| self.grow(&mut growth, request, want).ok());
+        // Others may want what is mapped nowhere.
+        self.budget.refund(growth.backing.release(0));
+        found.ok_or(refused)
+    }
+
+    /// Takes a block of another stream, after a wait.
+    fn borrow(&self, request: &Request<N>, want: Want) -> Option<Span> {
+        let Place::Stream(stream) = request.place else {
+            return None;
+        };
+        for _ in 0..LENDERS {
+            let lender = self.order().lender(stream, want)?;
+            let mark = match lender {
+                Ok(mark) => mark,
+                Err(place) => {
+                    if !self.mark(place) {
+                        return None;
+                    }
+                    continue;
+                }
+            };
+            if !self.clock.wait(stream, &mark.point) {
+                return None;
+            }
+            self.order().waits(stream, &mark);
+            if let Some(span) = self.take(request, want) {
+                return Some(span);
+            }
+        }
+        None
+    }
+
+    /// Takes a block of what the stream may use and what is ready beside it.
+    fn gather(&self, request: &Request<N>, want: Want) -> Option<Span> {
+        let Place::Stream(stream) = request.place else {
+            return None;
+        };
+        self.order().gather(stream);
+        self.take(request, want)
+    }
+
+    /// Sets a mark wherever something waits for one.
+    fn mark_all(&self) {
+        let unmarked = self.order().unmarked();
+        for place in unmarked {
+            self.mark(place);
+        }
+    }
+
+    /// Waits for the oldest mark of every place; whether one has been passed.
+    fn join_oldest(&self, patience: Duration) -> bool {
+        let marks = self.order().oldest_marks();
+        let mut passed = false;
+        for Mark {
+            place,
+            epoch,
+            point,
+        } in marks
+        {
+            if self.clock.join(&point, patience) {
+                self.order().passed(place, epoch);
+                passed = true;
+            }
+        }
+        passed
+    }
+
+    /// Adds memory that holds `want`, and takes it.
+    fn grow(
+        &self,
+        growth: &mut Growth<B>,
+        request: &Request<N>,
+        want: Want,
+    ) -> Result<Span, Refused> {
+        let mut gathered = false;
+        loop {
+            let (bytes, site) = self.addition(&growth.backing, want);
+            if self.is_modest(growth, bytes, want) {
+                break;
+            }
+            let backing = &mut growth.backing;
+            self.empty_out(backing, backing.new_bytes(bytes), site);
+            // Little that waits would not change much.
+            let new = backing.new_bytes(bytes);
+            let slack = growth.thrift.slack(growth.peak_live);
+            let waiting = self.order().waiting_bytes();
+            if new == 0 || waiting <= slack.min(new) / 4 {
+                break;
+            }
+            if !gathered {
+                gathered = true;
+                if let Some(span) = self.gather(request, want) {
+                    return Ok(span);
+                }
+                self.mark_all();
+            }
+            let begun = Instant::now();
+            let passed = self.join_oldest(growth.patience);
+            growth.patience = match begun.elapsed() < growth.patience {
+                true => (growth.patience * 2).min(PATIENCE),
+                false => growth.patience / 2,
+            };
+            if !passed {
+                break;
+            }
+            if let Some(span) = self.take(request, want) {
+                return Ok(span);
+            }
+        }
+        let backing = &mut growth.backing;
+        let (bytes, _) = self.addition(backing, want);
+        if let Some(span) = self.add(backing, bytes, request, want)? {
+            return Ok(span);
+        }
+        // What was ready below it has been taken meanwhile.
+        let bytes = backing.rounded(want.padded_bytes());
+        let added = self.add(backing, bytes, request, want)?;
+        added.ok_or_else(|| Refused(format!("{bytes} bytes were added and do not hold it")))
+    }
+
+    /// Whether there is little more memory than was ever live, also after a
+    /// growth.
+    fn is_modest(&self, growth: &mut Growth<B>, bytes: u64, want: Want) -> bool {
+        let order = self.order();
+        let blocks = order.blocks();
+        let live = blocks.live_bytes() + want.bytes();
+        growth.peak_live = growth.peak_live.max(live);
+        let peak = growth.peak_live;
+        blocks.bytes().saturating_add(bytes) <= peak.saturating_add(growth.thrift.slack(peak))
+    }
+
+    /// How many bytes to add, and where what is ready just below is part of the
+    /// block to be.
+    fn addition(&self, backing: &B, want: Want) -> (u64, Option<u64>) {
+        let padding = want.align_bytes().saturating_sub(backing.piece_bytes());
+        let bytes = backing.rounded(want.bytes().saturating_add(padding));
+        let Some(site) = backing.site(bytes) else {
+            return (bytes, None);
+        };
+        let there = self.order().blocks().ready_below(site);
+        let begin = (site - there).checked_next_multiple_of(want.align_bytes());
+        let end = begin.and_then(|begin| begin.checked_add(want.bytes()));
+        let Some(end) = end.filter(|_| there > 0) else {
+            return (bytes, None);
+        };
+        let less = backing.rounded(end.saturating_sub(site).max(1));
+        match less < bytes && backing.site(less) == Some(site) {
+            true => (less, Some(site)),
+            false => (bytes, None),
+        }
+    }
+
+    /// Adds `bytes`, which were rounded, and takes a block; none if there is
+    /// none with them.
+    fn add(
+        &self,
+        backing: &mut B,
+        bytes: u64,
+        request: &Request<N>,
+        want: Want,
+    ) -> Result<Option<Span>, Refused> {
+        // Spare memory of the wrong size is given back before there is more.
+        self.budget.refund(backing.release(bytes));
+        let new = backing.new_bytes(bytes);
+        if !self.budget.charge(new) {
+            return Err(Refused(format!("{new} bytes more are above the limit")));
+        }
+        let span = match backing.grow(bytes) {
+            Ok(span) => span,
+            Err(refused) => {
+                self.budget.refund(new);
+                return Err(refused);
+            }
+        };
+        let mut order = self.order();
+        if let Err(BadRange(span)) = order.blocks_mut().add(span) {
+            drop(order);
+            backing.shrink(span);
+            self.budget.refund(backing.release(0));
+            return Err(Refused(format!("{} bytes were added twice", span.bytes)));
+        }
+        // Nobody else gets it.
+        Ok(self.take_locked(order, request, want))
+    }
+
+    /// Unmaps ready memory of at least `bytes`, or as much as can go by
+    /// itself, without what lies just below `site`.
+    fn empty_out(&self, backing: &mut B, bytes: u64, site: Option<u64>) {
+        if bytes == 0 {
+            return;
+        }
+        let pinned = lock(&self.pinned).clone();
+        let mut left = bytes;
+        let mut gone = Vec::new();
+        let mut order = self.order();
+        let mut ready: Vec<Span> = order.blocks().ready(backing.piece_bytes()).collect();
+        ready.reverse();
+        while let Some(around) = ready.pop().filter(|_| left > 0) {
+            if site == Some(around.end()) {
+                continue;
+            }
+            let mut gaps = gaps(around, &pinned);
+            let Some(span) = gaps.find_map(|gap| some_of(backing, gap, left)) else {
+                continue;
+            };
+            if order.blocks_mut().remove(span, around) {
+                left = left.saturating_sub(span.bytes);
+                gone.push(span);
+                ready.extend([
+                    between(span.end(), around.end()),
+                    between(around.address, span.address),
+                ]);
+            }
+        }
+        drop(order);
+        for span in gone {
+            backing.shrink(span);
+        }
+    }
+
+    /// Gives all memory that is ready back to the driver; how many bytes.
+    pub fn trim(&self) -> u64 {
+        self.trim_to(0)
+    }
+
+    /// Gives ready memory back to the driver until no more than `bytes` is
+    /// ready, as far as whole pieces of it are; how many bytes.
+    pub fn trim_to(&self, bytes: u64) -> u64 {
+        self.trim_now(&mut lock(&self.growth), bytes)
+    }
+
+    fn trim_now(&self, growth: &mut Growth<B>, bytes: u64) -> u64 {
+        self.empty_magazines();
+        self.mark_all();
+        self.look_at_all();
+        let ready = self.order().blocks().free_bytes(SetId::READY);
+        self.empty_out(&mut growth.backing, ready.saturating_sub(bytes), None);
+        growth.peak_live = self.order().blocks().live_bytes();
+        let released = growth.backing.release(0);
+        self.budget.refund(released);
+        released
+    }
+
+    /// Gives memory back if more is ready than may be; unless memory comes or
+    /// goes just now.
+    pub(crate) fn relieve(&self) {
+        let high = self.high_bytes.load(Relaxed);
+        if high < u64::MAX
+            && self.order().blocks().free_bytes(SetId::READY) > high
+            && let Ok(mut growth) = self.growth.try_lock()
+        {
+            let low = growth.thrift.low_bytes;
+            self.trim_now(&mut growth, low);
+        }
+    }
+
+    /// Bytes that are ready and cannot be used elsewhere: they share a piece
+    /// of memory with what is not ready, or are pinned.
+    pub fn stranded_bytes(&self) -> u64 {
+        let Growth { backing, .. } = &*lock(&self.growth);
+        let pinned = lock(&self.pinned).clone();
+        let order = self.order();
+        let ready = order.blocks().ready(backing.piece_bytes());
+        let gaps = ready.flat_map(|span| gaps(span, &pinned));
+        let whole = gaps.filter_map(|gap| backing.separable(gap));
+        let whole: u64 = whole.map(|span| span.bytes).sum();
+        order.blocks().free_bytes(SetId::READY) - whole
+    }
+}
+
+fn between(address: u64, end: u64) -> Span {
+    Span {
+        address,
+        bytes: end - address,
+    }
+}
+
+/// What of a span is not pinned. Pins are by where they begin, and may overlap.
+fn gaps(span: Span, pinned: &BTreeMap<u64, (u64, u32)>) -> impl Iterator<Item = Span> {
+    let before = pinned.range(..span.end());
+    let mut at = span.address;
+    let mut gaps = Vec::new();
+    for (address, (end, _)) in before {
+        if *end > at {
+            gaps.extend((*address > at).then(|| between(at, *address)));
+            at = *end;
+        }
+    }
+    gaps.extend((at < span.end()).then(|| between(at, span.end())));
+    gaps.into_iter()
+}
+
+/// Pieces of a span of `bytes` together, or the first one.
+fn some_of<B: Backing>(backing: &B, span: Span, bytes: u64) -> Option<Span> {
+    let mut bytes = bytes.max(backing.piece_bytes()).min(span.bytes);
+    loop {
+        if let Some(some) = backing.separable(Span { bytes, ..span }) {
+            return Some(some);
+        }
+        if bytes == span.bytes {
+            return None;
+        }
+        bytes = (2 * bytes).min(span.bytes);
+    }
+}

@@ -1,0 +1,107 @@
+//! How little memory the pool holds beside what is live.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod traces;
+
+use fercuda_pool::{Budget, Place, Pool, Request, Span, StreamId, TenantId, Thrift};
+use traces::{Behind, Handles, replay, traces};
+
+type Small = Pool<Handles, Behind>;
+
+fn pool(limit: u64) -> (Small, Handles) {
+    let memory = Handles::new();
+    let pool = Pool::new(memory.clone(), Behind::default(), Budget::new(limit));
+    (pool, memory)
+}
+
+fn allocate(pool: &Small, mib: u64, place: Place) -> Span {
+    let request = Request {
+        bytes: mib << 20,
+        align_bytes: 512,
+        place,
+        tenant: TenantId(0),
+        note: (),
+    };
+    pool.allocate(&request).unwrap()
+}
+
+const STREAM: Place = Place::Stream(StreamId(1));
+
+#[test]
+fn little_memory_is_there_that_training_and_serving_do_not_use() {
+    for trace in traces() {
+        let most = match trace.name {
+            "serving, contiguous" => 1.05,
+            // Alike, and longer.
+            name if name.starts_with("serving") => continue,
+            _ => 1.02,
+        };
+        let outcome = replay(&trace);
+        assert!(outcome.ratio() <= most, "{}: {outcome:?}", trace.name);
+    }
+}
+
+#[test]
+fn a_loop_of_one_large_block_makes_no_copies_of_it() {
+    let (pool, _) = pool(u64::MAX);
+    for _ in 0..200 {
+        pool.clock().queue();
+        let span = allocate(&pool, 1 << 10, Place::Anywhere);
+        pool.clock().queue();
+        pool.free(span.address, Place::Anywhere).unwrap();
+    }
+    assert_eq!(pool.budget().used_bytes(), 1 << 30);
+}
+
+#[test]
+fn memory_around_a_pin_is_used_elsewhere() {
+    let (pool, memory) = pool(64 << 20);
+    let blocks: Vec<Span> = (0..16).map(|_| allocate(&pool, 4, STREAM)).collect();
+    pool.pin(blocks[7].address).unwrap();
+    for block in (0..16).filter(|n| ![3, 15].contains(n)) {
+        pool.free(blocks[block].address, STREAM).unwrap();
+    }
+    // 52 MiB are neither live nor pinned, 24 of them before the pin.
+    let large = allocate(&pool, 50, Place::Anywhere);
+    assert!(large.address >= blocks[15].end());
+    assert!(memory.is_mapped(blocks[7]));
+    assert_eq!(pool.budget().used_bytes(), 64 << 20);
+    for address in [large.address, blocks[3].address, blocks[15].address] {
+        pool.free(address, STREAM).unwrap();
+    }
+    pool.trim();
+    assert_eq!(pool.usage().bytes, 4 << 20);
+    pool.unpin(blocks[7].address);
+    pool.trim();
+    assert_eq!((pool.usage().bytes, pool.budget().used_bytes()), (0, 0));
+}
+
+#[test]
+fn after_a_burst_there_stays_what_was_said() {
+    let (pool, _) = pool(u64::MAX);
+    let burst = |pool: &Small| {
+        let blocks: Vec<Span> = (0..64).map(|_| allocate(pool, 4, STREAM)).collect();
+        for block in &blocks {
+            pool.free(block.address, STREAM).unwrap();
+        }
+        let begun = pool.sync_begins(None);
+        pool.sync_ended(&begun);
+    };
+    burst(&pool);
+    assert_eq!(pool.usage().ready_bytes, 256 << 20);
+    assert_eq!(pool.trim_to(100 << 20), 156 << 20);
+    assert_eq!(pool.usage().ready_bytes, 100 << 20);
+    pool.set_thrift(Thrift {
+        high_bytes: 128 << 20,
+        low_bytes: 32 << 20,
+        ..Thrift::default()
+    });
+    burst(&pool);
+    assert!(pool.budget().used_bytes() <= 128 << 20);
+    // One block is a batch, and the device has nothing to do.
+    let large = allocate(&pool, 200, STREAM);
+    pool.free(large.address, STREAM).unwrap();
+    let usage = pool.usage();
+    assert_eq!((usage.ready_bytes, usage.bytes), (32 << 20, 32 << 20));
+    assert_eq!(pool.budget().used_bytes(), 32 << 20);
+}

@@ -1,0 +1,664 @@
+//! What programs ask for: traces made from the shapes of real models, and a
+//! device of mapped memory to replay them on.
+//!
+//! Nothing is random but by the seed of a trace. Sizes are those of the tensors
+//! that a framework without a cache of its own would ask for, in the order in
+//! which it would.
+#![allow(dead_code, reason = "not everybody who includes this uses all of it")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use fercuda_pool::{
+    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId,
+};
+
+const GIB: u64 = 1 << 30;
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Allocate { name: u32, bytes: u64 },
+    Free { name: u32 },
+}
+
+/// Calls in a stream, or (`plain`) as by `cudaMalloc` and `cudaFree`.
+pub(crate) struct Trace {
+    pub(crate) name: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) plain: bool,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Writes a trace.
+struct Writer {
+    events: Vec<Event>,
+    next: u32,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self {
+            events: Vec::new(),
+            next: 0,
+        }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> u32 {
+        let name = self.next;
+        self.next += 1;
+        self.events.push(Event::Allocate { name, bytes });
+        name
+    }
+
+    fn all(&mut self, sizes: &[u64]) -> Vec<u32> {
+        sizes.iter().map(|bytes| self.allocate(*bytes)).collect()
+    }
+
+    fn free(&mut self, name: u32) {
+        self.events.push(Event::Free { name });
+    }
+
+    /// Something that is needed for a moment.
+    fn briefly(&mut self, bytes: u64) {
+        let name = self.allocate(bytes);
+        self.free(name);
+    }
+}
+
+/// A decoder: sizes of hidden states, of the feed-forward net, of keys and
+/// values of a token and layer; layers; words.
+#[derive(Clone, Copy)]
+struct Model {
+    hidden: u64,
+    inner: u64,
+    key_values: u64,
+    layers: u64,
+    words: u64,
+}
+
+/// As Qwen 2.5 of 1.5 thousand million parameters.
+const SMALL: Model = Model {
+    hidden: 1536,
+    inner: 8960,
+    key_values: 256,
+    layers: 28,
+    words: 151_936,
+};
+
+/// As Llama 3 of 8 thousand million parameters.
+const MIDDLE: Model = Model {
+    hidden: 4096,
+    inner: 14_336,
+    key_values: 1024,
+    layers: 32,
+    words: 128_256,
+};
+
+impl Model {
+    /// Elements of the weights of one layer.
+    fn weights(self) -> [u64; 9] {
+        let Self {
+            hidden,
+            inner,
+            key_values,
+            ..
+        } = self;
+        [
+            hidden * hidden,
+            hidden * key_values,
+            hidden * key_values,
+            hidden * hidden,
+            hidden * inner,
+            hidden * inner,
+            inner * hidden,
+            hidden,
+            hidden,
+        ]
+    }
+
+    /// Bytes that a layer's forward pass keeps for the backward one.
+    fn kept(self, tokens: u64) -> [u64; 12] {
+        let wide = tokens * self.hidden * 2;
+        let narrow = tokens * self.key_values * 2;
+        let inner = tokens * self.inner * 2;
+        let scale = tokens * 4;
+        [
+            wide,
+            scale,
+            wide,
+            narrow,
+            narrow,
+            wide,
+            tokens * 64,
+            wide,
+            scale,
+            inner,
+            inner,
+            inner,
+        ]
+    }
+}
+
+/// Training in 16 bits with AdamW in 32, sequences of any length; with
+/// `recompute` a layer keeps its input alone.
+fn train(name: &'static str, seed: u64, recompute: bool, plain: bool) -> Trace {
+    let (mut random, mut w, m) = (Rng::with_seed(seed), Writer::new(), SMALL);
+    let mut weights = vec![m.words * m.hidden];
+    for _ in 0..m.layers {
+        weights.extend(m.weights());
+    }
+    for elements in &weights {
+        w.allocate(elements * 2);
+    }
+    let (mut moments, batch) = (false, if recompute { 8 } else { 4 });
+    for _ in 0..12 {
+        let tokens = batch * random.u64(24..=256) * 8;
+        let wide = tokens * m.hidden * 2;
+        let input = [w.allocate(tokens * 8), w.allocate(tokens * 8)];
+        let mut layers = Vec::new();
+        let mut state = w.allocate(wide);
+        for _ in 0..m.layers {
+            let kept = w.all(&m.kept(tokens));
+            w.briefly(wide);
+            let next = w.allocate(wide);
+            if recompute {
+                kept.iter().for_each(|name| w.free(*name));
+                layers.push((state, Vec::new()));
+            } else {
+                layers.push((state, kept));
+            }
+            state = next;
+        }
+        // The words, in 32 bits and eighths, as those do who want to save memory.
+        let part = tokens.div_ceil(8) * m.words;
+        for _ in 0..8 {
+            let words = w.all(&[part * 2, part * 4]);
+            w.briefly(part * 4);
+            words.iter().for_each(|name| w.free(*name));
+        }
+        let mut gradients = vec![w.allocate(weights[0] * 2)];
+        let mut gradient = w.allocate(wide);
+        w.free(state);
+        for (input, kept) in layers.into_iter().rev() {
+            let kept = match recompute {
+                true => w.all(&m.kept(tokens)),
+                false => kept,
+            };
+            let sizes = m.kept(tokens);
+            let mut of_weights = m.weights().into_iter();
+            for (name, bytes) in kept.iter().zip(sizes).rev() {
+                let own = w.allocate(bytes);
+                if let Some(elements) = of_weights.next() {
+                    gradients.push(w.allocate(elements * 2));
+                }
+                w.free(*name);
+                w.free(own);
+            }
+            let next = w.allocate(wide);
+            w.free(gradient);
+            w.free(input);
+            gradient = next;
+        }
+        w.free(gradient);
+        if !moments {
+            moments = true;
+            for elements in &weights {
+                w.all(&[elements * 4, elements * 4, 4]);
+            }
+        }
+        for elements in &weights {
+            let temporary = w.all(&[elements * 4, elements * 4]);
+            w.briefly(4);
+            temporary.iter().for_each(|name| w.free(*name));
+        }
+        gradients
+            .iter()
+            .chain(&input)
+            .for_each(|name| w.free(*name));
+    }
+    Trace {
+        name,
+        seed,
+        plain,
+        events: w.events,
+    }
+}
+
+/// 24 square layers of 1024 to 4096, AdamW, 16 bits: little memory, one step
+/// like the other.
+fn perceptron(seed: u64, plain: bool) -> Trace {
+    let (mut random, mut w) = (Rng::with_seed(seed), Writer::new());
+    let widths: Vec<u64> = (0..25).map(|_| 1024 * random.u64(1..=4)).collect();
+    let layers: Vec<u64> = widths.windows(2).map(|pair| pair[0] * pair[1]).collect();
+    for elements in &layers {
+        w.allocate(elements * 2);
+    }
+    for step in 0..20 {
+        let rows = 2048;
+        let kept: Vec<u32> = widths
+            .iter()
+            .map(|width| w.allocate(rows * width * 2))
+            .collect();
+        let mut gradients = Vec::new();
+        let mut gradient = w.allocate(rows * widths[24] * 2);
+        for layer in (0..24).rev() {
+            gradients.push(w.allocate(layers[layer] * 2));
+            let next = w.allocate(rows * widths[layer] * 2);
+            w.free(gradient);
+            w.free(kept[layer + 1]);
+            gradient = next;
+        }
+        w.free(gradient);
+        w.free(kept[0]);
+        for elements in &layers {
+            if step == 0 {
+                w.all(&[elements * 2, elements * 2, 4]);
+            }
+            w.briefly(elements * 2);
+        }
+        gradients.into_iter().for_each(|name| w.free(name));
+    }
+    Trace {
+        name: "perceptron, AdamW",
+        seed,
+        plain,
+        events: w.events,
+    }
+}
+
+/// How a request's keys and values are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cache {
+    /// In one tensor of its greatest length for each layer.
+    Contiguous,
+    /// In tensors that are copied to longer ones with every token.
+    Growing,
+    /// In pages of 16 tokens, a tensor for each layer.
+    Paged,
+}
+
+/// Continuous batching: requests come and go, all of them a token further with
+/// every step.
+fn serve(name: &'static str, seed: u64, cache: Cache) -> Trace {
+    struct Served {
+        tokens: u64,
+        last: u64,
+        cache: Vec<u32>,
+    }
+    let (mut random, mut w, m) = (Rng::with_seed(seed), Writer::new(), MIDDLE);
+    w.all(&[m.words * m.hidden * 2, m.words * m.hidden * 2]);
+    for _ in 0..m.layers {
+        w.all(&m.weights().map(|elements| elements * 2));
+    }
+    // Of one layer, keys and values together.
+    let token = m.key_values * 2 * 2;
+    let (most, steps) = match cache {
+        Cache::Contiguous => (24 * GIB, 6000),
+        Cache::Growing => (4 * GIB, 500),
+        Cache::Paged => (8 * GIB, 3000),
+    };
+    let (mut batch, mut held) = (Vec::<Served>::new(), 0);
+    let mut waiting: Option<(u64, u64)> = None;
+    for _ in 0..steps {
+        // From short questions to long documents.
+        let (prompt, answer) = waiting.take().unwrap_or_else(|| {
+            let prompt = 16 << random.u32(0..9);
+            let answer = 16 << random.u32(0..6);
+            (
+                random.u64(prompt..2 * prompt),
+                random.u64(answer..2 * answer),
+            )
+        });
+        let need = (prompt + answer) * token * m.layers;
+        let mut tokens = batch.len() as u64;
+        if held + need <= most {
+            held += need;
+            tokens += prompt;
+            let first = match cache {
+                Cache::Contiguous => vec![(prompt + answer) * token; m.layers as usize],
+                Cache::Growing => vec![prompt * token; m.layers as usize],
+                Cache::Paged => {
+                    vec![16 * token; (prompt.div_ceil(16) * m.layers) as usize]
+                }
+            };
+            batch.push(Served {
+                tokens: prompt,
+                last: prompt + answer,
+                cache: w.all(&first),
+            });
+        } else {
+            waiting = Some((prompt, answer));
+        }
+        // What all layers use in turn.
+        for _ in 0..2 {
+            let state = w.all(&m.kept(tokens)[2..10]);
+            state.iter().for_each(|name| w.free(*name));
+        }
+        w.briefly(batch.len() as u64 * m.words * 4);
+        for served in &mut batch {
+            served.tokens += 1;
+            match cache {
+                Cache::Contiguous => {}
+                Cache::Growing => {
+                    for name in &mut served.cache {
+                        let longer = w.allocate(served.tokens * token);
+                        w.free(std::mem::replace(name, longer));
+                    }
+                }
+                Cache::Paged => {
+                    if served.tokens.is_multiple_of(16) {
+                        let more = w.all(&vec![16 * token; m.layers as usize]);
+                        served.cache.extend(more);
+                    }
+                }
+            }
+        }
+        batch.retain(|served| {
+            let done = served.tokens == served.last;
+            if done {
+                served.cache.iter().for_each(|name| w.free(*name));
+                // What was asked for when it came.
+                held -= served.last * token * m.layers;
+            }
+            !done
+        });
+    }
+    Trace {
+        name,
+        seed,
+        plain: false,
+        events: w.events,
+    }
+}
+
+/// All traces.
+pub(crate) fn traces() -> Vec<Trace> {
+    vec![
+        train("training, all kept", 1, false, false),
+        train("training, recomputed", 2, true, false),
+        train("training, recomputed", 2, true, true),
+        perceptron(3, false),
+        perceptron(3, true),
+        serve("serving, contiguous", 4, Cache::Contiguous),
+        serve("serving, growing", 5, Cache::Growing),
+        serve("serving, paged", 6, Cache::Paged),
+    ]
+}
+
+/// A device that is so many calls behind the host, unless that waits for it.
+#[derive(Clone, Default)]
+pub(crate) struct Behind(Arc<Work>);
+
+#[derive(Default)]
+struct Work {
+    queued: AtomicU64,
+    done: AtomicU64,
+    calls: AtomicU64,
+    waits: AtomicU64,
+}
+
+const BEHIND: u64 = 1000;
+
+impl Behind {
+    pub(crate) fn queue(&self) {
+        let queued = self.0.queued.fetch_add(1, Relaxed);
+        self.0
+            .done
+            .fetch_max(queued.saturating_sub(BEHIND), Relaxed);
+    }
+}
+
+impl Clock for Behind {
+    type Point = u64;
+
+    fn mark(&self, _: Place) -> Option<u64> {
+        self.0.calls.fetch_add(1, Relaxed);
+        Some(self.0.queued.load(Relaxed))
+    }
+
+    fn passed(&self, point: &u64) -> bool {
+        self.0.calls.fetch_add(1, Relaxed);
+        *point <= self.0.done.load(Relaxed)
+    }
+
+    fn wait(&self, _: StreamId, _: &u64) -> bool {
+        self.0.calls.fetch_add(1, Relaxed);
+        true
+    }
+
+    fn join(&self, point: &u64, _: Duration) -> bool {
+        let before = self.0.done.fetch_max(*point, Relaxed);
+        self.0.waits.fetch_add(u64::from(before < *point), Relaxed);
+        true
+    }
+}
+
+#[derive(Default)]
+struct Mapped {
+    /// By address.
+    chunks: BTreeMap<u64, u64>,
+    spare: Vec<u64>,
+    top: u64,
+    mapped: u64,
+    created: u64,
+    peak: u64,
+    made: u64,
+    moved: u64,
+}
+
+const PIECE: u64 = 2 << 20;
+/// Where memory begins.
+const RESERVED: u64 = 1 << 40;
+
+/// How large handles and growths are, as in the governor: handles of a growth
+/// as long as no memory moves, and afterwards.
+const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
+const LARGEST_HANDLE: u64 = 32 << 20;
+const LEAST_GROWTH_PART: u64 = 256;
+const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
+
+/// Memory in handles, as a driver maps it.
+#[derive(Clone)]
+pub(crate) struct Handles(Arc<Mutex<Mapped>>);
+
+impl Handles {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Mapped {
+            top: RESERVED,
+            ..Mapped::default()
+        })))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Mapped> {
+        self.0.lock().expect("nobody panics while it holds this")
+    }
+
+    /// Whether all of a block is mapped.
+    pub(crate) fn is_mapped(&self, span: Span) -> bool {
+        let mapped = self.lock();
+        let chunks = mapped.chunks.range(..span.end()).rev();
+        let mut inside = chunks.take_while(|(at, bytes)| *at + **bytes > span.address);
+        let here =
+            |(at, bytes): (&u64, &u64)| (*at + *bytes).min(span.end()) - (*at).max(span.address);
+        inside.by_ref().map(here).sum::<u64>() == span.bytes
+    }
+
+    /// Spare handles that together have at most `bytes`, and the others.
+    fn usable(spare: &[u64], bytes: u64) -> (Vec<u64>, Vec<u64>) {
+        let mut all = spare.to_vec();
+        all.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+        let mut left = bytes;
+        all.into_iter().partition(|handle| {
+            let fits = *handle <= left;
+            left -= if fits { *handle } else { 0 };
+            fits
+        })
+    }
+}
+
+impl Backing for Handles {
+    fn piece_bytes(&self) -> u64 {
+        PIECE
+    }
+
+    fn rounded(&self, bytes: u64) -> u64 {
+        let least = (self.lock().mapped / LEAST_GROWTH_PART).min(LARGEST_LEAST_GROWTH);
+        bytes.max(least).next_multiple_of(PIECE)
+    }
+
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        bytes
+            - Self::usable(&self.lock().spare, bytes)
+                .0
+                .iter()
+                .sum::<u64>()
+    }
+
+    fn site(&self, _: u64) -> Option<u64> {
+        Some(self.lock().top)
+    }
+
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        let mut mapped = self.lock();
+        let (mut used, left) = Self::usable(&mapped.spare, bytes);
+        mapped.spare = left;
+        mapped.moved += used.len() as u64;
+        let mut left = bytes - used.iter().sum::<u64>();
+        let handles = HANDLES_A_GROWTH[usize::from(mapped.moved > 0)];
+        let mut size = (left / handles).clamp(PIECE, LARGEST_HANDLE) / PIECE * PIECE;
+        while left > 0 {
+            size = size.min(left);
+            used.push(size);
+            left -= size;
+            mapped.created += size;
+            mapped.made += 1;
+        }
+        let address = mapped.top;
+        for handle in used {
+            let top = mapped.top;
+            mapped.chunks.insert(top, handle);
+            mapped.top += handle;
+        }
+        mapped.mapped += bytes;
+        mapped.peak = mapped.peak.max(mapped.created);
+        Ok(Span { address, bytes })
+    }
+
+    fn separable(&self, span: Span) -> Option<Span> {
+        let mapped = self.lock();
+        let inside = mapped.chunks.range(span.address..span.end());
+        let mut inside = inside.filter(|(at, bytes)| **at + **bytes <= span.end());
+        let (first, bytes) = inside.next()?;
+        let end = inside
+            .next_back()
+            .map_or(first + bytes, |(at, bytes)| at + bytes);
+        Some(Span {
+            address: *first,
+            bytes: end - first,
+        })
+    }
+
+    fn shrink(&mut self, span: Span) {
+        let mut mapped = self.lock();
+        let chunks = mapped.chunks.range(span.address..span.end());
+        let chunks: Vec<(u64, u64)> = chunks.map(|(at, bytes)| (*at, *bytes)).collect();
+        for (at, bytes) in chunks {
+            mapped.chunks.remove(&at);
+            mapped.spare.push(bytes);
+            mapped.mapped -= bytes;
+        }
+    }
+
+    fn release(&mut self, but_for: u64) -> u64 {
+        let mut mapped = self.lock();
+        let (kept, gone) = Self::usable(&mapped.spare, but_for);
+        mapped.spare = kept;
+        let gone: u64 = gone.iter().sum();
+        mapped.created -= gone;
+        gone
+    }
+}
+
+/// What came of a trace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) peak_live: u64,
+    pub(crate) peak_physical: u64,
+    /// When most was live.
+    pub(crate) stranded: u64,
+    /// Handles created, and handles mapped anew.
+    pub(crate) made: u64,
+    pub(crate) moved: u64,
+    /// How often the host waited.
+    pub(crate) waits: u64,
+    /// Calls of the clock.
+    pub(crate) calls: u64,
+    /// Of an allocation or free, the host's bookkeeping alone.
+    pub(crate) mean_ns: f64,
+}
+
+impl Outcome {
+    pub(crate) fn ratio(&self) -> f64 {
+        self.peak_physical as f64 / self.peak_live as f64
+    }
+}
+
+/// Plays a trace.
+pub(crate) fn replay(trace: &Trace) -> Outcome {
+    let (device, memory) = (Behind::default(), Handles::new());
+    let pool: Pool<_, _> = Pool::new(memory.clone(), device.clone(), Budget::new(u64::MAX));
+    let place = match trace.plain {
+        true => Place::Anywhere,
+        false => Place::Stream(StreamId(1)),
+    };
+    let mut blocks: Vec<Span> = Vec::new();
+    let (mut live, mut peak_live, mut stranded, mut looked) = (0, 0, 0, 0);
+    let begun = std::time::Instant::now();
+    for event in &trace.events {
+        device.queue();
+        match *event {
+            Event::Allocate { name, bytes } => {
+                let request = Request {
+                    bytes,
+                    align_bytes: 512,
+                    place,
+                    tenant: TenantId(0),
+                    note: (),
+                };
+                let span = pool.allocate(&request).expect("there is no limit");
+                live += span.bytes;
+                if live > peak_live {
+                    peak_live = live;
+                    // Dear, so not at every one of a rising tide.
+                    if live > looked + looked / 64 {
+                        looked = live;
+                        stranded = pool.stranded_bytes();
+                    }
+                }
+                assert_eq!(blocks.len(), name as usize);
+                blocks.push(span);
+            }
+            Event::Free { name } => {
+                let span = blocks[name as usize];
+                live -= span.bytes;
+                pool.free(span.address, place).expect("it is live");
+            }
+        }
+    }
+    let mean_ns = begun.elapsed().as_secs_f64() * 1e9 / trace.events.len() as f64;
+    let mapped = memory.lock();
+    Outcome {
+        peak_live,
+        peak_physical: mapped.peak,
+        stranded,
+        made: mapped.made,
+        moved: mapped.moved,
+        waits: device.0.waits.load(Relaxed),
+        calls: device.0.calls.load(Relaxed),
+        mean_ns,
+    }
+}
