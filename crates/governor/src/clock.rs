@@ -171,6 +171,11 @@ impl DriverClock {
         Some(known.id)
     }
 
+    /// How many contexts there are.
+    pub fn contexts(&self) -> usize {
+        read(&self.contexts).len()
+    }
+
     /// Runs `destroy`, which may destroy contexts, while nothing is asked of
     /// any. Its answer says which are gone, with their streams.
     pub fn while_destroying<R>(&self, destroy: impl FnOnce() -> (Vec<CUcontext>, R)) -> Gone<R> {

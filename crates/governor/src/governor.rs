@@ -12,19 +12,19 @@
 //! Elsewhere: reuse ([`fercuda_pool`]), events (`clock`), mapping (`vmm`), what
 //! the driver gives by itself (`governed`), its figures (`reconcile`).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
-    CUstreamCaptureStatus,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Missing, Symbol};
 use fercuda_ledger::{
-    Charge, Device as Row, Event, EventKind, Gauge, Governed, Ledger, Local, Tenant,
+    Charge, Device as Row, Event, EventKind, Gauge, Governed, Ledger, Local, STEP_BYTES, Tenant,
 };
-use fercuda_pool::{Budget, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId};
+use fercuda_pool::{Budget, Epoch, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, Kind};
@@ -33,7 +33,7 @@ use crate::governed::{GovernedMemory, Key, Piece};
 use crate::memory_pools::{Served, Watermarks};
 use crate::reconcile::Account;
 use crate::source::{Extent, Physical, Source};
-use crate::vmm::Vmm;
+use crate::vmm::{Vmm, thread_capture_mode};
 
 /// Devices that have pools; memory of further ones is the driver's.
 const DEVICES: usize = 16;
@@ -43,6 +43,25 @@ const ALIGN_BYTES: u64 = 512;
 const BUFFERS: u64 = 1024;
 /// The first number of streams that have no handle of their own.
 const UNNAMED: u64 = 1 << 63;
+
+/// Answers after which a context answers nothing else.
+const FATAL: [CUresult; 11] = [
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUresult::CUDA_ERROR_ASSERT,
+    CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUresult::CUDA_ERROR_INVALID_PC,
+    CUresult::CUDA_ERROR_LAUNCH_FAILED,
+];
+
+/// A wait of the host that goes on.
+#[derive(Debug)]
+pub struct Waiting(Vec<(u32, Vec<(Place, Epoch)>)>);
 
 /// What is kept with each block.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +135,15 @@ impl Capturing {
     }
 }
 
+/// A capture that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Capture {
+    context: ContextId,
+    mode: CUstreamCaptureMode,
+    /// Who began it.
+    thread: ThreadId,
+}
+
 /// Why there is no block.
 #[derive(Clone, Debug)]
 pub enum Denied {
@@ -138,13 +166,16 @@ pub struct Governor {
     contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
     /// Primary contexts, by device.
     primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
+    /// Contexts that have failed.
+    lost: Mutex<Vec<ContextId>>,
+    anything_lost: AtomicBool,
     /// Counts what makes handles mean something else.
     changes: AtomicU64,
     pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
     /// Devices whose current pool is the driver's, a bit each.
     pub(crate) passing_devices: AtomicU64,
-    /// Streams that capture, and whose.
-    capturing: Mutex<FxHashMap<Capturing, ContextId>>,
+    /// Streams that capture.
+    capturing: Mutex<FxHashMap<Capturing, Capture>>,
     /// Default streams of threads that have ended.
     ended: Mutex<Vec<StreamId>>,
     tenants: Mutex<FxHashMap<String, Tenant>>,
@@ -178,6 +209,8 @@ impl Governor {
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
+            lost: Mutex::default(),
+            anything_lost: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             pools: RwLock::default(),
             passing_devices: AtomicU64::new(0),
@@ -348,6 +381,49 @@ impl Governor {
         all.find_map(|(raw, (_, of))| (*of == device).then_some(*raw))
     }
 
+    /// A wait of the host begins: for a stream, or for all work of the current
+    /// context. What it returns is told when it has ended.
+    pub fn wait_begins(&self, stream: Option<StreamId>) -> Waiting {
+        // Which context that is matters only if there are several.
+        if stream.is_none() && self.clock.contexts() != 1 {
+            return Waiting(Vec::new());
+        }
+        let place = stream.map(Place::Stream);
+        let begun = |device: &Device| (device.ordinal, device.pool.sync_begins(place));
+        Waiting(self.devices().map(begun).collect())
+    }
+
+    /// It has ended: what was freed there before it began is ready.
+    pub fn wait_ended(&self, waiting: &Waiting) {
+        for (ordinal, begun) in &waiting.0 {
+            if let Some(device) = self.device(*ordinal).filter(|_| !begun.is_empty()) {
+                device.pool.sync_ended(begun);
+            }
+        }
+    }
+
+    /// The driver answered so in the current context. If that says that the
+    /// context has failed for good, the driver answers for its memory from now
+    /// on, as it does for everything else.
+    pub fn failed(&self, code: CUresult) {
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call.
+        let asked = unsafe { self.driver.cuCtxGetCurrent(&mut raw) };
+        if FATAL.contains(&code)
+            && is_done(asked)
+            && let Some(context) = self.clock.context(raw)
+        {
+            lock(&self.lost).push(context);
+            self.anything_lost.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a context has failed.
+    #[inline]
+    pub fn is_lost(&self, context: ContextId) -> bool {
+        self.anything_lost.load(Relaxed) && lock(&self.lost).contains(&context)
+    }
+
     /// Runs a call of the driver that may destroy contexts, which says which
     /// are gone. Their blocks are freed: their work is over.
     pub fn while_destroying(
@@ -370,13 +446,14 @@ impl Governor {
         contexts.retain(|known, _| !raw.contains(known));
         drop(contexts);
         lock(&self.primaries).retain(|_, known| !raw.contains(known));
+        lock(&self.lost).retain(|known| !gone.contexts.contains(known));
         let mut streams = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
         drop(streams);
         self.changes.fetch_add(1, Relaxed);
         self.clock.change_captures(|count| {
             let mut capturing = lock(&self.capturing);
-            capturing.retain(|_, context| !gone.contexts.contains(context));
+            capturing.retain(|_, capture| !gone.contexts.contains(&capture.context));
             *count = capturing.len();
         });
         for device in self.devices() {
@@ -425,18 +502,24 @@ impl Governor {
     // ---- captures -----------------------------------------------------------
 
     /// Runs the call of the driver that begins a capture of a stream of a
-    /// context.
+    /// context, in a mode.
     pub fn begin_capture(
         &self,
         stream: Capturing,
-        context: ContextId,
+        (context, mode): (ContextId, CUstreamCaptureMode),
         begin: impl FnOnce() -> CUresult,
     ) -> CUresult {
         self.clock.change_captures(|count| {
             let result = begin();
             let mut capturing = lock(&self.capturing);
             if result == CUresult::CUDA_SUCCESS {
-                capturing.insert(stream, context);
+                let thread = std::thread::current().id();
+                let capture = Capture {
+                    context,
+                    mode,
+                    thread,
+                };
+                capturing.insert(stream, capture);
             }
             *count = capturing.len();
             result
@@ -475,6 +558,26 @@ impl Governor {
         };
         // What the driver does not tell is taken for a capture: it is let do.
         !is_done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    }
+
+    /// Whether some capture forbids this thread calls that may wait, such as an
+    /// allocation in no stream: such a call would end that capture.
+    pub fn may_not_wait(&self) -> bool {
+        const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if !self.anything_captures() {
+            return false;
+        }
+        let Some(mode) = thread_capture_mode(self.driver) else {
+            return true;
+        };
+        let this = std::thread::current().id();
+        let capturing = lock(&self.capturing);
+        mode != RELAXED
+            && capturing.values().any(|capture| {
+                (capture.thread == this && capture.mode != RELAXED)
+                    || (capture.mode == GLOBAL && mode == GLOBAL)
+            })
     }
 
     /// Whether anything captures.
@@ -642,6 +745,8 @@ pub struct Seat<'g> {
     seen: u64,
     stream: Option<(StreamKey, Stream)>,
     context: Option<(CUcontext, (ContextId, u32))>,
+    /// What the level of this device has not heard of.
+    untold: (u32, i64),
     /// Its default streams.
     own: Vec<StreamId>,
 }
@@ -665,6 +770,7 @@ impl<'g> Seat<'g> {
             seen: u64::MAX,
             stream: None,
             context: None,
+            untold: (0, 0),
             own: Vec::new(),
         }
     }
@@ -792,6 +898,9 @@ impl<'g> Seat<'g> {
         bytes: u64,
     ) -> Result<u64, Denied> {
         let governor = self.governor;
+        if governor.is_lost(context) {
+            return Err(Denied::Driver);
+        }
         let device = governor.device(device).ok_or(Denied::Driver)?;
         let charged = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
         let stream = match place {
@@ -819,7 +928,12 @@ impl<'g> Seat<'g> {
             allocated = device.pool.allocate(&request);
         }
         match allocated {
-            Ok(span) => Ok(span.address),
+            Ok(span) => {
+                if ordered {
+                    self.level(device, span.bytes as i64);
+                }
+                Ok(span.address)
+            }
             Err(error) => {
                 self.discharge(charge, charged);
                 Err(self.denied(device, tenant, bytes, stream, error))
@@ -870,10 +984,39 @@ impl<'g> Seat<'g> {
         place: Place,
         if_so: impl Fn(&Note) -> bool,
     ) -> Option<Freed<Note>> {
-        let mut devices = self.governor.devices();
-        let freed = devices.find_map(|device| device.pool.free_if(address, place, &if_so).ok())?;
+        let governor = self.governor;
+        let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
+        let (device, freed) = governor.devices().find_map(|device| {
+            let freed = device.pool.free_if(address, place, if_so).ok()?;
+            Some((device, freed))
+        })?;
         self.discharge(freed.note.charge, freed.span.bytes);
+        if freed.note.ordered {
+            self.level(device, -(freed.span.bytes as i64));
+        }
         Some(freed)
+    }
+
+    /// What is in use in streams' order has changed; told in steps, so that
+    /// threads with small blocks do not meet there.
+    #[inline]
+    fn level(&mut self, device: &Device, change: i64) {
+        if self.untold.0 != device.ordinal {
+            self.tell_level();
+            self.untold = (device.ordinal, 0);
+        }
+        self.untold.1 += change;
+        if self.untold.1.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
+            self.tell_level();
+        }
+    }
+
+    fn tell_level(&mut self) {
+        let (ordinal, change) = self.untold;
+        self.untold.1 = 0;
+        if let Some(device) = self.governor.device(ordinal).filter(|_| change != 0) {
+            device.watermarks.change(change);
+        }
     }
 
     fn discharge(&mut self, charge: Charge, bytes: u64) {
@@ -894,6 +1037,7 @@ impl<'g> Seat<'g> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
+        self.tell_level();
         if self.own.is_empty() {
             return;
         }

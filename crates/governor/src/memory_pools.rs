@@ -5,7 +5,7 @@
 //! other process) our pool serves it; others are the driver's.
 
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool};
 
@@ -20,12 +20,24 @@ pub enum Served {
     ByTheDriver,
 }
 
-/// What programs may ask of a pool: the most that was in use, as far as
-/// somebody looked.
+/// What programs may ask of a pool: the most that was in use. What is in use
+/// is told in steps (256 KiB a thread), so that the most may miss as much.
 #[derive(Debug, Default)]
 pub(crate) struct Watermarks {
-    pub(crate) used: AtomicU64,
-    pub(crate) reserved: AtomicU64,
+    level: AtomicI64,
+    used: AtomicU64,
+    reserved: AtomicU64,
+}
+
+impl Watermarks {
+    /// So much more, or less, is in use.
+    pub(crate) fn change(&self, bytes: i64) {
+        let now = self.level.fetch_add(bytes, Relaxed) + bytes;
+        let now = u64::try_from(now).unwrap_or(0);
+        if now > self.used.load(Relaxed) {
+            self.used.fetch_max(now, Relaxed);
+        }
+    }
 }
 
 impl Governor {
@@ -105,8 +117,12 @@ impl Governor {
     pub fn reset_pool_marks(&self, device: u32, used: bool) {
         if let Some(device) = self.device(device) {
             let marks = &device.watermarks;
-            let mark = if used { &marks.used } else { &marks.reserved };
-            mark.store(0, Relaxed);
+            if used {
+                let now = marks.level.load(Relaxed);
+                marks.used.store(u64::try_from(now).unwrap_or(0), Relaxed);
+            } else {
+                marks.reserved.store(device.physical.bytes(), Relaxed);
+            }
         }
     }
 }

@@ -83,6 +83,12 @@ impl Drop for Relaxed {
     }
 }
 
+/// How the calling thread lets captures bind it.
+pub(crate) fn thread_capture_mode(driver: &'static Driver) -> Option<CUstreamCaptureMode> {
+    // Entering tells what it was, leaving brings it back.
+    Relaxed::enter(driver).map(|relaxed| relaxed.1)
+}
+
 fn properties(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         r#type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,

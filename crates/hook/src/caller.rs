@@ -124,7 +124,8 @@ fn object(address: usize) -> Object {
     classify(&name)
 }
 
-/// Libraries by parts of their paths; the first that fits.
+/// Libraries by parts of their paths. Of several that fit, the one farthest to
+/// the right: an environment may have any name.
 const FAMILIES: [(&str, &str); 16] = [
     ("/libtorch", "torch"),
     ("/libc10", "torch"),
@@ -153,8 +154,9 @@ fn classify(path: &str) -> Object {
         return Object::Transparent;
     }
     // Vendored copies are renamed: `libcudart-1a2b3c.so.12`, in some folder.
-    let family = FAMILIES.iter().find(|(part, _)| path.contains(part));
-    if let Some((_, name)) = family {
+    let families = FAMILIES.iter();
+    let family = families.filter_map(|(part, name)| Some((path.rfind(part)?, name)));
+    if let Some((_, name)) = family.max_by_key(|(at, _)| *at) {
         return Object::Named((*name).to_owned());
     }
     let stem = file.split(".so").next().unwrap_or(file);
@@ -283,6 +285,12 @@ mod tests {
     fn libraries_are_known_by_their_families() {
         for (path, name) in [
             ("/x/site-packages/torch/lib/libc10_cuda.so", "torch"),
+            ("/opt/torch/site-packages/torch/lib/libc10.so", "torch"),
+            ("/opt/torch/site-packages/jaxlib/xla.so", "jax"),
+            (
+                "/opt/triton/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                "nccl",
+            ),
             ("/x/jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax"),
             (
                 "/x/cupy_backends/cuda/api/driver.cpython-312-x86_64-linux-gnu.so",

@@ -198,6 +198,7 @@ pub(super) unsafe extern "C" fn stream_destroy_v1(stream: CUstream) -> CUresult 
 fn begun(
     stream: CUstream,
     per_thread: bool,
+    mode: CUstreamCaptureMode,
     begin: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     let Some(real) = real() else {
@@ -207,33 +208,45 @@ fn begun(
     let Some((governor, known)) = known else {
         return answer(begin(real.driver));
     };
-    governor.begin_capture(Capturing::new(stream, per_thread), known.context, || {
+    let capturing = Capturing::new(stream, per_thread);
+    governor.begin_capture(capturing, (known.context, mode), || {
         answer(begin(real.driver))
     })
 }
 
+/// The mode of captures begun by the function that takes none.
+const FIRST_MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+
 macro_rules! begin {
-    ($door:ident, $per_thread:literal, $real:ident ($($arg:ident: $ty:ty),*)) => {
+    ($door:ident, $per_thread:literal, $mode:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
         pub(super) unsafe extern "C" fn $door(stream: CUstream, $($arg: $ty),*) -> CUresult {
             // SAFETY: the program's own arguments.
-            begun(stream, $per_thread, |driver| unsafe { driver.$real(stream, $($arg),*) })
+            begun(stream, $per_thread, $mode, |driver| unsafe {
+                driver.$real(stream, $($arg),*)
+            })
         }
     };
 }
 
-begin!(begin_capture_v1, false, cuStreamBeginCapture());
+begin!(begin_capture_v1, false, FIRST_MODE, cuStreamBeginCapture());
 begin!(
     begin_capture_v1_per_thread,
     true,
+    FIRST_MODE,
     cuStreamBeginCapture_ptsz()
 );
-begin!(begin_capture_v2, false, cuStreamBeginCapture_v2(mode: CUstreamCaptureMode));
-begin!(begin_capture_v2_per_thread, true, cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode));
-begin!(begin_capture_to_graph, false, cuStreamBeginCaptureToGraph(
+begin!(begin_capture_v2, false, mode, cuStreamBeginCapture_v2(mode: CUstreamCaptureMode));
+begin!(
+    begin_capture_v2_per_thread,
+    true,
+    mode,
+    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode)
+);
+begin!(begin_capture_to_graph, false, mode, cuStreamBeginCaptureToGraph(
     graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData,
     count: usize, mode: CUstreamCaptureMode
 ));
-begin!(begin_capture_to_graph_per_thread, true, cuStreamBeginCaptureToGraph_ptsz(
+begin!(begin_capture_to_graph_per_thread, true, mode, cuStreamBeginCaptureToGraph_ptsz(
     graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData,
     count: usize, mode: CUstreamCaptureMode
 ));
@@ -256,3 +269,48 @@ macro_rules! end {
 
 end!(end_capture, false, cuStreamEndCapture);
 end!(end_capture_per_thread, true, cuStreamEndCapture_ptsz);
+
+/// Lets the driver wait. What was freed before is ready then; or the context
+/// has failed, and says so from now on.
+fn waited(
+    place: Option<(CUstream, bool)>,
+    wait: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    let begun = seated(|seat| {
+        let stream = match place {
+            Some((stream, per_thread)) => Some(seat.stream(stream, per_thread)?.id),
+            None => None,
+        };
+        Some((seat.governor(), seat.governor().wait_begins(stream)))
+    });
+    let result = answer(wait(real.driver));
+    if let Some((governor, begun)) = begun {
+        if result == CUresult::CUDA_SUCCESS {
+            governor.wait_ended(&begun);
+        } else {
+            governor.failed(result);
+        }
+    }
+    result
+}
+
+macro_rules! wait {
+    ($door:ident, $place:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
+        pub(super) unsafe extern "C" fn $door($($arg: $ty),*) -> CUresult {
+            // SAFETY: the program's own arguments.
+            waited($place, |driver| unsafe { driver.$real($($arg),*) })
+        }
+    };
+}
+
+wait!(ctx_synchronize, None, cuCtxSynchronize());
+wait!(ctx_synchronize_v2, None, cuCtxSynchronize_v2(context: CUcontext));
+wait!(stream_synchronize, Some((stream, false)), cuStreamSynchronize(stream: CUstream));
+wait!(
+    stream_synchronize_per_thread,
+    Some((stream, true)),
+    cuStreamSynchronize_ptsz(stream: CUstream)
+);

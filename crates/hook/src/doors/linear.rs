@@ -68,6 +68,10 @@ unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> O
         return None;
     }
     seated(|seat| {
+        // The driver says what it makes of a call that a capture forbids.
+        if seat.governor().may_not_wait() {
+            return None;
+        }
         let context = seat.current()?;
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(seat.governor(), frame) };
@@ -297,6 +301,9 @@ pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
 /// free what it gave.
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
     let freed = seated(|seat| {
+        if seat.governor().may_not_wait() {
+            return None;
+        }
         let freed = seat.free(address, Place::Anywhere, |_| true)?;
         trace::freed(&freed, Place::Anywhere);
         Some(())

@@ -132,6 +132,13 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         ),
         door!(cuStreamEndCapture, lifetime::end_capture),
         door!(cuStreamEndCapture_ptsz, lifetime::end_capture_per_thread),
+        door!(cuCtxSynchronize, lifetime::ctx_synchronize),
+        door!(cuCtxSynchronize_v2, lifetime::ctx_synchronize_v2),
+        door!(cuStreamSynchronize, lifetime::stream_synchronize),
+        door!(
+            cuStreamSynchronize_ptsz,
+            lifetime::stream_synchronize_per_thread
+        ),
         door!(cuModuleLoadData, code::module_load_data),
         door!(cuModuleLoadDataEx, code::module_load_data_ex),
         door!(cuModuleLoadFatBinary, code::module_load_fat_binary),
