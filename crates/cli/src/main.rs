@@ -15,6 +15,7 @@ mod ledgers;
 mod out;
 mod run;
 mod terminal;
+mod top;
 
 use std::process::ExitCode;
 
@@ -41,7 +42,8 @@ Start with:
   fercuda demo          a short tour, every result checked
   fercuda doctor        what this machine has, and how to get what it lacks
   fercuda check --help  find what is wrong with a kernel, without a GPU
-  fercuda run --help    run a program with its device memory governed")]
+  fercuda run --help    run a program with its device memory governed
+  fercuda top           who holds how much device memory now")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -53,12 +55,14 @@ enum Command {
     Doctor(doctor::Args),
     Check(Box<check::Args>),
     Run(Box<run::Args>),
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));

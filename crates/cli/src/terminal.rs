@@ -30,6 +30,11 @@ impl Paint {
         }
     }
 
+    /// Whether colours are shown.
+    pub(crate) fn has_colour(self) -> bool {
+        self.colour
+    }
+
     pub(crate) fn good(self, text: &str) -> String {
         self.wrap("32", text)
     }

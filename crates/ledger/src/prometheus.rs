@@ -112,6 +112,12 @@ const DEVICE: &[Metric<DeviceSnapshot>] = &[
         value: |device| Some(device.epoch),
     },
     Metric {
+        name: "fercuda_device_allocated_bytes_total",
+        kind: "counter",
+        help: "Allocated from the pool.",
+        value: |device| Some(device.allocated_bytes),
+    },
+    Metric {
         name: "fercuda_device_allocations_total",
         kind: "counter",
         help: "Allocations.",
@@ -155,6 +161,12 @@ const TENANT: &[Metric<TenantAccount>] = &[
         kind: "gauge",
         help: "Live allocations of the tenant.",
         value: |account| Some(account.blocks),
+    },
+    Metric {
+        name: "fercuda_tenant_allocated_bytes_total",
+        kind: "counter",
+        help: "Allocated by the tenant.",
+        value: |account| Some(account.allocated_bytes),
     },
     Metric {
         name: "fercuda_tenant_allocations_total",

@@ -100,6 +100,8 @@ pub struct DeviceSnapshot {
     pub reconciled_at_ns: u64,
     /// The pool's epoch.
     pub epoch: u64,
+    /// Allocated from the pool since the beginning.
+    pub allocated_bytes: u64,
     /// Allocations.
     pub allocs: u64,
     /// Frees.
@@ -137,6 +139,8 @@ pub struct TenantAccount {
     pub peak_bytes: u64,
     /// Allocations that are live.
     pub blocks: u64,
+    /// Allocated since the beginning, in bytes.
+    pub allocated_bytes: u64,
     /// Allocations.
     pub allocs: u64,
     /// Frees.
@@ -286,6 +290,7 @@ pub(crate) fn assemble(
                 let mut device = device(ordinal, &row, &mut counters);
                 device.live_bytes = sum(theirs().map(|account| account.live_bytes));
                 device.peak_bytes = device.peak_bytes.max(device.live_bytes);
+                device.allocated_bytes = sum(theirs().map(|account| account.allocated_bytes));
                 device.allocs = sum(theirs().map(|account| account.allocs));
                 device.frees = sum(theirs().map(|account| account.frees));
                 let governed_bytes = sum(theirs().map(|account| account.governed_bytes));
@@ -384,6 +389,7 @@ fn account(
         peak_bytes: counters.read(row.peak_bytes).max(cells.live_bytes),
         // Less than 0 only while a free is being read without its allocation.
         blocks: counters.read(cells.allocs.wrapping_sub(cells.frees)),
+        allocated_bytes: cells.allocated_bytes,
         allocs: cells.allocs,
         frees: cells.frees,
         limit_bytes: Some(row.limit_bytes).filter(|limit| *limit != 0),
@@ -395,6 +401,7 @@ fn account(
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     live_bytes: u64,
+    allocated_bytes: u64,
     allocs: u64,
     frees: u64,
 }
@@ -405,6 +412,7 @@ impl Sum {
         let frees = cell.frees.wrapping_add(cell.foreign_frees);
         Sum {
             live_bytes: counters.read(cell.allocated_bytes.wrapping_sub(freed_bytes)),
+            allocated_bytes: counters.read(cell.allocated_bytes),
             allocs: counters.read(cell.allocs),
             frees: counters.read(frees),
         }
@@ -412,6 +420,7 @@ impl Sum {
 
     fn add(&mut self, other: &Sum) {
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
         self.allocs = self.allocs.saturating_add(other.allocs);
         self.frees = self.frees.saturating_add(other.frees);
     }
@@ -520,6 +529,7 @@ fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> Devi
         driver_free_bytes: row.driver_free_bytes,
         reconciled_at_ns: row.reconciled_at_ns,
         epoch: row.epoch,
+        allocated_bytes: 0,
         allocs: 0,
         frees: 0,
         event_counts,

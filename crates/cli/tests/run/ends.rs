@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 
 use crate::{Installed, ended};
 
-fn signal(child: &Child, number: i32) {
+pub(crate) fn signal(child: &Child, number: i32) {
     // SAFETY: sends a signal to a child that is not waited for yet.
     assert_eq!(unsafe { libc::kill(child.id() as i32, number) }, 0);
 }
@@ -176,11 +176,18 @@ fn what_was_ignored_stays_ignored() {
 }
 
 /// A new terminal: its master, and its other side.
-fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();
-    // SAFETY: two numbers to be written; the null pointers ask for nothing.
-    let opened = unsafe { libc::openpty(&mut master, &mut slave, null, null.cast(), null.cast()) };
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: two numbers to be written and a size to be read; the null
+    // pointers ask for nothing.
+    let opened = unsafe { libc::openpty(&mut master, &mut slave, null, null.cast(), &size) };
     assert_eq!(opened, 0);
     // SAFETY: both were opened just now and are nobody else's.
     unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) }

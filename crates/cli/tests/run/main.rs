@@ -10,6 +10,7 @@ mod given;
 mod governed;
 mod refused;
 mod reported;
+mod watched;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -88,8 +89,15 @@ impl Installed {
         )
     }
 
-    /// `fercuda run`, with nothing of ours or a framework's in its environment.
+    /// `fercuda run`.
     fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> Command {
+        let mut command = self.fercuda();
+        command.arg("run").args(words);
+        command
+    }
+
+    /// `fercuda`, with nothing of ours or a framework's in its environment.
+    fn fercuda(&self) -> Command {
         let mut command = Command::new(self.path("fercuda"));
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
@@ -102,9 +110,7 @@ impl Installed {
             .env("FERCUDA_DEVICE", "soft")
             .env("FERCUDA_TEST_LOADED", self.path("loaded"))
             .env("HOME", self.path("home"))
-            .env("XDG_RUNTIME_DIR", self.path("run"))
-            .arg("run")
-            .args(words);
+            .env("XDG_RUNTIME_DIR", self.path("run"));
         command
     }
 

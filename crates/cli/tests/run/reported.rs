@@ -41,6 +41,10 @@ fn process_with_a_ledger() {
         stream: 0,
         thread: 0,
     });
+    if end == "waits" {
+        println!("its number is {}", std::process::id());
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
     if end == "killed" {
         // SAFETY: ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -48,7 +52,7 @@ fn process_with_a_ledger() {
 }
 
 /// The words that run this program as [`process_with_a_ledger`].
-fn owner() -> Vec<String> {
+pub(crate) fn owner() -> Vec<String> {
     let program = std::env::current_exe().unwrap();
     let words = [
         program.to_str().unwrap(),

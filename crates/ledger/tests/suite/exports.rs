@@ -61,6 +61,11 @@ fn prometheus_text_has_each_figure_with_its_labels() {
             100 << 30,
         ),
         ("fercuda_device_epoch", ",device=\"0\"", 9),
+        (
+            "fercuda_device_allocated_bytes_total",
+            ",device=\"0\"",
+            (12 << 30) + (1 << 20),
+        ),
         ("fercuda_device_allocations_total", ",device=\"0\"", 2),
         ("fercuda_device_frees_total", ",device=\"0\"", 1),
         (

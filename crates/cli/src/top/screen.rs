@@ -1,0 +1,88 @@
+//! The terminal while `fercuda top` has it.
+//!
+//! Invariant: the terminal is as it was when this ends: by a key, an error, a
+//! panic (ratatui's hook) or a signal that asks to end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fercuda_ledger::{Folder, Snapshot};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::view::View;
+use crate::ledgers;
+use crate::terminal::Paint;
+
+/// How often ledgers are read.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a signal may wait to be seen.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Draws until a key ends it.
+pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool) -> Result<ExitCode> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
+        let flag = Arc::clone(&signal);
+        signal_hook::flag::register_usize(number, flag, number as usize)
+            .context("cannot listen for signals")?;
+    }
+    let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
+    let ended = draw(&mut terminal, folder, keep, &signal);
+    // Dropping it shows the cursor again.
+    drop(terminal);
+    ratatui::restore();
+    ended?;
+    let number = signal.load(Ordering::Relaxed);
+    if number != 0 {
+        // Whoever waits for this process is to see what ended it.
+        signal_hook::low_level::emulate_default_handler(number as i32)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(
+    terminal: &mut DefaultTerminal,
+    folder: &Folder,
+    keep: &dyn Fn(&Snapshot) -> bool,
+    signal: &AtomicUsize,
+) -> Result<()> {
+    let mut view = View::new(Paint::stdout().has_colour());
+    let mut read_at: Option<Instant> = None;
+    let mut changed = true;
+    while signal.load(Ordering::Relaxed) == 0 {
+        let now = Instant::now();
+        let due = read_at.is_none_or(|at| now.duration_since(at) >= EVERY);
+        if due && !view.paused {
+            let (processes, unreadable) = ledgers::gather(folder, keep)?;
+            let passed = read_at.map(|at| now.duration_since(at));
+            view.update(processes, unreadable.len(), passed);
+            read_at = Some(now);
+        }
+        if changed || due {
+            terminal.draw(|frame| view.draw(frame))?;
+        }
+        changed = event::poll(LOOK)?;
+        if !changed {
+            continue;
+        }
+        // A change of size needs no answer but to draw again.
+        if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => break,
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
+                KeyCode::Char('p') => view.paused = !view.paused,
+                KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
+                KeyCode::Down | KeyCode::Char('j') => view.choose(1),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

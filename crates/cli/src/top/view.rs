@@ -1,0 +1,582 @@
+//! What `fercuda top` draws, for any size of terminal.
+//!
+//! Made of lines: the heads, the processes, then what is known of the chosen
+//! one. What does not fit is left out from the least important up; a table
+//! loses columns from the right.
+//!
+//! Invariant: drawing depends on the view and the size alone.
+
+use std::time::Duration;
+
+use fercuda_ledger::{DeviceSnapshot, Snapshot};
+use ratatui::Frame;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use crate::ledgers;
+use crate::terminal::{bytes, clipped, count};
+
+/// Everything that is shown.
+pub(super) struct View {
+    processes: Vec<Snapshot>,
+    /// The reading before, and how long ago it was.
+    before: Option<(Vec<Snapshot>, Duration)>,
+    unreadable: usize,
+    /// The chosen row's process and device.
+    chosen: Option<(u64, u32)>,
+    pub(super) paused: bool,
+    colour: bool,
+}
+
+/// A column of a table: its head, its width with the blank before it.
+type Column = (&'static str, usize);
+
+const PROCESSES: [Column; 7] = [
+    ("PID", 9),
+    ("DEV", 4),
+    ("LIVE", 10),
+    ("PEAK", 10),
+    ("POOL", 10),
+    ("FREE", 10),
+    ("GOVERNED", 10),
+];
+const TENANTS: [Column; 6] = [
+    ("LIVE", 10),
+    ("PEAK", 10),
+    ("GOVERNED", 10),
+    ("BLOCKS", 9),
+    ("ALLOC/S", 9),
+    ("LIMIT", 10),
+];
+/// Screens lower than this show what matters most.
+const SHORT: usize = 16;
+/// The first column of both takes what is left, but not less.
+const NAME: usize = 12;
+
+impl View {
+    pub(super) fn new(colour: bool) -> View {
+        View {
+            processes: Vec::new(),
+            before: None,
+            unreadable: 0,
+            chosen: None,
+            paused: false,
+            colour,
+        }
+    }
+
+    /// Takes a new reading, `passed` after the last.
+    pub(super) fn update(
+        &mut self,
+        mut processes: Vec<Snapshot>,
+        unreadable: usize,
+        passed: Option<Duration>,
+    ) {
+        // So that rows keep their place.
+        processes.sort_by_key(|process| (process.begun_at_unix_ns, process.pid));
+        let before = std::mem::replace(&mut self.processes, processes);
+        self.before = passed.map(|passed| (before, passed));
+        self.unreadable = unreadable;
+    }
+
+    /// Chooses the row that is so many below.
+    pub(super) fn choose(&mut self, step: isize) {
+        let rows = self.rows();
+        let now = self.place(&rows);
+        let next = now
+            .saturating_add_signed(step)
+            .min(rows.len().saturating_sub(1));
+        self.chosen = rows
+            .get(next)
+            .map(|(process, device)| (process.pid, device.device));
+    }
+
+    fn rows(&self) -> Vec<(&Snapshot, &DeviceSnapshot)> {
+        let devices = |process| {
+            let process: &Snapshot = process;
+            process.devices.iter().map(move |device| (process, device))
+        };
+        self.processes.iter().flat_map(devices).collect()
+    }
+
+    fn place(&self, rows: &[(&Snapshot, &DeviceSnapshot)]) -> usize {
+        let is_chosen = |(process, device): &(&Snapshot, &DeviceSnapshot)| {
+            self.chosen == Some((process.pid, device.device))
+        };
+        rows.iter().position(is_chosen).unwrap_or(0)
+    }
+
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let lines = self.lines(usize::from(area.width), usize::from(area.height));
+        let buffer = frame.buffer_mut();
+        for (row, line) in (area.y..area.bottom()).zip(&lines) {
+            buffer.set_line(area.x, row, line, area.width);
+        }
+    }
+
+    /// The screen: at most `height` lines.
+    fn lines(&self, width: usize, height: usize) -> Vec<Line<'static>> {
+        let rows = self.rows();
+        let mut lines = vec![self.head(width)];
+        let Some((process, device)) = rows.get(self.place(&rows)).copied() else {
+            lines.push(Line::default());
+            lines.extend(super::NOBODY.lines().map(|line| Line::raw(line.to_owned())));
+            lines.truncate(height);
+            return lines;
+        };
+        // What the chosen process needs at least: its map and two tenants.
+        let most = rows.len().min((height / 4).max(1));
+        lines.extend(self.process_table(&rows, width, most));
+        lines.extend(self.map(device, width, if height < SHORT { 1 } else { 2 }));
+        let room = |lines: &[Line<'_>]| height.saturating_sub(lines.len());
+        let tenants = self.tenant_table(process, device, width);
+        let tail = self.tail(process, device, width);
+        // Tenants come first; where there is height, the tail has a third.
+        let left = room(&lines);
+        let for_tail = if height < SHORT { 0 } else { left / 3 };
+        let for_tenants = tenants.len().min(left - for_tail.min(tail.len()));
+        lines.extend(tenants.into_iter().take(for_tenants));
+        let left = room(&lines);
+        lines.extend(tail.into_iter().take(left));
+        lines.truncate(height);
+        lines
+    }
+
+    fn head(&self, width: usize) -> Line<'static> {
+        let paused = if self.paused { "PAUSED, " } else { "" };
+        let unreadable = match self.unreadable {
+            0 => String::new(),
+            some => format!(", {some} unreadable"),
+        };
+        let number = self.processes.len();
+        let noun = if number == 1 { "process" } else { "processes" };
+        let left = format!("fercuda top: {paused}{number} {noun}{unreadable}");
+        let right = "up/down p q";
+        let gap = width.saturating_sub(left.chars().count() + right.len());
+        if gap < 2 {
+            return Line::styled(clipped(&left, width), self.strong());
+        }
+        Line::from(vec![
+            Span::styled(left, self.strong()),
+            Span::raw(" ".repeat(gap)),
+            Span::styled(right, self.faint()),
+        ])
+    }
+
+    fn process_table(
+        &self,
+        rows: &[(&Snapshot, &DeviceSnapshot)],
+        width: usize,
+        most: usize,
+    ) -> Vec<Line<'static>> {
+        let place = self.place(rows);
+        // The chosen row is always among those shown.
+        let first = (place + 1).saturating_sub(most);
+        let mut lines = vec![self.table_head("PROCESS", &PROCESSES, width)];
+        for (at, (process, device)) in rows.iter().enumerate().skip(first).take(most) {
+            let free = device.ready_bytes.saturating_add(device.waiting_bytes);
+            let cells = [
+                process.pid.to_string(),
+                device.device.to_string(),
+                bytes(device.live_bytes),
+                bytes(device.peak_bytes),
+                bytes(device.mapped_bytes),
+                bytes(free),
+                bytes(device.governed_bytes()),
+            ];
+            let name = |width| ledgers::name(process, width);
+            let text = table_row(name, &cells, &PROCESSES, width);
+            lines.push(if at == place {
+                Line::styled(text, Style::new().add_modifier(Modifier::REVERSED))
+            } else {
+                Line::raw(text)
+            });
+        }
+        lines
+    }
+
+    /// The pool as a bar, what its parts are, and how fast it changes.
+    fn map(&self, device: &DeviceSnapshot, width: usize, legends: usize) -> Vec<Line<'static>> {
+        // The scale is the limit, or the memory of the device, or the pool.
+        let parts = [
+            ("live", device.live_bytes, '#', Color::Green),
+            ("waiting", device.waiting_bytes, '~', Color::Yellow),
+            ("ready", device.ready_bytes, '-', Color::Blue),
+            ("governed", device.governed_bytes(), '+', Color::Cyan),
+        ];
+        let used = parts
+            .iter()
+            .fold(0, |sum: u64, part| sum.saturating_add(part.1));
+        let (whole, of) = match (device.limit_bytes, device.driver_total_bytes) {
+            (Some(limit), _) => (limit, "limit"),
+            (None, total) if total > 0 => (total, "device"),
+            (None, _) => (device.mapped_bytes, "pool"),
+        };
+        let scale = whole.max(used).max(1);
+        let room = width.saturating_sub(2);
+        let mut bar = vec![Span::raw("[")];
+        let (mut sum, mut drawn) = (0_u64, 0);
+        for (_, part, sign, colour) in parts {
+            sum = sum.saturating_add(part);
+            // Rounded as sums, so that parts do not add up beyond the whole;
+            // what is there at all has a sign if there is room.
+            let end = (u128::from(sum) * room as u128 / u128::from(scale)) as usize;
+            let least = drawn + usize::from(part > 0);
+            let end = end.max(least).min(room);
+            let signs = sign.to_string().repeat(end.saturating_sub(drawn));
+            bar.push(Span::styled(signs, self.coloured(colour)));
+            drawn = end.max(drawn);
+        }
+        bar.push(Span::raw(" ".repeat(room.saturating_sub(drawn)) + "]"));
+        let legend: Vec<String> = parts
+            .iter()
+            .filter(|(_, part, _, _)| *part > 0)
+            .map(|(name, part, sign, _)| format!("{sign} {name} {}", bytes(*part)))
+            .collect();
+        let legend = format!("{of} {}: {}", bytes(whole), legend.join(", "));
+        let mut lines = vec![Line::from(bar)];
+        let legend = crate::terminal::wrapped(&legend, width);
+        lines.extend(legend.into_iter().take(legends).map(Line::raw));
+        lines
+    }
+
+    fn tenant_table(
+        &self,
+        process: &Snapshot,
+        device: &DeviceSnapshot,
+        width: usize,
+    ) -> Vec<Line<'static>> {
+        let mut rows: Vec<_> = process
+            .tenants
+            .iter()
+            .flat_map(|tenant| tenant.accounts.iter().map(move |account| (tenant, account)))
+            .filter(|(_, account)| account.device == device.device)
+            .collect();
+        rows.sort_by_key(|(tenant, account)| {
+            let size = account.live_bytes.saturating_add(account.governed_bytes);
+            (std::cmp::Reverse(size), tenant.name.clone())
+        });
+        let mut lines = vec![self.table_head("TENANT", &TENANTS, width)];
+        for (tenant, account) in rows {
+            let before = self.earlier(process).and_then(|(process, passed)| {
+                let tenant = process.tenants.iter().find(|it| it.name == tenant.name)?;
+                let mut accounts = tenant.accounts.iter();
+                Some((accounts.find(|it| it.device == account.device)?, passed))
+            });
+            let rate =
+                before.map(|(before, passed)| per_second(before.allocs, account.allocs, passed));
+            let cells = [
+                bytes(account.live_bytes),
+                bytes(account.peak_bytes),
+                bytes(account.governed_bytes),
+                account.blocks.to_string(),
+                rate.map_or_else(|| "-".to_owned(), quantity),
+                account.limit_bytes.map_or_else(|| "none".to_owned(), bytes),
+            ];
+            let name = |width| clipped(&tenant.name, width);
+            lines.push(Line::raw(table_row(name, &cells, &TENANTS, width)));
+        }
+        lines
+    }
+
+    /// Rates, streams and events, the most telling first.
+    fn tail(
+        &self,
+        process: &Snapshot,
+        device: &DeviceSnapshot,
+        width: usize,
+    ) -> Vec<Line<'static>> {
+        let mut texts = Vec::new();
+        let before = self.earlier(process).and_then(|(process, passed)| {
+            let mut devices = process.devices.iter();
+            Some((devices.find(|it| it.device == device.device)?, passed))
+        });
+        if let Some((before, passed)) = before {
+            let allocated = per_second(before.allocated_bytes, device.allocated_bytes, passed);
+            texts.push(format!(
+                "rates: {} allocs/s, {} frees/s, {}/s allocated",
+                quantity(per_second(before.allocs, device.allocs, passed)),
+                quantity(per_second(before.frees, device.frees, passed)),
+                bytes(allocated as u64),
+            ));
+        }
+        let one = std::slice::from_ref(process);
+        texts.push(format!(
+            "ungoverned {}, fallback {}{}",
+            bytes(device.ungoverned_bytes),
+            count(ledgers::fallbacks(one) as usize, "allocation"),
+            if process.racing {
+                "; figures are changing"
+            } else {
+                ""
+            },
+        ));
+        if let Some(events) = ledgers::events(one) {
+            texts.push(format!("events: {events}"));
+        }
+        let streams = streams(process, device);
+        if !streams.is_empty() {
+            texts.push(format!("streams: {streams}"));
+        }
+        let events = process.events.iter().rev();
+        let events = events.filter(|event| event.device == device.device);
+        for event in events.take(8) {
+            let at = event.at_ns as f64 / 1e9;
+            texts.push(format!("{at:>10.3} s  {}", ledgers::event(event)));
+        }
+        let line = |text: String| Line::styled(clipped(&text, width), self.faint());
+        texts.into_iter().map(line).collect()
+    }
+
+    /// The same process at the reading before, and how long ago that was.
+    fn earlier(&self, process: &Snapshot) -> Option<(&Snapshot, Duration)> {
+        let (before, passed) = self.before.as_ref()?;
+        let same = |other: &&Snapshot| {
+            other.pid == process.pid && other.begun_at_unix_ns == process.begun_at_unix_ns
+        };
+        Some((before.iter().find(same)?, *passed))
+    }
+
+    fn table_head(&self, name: &str, columns: &[Column], width: usize) -> Line<'static> {
+        let cells: Vec<String> = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
+        let text = table_row(|width| clipped(name, width), &cells, columns, width);
+        Line::styled(text, self.strong())
+    }
+
+    fn strong(&self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    fn faint(&self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    fn coloured(&self, colour: Color) -> Style {
+        match self.colour {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
+}
+
+/// A row of the columns that fit; the name has the rest of the width.
+fn table_row(
+    name: impl Fn(usize) -> String,
+    cells: &[String],
+    columns: &[Column],
+    width: usize,
+) -> String {
+    let mut room = width;
+    let fit = columns.iter().take_while(|(_, len)| {
+        let fits = room >= NAME + len;
+        room -= if fits { *len } else { 0 };
+        fits
+    });
+    let fit = fit.count();
+    let mut text = format!("{:<room$}", name(room.saturating_sub(1)));
+    for (cell, (_, len)) in cells.iter().zip(columns).take(fit) {
+        text.push_str(&format!("{cell:>len$}"));
+    }
+    text
+}
+
+/// Streams by what is live in them: `7: 1.0 GiB, none: 3.0 MiB`.
+fn streams(process: &Snapshot, device: &DeviceSnapshot) -> String {
+    let here = |it: &&fercuda_ledger::StreamSnapshot| {
+        it.device.is_none_or(|ordinal| ordinal == device.device)
+    };
+    let mut streams: Vec<_> = process.streams.iter().filter(here).collect();
+    streams.sort_by_key(|it| std::cmp::Reverse(it.live_bytes));
+    let texts = streams.iter().map(|it| {
+        let number = it
+            .stream
+            .map_or_else(|| "none".to_owned(), |it| it.to_string());
+        format!("{number}: {}", bytes(it.live_bytes))
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn per_second(before: u64, now: u64, passed: Duration) -> f64 {
+    now.saturating_sub(before) as f64 / passed.as_secs_f64().max(1e-3)
+}
+
+/// A number in at most five characters: `12.3k`.
+fn quantity(number: f64) -> String {
+    let (value, unit) = match number {
+        n if n >= 1e9 => (n / 1e9, "G"),
+        n if n >= 1e6 => (n / 1e6, "M"),
+        n if n >= 1e3 => (n / 1e3, "k"),
+        n => return format!("{n:.0}"),
+    };
+    match value {
+        v if v >= 100.0 => format!("{v:.0}{unit}"),
+        v => format!("{v:.1}{unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fercuda_ledger::{Device, Event, EventKind, Gauge, Governed, Ledger};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    /// A process as its ledger shows it, with a name, number and age of ours.
+    fn process(pid: u64, program: &str, change: impl FnOnce(&Ledger)) -> Snapshot {
+        let ledger = Ledger::in_memory();
+        change(&ledger);
+        let mut snapshot = ledger.snapshot().unwrap();
+        snapshot.pid = pid;
+        snapshot.program = program.to_owned();
+        snapshot.begun_at_unix_ns = pid;
+        for (place, event) in snapshot.events.iter_mut().enumerate() {
+            event.at_ns = 1_500_000_000 * (place as u64 + 1);
+        }
+        snapshot
+    }
+
+    fn training(allocs: usize) -> Snapshot {
+        process(4711, "python3.12", |ledger| {
+            let device = Device::new(0);
+            let (torch, blas) = (ledger.tenant("torch"), ledger.tenant("cublas"));
+            let mut local = ledger.local(1);
+            for _ in 0..allocs {
+                let block = local.charge(device, torch, 7, 4 << 20);
+                local.discharge(block, 4 << 20);
+            }
+            local.charge(device, torch, 7, 3 << 30);
+            local.charge(device, torch, 9, 1 << 30);
+            local.charge(device, blas, 7, 64 << 20);
+            ledger.charge(device, ledger.tenant("triton"), 1 << 20);
+            ledger.govern(device, torch, Governed::Context, 512 << 20);
+            ledger.set(device, Gauge::Mapped, 5 << 30);
+            ledger.set(device, Gauge::Ready, 640 << 20);
+            ledger.set(device, Gauge::Waiting, 320 << 20);
+            ledger.set(device, Gauge::Limit, 8 << 30);
+            ledger.set_tenant_limit(device, torch, 6 << 30);
+            for (kind, bytes, detail) in [
+                (EventKind::Growth, 2 << 30, 5 << 30),
+                (EventKind::TenantLimit, 3 << 30, 6 << 30),
+            ] {
+                ledger.record(Event {
+                    kind,
+                    device,
+                    tenant: torch,
+                    bytes,
+                    address: 0,
+                    detail,
+                    stream: 7,
+                    thread: 1,
+                });
+            }
+        })
+    }
+
+    fn view() -> View {
+        let serving = process(4800, "a-server-with-a-very-long-name", |ledger| {
+            let device = Device::new(1);
+            ledger.charge(device, ledger.tenant("jax"), 20 << 30);
+            ledger.set(device, Gauge::Mapped, 24 << 30);
+            ledger.reconcile(device, 141 << 30, 100 << 30, 3 << 20);
+        });
+        let mut view = View::new(false);
+        view.update(vec![serving.clone(), training(100)], 0, None);
+        view.update(
+            vec![serving, training(2600)],
+            1,
+            Some(Duration::from_secs(2)),
+        );
+        view
+    }
+
+    fn screen(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content.chunks(usize::from(width.max(1)));
+        let lines = rows.map(|row| {
+            let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+            line.trim_end().to_owned() + "\n"
+        });
+        lines.collect()
+    }
+
+    /// Holds a screen to its file, or writes it with `FERCUDA_BLESS=1`.
+    #[track_caller]
+    fn assert_screen(name: &str, screen: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("src/top/screens")
+            .join(name);
+        if std::env::var_os("FERCUDA_BLESS").is_some_and(|it| it == "1") {
+            std::fs::write(&path, screen).unwrap();
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(screen, expected, "\n{screen}");
+    }
+
+    #[test]
+    fn the_usual_terminal_shows_processes_map_tenants_streams_and_events() {
+        assert_screen("80x24.txt", &screen(&view(), 80, 24));
+    }
+
+    #[test]
+    fn a_small_terminal_shows_what_matters_most() {
+        assert_screen("40x10.txt", &screen(&view(), 40, 10));
+    }
+
+    #[test]
+    fn the_chosen_process_is_the_one_below_and_stays_chosen() {
+        let mut view = view();
+        view.paused = true;
+        for _ in 0..3 {
+            view.choose(1);
+        }
+        assert_screen("80x24-second.txt", &screen(&view, 80, 24));
+        view.update(vec![view.processes[1].clone()], 0, None);
+        assert_eq!(view.chosen, Some((4800, 1)));
+        assert!(screen(&view, 80, 24).contains("a-server-with-a~"));
+        view.choose(-9);
+        assert_eq!(view.chosen, Some((4800, 1)));
+    }
+
+    #[test]
+    fn no_process_is_told_with_what_to_do() {
+        let text = screen(&View::new(false), 80, 24);
+        assert!(text.contains("No process is governed now."), "{text}");
+        assert!(text.contains("try: fercuda run -- PROGRAM"), "{text}");
+    }
+
+    #[test]
+    fn any_size_draws_and_only_colour_needs_colour() {
+        for width in [0, 1, 2, 13, 39, 79, 300] {
+            for height in [0, 1, 2, 5, 23, 100] {
+                screen(&view(), width, height);
+            }
+        }
+        let colours = |colour| {
+            let mut view = view();
+            view.colour = colour;
+            let lines = view.lines(80, 24);
+            let spans = lines.iter().flat_map(|line| &line.spans);
+            spans.filter(|span| span.style.fg.is_some()).count()
+        };
+        assert_eq!(colours(false), 0);
+        assert!(colours(true) > 0);
+    }
+
+    #[test]
+    fn numbers_have_fit_units() {
+        for (number, text) in [
+            (0.4, "0"),
+            (999.0, "999"),
+            (1234.0, "1.2k"),
+            (123_456.0, "123k"),
+        ] {
+            assert_eq!(quantity(number), text);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `fercuda top`: printed once, for machines, and on a terminal.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::ends::{signal, terminal};
+use crate::reported::owner;
+use crate::{Installed, assert_contains, ended};
+
+/// A governed process, and its number.
+fn governed(it: &Installed) -> (Child, String) {
+    let mut words = vec!["--".to_owned()];
+    words.extend(owner());
+    words.push("--nocapture".to_owned());
+    let mut child = it
+        .run(&words)
+        .env("FERCUDA_TEST_OWNER", "waits")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut numbers = lines.filter_map(|line| {
+        let line = line.unwrap();
+        let (_, number) = line.split_once("its number is ")?;
+        Some(number.trim().to_owned())
+    });
+    let number = numbers.next().unwrap();
+    (child, number)
+}
+
+#[test]
+fn without_a_governed_process_it_says_how_to_start_one() {
+    let it = Installed::new();
+    let none = ended(it.fercuda().args(["top", "--once"]));
+    assert_eq!((none.code, none.err.as_str()), (Some(0), ""));
+    assert_eq!(
+        none.out,
+        "No process is governed now.\ntry: fercuda run -- PROGRAM\n"
+    );
+    assert_eq!(ended(it.fercuda().args(["top", "--json"])).out, "[]\n");
+    let absent = ended(it.fercuda().args(["top", "1"]));
+    assert_eq!((absent.code, absent.out.as_str()), (Some(1), ""));
+    assert_contains(
+        &absent.err,
+        &["process 1 is not governed", "try: fercuda top --once"],
+    );
+    let both = ended(it.fercuda().args(["top", "--json", "--once"]));
+    assert_eq!(both.code, Some(2));
+}
+
+#[test]
+fn a_governed_process_is_shown_while_it_runs() {
+    let it = Installed::new();
+    let (mut child, number) = governed(&it);
+    // In a pipe it is a table, asked for or not.
+    for words in [&["top"][..], &["top", "--once"], &["top", &number]] {
+        let shown = ended(it.fercuda().args(words));
+        assert_eq!(shown.code, Some(0), "{}", shown.err);
+        assert!(!shown.out.contains('\x1b'));
+        assert!(
+            shown.out.lines().all(|line| line.chars().count() <= 80),
+            "{}",
+            shown.out
+        );
+        assert_contains(
+            &shown.out,
+            &[&number, "torch ", "cublas ", "events: out of memory 1"],
+        );
+    }
+    let json = ended(it.fercuda().args(["top", "--json"])).out;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["pid"].to_string(), number);
+    assert_eq!(json[0]["devices"][0]["live_bytes"], (1 << 30) + (64 << 20));
+    assert_eq!(
+        json[0]["devices"][0]["allocated_bytes"],
+        (4_u64 << 30) + (64 << 20)
+    );
+    let text = ended(it.fercuda().args(["top", "--prometheus"])).out;
+    assert_contains(
+        &text,
+        &["# TYPE fercuda_up gauge", &format!("pid=\"{number}\"")],
+    );
+
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    child.wait().unwrap();
+    // It is shown no more, but to who asks for it.
+    assert_contains(
+        &ended(it.fercuda().args(["top", "--once"])).out,
+        &["No process is governed"],
+    );
+    assert_contains(
+        &ended(it.fercuda().args(["top", &number])).out,
+        &["(gone)", "torch "],
+    );
+}
+
+const ENTERED: &str = "\x1b[?1049h";
+const LEFT: &str = "\x1b[?1049l";
+/// The cursor is.
+const SHOWN: &str = "\x1b[?25h";
+
+/// `fercuda top` on a terminal, until `end` has made it end.
+fn on_a_terminal(
+    it: &Installed,
+    end: impl FnOnce(&Child, &mut File),
+) -> (Option<i32>, Option<i32>, String) {
+    let (mut master, slave) = terminal();
+    let mut command = it.fercuda();
+    command
+        .arg("top")
+        .env("TERM", "xterm-256color")
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave.try_clone().unwrap())
+        .stderr(slave);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut said = String::new();
+    let mut bytes = [0; 4096];
+    let mut read = |master: &mut File, said: &mut String| match master.read(&mut bytes) {
+        Ok(len) => said.push_str(&String::from_utf8_lossy(&bytes[..len])),
+        // Nobody has the other side any more.
+        Err(_) => said.push('\0'),
+    };
+    while !said.contains("PROGRAM") {
+        assert!(!said.contains('\0'), "{said}");
+        read(&mut master, &mut said);
+    }
+    assert!(said.contains(ENTERED) && !said.contains(LEFT), "{said:?}");
+    end(&child, &mut master);
+    while !said.contains('\0') {
+        read(&mut master, &mut said);
+    }
+    let status = child.wait().unwrap();
+    (status.code(), status.signal(), said)
+}
+
+#[test]
+fn the_terminal_is_given_back_after_a_key_and_after_a_signal() {
+    let it = Installed::new();
+    for key in ["q", "\x03", "\x1b"] {
+        let (code, _, said) = on_a_terminal(&it, |_, master| {
+            master.write_all(key.as_bytes()).unwrap();
+        });
+        assert_eq!(code, Some(0), "{key:?}");
+        assert!(said.contains(LEFT) && said.contains(SHOWN), "{said:?}");
+    }
+    for number in [libc::SIGTERM, libc::SIGHUP] {
+        let (_, by, said) = on_a_terminal(&it, |child, _| signal(child, number));
+        assert_eq!(by, Some(number));
+        assert!(said.contains(LEFT) && said.contains(SHOWN), "{said:?}");
+    }
+}
