@@ -732,6 +732,14 @@ fn id(tenant: Tenant) -> TenantId {
     TenantId(tenant.index() as u16)
 }
 
+/// What a thread has allocated and freed in streams' order since it last told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Untold {
+    device: u32,
+    bytes: i64,
+    peak: i64,
+}
+
 /// One thread's way in: what it needs most often is at hand.
 #[derive(Debug)]
 pub struct Seat<'g> {
@@ -745,8 +753,8 @@ pub struct Seat<'g> {
     seen: u64,
     stream: Option<(StreamKey, Stream)>,
     context: Option<(CUcontext, (ContextId, u32))>,
-    /// What the level of this device has not heard of.
-    untold: (u32, i64),
+    /// What the level of this device has not heard of, and the most of it.
+    untold: Untold,
     /// Its default streams.
     own: Vec<StreamId>,
 }
@@ -770,7 +778,7 @@ impl<'g> Seat<'g> {
             seen: u64::MAX,
             stream: None,
             context: None,
-            untold: (0, 0),
+            untold: Untold::default(),
             own: Vec::new(),
         }
     }
@@ -1001,21 +1009,28 @@ impl<'g> Seat<'g> {
     /// threads with small blocks do not meet there.
     #[inline]
     fn level(&mut self, device: &Device, change: i64) {
-        if self.untold.0 != device.ordinal {
+        if self.untold.device != device.ordinal {
             self.tell_level();
-            self.untold = (device.ordinal, 0);
+            self.untold.device = device.ordinal;
         }
-        self.untold.1 += change;
-        if self.untold.1.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
+        self.untold.bytes += change;
+        self.untold.peak = self.untold.peak.max(self.untold.bytes);
+        if self.untold.bytes.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
             self.tell_level();
         }
     }
 
-    fn tell_level(&mut self) {
-        let (ordinal, change) = self.untold;
-        self.untold.1 = 0;
-        if let Some(device) = self.governor.device(ordinal).filter(|_| change != 0) {
-            device.watermarks.change(change);
+    /// Tells the level what it has not heard of.
+    pub fn tell_level(&mut self) {
+        let Untold {
+            device,
+            bytes,
+            peak,
+        } = std::mem::take(&mut self.untold);
+        self.untold.device = device;
+        if peak != 0 || bytes != 0 {
+            let device = self.governor.device(device);
+            device.inspect(|device| device.watermarks.change(bytes, peak));
         }
     }
 

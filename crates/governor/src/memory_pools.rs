@@ -20,8 +20,9 @@ pub enum Served {
     ByTheDriver,
 }
 
-/// What programs may ask of a pool: the most that was in use. What is in use
-/// is told in steps (256 KiB a thread), so that the most may miss as much.
+/// What programs may ask of a pool: the most that was in use. Threads tell in
+/// steps (256 KiB) what they use, and the most since the last; so what is known
+/// is exact for one thread, and of several may miss as much of each.
 #[derive(Debug, Default)]
 pub(crate) struct Watermarks {
     level: AtomicI64,
@@ -30,12 +31,12 @@ pub(crate) struct Watermarks {
 }
 
 impl Watermarks {
-    /// So much more, or less, is in use.
-    pub(crate) fn change(&self, bytes: i64) {
-        let now = self.level.fetch_add(bytes, Relaxed) + bytes;
-        let now = u64::try_from(now).unwrap_or(0);
-        if now > self.used.load(Relaxed) {
-            self.used.fetch_max(now, Relaxed);
+    /// So much more, or less, is in use, and `peak` more was in between.
+    pub(crate) fn change(&self, bytes: i64, peak: i64) {
+        let most = self.level.fetch_add(bytes, Relaxed) + peak.max(bytes);
+        let most = u64::try_from(most).unwrap_or(0);
+        if most > self.used.load(Relaxed) {
+            self.used.fetch_max(most, Relaxed);
         }
     }
 }

@@ -27,8 +27,9 @@ const LARGEST_HANDLE: u64 = 32 << 20;
 /// The least growth is this part of what there is.
 const LEAST_GROWTH_PART: u64 = 256;
 const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
-/// Addresses are reserved so many at a time, or half as many, and so on.
-const RESERVATION: u64 = 1 << 40;
+/// Addresses are reserved for so many times the device's memory at once, or for
+/// half of that, and so on: what moves to new addresses leaves holes.
+const RESERVED_TIMES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Handle {
@@ -42,6 +43,8 @@ pub struct Vmm {
     driver: &'static Driver,
     access: CUmemAccessDesc,
     granularity: u64,
+    /// So many addresses are reserved at a time.
+    reservation: u64,
     /// Reserved addresses where nothing is mapped: how many from where on. No
     /// two are neighbours.
     vacant: BTreeMap<u64, u64>,
@@ -117,13 +120,21 @@ impl Vmm {
                 CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
             )
         })?;
+        let mut total = 0;
+        // SAFETY: `total` outlives the call.
+        done("cuDeviceTotalMem", unsafe {
+            driver.cuDeviceTotalMem_v2(&mut total, device)
+        })?;
+        let granularity = (granularity as u64).max(1);
+        let reservation = (total as u64 * RESERVED_TIMES).next_multiple_of(granularity);
         Ok(Self {
             driver,
+            reservation,
             access: CUmemAccessDesc {
                 location,
                 flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             },
-            granularity: (granularity as u64).max(1),
+            granularity,
             vacant: BTreeMap::new(),
             reserved: Vec::new(),
             chunks: BTreeMap::new(),
@@ -190,7 +201,7 @@ impl Vmm {
         if let Some(at) = self.fits(bytes) {
             return Ok(at);
         }
-        let mut size = bytes.next_multiple_of(RESERVATION);
+        let mut size = bytes.next_multiple_of(self.reservation);
         loop {
             let mut address: CUdeviceptr = Default::default();
             // SAFETY: `address` outlives the call.

@@ -5,18 +5,18 @@
 //! for exactly what the caller asked, and its answer is exchanged for the door
 //! of that function. So nothing here guesses versions.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use fercuda_cuda_sys::types::CUresult;
-use fercuda_cuda_sys::{ENTRIES, Symbol};
+use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
+use fercuda_cuda_sys::{ENTRIES, Entry, PER_THREAD, Symbol};
 use rustc_hash::FxHashMap;
 
 use crate::doors;
 use crate::exports::{self, TYPED};
-use crate::real::real;
+use crate::real::{Real, real};
 use crate::settings;
 
 /// Whether the kill switch is on: then every function is the driver's own.
@@ -78,7 +78,7 @@ fn exchange_table() -> &'static Exchange {
             let exported = CString::new(symbol.name()).ok();
             let exported = exported.and_then(|name| real.find(&name));
             addresses.extend(exported.map(|address| address.as_ptr() as usize));
-            addresses.extend(doors::ask_the_driver(symbol));
+            addresses.extend(ask_the_driver(real, symbol));
             addresses.sort_unstable();
             addresses.dedup();
             for address in addresses {
@@ -90,13 +90,42 @@ fn exchange_table() -> &'static Exchange {
     })
 }
 
+/// The row of a symbol, and whether it is the per-thread twin.
+fn row(symbol: Symbol) -> Option<(&'static Entry, bool)> {
+    let name = symbol.name();
+    ENTRIES.iter().find_map(|entry| match entry.per_thread {
+        Some((twin, _)) if twin == name => Some((entry, true)),
+        _ => (entry.name == name).then_some((entry, false)),
+    })
+}
+
 /// The name without version of a symbol.
 fn base(symbol: Symbol) -> Option<&'static str> {
-    let name = symbol.name();
-    let entry = ENTRIES.iter().find(|entry| {
-        entry.name == name || entry.per_thread.is_some_and(|(twin, _)| twin == name)
-    })?;
-    Some(entry.base)
+    row(symbol).map(|(entry, _)| entry.base)
+}
+
+/// Where the driver says a function is when it is asked in the function's own
+/// version. That may be elsewhere than what it exports.
+fn ask_the_driver(real: &Real, symbol: Symbol) -> Option<usize> {
+    let (entry, twin) = row(symbol)?;
+    let (since, flags) = match entry.per_thread.filter(|_| twin) {
+        Some((_, since)) => (since.max(entry.since), PER_THREAD),
+        None => (entry.since, 0),
+    };
+    let name = CString::new(entry.base).ok()?;
+    let mut address = core::ptr::null_mut();
+    let mut status = CUdriverProcAddressQueryResult::default();
+    // SAFETY: the name and the results outlive the call.
+    let asked = unsafe {
+        let version = c_int::try_from(since).ok()?;
+        let (into, status) = (&mut address, &mut status);
+        real.driver
+            .cuGetProcAddress_v2(name.as_ptr(), into, version, flags, status)
+    };
+    let found = matches!(asked, Ok(CUresult::CUDA_SUCCESS));
+    NonNull::new(address)
+        .filter(|_| found)
+        .map(|address| address.as_ptr() as usize)
 }
 
 /// The door for what the driver answered to a request for `asked`.

@@ -10,8 +10,6 @@ use core::ffi::c_void;
 use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::signatures;
 
-use crate::real::real;
-
 mod code;
 mod identity;
 mod lifetime;
@@ -150,11 +148,4 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuGetProcAddress_v2, vendors::get_proc_address_v2),
         door!(cuGetProcAddress, vendors::get_proc_address_v1),
     ]
-}
-
-/// Where the driver says a function is when it is asked in the function's own
-/// version. That may be elsewhere than what it exports.
-pub(crate) fn ask_the_driver(symbol: Symbol) -> Option<usize> {
-    let address = real()?.driver.address(symbol).ok()?;
-    Some(address.as_ptr() as usize)
 }

@@ -275,6 +275,10 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
         CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => 3,
         _ => return result,
     };
+    seated(|seat| {
+        seat.tell_level();
+        Some(())
+    });
     if result == CUresult::CUDA_SUCCESS
         && let Some((governor, device)) = here(pool)
         && let Some(figures) = governor.pool_figures(device)
@@ -301,6 +305,10 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
         _ => return result,
     };
     if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool)) {
+        seated(|seat| {
+            seat.tell_level();
+            Some(())
+        });
         governor.reset_pool_marks(device, used);
     }
     result

@@ -1,0 +1,182 @@
+"""Runs the frameworks on a GPU with and without `fercuda run`, and judges what the ledger and their results say.
+
+    python3 judge.py FERCUDA OUT_DIR [--only NAME,...]
+
+Each case runs bare and governed in turn. Governed, nothing may be ungoverned or have fallen back to the driver, and
+what is computed must be what the bare run computed. OUT_DIR gets `regime.json` and `regime.md`. Exit status 1 if any
+case fails.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+# XLA times candidates and takes the fastest: two bare runs may differ. Without that they do not.
+JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+# A user's own setting wins over what `fercuda run` sets, so these are each framework's named mode.
+CASES = {
+    "torch, as fercuda run sets it": ("torch_train", {}, 5),
+    "torch, default caching": ("torch_train", {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
+    "torch, no caching": ("torch_train", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
+    "torch, backend:cudaMallocAsync": ("torch_train", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, 1),
+    "torch, expandable segments": ("torch_train", {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, 1),
+    "torch, CUDA graphs": ("torch_graphs", {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
+    "torch, CUDA graphs, backend:cudaMallocAsync": ("torch_graphs", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, 1),
+    "jax, default": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "default", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, 1),
+    "jax, platform": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, 1),
+    "jax, cuda_async": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1),
+    "cupy": ("cupy_work", {}, 1),
+    "triton": ("triton_work", {}, 1),
+    "torch, jax, cupy and triton in one process": ("all_four", JAX, 1),
+    "torch and jax, each wanting 62 % of the card": ("both_hungry", {}, 1),
+}
+# The bare run of this one fails for want of memory: that is what it shows.
+MUST_FAIL_BARE = {"torch and jax, each wanting 62 % of the card"}
+# Figures of a run, not what it computed.
+FIGURES = ("step_ms", "pair_us", "torch_peak_allocated", "torch_peak_reserved", "torch_figures")
+
+
+def computed(result):
+    if isinstance(result, dict):
+        return {k: computed(v) for k, v in result.items() if k not in FIGURES}
+    return result
+
+
+def run(command, environment, out, label):
+    begun = time.monotonic()
+    with open(out / f"{label}.err", "w") as errors:
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=120
+        )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    result = json.loads(lines[-1]) if lines else {"failed": f"exit status {done.returncode}, no result"}
+    return {"status": done.returncode, "seconds": time.monotonic() - begun, "result": result}
+
+
+def figures(snapshots):
+    """What the ledgers of one run say, of the first device."""
+    devices = [d for s in snapshots for d in s["devices"] if d["device"] == 0]
+    events = {}
+    for d in devices:
+        for kind, count in d["event_counts"].items():
+            events[kind] = events.get(kind, 0) + count
+    held = [e["detail"] for s in snapshots for e in s["events"] if e["kind"] == "growth"]
+    tenants = {}
+    for s in snapshots:
+        for t in s["tenants"]:
+            peak = sum(a["peak_bytes"] for a in t["accounts"])
+            if peak:
+                tenants[t["name"]] = tenants.get(t["name"], 0) + peak
+    return {
+        "ungoverned_bytes": sum(d["ungoverned_bytes"] for d in devices),
+        "fallback": events.get("fallback", 0),
+        "driver_used_bytes": sum(d["driver_total_bytes"] - d["driver_free_bytes"] for d in devices),
+        "governed": {g["kind"]: g["bytes"] for d in devices for g in d["governed"]},
+        "pooled_bytes": sum(d["pooled_bytes"] for d in devices),
+        "peak_live_bytes": sum(d["peak_bytes"] for d in devices),
+        "peak_physical_bytes": max(held, default=0),
+        "allocs": sum(d["allocs"] for d in devices),
+        "events": events,
+        "tenant_peaks": tenants,
+    }
+
+
+def step_ms(result):
+    return result["result"].get("step_ms")
+
+
+def judge(name, fercuda, out):
+    program, environment, times = CASES[name]
+    label = "".join(c if c.isalnum() else "-" for c in name)
+    bare, governed, ledgers = [], [], []
+    command = [sys.executable, str(HERE / "tenants.py"), program]
+    for n in range(times):
+        # The step's rival is PyTorch's own caching allocator, which it has if nothing is set.
+        bare.append(run(command, environment, out, f"{label}-bare-{n}"))
+        with tempfile.NamedTemporaryFile(suffix=".json", delete=False) as file:
+            path = file.name
+        wrapped = [fercuda, "run", "--report", "--json", path, "--", *command]
+        governed.append(run(wrapped, environment, out, f"{label}-governed-{n}"))
+        try:
+            ledgers.append(figures(json.loads(pathlib.Path(path).read_text())))
+        except (OSError, ValueError, KeyError) as error:
+            ledgers.append({"unreadable": f"{type(error).__name__}: {error}"})
+        os.unlink(path)
+    problems = []
+    for n in range(times):
+        if governed[n]["status"] != 0:
+            problems.append(f"governed run failed: {governed[n]['result'].get('failed')}")
+        if name in MUST_FAIL_BARE:
+            if bare[n]["status"] == 0:
+                problems.append("the bare run was to run out of memory")
+        elif computed(bare[n]["result"]) != computed(governed[n]["result"]):
+            problems.append("results differ")
+        seen = ledgers[n]
+        if "unreadable" in seen:
+            problems.append(seen["unreadable"])
+            continue
+        for what in ("ungoverned_bytes", "fallback"):
+            if seen[what] != 0:
+                problems.append(f"{what} = {seen[what]}")
+        if not seen["allocs"] and not seen["governed"].get("vmm"):
+            problems.append("nothing was governed")
+    case = {"name": name, "problems": problems, "bare": bare, "governed": governed, "ledgers": ledgers}
+    times_bare = [t for t in map(step_ms, bare) if t]
+    times_governed = [t for t in map(step_ms, governed) if t]
+    if times_bare and times_governed:
+        case["step_ms"] = {"bare": statistics.median(times_bare), "governed": statistics.median(times_governed)}
+    return case
+
+
+def table(cases):
+    lines = [
+        "| program | verdict | step, bare / governed | ungoverned | fallback | peak physical / live | tenants' peaks, MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case in cases:
+        seen = case["ledgers"][-1]
+        verdict = "; ".join(sorted(set(case["problems"]))) or "equal"
+        step = case.get("step_ms")
+        step = f"{step['bare']:.2f} / {step['governed']:.2f} ms" if step else ""
+        if "unreadable" in seen:
+            lines.append(f"| {case['name']} | {verdict} | {step} | | | | |")
+            continue
+        live = seen["peak_live_bytes"]
+        ratio = f"{seen['peak_physical_bytes'] / live:.3f}" if live else ""
+        tenants = ", ".join(f"{n} {b >> 20}" for n, b in sorted(seen["tenant_peaks"].items(), key=lambda t: -t[1]))
+        lines.append(
+            f"| {case['name']} | {verdict} | {step} | {seen['ungoverned_bytes']} | {seen['fallback']} | {ratio} | {tenants} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", help="cases that contain one of these, separated by commas")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    wanted = [n for n in CASES if not args.only or any(part in n for part in args.only.split(","))]
+    cases = []
+    for name in wanted:
+        try:
+            case = judge(name, args.fercuda, args.out)
+        except subprocess.TimeoutExpired as error:
+            case = {"name": name, "problems": [f"took longer than {error.timeout} s"], "bare": [], "governed": [], "ledgers": [{"unreadable": ""}]}
+        cases.append(case)
+        print(table([case]).splitlines()[-1], flush=True)
+    (args.out / "regime.json").write_text(json.dumps(cases, indent=1))
+    (args.out / "regime.md").write_text(table(cases))
+    return 1 if any(case["problems"] for case in cases) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
