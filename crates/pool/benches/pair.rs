@@ -1,7 +1,7 @@
 //! What a block costs the host: taken and given back among holes.
 //!
-//! `cargo bench -p fercuda-pool`. Nanoseconds a pair: median and 99.9th of batches of 64 pairs, so that reading the
-//! clock does not count; one core. Sizes are random up to 1 MiB; half of the blocks were given back before, in random
+//! `cargo bench -p fercuda-pool`. Nanoseconds a pair: median, 99th and 99.9th of batches of 64 pairs, so that
+//! reading the clock does not count; one core. Sizes are random up to 1 MiB; half of the blocks were given back before, in random
 //! order, so that so many holes are left.
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
@@ -37,8 +37,9 @@ fn measure(mut batch: impl FnMut(usize)) -> Vec<f64> {
 fn print(what: &str, holes: usize, times: &[f64]) {
     let at = |part: f64| times[(part * (times.len() - 1) as f64) as usize];
     println!(
-        "{what:<28} {holes:>7} holes  {:>7.1}  {:>7.1}",
+        "{what:<28} {holes:>7} holes  {:>7.1}  {:>7.1}  {:>7.1}",
         at(0.5),
+        at(0.99),
         at(0.999)
     );
 }
@@ -125,12 +126,13 @@ impl Backing for Endless {
     }
 }
 
-fn pool(holes: usize, place: Place, what: &str) {
+/// Blocks of any size, or (`one`) of one.
+fn pool(holes: usize, place: Place, one: bool, what: &str) {
     let mut random = Rng::with_seed(1);
     let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
-    let mut allocate = || {
+    let mut allocate = |one: bool| {
         let request = Request {
-            bytes: random_bytes(&mut random),
+            bytes: if one { 4096 } else { random_bytes(&mut random) },
             align_bytes: 512,
             place,
             tenant: TenantId(0),
@@ -138,61 +140,90 @@ fn pool(holes: usize, place: Place, what: &str) {
         };
         pool.allocate(&request).expect("there is room").address
     };
-    let live: Vec<u64> = (0..2 * holes).map(|_| allocate()).collect();
+    let live: Vec<u64> = (0..2 * holes).map(|_| allocate(false)).collect();
     for address in live.iter().step_by(2) {
         pool.free(*address, place).expect("it is live");
     }
     let times = measure(|n| {
         for _ in 0..n {
-            let address = black_box(allocate());
+            let address = black_box(allocate(one));
             pool.free(address, place).expect("it is live");
         }
     });
     print(what, holes, &times);
 }
 
-/// Each in a stream of its own, blocks of a few sizes, some live all the time. Prints pairs a second, all together.
+/// Each in a stream of its own, blocks of a few sizes, some live all the time. Prints pairs a second, all together, and
+/// how long single pairs take, the clock included.
 fn threads(count: u64) {
     const PAIRS: u64 = 400_000;
     let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
+    let pool = &pool;
+    let work = move |n: u64, mut each: Option<&mut Vec<f64>>| {
+        let place = Place::Stream(StreamId(n));
+        let mut random = Rng::with_seed(n);
+        let mut live = [0; 8];
+        for _ in 0..PAIRS {
+            let bits = random.u64(..);
+            let request = Request {
+                bytes: 512 << (bits % 10),
+                align_bytes: 512,
+                place,
+                tenant: TenantId(n as u16 % 4),
+                note: (),
+            };
+            let begun = each.is_some().then(Instant::now);
+            let address = pool.allocate(&request).expect("there is room").address;
+            let gone = std::mem::replace(&mut live[(bits >> 32) as usize % 8], address);
+            if gone != 0 {
+                pool.free(gone, place).expect("it is live");
+            }
+            if let (Some(times), Some(begun)) = (&mut each, begun) {
+                times.push(begun.elapsed().as_secs_f64() * 1e9);
+            }
+        }
+    };
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for n in 0..count {
-            let pool = &pool;
-            scope.spawn(move || {
-                let place = Place::Stream(StreamId(n));
-                let mut random = Rng::with_seed(n);
-                let mut live = [0; 8];
-                for _ in 0..PAIRS {
-                    let bits = random.u64(..);
-                    let request = Request {
-                        bytes: 512 << (bits % 10),
-                        align_bytes: 512,
-                        place,
-                        tenant: TenantId(n as u16 % 4),
-                        note: (),
-                    };
-                    let address = pool.allocate(&request).expect("there is room").address;
-                    let gone = std::mem::replace(&mut live[(bits >> 32) as usize % 8], address);
-                    if gone != 0 {
-                        pool.free(gone, place).expect("it is live");
-                    }
-                }
-            });
+            scope.spawn(move || work(n, None));
         }
     });
     let rate = (count * PAIRS) as f64 / begun.elapsed().as_secs_f64() / 1e6;
-    println!("{count:>3} threads, a stream each      {rate:>8.2} M pairs/s");
+    let mut times: Vec<f64> = std::thread::scope(|scope| {
+        let timed = |n| {
+            scope.spawn(move || {
+                let mut times = Vec::with_capacity(PAIRS as usize);
+                work(count + n, Some(&mut times));
+                times
+            })
+        };
+        let running: Vec<_> = (0..count).map(timed).collect();
+        let done = running
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("it measures"));
+        done.collect()
+    });
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times[(part * (times.len() - 1) as f64) as usize];
+    println!(
+        "{count:>3} threads, a stream each      {rate:>8.2} M pairs/s   {:.0} {:.0} {:.0} ns",
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    );
 }
 
 fn main() {
-    println!("{:<50} median    99.9 %  ns a pair", "");
+    println!("{:<47} median     99 %   99.9 %  ns a pair", "");
     for holes in [4 << 10, 16 << 10, 64 << 10] {
         core(holes);
     }
     for holes in [4 << 10, 16 << 10, 64 << 10] {
-        pool(holes, Place::Stream(StreamId(7)), "pool, in a stream");
-        pool(holes, Place::Anywhere, "pool, anywhere");
+        let stream = Place::Stream(StreamId(7));
+        pool(holes, stream, true, "pool, one size in a stream");
+        pool(holes, stream, false, "pool, any size in a stream");
+        pool(holes, Place::Anywhere, false, "pool, any size anywhere");
     }
     for count in [1, 4, 16, 32] {
         threads(count);

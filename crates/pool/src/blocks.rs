@@ -119,6 +119,14 @@ impl Node {
     }
 }
 
+/// Where a free block was.
+#[derive(Clone, Copy, Debug)]
+struct Was {
+    set: SetId,
+    epoch: u64,
+    later: u32,
+}
+
 /// A list of free blocks: (first level, second level).
 type Class = (usize, usize);
 
@@ -404,8 +412,7 @@ impl Blocks {
             return false;
         };
         let (start, len) = (span.address / UNIT_BYTES, span.bytes / UNIT_BYTES);
-        let was = self.nodes[node as usize];
-        self.unlist(node);
+        let was = self.unlist(node);
         let node = self.cut_front(node, start, &was);
         self.cut_back(node, len, &was);
         let Node { below, above, .. } = self.nodes[node as usize];
@@ -498,8 +505,7 @@ impl Blocks {
         let index = self
             .take_front(index, start, want.units)
             .unwrap_or_else(|| {
-                let was = self.nodes[index as usize];
-                self.unlist(index);
+                let was = self.unlist(index);
                 let index = self.cut_front(index, start, &was);
                 self.cut_back(index, want.units.get(), &was);
                 index
@@ -575,6 +581,28 @@ impl Blocks {
         (self.set(set).units - before) * UNIT_BYTES
     }
 
+    /// Of the first blocks of two lists, that which `fits` with the least left.
+    #[cold]
+    fn find_best(
+        &self,
+        lists: &Set,
+        least: NonZeroU64,
+        fits: impl Fn(u32) -> Option<(u32, u64)>,
+    ) -> Option<(u32, u64)> {
+        let best = |head: u32| {
+            let nodes = std::iter::successors(self.get(head), |(_, node)| self.get(node.next));
+            let fitting = nodes.take(PEEK).filter_map(|(index, node)| {
+                let (index, start) = fits(index)?;
+                Some((node.len, index, start))
+            });
+            let (_, index, start) = fitting.min()?;
+            Some((index, start))
+        };
+        let (first, second) = class_of(least);
+        best(*lists.heads.get(first)?.get(second)?)
+            .or_else(|| best(lists.first_from(class_holding(least))?))
+    }
+
     fn get(&self, index: u32) -> Option<(u32, &Node)> {
         Some((index, self.nodes.get(index as usize)?))
     }
@@ -601,25 +629,15 @@ impl Blocks {
             (fits && node.epoch <= epoch).then_some((index, start))
         };
         let lists = self.set(set);
-        let (first, second) = class_of(least);
         if want.units.get() >= LARGE_UNITS {
-            let best = |head: u32| {
-                let nodes = std::iter::successors(self.get(head), |(_, node)| self.get(node.next));
-                let fitting = nodes.take(PEEK).filter_map(|(index, node)| {
-                    let (index, start) = fits(index)?;
-                    Some((node.len, index, start))
-                });
-                let (_, index, start) = fitting.min()?;
-                Some((index, start))
-            };
-            return best(*lists.heads.get(first)?.get(second)?)
-                .or_else(|| best(lists.first_from(class_holding(least))?));
+            return self.find_best(lists, least, fits);
         }
         if let Some(index) = lists.first_from(class_holding(least))
             && let Some(found) = fits(index)
         {
             return Some(found);
         }
+        let (first, second) = class_of(least);
         let mut index = *lists.heads.get(first)?.get(second)?;
         for _ in 0..PEEK {
             if index == NONE {
@@ -660,16 +678,17 @@ impl Blocks {
     /// what is left belongs there; a new node, in no list.
     #[inline]
     fn take_front(&mut self, index: u32, start: u64, len: NonZeroU64) -> Option<u32> {
-        let node = self.nodes[index as usize];
+        let node = &self.nodes[index as usize];
+        let (below, set) = (node.below, node.set);
         let rest = NonZeroU64::new(node.len - len.get())?;
         // The first block of a range is known to the range.
-        if node.start != start || node.below == NONE || !same_class(node.len, rest) {
+        if node.start != start || below == NONE || !same_class(node.len, rest) {
             return None;
         }
         let new = self.occupy(start, len.get(), State::Live);
-        self.link(node.below, new);
+        self.link(below, new);
         self.link(new, index);
-        self.set_mut(node.set).units -= len.get();
+        self.set_mut(set).units -= len.get();
         let node = &mut self.nodes[index as usize];
         node.start += len.get();
         node.len = rest.get();
@@ -768,14 +787,15 @@ impl Blocks {
     /// Makes what is before `start` a free block of its own, where the whole
     /// `was`; returns the rest.
     #[inline]
-    fn cut_front(&mut self, index: u32, start: u64, was: &Node) -> u32 {
-        let node = self.nodes[index as usize];
+    fn cut_front(&mut self, index: u32, start: u64, was: &Was) -> u32 {
+        let node = &self.nodes[index as usize];
+        let above = node.above;
         if node.start == start {
             return index;
         }
         let front = start - node.start;
         let rest = self.occupy(start, node.len - front, State::Live);
-        self.link(rest, node.above);
+        self.link(rest, above);
         self.link(index, rest);
         self.nodes[index as usize].len = front;
         self.list(index, was.set, was.epoch, was.later);
@@ -785,13 +805,14 @@ impl Blocks {
     /// Makes what is behind `len` units a free block of its own, where the
     /// whole `was`.
     #[inline]
-    fn cut_back(&mut self, index: u32, len: u64, was: &Node) {
-        let node = self.nodes[index as usize];
+    fn cut_back(&mut self, index: u32, len: u64, was: &Was) {
+        let node = &self.nodes[index as usize];
+        let above = node.above;
         if node.len == len {
             return;
         }
         let rest = self.occupy(node.start + len, node.len - len, State::Live);
-        self.link(rest, node.above);
+        self.link(rest, above);
         self.link(index, rest);
         self.nodes[index as usize].len = len;
         self.list(rest, was.set, was.epoch, was.later);
@@ -839,37 +860,44 @@ impl Blocks {
         (node.set, node.epoch, node.state) = (id, epoch, State::Free);
     }
 
-    /// Takes a free block out of its lists.
+    /// Takes a free block out of its lists; where it was.
     #[inline]
-    fn unlist(&mut self, index: u32) {
-        let node = self.nodes[index as usize];
+    fn unlist(&mut self, index: u32) -> Was {
+        // Field by field: the processor waits where it copies a node of which
+        // a part has just been written.
+        let node = &self.nodes[index as usize];
         let Some(len) = NonZeroU64::new(node.len) else {
             unreachable!("a block has a unit at least");
         };
-        if let Some(next) = self.nodes.get_mut(node.next as usize) {
-            next.previous = node.previous;
+        let (previous, next) = (node.previous, node.next);
+        let (earlier, later) = (node.earlier, node.later);
+        let (id, epoch) = (node.set, node.epoch);
+        if let Some(next) = self.nodes.get_mut(next as usize) {
+            next.previous = previous;
         }
-        if let Some(previous) = self.nodes.get_mut(node.previous as usize) {
-            previous.next = node.next;
-        }
-        if let Some(later) = self.nodes.get_mut(node.later as usize) {
-            later.earlier = node.earlier;
-        }
-        if let Some(earlier) = self.nodes.get_mut(node.earlier as usize) {
-            earlier.later = node.later;
+        if let Some(previous) = self.nodes.get_mut(previous as usize) {
+            previous.next = next;
         }
         let (first, second) = class_of(len);
-        let set = self.set_mut(node.set);
+        if id != SetId::READY {
+            if let Some(later) = self.nodes.get_mut(later as usize) {
+                later.earlier = earlier;
+            }
+            if let Some(earlier) = self.nodes.get_mut(earlier as usize) {
+                earlier.later = later;
+            }
+        }
+        let set = self.set_mut(id);
         set.units -= len.get();
         if set.newest == index {
-            set.newest = node.earlier;
+            set.newest = earlier;
         }
         if set.oldest == index {
-            set.oldest = node.later;
+            set.oldest = later;
         }
-        if node.previous == NONE {
-            set.heads[first][second] = node.next;
-            if node.next == NONE {
+        if previous == NONE {
+            set.heads[first][second] = next;
+            if next == NONE {
                 set.second[first] &= !(1 << second);
                 if set.second[first] == 0 {
                     set.first &= !(1 << first);
@@ -877,6 +905,11 @@ impl Blocks {
             }
         }
         self.nodes[index as usize].state = State::Live;
+        Was {
+            set: id,
+            epoch,
+            later,
+        }
     }
 
     /// A place for a node, which is in no list and has no neighbours yet.

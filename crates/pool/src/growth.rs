@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::blocks::{BadRange, SetId, Span, Want};
 use crate::order::{Mark, Place};
-use crate::pool::{Clock, Error, Pool, Request, lock};
+use crate::pool::{Asked, Clock, Error, Pool, lock};
 
 /// Other streams that one request waits for at most.
 const LENDERS: usize = 4;
@@ -175,22 +175,22 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// The long way to a block.
     #[cold]
-    pub(crate) fn find(&self, request: &Request<N>, want: Want) -> Result<Span, Error> {
-        let mut refused = match self.find_now(request, want) {
+    pub(crate) fn find(&self, asked: &Asked<'_, N>) -> Result<Span, Error> {
+        let mut refused = match self.find_now(asked) {
             Ok(span) => return Ok(span),
             Err(refused) => refused,
         };
         let callbacks = lock(&self.on_exhausted).clone();
         for (_, on_exhausted) in callbacks {
-            if on_exhausted(want.padded_bytes()) {
-                match self.find_now(request, want) {
+            if on_exhausted(asked.want.padded_bytes()) {
+                match self.find_now(asked) {
                     Ok(span) => return Ok(span),
                     Err(again) => refused = again,
                 }
             }
         }
         Err(Error::Exhausted {
-            bytes: request.bytes,
+            bytes: asked.request.bytes,
             usage: self.usage(),
             used_bytes: self.budget.used_bytes(),
             limit_bytes: self.budget.limit_bytes(),
@@ -198,14 +198,14 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         })
     }
 
-    fn find_now(&self, request: &Request<N>, want: Want) -> Result<Span, Refused> {
+    fn find_now(&self, asked: &Asked<'_, N>) -> Result<Span, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut growth = lock(&self.growth);
-        self.empty_magazines();
-        let take = || self.take(request, want);
+        self.give_back_all();
+        let take = || self.take(asked);
         let found = take()
             .or_else(|| self.look_at_all().then(take)?)
-            .or_else(|| self.borrow(request, want))
+            .or_else(|| self.borrow(asked))
             .or_else(|| {
                 self.mark_all();
                 self.look_at_all().then(take)?
@@ -213,7 +213,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         if let Some(span) = found {
             return Ok(span);
         }
-        let refused = match self.grow(&mut growth, request, want) {
+        let refused = match self.grow(&mut growth, asked) {
             Ok(span) => return Ok(span),
             Err(refused) => refused,
         };
@@ -224,20 +224,20 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 return Ok(span);
             }
         }
-        let found = self.gather(request, want);
-        let found = found.or_else(|| self.grow(&mut growth, request, want).ok());
+        let found = self.gather(asked);
+        let found = found.or_else(|| self.grow(&mut growth, asked).ok());
         // Others may want what is mapped nowhere.
         self.budget.refund(growth.backing.release(0));
         found.ok_or(refused)
     }
 
     /// Takes a block of another stream, after a wait.
-    fn borrow(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        let Place::Stream(stream) = request.place else {
+    fn borrow(&self, asked: &Asked<'_, N>) -> Option<Span> {
+        let Place::Stream(stream) = asked.request.place else {
             return None;
         };
         for _ in 0..LENDERS {
-            let lender = self.order().lender(stream, want)?;
+            let lender = self.order().lender(stream, asked.want)?;
             let mark = match lender {
                 Ok(mark) => mark,
                 Err(place) => {
@@ -251,7 +251,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 return None;
             }
             self.order().waits(stream, &mark);
-            if let Some(span) = self.take(request, want) {
+            if let Some(span) = self.take(asked) {
                 return Some(span);
             }
         }
@@ -259,12 +259,12 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// Takes a block of what the stream may use and what is ready beside it.
-    fn gather(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        let Place::Stream(stream) = request.place else {
+    fn gather(&self, asked: &Asked<'_, N>) -> Option<Span> {
+        let Place::Stream(stream) = asked.request.place else {
             return None;
         };
         self.order().gather(stream);
-        self.take(request, want)
+        self.take(asked)
     }
 
     /// Sets a mark wherever something waits for one.
@@ -294,12 +294,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// Adds memory that holds `want`, and takes it.
-    fn grow(
-        &self,
-        growth: &mut Growth<B>,
-        request: &Request<N>,
-        want: Want,
-    ) -> Result<Span, Refused> {
+    fn grow(&self, growth: &mut Growth<B>, asked: &Asked<'_, N>) -> Result<Span, Refused> {
+        let want = asked.want;
         let mut gathered = false;
         loop {
             let (bytes, site) = self.addition(&growth.backing, want);
@@ -317,7 +313,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             }
             if !gathered {
                 gathered = true;
-                if let Some(span) = self.gather(request, want) {
+                if let Some(span) = self.gather(asked) {
                     return Ok(span);
                 }
                 self.mark_all();
@@ -331,18 +327,18 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             if !passed {
                 break;
             }
-            if let Some(span) = self.take(request, want) {
+            if let Some(span) = self.take(asked) {
                 return Ok(span);
             }
         }
         let backing = &mut growth.backing;
         let (bytes, _) = self.addition(backing, want);
-        if let Some(span) = self.add(backing, bytes, request, want)? {
+        if let Some(span) = self.add(backing, bytes, asked)? {
             return Ok(span);
         }
         // What was ready below it has been taken meanwhile.
         let bytes = backing.rounded(want.padded_bytes());
-        let added = self.add(backing, bytes, request, want)?;
+        let added = self.add(backing, bytes, asked)?;
         added.ok_or_else(|| Refused(format!("{bytes} bytes were added and do not hold it")))
     }
 
@@ -384,8 +380,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         &self,
         backing: &mut B,
         bytes: u64,
-        request: &Request<N>,
-        want: Want,
+        asked: &Asked<'_, N>,
     ) -> Result<Option<Span>, Refused> {
         // Spare memory of the wrong size is given back before there is more.
         self.budget.refund(backing.release(bytes));
@@ -408,7 +403,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             return Err(Refused(format!("{} bytes were added twice", span.bytes)));
         }
         // Nobody else gets it.
-        Ok(self.take_locked(order, request, want))
+        Ok(self.take_locked(order, asked))
     }
 
     /// Unmaps ready memory of at least `bytes`, or as much as can go by
@@ -458,7 +453,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     fn trim_now(&self, growth: &mut Growth<B>, bytes: u64) -> u64 {
-        self.empty_magazines();
+        self.give_back_all();
         self.mark_all();
         self.look_at_all();
         let ready = self.order().blocks().free_bytes(SetId::READY);

@@ -3,7 +3,7 @@
 
 mod blocks;
 mod growth;
-mod magazine;
+mod held;
 mod order;
 mod pool;
 

@@ -7,32 +7,25 @@
 //! none. Then it fails with a report of who holds what.
 //!
 //! Before all that it looks among the few blocks that its thread has freed in the
-//! same stream just now ([`crate::magazine`]), so that threads that allocate and
-//! free all the time do not meet at one lock.
+//! same stream just now ([`crate::held`]), so that threads that allocate and free
+//! all the time do not meet at one lock.
 //!
 //! Invariants: the driver is called only through [`Backing`] and [`Clock`], and
-//! never with `order` locked; of the locks, `growth` comes before a magazine's,
-//! that before `order`, and that before one of `held`.
+//! never with `order` locked; of the locks, `growth` comes before `order` and
+//! before those of `held`, and of these two only one is held at a time.
 //!
 //! Elsewhere: which blocks may be taken when ([`crate::order`]), more memory and
 //! less ([`crate::growth`]).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
-
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused};
-use crate::magazine::{Cached, Magazines};
+use crate::held::{Charged, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
 use crate::order::{Epoch, Order, Place, StreamId};
-
-/// Tenants that are told apart; further ones count as the last.
-const TENANTS: usize = 64;
-/// Parts of the table of live blocks, each with a lock.
-const SHARDS: usize = 64;
 
 /// The order of the device's work. Every call may be refused (`None`, `false`),
 /// as while a stream captures; refused is always safe.
@@ -79,7 +72,7 @@ impl<C: Clock> Clock for Arc<C> {
 pub struct TenantId(pub u16);
 
 impl TenantId {
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         usize::from(self.0).min(TENANTS - 1)
     }
 }
@@ -120,7 +113,8 @@ pub type Freed<N = ()> = Live<N>;
 pub struct Account {
     /// Bytes of its live blocks.
     pub live_bytes: u64,
-    /// The most that it has held.
+    /// The most that it has held; without a limit, the most that was seen when
+    /// somebody asked.
     pub peak_bytes: u64,
     /// The most that it may hold.
     pub limit_bytes: u64,
@@ -204,96 +198,13 @@ pub enum Error {
     },
 }
 
-/// A block that is live or in a magazine, as the pool keeps it.
-#[derive(Clone, Copy, Debug)]
-struct Held<N> {
-    id: BlockId,
-    tenant: TenantId,
-    bytes: u64,
-    requested_bytes: u64,
-    note: N,
-    /// In a magazine: not live to the program.
-    cached: bool,
-}
-
-impl<N: Copy> Held<N> {
-    /// What the program knows, if it is live.
-    fn live(&self, address: u64) -> Option<Live<N>> {
-        (!self.cached).then_some(Live {
-            span: Span {
-                address,
-                bytes: self.bytes,
-            },
-            tenant: self.tenant,
-            note: self.note,
-            requested_bytes: self.requested_bytes,
-        })
-    }
-}
-
-/// An [`Account`] that threads share.
-#[derive(Debug)]
-struct Shared {
-    live_bytes: AtomicU64,
-    peak_bytes: AtomicU64,
-    limit_bytes: AtomicU64,
-    blocks: AtomicU64,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self {
-            live_bytes: AtomicU64::new(0),
-            peak_bytes: AtomicU64::new(0),
-            limit_bytes: AtomicU64::new(u64::MAX),
-            blocks: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Shared {
-    fn read(&self) -> Account {
-        Account {
-            live_bytes: self.live_bytes.load(Relaxed),
-            peak_bytes: self.peak_bytes.load(Relaxed),
-            limit_bytes: self.limit_bytes.load(Relaxed),
-            blocks: self.blocks.load(Relaxed),
-        }
-    }
-
-    #[inline]
-    fn charge(&self, bytes: u64) -> bool {
-        let before = self.live_bytes.fetch_add(bytes, Relaxed);
-        let fits = before
-            .checked_add(bytes)
-            .is_some_and(|sum| sum <= self.limit_bytes.load(Relaxed));
-        if fits {
-            self.blocks.fetch_add(1, Relaxed);
-            self.peak_bytes.fetch_max(before + bytes, Relaxed);
-        } else {
-            self.live_bytes.fetch_sub(bytes, Relaxed);
-        }
-        fits
-    }
-
-    #[inline]
-    fn refund(&self, bytes: u64) {
-        self.live_bytes.fetch_sub(bytes, Relaxed);
-        self.blocks.fetch_sub(1, Relaxed);
-    }
-}
-
-/// Blocks that are live or in magazines, by where they begin.
-#[derive(Debug)]
-struct Table<N>([Mutex<FxHashMap<u64, Held<N>>>; SHARDS]);
-
-impl<N> Table<N> {
-    #[inline]
-    fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Held<N>>> {
-        // Neighbouring blocks are in different parts.
-        let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        lock(&self.0[(mixed >> 58) as usize])
-    }
+/// A request that found nothing kept.
+pub(crate) struct Asked<'r, N> {
+    pub(crate) request: &'r Request<N>,
+    pub(crate) want: Want,
+    pub(crate) charged: Charged,
+    /// Blocks of its size are kept when they are freed.
+    pub(crate) often: bool,
 }
 
 /// Something that can give memory back when there is none: told how much is
@@ -304,8 +215,6 @@ pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 pub struct Pool<B, C: Clock, N = ()> {
     order: Mutex<Order<C::Point>>,
     held: Table<N>,
-    magazines: Magazines,
-    accounts: [Shared; TENANTS],
     /// Memory that stays where it is whoever has it: its end and how often.
     pub(crate) pinned: Mutex<BTreeMap<u64, (u64, u32)>>,
     pub(crate) growth: Mutex<Growth<B>>,
@@ -336,10 +245,6 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         lock(&self.order)
     }
 
-    fn shared(&self, tenant: TenantId) -> &Shared {
-        &self.accounts[tenant.index()]
-    }
-
     /// Breaks a rule of reuse from now on, for tests that must see it.
     #[cfg(feature = "broken-rules")]
     pub fn break_rule(&self, rule: crate::order::Rule) {
@@ -349,11 +254,13 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// What it holds. While others allocate and free, its figures are of
     /// slightly different times.
     pub fn usage(&self) -> Usage {
-        let accounts = self.accounts.iter().map(Shared::read);
-        let (live, blocks) = accounts.fold((0, 0), |(live, blocks), account| {
-            (live + account.live_bytes, blocks + account.blocks)
-        });
-        let cached = self.magazines.bytes();
+        let (
+            Count {
+                bytes: live,
+                blocks,
+            },
+            cached,
+        ) = self.held.live();
         let order = self.order();
         let all = order.blocks();
         let ready = all.free_bytes(SetId::READY);
@@ -370,40 +277,35 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// What a tenant holds.
     pub fn account(&self, tenant: TenantId) -> Account {
-        self.shared(tenant).read()
+        self.held.account(tenant)
     }
 
     /// How much a tenant may hold. What it holds already stays.
     pub fn set_tenant_limit(&self, tenant: TenantId, bytes: u64) {
-        self.shared(tenant).limit_bytes.store(bytes, Relaxed);
+        self.held.set_limit(tenant, bytes);
     }
 
     /// The live block that begins at `address`.
     pub fn live(&self, address: u64) -> Option<Live<N>> {
-        self.held.shard(address).get(&address)?.live(address)
+        self.held.get(address)
     }
 
     /// The live block that `address` lies in. Looks at all of them where it is
     /// not the beginning of one.
     pub fn containing(&self, address: u64) -> Option<Live<N>> {
         let around = |span: Span| span.address <= address && address < span.end();
-        self.live(address).or_else(|| {
-            self.held.0.iter().find_map(|shard| {
-                let shard = lock(shard);
-                let mut all = shard.iter().filter_map(|(at, held)| held.live(*at));
-                all.find(|live| around(live.span))
-            })
-        })
+        let found = || self.held.find(|live| around(live.span));
+        self.live(address).or_else(found)
     }
 
     /// Shows all live blocks to `each`, in no order. Blocks that are allocated
     /// or freed meanwhile may be missed; `each` must not call the pool.
     pub fn for_each_live(&self, mut each: impl FnMut(&Live<N>)) {
-        for shard in &self.held.0 {
-            let shard = lock(shard);
-            let all = shard.iter().filter_map(|(at, held)| held.live(*at));
-            all.for_each(|live| each(&live));
-        }
+        let none = self.held.find(|live| {
+            each(live);
+            false
+        });
+        debug_assert!(none.is_none());
     }
 
     /// Calls `on_exhausted` before a request fails; of several, those of lower
@@ -446,35 +348,15 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         place: Place,
         may: impl FnOnce(&N) -> bool,
     ) -> Result<Freed<N>, Error> {
-        let (id, was, kept) = {
-            let mut shard = self.held.shard(address);
-            let held = shard.get_mut(&address);
-            let known = held.and_then(|held| Some((held.live(address)?, held)));
-            let Some((was, held)) = known else {
-                return Err(Error::Unknown { address });
-            };
-            if !may(&was.note) {
-                return Err(Error::Kept { address });
-            }
-            let (id, bytes) = (held.id, held.bytes);
-            let kept = matches!(place, Place::Stream(_)) && Magazines::keeps(bytes);
-            // From here on nobody else can free it.
-            if kept {
-                held.cached = true;
-            } else {
-                shard.remove(&address);
-            }
-            (id, was, kept)
-        };
-        let span = was.span;
-        self.shared(was.tenant).refund(span.bytes);
-        match place {
-            Place::Stream(stream) if kept => {
-                if let Some(gone) = self.magazines.put(Cached { stream, span }) {
-                    self.give_back(&[gone]);
-                }
-            }
-            _ => self.give(id, place),
+        let freed = self.held.free(mine(), address, place, may);
+        let (was, freeing) = freed.map_err(|refusal| match refusal {
+            Refusal::Unknown => Error::Unknown { address },
+            Refusal::Kept => Error::Kept { address },
+        })?;
+        match freeing {
+            Freeing::Kept(None) => {}
+            Freeing::Kept(Some(gone)) => self.give_back(&[gone]),
+            Freeing::Away(id) => self.give(id, place),
         }
         Ok(was)
     }
@@ -501,17 +383,15 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Puts blocks of magazines into the queues of their streams.
-    fn give_back(&self, cached: &[Cached]) {
+    /// Puts blocks that were kept into the queues of their streams.
+    #[cold]
+    fn give_back(&self, gone: &[Gone]) {
         let mut full = Vec::new();
-        let mut order = (!cached.is_empty()).then(|| self.order());
-        for Cached { stream, span } in cached {
-            let held = self.held.shard(span.address).remove(&span.address);
-            if let (Some(order), Some(held)) = (&mut order, held) {
-                let place = Place::Stream(*stream);
-                let given = order.give(held.id, place);
-                full.extend(given.and_then(|(_, due)| due.then_some(place)));
-            }
+        let mut order = self.order();
+        for Gone { id, stream } in gone {
+            let place = Place::Stream(*stream);
+            let given = order.give(*id, place);
+            full.extend(given.and_then(|(_, due)| due.then_some(place)));
         }
         drop(order);
         for place in full {
@@ -519,9 +399,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Empties all magazines.
-    pub(crate) fn empty_magazines(&self) {
-        self.give_back(&self.magazines.drain(None));
+    /// Keeps no blocks any more.
+    pub(crate) fn give_back_all(&self) {
+        self.give_back(&self.held.drain(None));
     }
 
     /// Sets a mark where it is due.
@@ -598,7 +478,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// A stream gets no more work: to be called before it is destroyed.
     pub fn retire(&self, stream: StreamId) {
         let place = Place::Stream(stream);
-        self.give_back(&self.magazines.drain(Some(stream)));
+        self.give_back(&self.held.drain(Some(stream)));
         let begun = self.order().begin_mark(place);
         let mark = begun.and_then(|epoch| Some((epoch, self.clock.mark(place)?)));
         self.order().retire(stream, mark);
@@ -637,9 +517,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub fn new(backing: B, clock: C, budget: Arc<Budget>) -> Self {
         Self {
             order: Mutex::default(),
-            held: Table(std::array::from_fn(|_| Mutex::default())),
-            magazines: Magazines::default(),
-            accounts: std::array::from_fn(|_| Shared::default()),
+            held: Table::new(),
             pinned: Mutex::default(),
             growth: Mutex::new(Growth::new(backing)),
             high_bytes: AtomicU64::new(u64::MAX),
@@ -656,68 +534,48 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     #[inline]
     pub fn allocate(&self, request: &Request<N>) -> Result<Span, Error> {
         let want = Want::new(request.bytes, request.align_bytes);
-        let shared = self.shared(request.tenant);
-        if !shared.charge(want.bytes()) {
+        let Some(charged) = self.held.charge(request.tenant, want.bytes()) else {
             return Err(Error::Tenant {
                 bytes: request.bytes,
-                account: shared.read(),
+                account: self.account(request.tenant),
             });
-        }
-        let found = self.take_cached(request, want);
-        let found = found.or_else(|| self.take(request, want));
-        if let Some(span) = found {
+        };
+        let often = match self.held.take(mine(), request, want, charged) {
+            Ok(span) => return Ok(span),
+            Err(often) => often,
+        };
+        let asked = Asked {
+            request,
+            want,
+            charged,
+            often,
+        };
+        if let Some(span) = self.take(&asked) {
             return Ok(span);
         }
-        let found = self.find(request, want);
+        let found = self.find(&asked);
         if found.is_err() {
-            shared.refund(want.bytes());
+            self.held.refund(request.tenant, want.bytes(), charged);
         }
         found
     }
 
-    /// Takes a block that this thread has freed in the same stream.
     #[inline]
-    fn take_cached(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        let Place::Stream(stream) = request.place else {
-            return None;
-        };
-        if !Magazines::keeps(want.bytes()) {
-            return None;
-        }
-        let span = self.magazines.take(stream, want)?;
-        let mut shard = self.held.shard(span.address);
-        let held = shard.get_mut(&span.address)?;
-        held.cached = false;
-        held.tenant = request.tenant;
-        held.requested_bytes = request.bytes;
-        held.note = request.note;
-        Some(span)
-    }
-
-    #[inline]
-    pub(crate) fn take(&self, request: &Request<N>, want: Want) -> Option<Span> {
-        self.take_locked(self.order(), request, want)
+    pub(crate) fn take(&self, asked: &Asked<'_, N>) -> Option<Span> {
+        self.take_locked(self.order(), asked)
     }
 
     #[inline]
     pub(crate) fn take_locked(
         &self,
         mut order: MutexGuard<'_, Order<C::Point>>,
-        request: &Request<N>,
-        want: Want,
+        asked: &Asked<'_, N>,
     ) -> Option<Span> {
-        let id = order.take(request.place, want)?;
+        let id = order.take(asked.request.place, asked.want)?;
         let span = order.blocks().span(id)?;
         drop(order);
-        let held = Held {
-            id,
-            tenant: request.tenant,
-            bytes: span.bytes,
-            requested_bytes: request.bytes,
-            note: request.note,
-            cached: false,
-        };
-        self.held.shard(span.address).insert(span.address, held);
+        let Asked { charged, often, .. } = *asked;
+        self.held.insert(id, span, asked.request, charged, often);
         Some(span)
     }
 
@@ -729,36 +587,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub fn audit(&self) -> Result<(), String> {
         let order = self.order();
         order.blocks().audit()?;
-        let (mut blocks, mut cached) = (0, 0);
-        let mut accounts = vec![(0, 0); TENANTS];
-        for shard in &self.held.0 {
-            for (address, held) in lock(shard).iter() {
-                let span = order.blocks().span(held.id);
-                let expected = Span {
-                    address: *address,
-                    bytes: held.bytes,
-                };
-                if span != Some(expected) {
-                    let id = held.id;
-                    return Err(format!("{span:?} begins at {address:#x}, as {id:?}"));
-                }
-                blocks += 1;
-                if held.cached {
-                    cached += held.bytes;
-                    continue;
-                }
-                let account = &mut accounts[held.tenant.index()];
-                *account = (account.0 + held.bytes, account.1 + 1);
-            }
-        }
-        let kept = self.accounts.iter().map(Shared::read);
-        if !kept.map(|a| (a.live_bytes, a.blocks)).eq(accounts)
-            || blocks != order.blocks().live_blocks()
-            || cached != self.magazines.bytes()
-        {
-            return Err(format!(
-                "{blocks} blocks and {cached} cached bytes are not what is kept"
-            ));
+        let blocks = self.held.audit(|id| order.blocks().span(id))?;
+        if blocks != order.blocks().live_blocks() {
+            return Err(format!("{blocks} blocks are held"));
         }
         Ok(())
     }

@@ -1,0 +1,658 @@
+//! Blocks that programs hold, and those kept for whoever freed them.
+//!
+//! The table is in parts, each with a lock. A block that was freed in a stream
+//! may stay here: work that the stream gets later runs later, so it may have the
+//! block again at once, and neither the lock of [`crate::order`] is taken nor
+//! the block joined and cut again. Where such a block is, a thread finds by its
+//! own hints, which are words without a lock: they may be wrong, as what is so is
+//! decided under the lock of the part.
+//!
+//! Only blocks of sizes that a thread asks for again and again stay, so that
+//! sizes that come once cost nothing here.
+//!
+//! Invariants: a block is live, or kept and in the list of its part, which holds
+//! so many and so many bytes at most; whoever runs out of memory takes all kept
+//! blocks away. Live bytes are counted where the block is, under the same lock;
+//! for a tenant with a limit in one counter besides, before there is a block.
+//!
+//! Elsewhere: what blocks are ([`crate::blocks`]), when they may be reused
+//! ([`crate::order`]).
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::blocks::{BlockId, Span, Want};
+use crate::order::{Place, StreamId};
+use crate::pool::{Account, Live, Request, TenantId};
+
+/// Tenants that are told apart; further ones count as the last.
+pub(crate) const TENANTS: usize = 64;
+/// Parts of the table.
+const PARTS: usize = 64;
+/// Threads that have hints of their own.
+const THREADS: usize = 64;
+/// Blocks that a part keeps, their bytes, and those of the largest.
+const KEPT: usize = 16;
+const KEPT_BYTES: u64 = 2 << 20;
+const LARGEST_KEPT: u64 = 1 << 20;
+/// Hints of a thread: so many sets, and so many hints of one.
+const SETS: usize = 16;
+const WAYS: usize = 4;
+/// Sizes that a thread has asked for lately.
+const ASKED: usize = 128;
+
+/// What is locked.
+pub(crate) trait Lock<T> {
+    fn new(value: T) -> Self;
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// A word that threads share without order.
+pub(crate) trait Word: Default {
+    fn get(&self) -> u64;
+    fn set(&self, value: u64);
+}
+
+impl<T> Lock<T> for Mutex<T> {
+    fn new(value: T) -> Self {
+        Mutex::new(value)
+    }
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        // What is behind it is changed in steps that do not panic.
+        f(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn get(&self) -> u64 {
+        self.load(Relaxed)
+    }
+    #[inline]
+    fn set(&self, value: u64) {
+        self.store(value, Relaxed);
+    }
+}
+
+/// A block of a part.
+#[derive(Clone, Copy, Debug)]
+struct Held<N> {
+    id: BlockId,
+    bytes: u64,
+    requested_bytes: u64,
+    note: N,
+    tenant: TenantId,
+    /// Its size is asked for again and again.
+    often: bool,
+    /// If it is kept: one more than where in the list.
+    kept: u8,
+}
+
+impl<N: Copy> Held<N> {
+    /// What the program knows, if it is live.
+    fn live(&self, address: u64) -> Option<Live<N>> {
+        (self.kept == 0).then_some(Live {
+            span: Span {
+                address,
+                bytes: self.bytes,
+            },
+            tenant: self.tenant,
+            note: self.note,
+            requested_bytes: self.requested_bytes,
+        })
+    }
+}
+
+/// A kept block that nobody will take here any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) id: BlockId,
+    pub(crate) stream: StreamId,
+}
+
+/// What is live of a tenant, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) bytes: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.bytes += other.bytes;
+        self.blocks += other.blocks;
+    }
+}
+
+/// A part of the table.
+pub(crate) struct Part<N> {
+    blocks: FxHashMap<u64, Held<N>>,
+    /// Kept blocks: where, and for which stream; and which places are taken.
+    kept: [(u64, StreamId); KEPT],
+    taken: u32,
+    kept_bytes: u64,
+    /// The next that must go when there is no place.
+    oldest: usize,
+    live: Count,
+    tenants: [Count; TENANTS],
+}
+
+impl<N: Copy> Part<N> {
+    fn new() -> Self {
+        Self {
+            blocks: FxHashMap::default(),
+            kept: [(0, StreamId(0)); KEPT],
+            taken: 0,
+            kept_bytes: 0,
+            oldest: 0,
+            live: Count::default(),
+            tenants: [Count::default(); TENANTS],
+        }
+    }
+
+    #[inline]
+    fn counts(&mut self, tenant: TenantId, bytes: u64) {
+        let one = Count { bytes, blocks: 1 };
+        self.live.add(one);
+        self.tenants[tenant.index()].add(one);
+    }
+
+    #[inline]
+    fn counts_no_more(&mut self, tenant: TenantId, bytes: u64) {
+        for count in [&mut self.live, &mut self.tenants[tenant.index()]] {
+            count.bytes -= bytes;
+            count.blocks -= 1;
+        }
+    }
+
+    /// Takes the oldest kept block out.
+    #[cold]
+    fn evict_oldest(&mut self) -> Option<Gone> {
+        let at = self.oldest;
+        self.oldest = (at + 1) % KEPT;
+        self.evict(at)
+    }
+
+    /// Takes a kept block out.
+    fn evict(&mut self, at: usize) -> Option<Gone> {
+        let (address, stream) = self.kept[at];
+        self.taken &= !(1 << at);
+        let held = self.blocks.remove(&address)?;
+        self.kept_bytes -= held.bytes;
+        Some(Gone {
+            id: held.id,
+            stream,
+        })
+    }
+}
+
+/// On cache lines of its own.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// What a thread remembers.
+struct Hints<W> {
+    /// Addresses of kept blocks with eight bits of their stream's and size's
+    /// hash, in each set the newest first.
+    sets: [[W; WAYS]; SETS],
+    /// Hashes that were asked for and not found.
+    asked: [W; ASKED],
+}
+
+/// The counter of a tenant that has a limit.
+#[derive(Default)]
+struct Exact {
+    bytes: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
+    parts: Box<[Apart<L>]>,
+    hints: Box<[Apart<Hints<W>>]>,
+    limits: Box<[(AtomicU64, AtomicBool)]>,
+    exact: Box<[Apart<Exact>]>,
+    note: std::marker::PhantomData<fn(N) -> N>,
+}
+
+/// How a request was charged before there is a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charged(bool);
+
+/// What became of a freed block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Freeing {
+    /// It is kept, instead of another.
+    Kept(Option<Gone>),
+    /// It is here no more.
+    Away(BlockId),
+}
+
+/// Why a block is not freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No live block begins there.
+    Unknown,
+    /// It may not be freed so.
+    Kept,
+}
+
+/// The number of the calling thread's hints.
+#[inline]
+pub(crate) fn mine() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    // A thread that is at its end has no such variable any more.
+    let mine = MINE.try_with(|mine| {
+        if mine.get() == usize::MAX {
+            mine.set(NEXT.fetch_add(1, Relaxed));
+        }
+        mine.get()
+    });
+    mine.unwrap_or(0)
+}
+
+#[inline]
+fn hash(stream: StreamId, bytes: u64) -> u64 {
+    (stream.0 ^ bytes.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A hint: addresses are multiples of 256.
+#[inline]
+fn hint(address: u64, hash: u64) -> u64 {
+    address | (hash >> 40 & 0xff)
+}
+
+impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Self::of(PARTS, THREADS)
+    }
+
+    /// Of `parts` parts, a power of two, for `threads` threads.
+    fn of(parts: usize, threads: usize) -> Self {
+        let hints = || Hints {
+            sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
+            asked: std::array::from_fn(|_| W::default()),
+        };
+        let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
+        Self {
+            parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
+            hints: (0..threads).map(|_| Apart(hints())).collect(),
+            limits: (0..TENANTS).map(|_| unlimited()).collect(),
+            exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
+            note: std::marker::PhantomData,
+        }
+    }
+
+    #[inline]
+    fn part(&self, address: u64) -> &L {
+        // Neighbouring blocks are in different parts.
+        let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.parts[(mixed >> 32) as usize & (self.parts.len() - 1)].0
+    }
+
+    #[inline]
+    fn set(&self, thread: usize, hash: u64) -> &[W; WAYS] {
+        let hints = &self.hints[thread % self.hints.len()].0;
+        &hints.sets[(hash >> 60) as usize % SETS]
+    }
+
+    // ---- limits -------------------------------------------------------------
+
+    /// Charges a tenant that has a limit; none if it may not have as much.
+    #[inline]
+    pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<Charged> {
+        let (limit, exact) = &self.limits[tenant.index()];
+        if !exact.load(Relaxed) {
+            return Some(Charged(false));
+        }
+        let Exact { bytes: live, peak } = &self.exact[tenant.index()].0;
+        let limit = limit.load(Relaxed);
+        let fits = |live: u64| live.checked_add(bytes).filter(|sum| *sum <= limit);
+        let before = live.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        peak.fetch_max(before + bytes, Relaxed);
+        Some(Charged(true))
+    }
+
+    /// Takes a charge back for which there is no block.
+    pub(crate) fn refund(&self, tenant: TenantId, bytes: u64, charged: Charged) {
+        if charged.0 {
+            self.exact[tenant.index()].0.bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    /// A block is live; under the lock of its part.
+    #[inline]
+    fn settle(&self, tenant: TenantId, bytes: u64, charged: Charged) {
+        // The limit may have come after the charge.
+        if !charged.0 && self.limits[tenant.index()].1.load(Relaxed) {
+            self.exact[tenant.index()].0.bytes.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// A block is live no more; under the lock of its part.
+    #[inline]
+    fn unsettle(&self, tenant: TenantId, bytes: u64) {
+        self.refund(
+            tenant,
+            bytes,
+            Charged(self.limits[tenant.index()].1.load(Relaxed)),
+        );
+    }
+
+    /// How much a tenant may hold. What it holds already stays.
+    pub(crate) fn set_limit(&self, tenant: TenantId, bytes: u64) {
+        let (limit, exact) = &self.limits[tenant.index()];
+        limit.store(bytes, Relaxed);
+        if !exact.load(Relaxed) {
+            // From one moment on every block is counted in one place.
+            self.count_exactly(tenant, 0, 0);
+        }
+    }
+
+    /// With the parts locked from `at` on, and those before by the caller.
+    fn count_exactly(&self, tenant: TenantId, at: usize, before: u64) {
+        let Some(part) = self.parts.get(at) else {
+            let (_, exact) = &self.limits[tenant.index()];
+            if !exact.swap(true, Relaxed) {
+                let Exact { bytes, .. } = &self.exact[tenant.index()].0;
+                bytes.store(before, Relaxed);
+            }
+            return;
+        };
+        part.0.with(|part| {
+            let sum = before + part.tenants[tenant.index()].bytes;
+            self.count_exactly(tenant, at + 1, sum);
+        });
+    }
+
+    /// What a tenant holds.
+    pub(crate) fn account(&self, tenant: TenantId) -> Account {
+        let mut live = Count::default();
+        for part in &self.parts {
+            live.add(part.0.with(|part| part.tenants[tenant.index()]));
+        }
+        let peak = &self.exact[tenant.index()].0.peak;
+        Account {
+            live_bytes: live.bytes,
+            peak_bytes: peak.fetch_max(live.bytes, Relaxed).max(live.bytes),
+            limit_bytes: self.limits[tenant.index()].0.load(Relaxed),
+            blocks: live.blocks,
+        }
+    }
+
+    /// What all hold, and how many bytes are kept.
+    pub(crate) fn live(&self) -> (Count, u64) {
+        let (mut live, mut kept) = (Count::default(), 0);
+        for part in &self.parts {
+            let (more, bytes) = part.0.with(|part| (part.live, part.kept_bytes));
+            live.add(more);
+            kept += bytes;
+        }
+        (live, kept)
+    }
+
+    // ---- blocks -------------------------------------------------------------
+
+    /// A block that was found elsewhere is live.
+    #[inline]
+    pub(crate) fn insert(
+        &self,
+        id: BlockId,
+        span: Span,
+        request: &Request<N>,
+        charged: Charged,
+        often: bool,
+    ) {
+        let held = Held {
+            id,
+            bytes: span.bytes,
+            requested_bytes: request.bytes,
+            note: request.note,
+            tenant: request.tenant,
+            often,
+            kept: 0,
+        };
+        self.part(span.address).with(|part| {
+            part.blocks.insert(span.address, held);
+            part.counts(request.tenant, span.bytes);
+            self.settle(request.tenant, span.bytes, charged);
+        });
+    }
+
+    /// Takes a block that was kept for the stream; else says whether the size
+    /// is asked for again and again.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        thread: usize,
+        request: &Request<N>,
+        want: Want,
+        charged: Charged,
+    ) -> Result<Span, bool> {
+        let Place::Stream(stream) = request.place else {
+            return Err(false);
+        };
+        if want.bytes() > LARGEST_KEPT {
+            return Err(false);
+        }
+        let hash = hash(stream, want.bytes());
+        let ways = self.set(thread, hash);
+        for way in 0..WAYS {
+            let found = ways[way].get();
+            if found == 0 || found & 0xff != hint(0, hash) {
+                continue;
+            }
+            let address = found & !0xff;
+            if address & (want.align_bytes() - 1) != 0 {
+                continue;
+            }
+            // Found or not, there is nothing any more.
+            for way in way + 1..WAYS {
+                ways[way - 1].set(ways[way].get());
+            }
+            ways[WAYS - 1].set(0);
+            if self.retake(address, stream, request, want, charged) {
+                return Ok(Span {
+                    address,
+                    bytes: want.bytes(),
+                });
+            }
+        }
+        let asked = &self.hints[thread % self.hints.len()].0.asked;
+        let asked = &asked[(hash >> 50) as usize % ASKED];
+        let often = asked.get() == hash;
+        if !often {
+            asked.set(hash);
+        }
+        Err(often)
+    }
+
+    /// Makes a kept block live, if it is there and such; whether it was.
+    #[inline]
+    fn retake(
+        &self,
+        address: u64,
+        stream: StreamId,
+        request: &Request<N>,
+        want: Want,
+        charged: Charged,
+    ) -> bool {
+        self.part(address).with(|part| {
+            let Some(held) = part.blocks.get_mut(&address) else {
+                return false;
+            };
+            let at = usize::from(held.kept);
+            if at == 0 || held.bytes != want.bytes() || part.kept[at - 1].1 != stream {
+                return false;
+            }
+            held.kept = 0;
+            held.tenant = request.tenant;
+            held.requested_bytes = request.bytes;
+            held.note = request.note;
+            part.taken &= !(1 << (at - 1));
+            part.kept_bytes -= want.bytes();
+            part.counts(request.tenant, want.bytes());
+            self.settle(request.tenant, want.bytes(), charged);
+            true
+        })
+    }
+
+    /// Frees a live block that may be freed so; with what else goes away for it.
+    #[inline]
+    pub(crate) fn free(
+        &self,
+        thread: usize,
+        address: u64,
+        place: Place,
+        may: impl FnOnce(&N) -> bool,
+    ) -> Result<(Live<N>, Freeing), Refusal> {
+        let (was, freeing) = self.part(address).with(|part| {
+            let held = part.blocks.get_mut(&address).ok_or(Refusal::Unknown)?;
+            let was = held.live(address).ok_or(Refusal::Unknown)?;
+            if !may(&was.note) {
+                return Err(Refusal::Kept);
+            }
+            let bytes = was.span.bytes;
+            let fits = held.often && part.kept_bytes + bytes <= KEPT_BYTES;
+            let freeing = match place {
+                Place::Stream(stream) if fits => {
+                    let vacant = part.taken.trailing_ones() as usize;
+                    let at = if vacant < KEPT { vacant } else { part.oldest };
+                    held.kept = at as u8 + 1;
+                    let other = (vacant >= KEPT).then(|| part.evict_oldest()).flatten();
+                    part.kept[at] = (address, stream);
+                    part.taken |= 1 << at;
+                    part.kept_bytes += bytes;
+                    Freeing::Kept(other)
+                }
+                _ => {
+                    let id = held.id;
+                    part.blocks.remove(&address);
+                    Freeing::Away(id)
+                }
+            };
+            part.counts_no_more(was.tenant, bytes);
+            self.unsettle(was.tenant, bytes);
+            Ok((was, freeing))
+        })?;
+        if let (Freeing::Kept(None), Place::Stream(stream)) = (freeing, place) {
+            let other = self.remember(thread, stream, was.span);
+            return Ok((was, Freeing::Kept(other)));
+        }
+        Ok((was, freeing))
+    }
+
+    /// Hints at a block; the one that nothing hints at any more goes.
+    #[inline]
+    fn remember(&self, thread: usize, stream: StreamId, span: Span) -> Option<Gone> {
+        let hash = hash(stream, span.bytes);
+        let ways = self.set(thread, hash);
+        let forgotten = ways[WAYS - 1].get() & !0xff;
+        for way in (1..WAYS).rev() {
+            ways[way].set(ways[way - 1].get());
+        }
+        ways[0].set(hint(span.address, hash));
+        if forgotten == 0 {
+            return None;
+        }
+        self.part(forgotten).with(|part| {
+            let at = usize::from(part.blocks.get(&forgotten)?.kept);
+            part.evict(at.checked_sub(1)?)
+        })
+    }
+
+    /// Takes all kept blocks away, or those of a stream.
+    pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<Gone> {
+        let mut gone = Vec::new();
+        for part in &self.parts {
+            part.0.with(|part| {
+                for at in 0..KEPT {
+                    let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
+                    if part.taken >> at & 1 == 1 && is_meant {
+                        gone.extend(part.evict(at));
+                    }
+                }
+            });
+        }
+        gone
+    }
+
+    /// The live block that begins at `address`.
+    pub(crate) fn get(&self, address: u64) -> Option<Live<N>> {
+        self.part(address)
+            .with(|part| part.blocks.get(&address)?.live(address))
+    }
+
+    /// The first live block that is such, part by part.
+    pub(crate) fn find(&self, mut is: impl FnMut(&Live<N>) -> bool) -> Option<Live<N>> {
+        self.parts.iter().find_map(|part| {
+            part.0.with(|part| {
+                let mut all = part.blocks.iter().filter_map(|(at, held)| held.live(*at));
+                all.find(|live| is(live))
+            })
+        })
+    }
+
+    /// Walks everything; how many blocks there are. `span` knows them otherwise.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub(crate) fn audit(&self, span: impl Fn(BlockId) -> Option<Span>) -> Result<usize, String> {
+        let mut blocks = 0;
+        let mut all = [Count::default(); TENANTS];
+        for part in &self.parts {
+            part.0.with(|part| {
+                let (mut kept, mut taken, mut live) = (0, 0, Count::default());
+                for (address, held) in &part.blocks {
+                    let here = Span {
+                        address: *address,
+                        bytes: held.bytes,
+                    };
+                    if span(held.id) != Some(here) {
+                        return Err(format!("{here:?} is not what {:?} is", held.id));
+                    }
+                    blocks += 1;
+                    if let Some(at) = usize::from(held.kept).checked_sub(1) {
+                        if part.kept[at].0 != *address {
+                            return Err(format!("{here:?} is not in the list of its part"));
+                        }
+                        taken |= 1 << at;
+                        kept += held.bytes;
+                        continue;
+                    }
+                    let one = Count {
+                        bytes: held.bytes,
+                        blocks: 1,
+                    };
+                    live.add(one);
+                    all[held.tenant.index()].add(one);
+                }
+                match (kept, taken, live) == (part.kept_bytes, part.taken, part.live) {
+                    true => Ok(()),
+                    false => Err(format!("{live:?} and {kept} kept bytes are not as counted")),
+                }
+            })?;
+        }
+        for (tenant, count) in all.iter().enumerate() {
+            let account = self.account(TenantId(tenant as u16));
+            let exact = self.limits[tenant].1.load(Relaxed);
+            let charged = self.exact[tenant].0.bytes.load(Relaxed);
+            if (account.live_bytes, account.blocks) != (count.bytes, count.blocks)
+                || exact && charged != count.bytes
+            {
+                return Err(format!(
+                    "tenant {tenant}: {count:?}, charged {charged}: {account:?}"
+                ));
+            }
+        }
+        Ok(blocks)
+    }
+}
