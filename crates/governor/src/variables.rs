@@ -190,6 +190,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Chores,
+        "FERCUDA_SIM_OPS",
+        "a number, default 100000000",
+        "operations of the pool's simulator (`cargo run --release -p fercuda-pool --example simulate`)",
+    ),
+    row(
+        Reader::Chores,
         "FERCUDA_ISA_RECORD",
         "a file",
         "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
