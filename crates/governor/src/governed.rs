@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fercuda_ledger::{Governed, Tenant};
 use rustc_hash::FxHashMap;
 
+use crate::clock::ContextId;
+
 /// What stands for a piece of governed memory to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -39,6 +41,8 @@ pub struct Piece {
     pub kind: Governed,
     /// How much.
     pub bytes: u64,
+    /// The context that it ends with, if it does.
+    pub context: Option<ContextId>,
 }
 
 impl Piece {
@@ -88,6 +92,14 @@ impl GovernedMemory {
     /// The driver has it back.
     pub fn remove(&self, key: Key) -> Option<Piece> {
         self.tables().pieces.remove(&key)
+    }
+
+    /// Takes out what has ended with its context.
+    pub fn gone_with(&self, contexts: &[ContextId]) -> Vec<Piece> {
+        let is_gone = |piece: &Piece| piece.context.is_some_and(|it| contexts.contains(&it));
+        let mut tables = self.tables();
+        let gone = tables.pieces.extract_if(|_, piece| is_gone(piece));
+        gone.map(|(_, piece)| piece).collect()
     }
 
     /// Notes physical memory.
@@ -185,7 +197,25 @@ mod tests {
         tenant: Tenant::OTHERS,
         kind: Governed::Vmm,
         bytes: 2 << 20,
+        context: None,
     };
+
+    #[test]
+    fn what_belongs_to_a_context_ends_with_it() {
+        let governed = GovernedMemory::default();
+        let of = |context| Piece {
+            context: Some(ContextId(context)),
+            ..PIECE
+        };
+        governed.insert(Key::Array(1), of(1));
+        governed.insert(Key::Array(2), of(2));
+        governed.insert(Key::Array(3), PIECE);
+        assert_eq!(governed.gone_with(&[ContextId(2), ContextId(7)]), [of(2)]);
+        assert_eq!(governed.gone_with(&[ContextId(2)]), []);
+        assert_eq!(governed.remove(Key::Array(1)), Some(of(1)));
+        assert_eq!(governed.remove(Key::Array(2)), None);
+        assert_eq!(governed.remove(Key::Array(3)), Some(PIECE));
+    }
 
     #[test]
     fn mapped_memory_lives_on_without_its_handle() {

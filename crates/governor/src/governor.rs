@@ -466,6 +466,9 @@ impl Governor {
             }
             device.pool.trim();
         }
+        for piece in self.governed.gone_with(&gone.contexts) {
+            self.ended(&piece);
+        }
         gone.result
     }
 
@@ -630,6 +633,8 @@ impl Governor {
     /// Code was given to the driver, who takes memory for it when it likes.
     pub fn code_given(&self, key: Key, device: u32, bytes: u64) {
         let piece = Piece {
+            // Libraries are no context's.
+            context: None,
             device,
             tenant: Tenant::OTHERS,
             kind: Governed::Module,

@@ -149,12 +149,15 @@ pub(super) fn governed(
     };
     let piece = (bytes > 0).then(|| {
         seated(|seat| {
-            let (_, device) = seat.current()?;
+            let (context, device) = seat.current()?;
+            // The driver's pools are no context's.
+            let is_its = kind != Governed::DriverPool;
             Some(Piece {
                 device,
                 tenant: tenant(),
                 kind,
                 bytes,
+                context: is_its.then_some(context),
             })
         })
     });

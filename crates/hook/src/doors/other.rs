@@ -13,7 +13,7 @@ use fercuda_ledger::Governed;
 use super::asked;
 use super::linear::{governed, released, tenant_of};
 use crate::real::real;
-use crate::regime::{answer, governor};
+use crate::regime::{answer, governor, seated};
 
 asked!(array_entry => array);
 asked!(array_3d_entry => array_3d);
@@ -292,6 +292,7 @@ unsafe extern "C" fn ipc_open(
             tenant: unsafe { tenant_of(frame) },
             kind: Governed::IpcImport,
             bytes: bytes as u64,
+            context: seated(|seat| Some(seat.current()?.0)),
         };
         governor.made(Key::Address(address), piece);
     }

@@ -4,8 +4,8 @@
 use core::ffi::{c_ulonglong, c_void};
 
 use fercuda_cuda_sys::types::{
-    CUdeviceptr, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocationType,
-    CUmulticastObjectProp, CUresult,
+    CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
 use fercuda_governor::Piece;
 use fercuda_ledger::Governed;
@@ -34,6 +34,17 @@ unsafe extern "C" fn create(
     if handle.is_null() || properties.is_null() {
         return ask();
     }
+    let mut granule = 0;
+    let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: `granule` outlives the call; the program promises properties there.
+    let known = answer(unsafe {
+        let driver = real.driver;
+        driver.cuMemGetAllocationGranularity(&mut granule, properties, least)
+    });
+    // What cannot be made at all is not refused for want of room.
+    if known != CUresult::CUDA_SUCCESS || granule == 0 || !bytes.is_multiple_of(granule) {
+        return ask();
+    }
     // SAFETY: not null; the program promises properties there.
     let location = unsafe { (*properties).location };
     // Memory of the host, which some libraries ask for to see whether they may.
@@ -47,6 +58,7 @@ unsafe extern "C" fn create(
         tenant: unsafe { tenant_of(frame) },
         kind: device.map_or(Governed::Host, |_| Governed::Vmm),
         bytes: bytes as u64,
+        context: None,
     };
     admitted(&piece, ask, |governor| {
         // SAFETY: the driver has just written it.
@@ -77,6 +89,7 @@ unsafe extern "C" fn multicast(
                 tenant: tenant_of(frame),
                 kind: Governed::Multicast,
                 bytes: (*properties).size as u64,
+                context: None,
             };
             governor.made_physical(*handle, piece);
         }
