@@ -13,6 +13,9 @@ use fercuda_pool::Live;
 use crate::real::real;
 use crate::regime::{answer, governor, seated};
 
+/// An address that no driver gives.
+const NOWHERE: CUdeviceptr = 0x1000;
+
 /// What is free and there in all: less what is granted, more what the pool has
 /// to give.
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUresult {
@@ -146,10 +149,16 @@ pub(super) unsafe extern "C" fn attributes(
     let Some(real) = real() else {
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
+    // Free memory of the pool is nothing to the program, as that address is.
+    let asked = if is_free_pool_memory(address) {
+        NOWHERE
+    } else {
+        address
+    };
     // SAFETY: the program's own arguments.
     let result = answer(unsafe {
         real.driver
-            .cuPointerGetAttributes(count, which, data, address)
+            .cuPointerGetAttributes(count, which, data, asked)
     });
     if result != CUresult::CUDA_SUCCESS {
         return result;
