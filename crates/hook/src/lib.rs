@@ -10,6 +10,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod bind;
+#[cfg(feature = "broken-rules")]
+mod broken;
 mod caller;
 mod doors;
 mod exports;

@@ -1,0 +1,329 @@
+//! Single calls at their edges: the program hears what the driver alone would
+//! have told it, and the ledger agrees to the byte.
+
+use fercuda_ledger::{EventKind, Governed};
+
+use crate::support::{Run, counts, device, first, governed, hooked, plain, tenant_live};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a case both ways and compares every line.
+#[track_caller]
+fn same_answers(case: &str, environment: &[(&str, &str)]) -> Run {
+    let (mut alone, mut client) = (plain("calls.c", &[case]), hooked("calls.c", &[case]));
+    for (name, value) in environment {
+        alone = alone.env(name, value);
+        client = client.env(name, value);
+    }
+    let (alone, run) = (alone.run().succeeds(), client.run().succeeds());
+    assert_eq!(alone.said, run.said);
+    assert!(run.said.ends_with("end\n"));
+    run
+}
+
+/// Nothing pooled is live any more.
+#[track_caller]
+fn all_is_back(run: &Run) {
+    let end = run.at("end");
+    for row in &end.devices {
+        assert_eq!(row.live_bytes, 0, "{row:?}");
+        for kind in [
+            Governed::Linear,
+            Governed::Managed,
+            Governed::Vmm,
+            Governed::Array,
+            Governed::Host,
+        ] {
+            assert_eq!(governed(row, kind), 0, "{kind:?} of {row:?}");
+        }
+    }
+}
+
+#[test]
+fn size_zero_is_answered_as_by_the_driver() {
+    let run = same_answers("size_zero", &[]);
+    assert!(run.said.contains("cuMemAlloc_v2(&p, 0) = 1"));
+    assert_eq!(counts(run.ledger()), (0, 0));
+}
+
+#[test]
+fn null_outputs_are_answered_as_by_the_driver() {
+    let run = same_answers("null_outputs", &[]);
+    assert!(run.said.contains("cuMemAlloc_v2(0, 100) = 1"));
+    assert_eq!(counts(run.ledger()), (1, 1));
+}
+
+#[test]
+fn calls_before_init_and_without_a_context_are_answered_as_by_the_driver() {
+    let run = same_answers("before_init", &[]);
+    assert!(
+        run.said.starts_with("cuMemAlloc_v2(&p, 100) = 3\n"),
+        "{}",
+        run.said
+    );
+}
+
+#[test]
+fn double_foreign_and_interior_frees_get_the_drivers_own_error() {
+    let run = same_answers("wrong_frees", &[]);
+    assert!(run.said.contains("stranger 3: 1 1"), "{}", run.said);
+    assert_eq!(counts(run.ledger()), (4, 4));
+    all_is_back(&run);
+}
+
+#[test]
+fn each_kind_of_free_takes_memory_of_the_other_kind() {
+    let run = same_answers("crossed_frees", &[]);
+    assert_eq!(counts(run.ledger()), (100, 100));
+    all_is_back(&run);
+}
+
+#[test]
+fn pitches_are_the_drivers() {
+    let run = same_answers("pitches", &[]);
+    assert!(run.said.lines().count() > 100);
+    assert!(counts(run.ledger()).0 > 50);
+    all_is_back(&run);
+}
+
+#[test]
+fn sizes_that_no_device_has_are_refused_as_by_the_driver() {
+    let run = same_answers("impossible_sizes", &[]);
+    let (allocs, frees) = counts(run.ledger());
+    assert!(allocs == frees && allocs >= 1, "{allocs} and {frees}");
+    all_is_back(&run);
+}
+
+#[test]
+fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
+    let run = hooked("calls.c", &["out_of_memory"])
+        .env("FERCUDA_LIMIT", "32MiB")
+        .run()
+        .succeeds();
+    let expected = "got 32, then 2\nhalf again: 16 of 16\n\
+        cuMemAlloc_v2(&large, (size_t)count * MiB) = 0\ncuMemFree_v2(large) = 0\n\
+        cuMemAllocAsync(&large, (size_t)(count - 2) * MiB, 0) = 0\ncuMemFreeAsync(large, 0) = 0\nend\n";
+    assert_eq!(run.said, expected);
+    let report = &run.complained;
+    assert!(
+        report.contains("GPU 0: no memory for 1048576 bytes"),
+        "{report}"
+    );
+    assert!(report.contains("calls holds 32.0 MiB"), "{report}");
+    let full = run.at("full");
+    assert_eq!(first(&full).live_bytes, 32 * MIB);
+    assert_eq!(first(&full).limit_bytes, Some(32 * MIB));
+    assert!(first(&full).event_counts.contains_key(&EventKind::Refused));
+    all_is_back(&run);
+}
+
+#[test]
+fn the_devices_own_end_is_out_of_memory_too() {
+    let run = hooked("calls.c", &["out_of_memory"])
+        .env("FERCUDA_SOFT_MEMORY", "48MiB")
+        .run()
+        .succeeds();
+    let got = run.figure("got", "got");
+    // The last MiB may be no multiple of the driver's granule away.
+    assert!((46..=48).contains(&got), "{}", run.said);
+    assert!(
+        run.said
+            .contains(&format!("half again: {0} of {0}", got.div_ceil(2))),
+        "{}",
+        run.said
+    );
+    all_is_back(&run);
+}
+
+#[test]
+fn memory_that_is_not_pooled_counts_against_the_limit() {
+    let run = hooked("calls.c", &["governed_out_of_memory"])
+        .env("FERCUDA_LIMIT", "32MiB")
+        .run()
+        .succeeds();
+    let expected = "got 16, then 2\nbeside it 2\ncuMemAlloc_v2(&p, 10 * MiB) = 0\ncuMemFree_v2(p) = 0\n\
+        cuMemCreate(&h[0], 10 * MiB, &kind, 0) = 0\ncuMemRelease(h[0]) = 0\nend\n";
+    assert_eq!(run.said, expected);
+    all_is_back(&run);
+}
+
+#[test]
+fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
+    let run = hooked("calls.c", &["out_of_memory"])
+        .env("FERCUDA_TENANT_LIMITS", "calls=8MiB,somebody=1MiB")
+        .run()
+        .succeeds();
+    assert!(
+        run.said.starts_with("got 8, then 2\nhalf again: 4 of 4\n"),
+        "{}",
+        run.said
+    );
+    let full = run.at("full");
+    assert_eq!(tenant_live(&full, "calls", 0), Some(8 * MIB));
+    assert!(
+        first(&full)
+            .event_counts
+            .contains_key(&EventKind::TenantLimit)
+    );
+    let run = hooked("calls.c", &["one"])
+        .env("FERCUDA_TENANT_LIMITS", "somebody=1KiB")
+        .run()
+        .succeeds();
+    assert_eq!(counts(run.ledger()), (1, 1));
+}
+
+#[test]
+fn a_limit_below_what_is_needed_at_all_is_an_error_and_no_crash() {
+    let run = hooked("calls.c", &["one"])
+        .env("FERCUDA_LIMIT", "4KiB")
+        .run();
+    assert_eq!(run.code, 3);
+    assert!(
+        run.said.contains("cuMemAlloc_v2(&p, MiB) answered 2"),
+        "{}",
+        run.said
+    );
+    assert!(
+        run.complained.contains("no memory for 1048576 bytes"),
+        "{}",
+        run.complained
+    );
+}
+
+#[test]
+fn mem_get_info_is_what_the_ledger_says() {
+    for limit in [None, Some("64MiB")] {
+        let mut client = hooked("calls.c", &["info"]).env("FERCUDA_SOFT_MEMORY", "128MiB");
+        let mut total = 128 * MIB;
+        if let Some(limit) = limit {
+            client = client.env("FERCUDA_LIMIT", limit);
+            total = 64 * MIB;
+        }
+        let run = client.run().succeeds();
+        for mark in ["before", "blocks", "physical", "after"] {
+            let (free, told) = (run.figure(mark, "free"), run.figure(mark, "total"));
+            let at = run.at(mark);
+            let row = first(&at);
+            let kinds = row.governed.iter().filter(|it| it.kind != Governed::Module);
+            let held: u64 = row.live_bytes + kinds.map(|it| it.bytes).sum::<u64>();
+            assert_eq!(told, total, "{mark}");
+            assert_eq!(told - free, held, "{mark}: {row:?}");
+            assert_eq!(row.ungoverned_bytes, 0, "{mark}");
+        }
+        let blocks = [1000u64, 10 * MIB + 5, 777_777].map(|it| it.next_multiple_of(256));
+        assert_eq!(
+            first(&run.at("blocks")).live_bytes,
+            blocks.iter().sum::<u64>()
+        );
+        assert_eq!(governed(first(&run.at("physical")), Governed::Vmm), 4 * MIB);
+    }
+}
+
+#[test]
+fn memory_is_freed_under_any_context_and_charged_to_its_own_device() {
+    let run = same_answers("other_contexts", &[("FERCUDA_SOFT_DEVICES", "2")]);
+    let both = run.at("both");
+    assert_eq!(device(&both, 0).unwrap().live_bytes, 4 * MIB);
+    assert_eq!(device(&both, 1).unwrap().live_bytes, 2 * MIB);
+    let freed = run.at("freed");
+    assert_eq!(device(&freed, 0).unwrap().live_bytes, MIB);
+    assert_eq!(device(&freed, 1).unwrap().live_bytes, 0);
+}
+
+#[test]
+fn memory_of_the_host_made_by_mem_create_is_not_refused() {
+    let run = same_answers("host_node", &[]);
+    assert!(run.said.contains("node 0: 0"), "{}", run.said);
+    let made = run.at("made");
+    assert_eq!(governed(first(&made), Governed::Host), 2 * MIB);
+    assert_eq!(governed(first(&made), Governed::Vmm), 0);
+    all_is_back(&run);
+}
+
+#[test]
+fn resetting_a_context_gives_everything_back_to_the_byte() {
+    let run = same_answers("reset", &[]);
+    assert!(run.said.contains("lost 0"));
+    assert!(first(&run.at("full")).live_bytes > 8 * MIB);
+    assert_eq!(first(&run.at("reset")).live_bytes, 0);
+    assert_eq!(first(&run.at("reset")).mapped_bytes, 0);
+    all_is_back(&run);
+}
+
+#[test]
+fn destroying_a_context_gives_everything_back_to_the_byte() {
+    let run = same_answers("destroy", &[]);
+    all_is_back(&run);
+    let row = &run.at("end");
+    assert_eq!(first(row).mapped_bytes, 0);
+    assert_eq!(first(row).allocs, 20 * 5);
+}
+
+#[test]
+fn physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone() {
+    let run = same_answers("physical_memory", &[]);
+    assert!(run.said.contains("the other view holds 5"), "{}", run.said);
+    let vmm = |mark| device(&run.at(mark), 0).map_or(0, |row| governed(row, Governed::Vmm));
+    let both = vmm("made");
+    assert!(both > 0);
+    assert_eq!(
+        (vmm("released"), vmm("one view"), vmm("end")),
+        (both, both, 0)
+    );
+}
+
+#[test]
+fn buffer_ids_are_never_used_again() {
+    let run = same_answers("buffer_ids", &[]);
+    assert_eq!(run.said, "300 stable, 0 same\nend\n");
+    assert_eq!(counts(run.ledger()).0, 600);
+}
+
+#[test]
+fn ranges_and_attributes_are_those_of_the_allocation() {
+    let run = same_answers("ranges_and_attributes", &[]);
+    assert!(run.said.lines().count() > 300);
+    assert_eq!(counts(run.ledger()), (3, 1));
+}
+
+#[test]
+fn frees_of_other_memory_in_a_capture_are_answered_as_by_the_driver() {
+    let run = same_answers("captured_frees", &[]);
+    assert_eq!(counts(run.ledger()), (2, 2));
+    all_is_back(&run);
+}
+
+#[test]
+fn copies_between_devices_find_blocks_of_both() {
+    let run = same_answers("peers", &[("FERCUDA_SOFT_DEVICES", "2")]);
+    assert!(
+        run.said
+            .contains("first 11, last 11\n0 is on 0\n1 is on 1\n"),
+        "{}",
+        run.said
+    );
+    assert_eq!(counts(run.ledger()), (2, 2));
+    all_is_back(&run);
+}
+
+#[test]
+fn a_block_has_no_handle_of_somebody_elses_memory() {
+    let run = hooked("calls.c", &["shared"]).run().succeeds();
+    assert_eq!(
+        run.said,
+        "cuIpcGetMemHandle(id, p) = 1\ncuIpcGetMemHandle(id, p + 4) = 1\nend\n"
+    );
+}
+
+#[test]
+fn the_drivers_pools_are_answered_for_as_by_the_driver() {
+    let run = same_answers("pools", &[]);
+    assert_eq!(counts(run.ledger()), (2, 2));
+}
+
+#[test]
+fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
+    let run = hooked("calls.c", &["leak"]).run().succeeds();
+    assert_eq!(tenant_live(run.ledger(), "calls", 0), Some(10 * MIB));
+    assert_eq!(run.ledger().owner, fercuda_ledger::Owner::Gone);
+}

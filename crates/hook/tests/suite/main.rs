@@ -1,0 +1,14 @@
+//! The hook as programs meet it: what each row of the conformance list asks,
+//! over the software device's library. Clients are C programs that know the
+//! driver's interface and nothing else (`programs`).
+//!
+//! A row's tests are named by what they show; `cargo xtask conformance` writes
+//! them to docs/conformance.md.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod calls;
+mod differential;
+mod loader;
+mod process;
+mod streams;
+mod support;

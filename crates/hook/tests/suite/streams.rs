@@ -1,0 +1,167 @@
+//! What the pool gives out again is never in use: programs of many streams on
+//! the software device with its checks, which see every access that nothing
+//! orders. With a rule of reuse broken they see that.
+
+use fercuda_ledger::Governed;
+
+use crate::support::{Run, counts, first, governed, hooked};
+
+/// Little memory, so that it is used again all the time.
+const LIMIT: &str = "32MiB";
+
+/// So much that a capture may go on without anything being waited for.
+const MUCH: &str = "128MiB";
+
+#[track_caller]
+fn is_safe(args: &[&str]) -> Run {
+    is_safe_within(LIMIT, args)
+}
+
+/// A program whose every word was as it had been written, and in which the
+/// checks found nothing.
+#[track_caller]
+fn is_safe_within(limit: &str, args: &[&str]) -> Run {
+    let client = hooked("streams.c", args)
+        .checked()
+        .env("FERCUDA_LIMIT", limit);
+    let run = client.run().succeeds();
+    assert!(run.said.contains("wrong 0\n"), "{}", run.said);
+    assert!(!run.said.contains("wrong 1"), "{}", run.said);
+    assert!(run.complained.contains(" 0 findings"), "{}", run.complained);
+    run
+}
+
+/// The rounds of a case were pooled: so many blocks and more.
+#[track_caller]
+fn pooled(run: &Run, least: u64) {
+    let (allocs, _) = counts(&run.at("end"));
+    assert!(allocs >= least, "{allocs} allocations");
+}
+
+macro_rules! late_readers {
+    ($($test:ident = $case:literal, $least:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                pooled(&is_safe(&[$case]), $least);
+            }
+        )*
+    };
+}
+
+late_readers! {
+    memory_read_late_in_the_legacy_stream_is_not_given_away = "legacy", 24;
+    memory_read_late_in_the_legacy_stream_by_its_name_is_not_given_away = "legacy_by_name", 24;
+    memory_read_late_in_a_threads_default_stream_is_not_given_away = "per_thread", 24;
+    memory_read_late_in_a_default_stream_of_the_twins_is_not_given_away = "per_thread_null", 24;
+    memory_read_late_in_a_blocking_stream_is_not_given_away = "blocking", 12;
+    memory_read_late_in_a_non_blocking_stream_is_not_given_away = "non_blocking", 12;
+    memory_read_late_in_a_stream_of_high_priority_is_not_given_away = "high_priority", 12;
+    memory_that_goes_from_stream_to_stream_is_ordered = "across_streams", 60;
+    destroyed_streams_keep_what_they_still_read = "recycled", 80;
+    threads_with_default_streams_of_their_own_share_nothing_unordered = "threads", 240;
+    graphs_read_what_they_captured_while_the_pool_changes = "replay", 400;
+}
+
+#[test]
+fn a_streams_own_block_is_used_again_at_once() {
+    let run = is_safe(&["per_thread"]);
+    assert!(
+        run.said.contains("the stream's own block again: yes"),
+        "{}",
+        run.said
+    );
+}
+
+/// Allocations, frees and growth beside a capture, which goes on; what it
+/// captures is the graph's.
+#[track_caller]
+fn capture_goes_on(case: &str) {
+    let run = is_safe_within(MUCH, &[case]);
+    assert!(run.said.contains("beside: 0\n"), "{}", run.said);
+    let (before, end) = (run.at("before"), run.at("end"));
+    // Forty beside the capture, one after it; the captured one is not ours.
+    assert_eq!(counts(&end).0 - counts(&before).0, 41);
+    assert_eq!(first(&end).live_bytes, 0);
+}
+
+#[test]
+fn a_global_capture_goes_on_while_others_allocate_free_and_grow() {
+    capture_goes_on("capture_global");
+}
+
+#[test]
+fn a_thread_local_capture_goes_on_while_others_allocate_free_and_grow() {
+    capture_goes_on("capture_thread_local");
+}
+
+#[test]
+fn a_relaxed_capture_goes_on_while_others_allocate_free_and_grow() {
+    capture_goes_on("capture_relaxed");
+}
+
+#[test]
+fn memory_that_a_graph_allocates_is_the_graphs_and_freed_with_it() {
+    let run = is_safe(&["auto_free"]);
+    assert!(
+        run.said.contains("cuMemFreeAsync(inner, stream) = 0\n"),
+        "{}",
+        run.said
+    );
+    // The counter alone was pooled.
+    assert_eq!(counts(&run.at("end")), (1, 0));
+    assert_eq!(governed(first(run.ledger()), Governed::DriverPool), 0);
+}
+
+const RANDOM_PROGRAMS: u64 = 6;
+const STEPS: &str = "2000";
+
+fn seed() -> u64 {
+    let given = std::env::var("FERCUDA_SEED").ok();
+    let seed = given.and_then(|it| it.parse().ok());
+    seed.unwrap_or_else(|| fastrand::u64(..1 << 32))
+}
+
+#[test]
+fn random_programs_of_several_streams_have_no_hazard() {
+    let seed = seed();
+    println!("FERCUDA_SEED={seed}");
+    for n in 0..RANDOM_PROGRAMS {
+        let run = is_safe(&["random", &(seed + n).to_string(), STEPS]);
+        let end = run.at("end");
+        assert!(counts(&end).0 > 800);
+        assert_eq!(counts(&end).0, counts(&end).1);
+        assert_eq!((first(&end).live_bytes, first(&end).mapped_bytes), (0, 0));
+    }
+}
+
+/// The rules, as `fercuda_break_rule` numbers them.
+const RULES: [(&str, &str); 4] = [
+    ("a stream takes another's blocks only after a wait", "0"),
+    ("a wait covers what was freed before its mark", "1"),
+    ("a mark covers what was freed before it was begun", "2"),
+    ("what was freed in no stream waits for all", "3"),
+];
+
+#[test]
+fn a_broken_rule_of_reuse_is_seen() {
+    let seed = seed();
+    println!("FERCUDA_SEED={seed}");
+    for (what, rule) in RULES {
+        let seen = (0..20).find(|n| {
+            let seed = (seed + n).to_string();
+            let args = ["random", seed.as_str(), STEPS, rule];
+            let client = hooked("streams.c", &args).checked();
+            let run = client.env("FERCUDA_LIMIT", "16MiB").run();
+            assert!(
+                matches!(run.code, 0 | 77),
+                "{}\n{}",
+                run.said,
+                run.complained
+            );
+            run.code == 77 && run.complained.contains("hazard")
+        });
+        let seen = seen.unwrap_or_else(|| panic!("it is broken that {what}, and nothing was seen"));
+        println!("{what}: seen in program {seen}");
+    }
+}

@@ -1,0 +1,289 @@
+//! Programs over the software device's library, with the hook and without it,
+//! and the ledgers that they leave.
+//!
+//! Each run has a folder of its own for ledgers; what was governed is read
+//! there and never assumed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fercuda_ledger::{DeviceSnapshot, Folder, Governed, Reader, Snapshot};
+use tempfile::TempDir;
+
+/// No program here takes longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A library as cargo built it for this profile.
+fn built(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let deps = exe.parent().unwrap();
+    let places = [deps.join(name), deps.parent().unwrap().join(name)];
+    let found = places.into_iter().find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("cargo builds {name} before this test"))
+}
+
+/// `libfercuda_hook.so`.
+pub(crate) fn hook() -> &'static Path {
+    static HOOK: OnceLock<PathBuf> = OnceLock::new();
+    HOOK.get_or_init(|| built("libfercuda_hook.so"))
+}
+
+/// The folder of everything that is made once for this test program.
+fn made() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hook");
+        let driver = made.join("driver");
+        fs::create_dir_all(&driver).unwrap();
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            // In place of an older one at once: somebody may have it open.
+            let draft = driver.join(format!("{name}.{}", std::process::id()));
+            fs::copy(built("libcuda.so"), &draft).unwrap();
+            fs::rename(&draft, driver.join(name)).unwrap();
+        }
+        made
+    })
+}
+
+/// The software device's library under the driver's name.
+pub(crate) fn driver() -> PathBuf {
+    made().join("driver/libcuda.so.1")
+}
+
+/// Where the programs' sources are.
+pub(crate) fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// A program or library, compiled once. `linked`: to the driver's library.
+pub(crate) fn compiled(source: &str, linked: bool) -> PathBuf {
+    static ALL: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, program)) = all.iter().find(|(name, _)| name == source) {
+        return program.clone();
+    }
+    let stem = source.trim_end_matches(".c");
+    let is_library = stem == "plugin";
+    let name = if is_library {
+        format!("lib{stem}.so")
+    } else {
+        stem.to_owned()
+    };
+    let program = made().join(&name);
+    let draft = made().join(format!("{name}.{}", std::process::id()));
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(cc);
+    command.args(["-O1", "-w", "-o"]).arg(&draft);
+    command.arg(sources().join(source));
+    if is_library {
+        command.args(["-shared", "-fPIC"]);
+    }
+    if linked {
+        command.arg("-L").arg(made().join("driver")).arg("-lcuda");
+    }
+    let status = command.args(["-ldl", "-lpthread"]).status().unwrap();
+    assert!(status.success(), "cc {source}");
+    fs::rename(&draft, &program).unwrap();
+    all.push((source.to_owned(), program.clone()));
+    program
+}
+
+/// A program about to run.
+pub(crate) struct Client {
+    command: Command,
+    folder: TempDir,
+}
+
+/// What became of it.
+pub(crate) struct Run {
+    /// Its exit status, or 128 and the signal that ended it.
+    pub(crate) code: i32,
+    pub(crate) said: String,
+    pub(crate) complained: String,
+    /// The ledgers of all processes there were.
+    pub(crate) ledgers: Vec<Snapshot>,
+    folder: TempDir,
+}
+
+impl Client {
+    /// A program in a clean environment, with no driver to be found.
+    pub(crate) fn new(program: impl AsRef<Path>, args: &[&str]) -> Client {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program.as_ref());
+        for (name, _) in std::env::vars_os() {
+            let ours = name.to_string_lossy().starts_with("FERCUDA_");
+            if ours || name == "LD_PRELOAD" || name == "LD_LIBRARY_PATH" {
+                command.env_remove(&name);
+            }
+        }
+        let runtime = folder.path().join("run");
+        fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
+        command.args(args).env("XDG_RUNTIME_DIR", runtime);
+        // Each test has a process, and there are several tests at a time.
+        command.env("FERCUDA_SOFT_THREADS", "2");
+        Client { command, folder }
+    }
+
+    /// The driver alone.
+    pub(crate) fn plain(mut self) -> Client {
+        self.command.env("LD_LIBRARY_PATH", made().join("driver"));
+        self
+    }
+
+    /// The hook in front of the driver.
+    pub(crate) fn hooked(self) -> Client {
+        let driver = driver();
+        self.preloaded().env("FERCUDA_DRIVER", driver)
+    }
+
+    /// The hook, and no driver named.
+    pub(crate) fn preloaded(mut self) -> Client {
+        self.command.env("LD_PRELOAD", hook());
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Client {
+        self.command.env(name, value);
+        self
+    }
+
+    /// With the software device's checks; a finding is exit status 77.
+    pub(crate) fn checked(self) -> Client {
+        self.env("FERCUDA_SOFT_CHECK", "1")
+            .env("FERCUDA_SOFT_CHECK_EXIT", "77")
+    }
+
+    pub(crate) fn run(self) -> Run {
+        self.run_with("")
+    }
+
+    /// Runs it with this on its standard input.
+    pub(crate) fn run_with(mut self, input: &str) -> Run {
+        let path = |name: &str| self.folder.path().join(name);
+        fs::write(path("in"), input).unwrap();
+        let (out, err) = (path("out"), path("err"));
+        self.command
+            .stdin(Stdio::from(File::open(path("in")).unwrap()))
+            .stdout(Stdio::from(File::create(&out).unwrap()))
+            .stderr(Stdio::from(File::create(&err).unwrap()));
+        let mut child = self.command.spawn().unwrap();
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > PATIENCE {
+                child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        let (said, complained) = (read(out), read(err));
+        let ledgers = self.folder.path().join("run/fercuda");
+        let ledgers = if ledgers.exists() {
+            let folder = Folder::at(&ledgers).unwrap();
+            let all = folder.ledgers().unwrap().into_iter();
+            all.map(|ledger| ledger.unwrap().snapshot().unwrap())
+                .collect()
+        } else {
+            Vec::new()
+        };
+        Run {
+            code: status.code().unwrap_or(128 + status.signal().unwrap_or(0)),
+            said,
+            complained,
+            ledgers,
+            folder: self.folder,
+        }
+    }
+}
+
+/// A C program under the hook.
+pub(crate) fn hooked(source: &str, args: &[&str]) -> Client {
+    Client::new(compiled(source, true), args).hooked()
+}
+
+/// The same over the driver alone.
+pub(crate) fn plain(source: &str, args: &[&str]) -> Client {
+    Client::new(compiled(source, true), args).plain()
+}
+
+impl Run {
+    /// It ended well.
+    #[track_caller]
+    pub(crate) fn succeeds(self) -> Run {
+        let Run {
+            code,
+            said,
+            complained,
+            ..
+        } = &self;
+        assert_eq!(*code, 0, "it said:\n{said}\nit complained:\n{complained}");
+        self
+    }
+
+    /// The ledger of the only process that used a device.
+    #[track_caller]
+    pub(crate) fn ledger(&self) -> &Snapshot {
+        let [ledger] = self.ledgers.as_slice() else {
+            panic!("{} ledgers; {}", self.ledgers.len(), self.complained);
+        };
+        ledger
+    }
+
+    /// What the ledger said when the program came to `mark`.
+    #[track_caller]
+    pub(crate) fn at(&self, mark: &str) -> Snapshot {
+        let path = self.folder.path().join(format!("run/{mark}.mark"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+            .unwrap_or_else(|error| panic!("the program came not to {mark:?}: {error}"));
+        Reader::open(&path).unwrap().snapshot().unwrap()
+    }
+
+    /// The figure behind `name` in what it said.
+    #[track_caller]
+    pub(crate) fn figure(&self, line: &str, name: &str) -> u64 {
+        let said = self.said.lines().find(|said| said.starts_with(line));
+        let words = said.unwrap_or_else(|| panic!("no {line:?} in {}", self.said));
+        let mut words = words.split_whitespace().skip_while(|word| *word != name);
+        let word = words.nth(1).unwrap();
+        word.trim_end_matches(',').parse().unwrap()
+    }
+}
+
+/// A device's row, all zero where it has none.
+pub(crate) fn device(snapshot: &Snapshot, ordinal: u32) -> Option<&DeviceSnapshot> {
+    snapshot.devices.iter().find(|row| row.device == ordinal)
+}
+
+/// The first device's row.
+#[track_caller]
+pub(crate) fn first(snapshot: &Snapshot) -> &DeviceSnapshot {
+    device(snapshot, 0).expect("the ledger has a row for GPU 0")
+}
+
+/// Governed bytes of a kind.
+pub(crate) fn governed(row: &DeviceSnapshot, kind: Governed) -> u64 {
+    let all = row.governed.iter().filter(|it| it.kind == kind);
+    all.map(|it| it.bytes).sum()
+}
+
+/// (allocations, frees) of a process, on all devices.
+pub(crate) fn counts(snapshot: &Snapshot) -> (u64, u64) {
+    let rows = snapshot.devices.iter();
+    rows.fold((0, 0), |(allocs, frees), row| {
+        (allocs + row.allocs, frees + row.frees)
+    })
+}
+
+/// Live bytes of a tenant on a device.
+pub(crate) fn tenant_live(snapshot: &Snapshot, name: &str, device: u32) -> Option<u64> {
+    let tenant = snapshot.tenants.iter().find(|it| it.name == name)?;
+    let account = tenant.accounts.iter().find(|it| it.device == device)?;
+    Some(account.live_bytes)
+}
