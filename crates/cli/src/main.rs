@@ -8,11 +8,14 @@
 #![deny(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "a program that talks to a person")]
 
+mod bench;
 mod check;
 mod demo;
 mod doctor;
 mod ledgers;
+mod memory;
 mod out;
+mod replay;
 mod run;
 mod terminal;
 mod top;
@@ -43,7 +46,9 @@ Start with:
   fercuda doctor        what this machine has, and how to get what it lacks
   fercuda check --help  find what is wrong with a kernel, without a GPU
   fercuda run --help    run a program with its device memory governed
-  fercuda top           who holds how much device memory now")]
+  fercuda top           who holds how much device memory now
+  fercuda replay --help what a trace costs with each allocator
+  fercuda bench alloc   what an allocation costs, beside the driver's")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -56,6 +61,8 @@ enum Command {
     Check(Box<check::Args>),
     Run(Box<run::Args>),
     Top(top::Args),
+    Bench(bench::Args),
+    Replay(replay::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +70,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));

@@ -31,7 +31,8 @@ use fercuda_governor::{Bytes, Config, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::terminal::wrapped;
-use places::{DeviceKind, Places};
+pub(crate) use places::DeviceKind;
+use places::Places;
 
 /// Runs a program with all its device memory in one governed pool.
 #[derive(clap::Args)]

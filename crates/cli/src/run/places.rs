@@ -24,6 +24,16 @@ pub(crate) enum DeviceKind {
     Soft,
 }
 
+impl From<DeviceKind> for fercuda_cuda::Select {
+    fn from(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Auto => Self::Auto,
+            DeviceKind::Gpu => Self::Hardware,
+            DeviceKind::Soft => Self::Software,
+        }
+    }
+}
+
 /// Folders in which the libraries may be.
 pub(crate) struct Places {
     folders: Vec<PathBuf>,

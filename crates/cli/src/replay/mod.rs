@@ -1,0 +1,276 @@
+//! `fercuda replay`: what a trace would have cost with our pool, and with the
+//! driver's own allocators.
+//!
+//! Invariant: each allocator gets the same steps in the same order, on the same
+//! device, and gives everything back before the next begins. Nothing in a trace
+//! is executed.
+
+mod pickle;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::memory::{Allocator, Block, Latencies, Machine, Ordered, Plain, Pooled, latency};
+use crate::out::say;
+use crate::run::DeviceKind;
+use crate::terminal::{Paint, bytes, clipped, count};
+use trace::{Op, Trace};
+
+/// Streams there are for a trace; one that has more shares them.
+const STREAMS: u32 = 64;
+
+/// Runs a trace of allocations against our pool and the driver's allocators.
+#[derive(clap::Args)]
+#[command(after_help = "\
+A trace is what `fercuda run --trace` or RMM's logging adaptor writes (lines of
+Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of PyTorch
+(torch.cuda.memory._dump_snapshot), of which nothing is executed.
+
+Steps are made one after the other as fast as they can be, with no kernels
+between them: latencies are the allocators' own, times of the trace are ignored.
+  PHYSICAL   the most device memory that the allocator had taken
+  STRANDED   of it, what was in no live block then
+A step that fails is counted, and so is not in PHYSICAL.
+
+Exit status: 0; 1 if the device failed; 2 if the trace cannot be read.
+
+Examples:
+  fercuda run --trace /tmp/trace.csv -- python train.py
+  fercuda replay /tmp/trace.csv
+  fercuda replay snapshot.pickle --device gpu --json")]
+pub(crate) struct Args {
+    /// The trace.
+    #[arg(value_name = "TRACE")]
+    file: PathBuf,
+    /// Which device: a GPU if there is one, else the software device.
+    #[arg(long, value_enum, default_value = "auto")]
+    device: DeviceKind,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    device: String,
+    driver: String,
+    allocations: u32,
+    frees: usize,
+    streams: u32,
+    /// Frees of what the trace never allocated.
+    unmatched_frees: u64,
+    peak_live_bytes: u64,
+    allocators: Vec<Row>,
+}
+
+/// What one allocator made of it.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    peak_live_bytes: u64,
+    peak_physical_bytes: u64,
+    /// At that peak, in no live block.
+    stranded_bytes: u64,
+    allocate_p50_ns: Option<f64>,
+    allocate_p99_ns: Option<f64>,
+    allocate_p999_ns: Option<f64>,
+    free_p50_ns: Option<f64>,
+    free_p99_ns: Option<f64>,
+    free_p999_ns: Option<f64>,
+    failures: u64,
+    first_failure: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let trace = Trace::read(&args.file)
+        .with_context(|| format!("cannot read the trace {}", args.file.display()));
+    let trace = match trace {
+        Ok(trace) => trace,
+        Err(error) => return Ok(crate::report(&error, 2)),
+    };
+    let machine = Machine::open(args.device.into(), trace.streams.min(STREAMS) as usize)?;
+    // One after the other: each has the whole device, addresses included.
+    let allocators = vec![
+        {
+            let pool = Pooled::new(&machine)?;
+            replay(&trace, &pool)
+        },
+        replay(&trace, &Plain::new(&machine)),
+        replay(&trace, &Ordered::new(&machine)?),
+    ];
+    let outcome = Outcome {
+        device: machine.name.clone(),
+        driver: machine.origin.clone(),
+        allocations: trace.blocks,
+        frees: trace.ops.len() - trace.blocks as usize,
+        streams: trace.streams,
+        unmatched_frees: trace.unmatched,
+        peak_live_bytes: peak_live_bytes(&trace),
+        allocators,
+    };
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&outcome)?);
+    } else {
+        print(&outcome);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The most that the trace has live, if nothing fails.
+fn peak_live_bytes(trace: &Trace) -> u64 {
+    let mut sizes = vec![0; trace.blocks as usize];
+    let (mut live, mut peak) = (0_u64, 0);
+    for op in &trace.ops {
+        match *op {
+            Op::Allocate { block, bytes, .. } => {
+                sizes[block as usize] = bytes;
+                live = live.saturating_add(bytes);
+                peak = peak.max(live);
+            }
+            Op::Free { block, .. } => live = live.saturating_sub(sizes[block as usize]),
+        }
+    }
+    peak
+}
+
+fn replay(trace: &Trace, allocator: &dyn Allocator) -> Row {
+    let mut blocks: Vec<Option<(Block, u64)>> = Vec::new();
+    blocks.resize_with(trace.blocks as usize, || None);
+    let (mut allocating, mut freeing) = (Latencies::default(), Latencies::default());
+    let (mut live, mut peak_live, mut physical, mut stranded) = (0_u64, 0, 0, 0);
+    let mut failures = 0;
+    let mut first_failure = None;
+    let mut fail = |error: String| {
+        failures += 1;
+        first_failure.get_or_insert(error);
+    };
+    for op in &trace.ops {
+        match *op {
+            Op::Allocate {
+                block,
+                bytes,
+                stream,
+            } => {
+                let begun = Instant::now();
+                let given = allocator.allocate(bytes, stream as usize);
+                let took = begun.elapsed();
+                match given {
+                    Ok(given) => {
+                        allocating.push(took);
+                        blocks[block as usize] = Some((given, bytes));
+                        live = live.saturating_add(bytes);
+                        peak_live = peak_live.max(live);
+                        let now = allocator.physical_bytes();
+                        if now > physical {
+                            physical = now;
+                            stranded = now.saturating_sub(live);
+                        }
+                    }
+                    Err(error) => fail(error),
+                }
+            }
+            Op::Free { block, stream } => {
+                // One that failed has nothing to free.
+                let Some((given, bytes)) = blocks[block as usize].take() else {
+                    continue;
+                };
+                let begun = Instant::now();
+                let freed = allocator.free(given, stream as usize);
+                freeing.push(begun.elapsed());
+                live = live.saturating_sub(bytes);
+                if let Err(error) = freed {
+                    fail(error);
+                }
+            }
+        }
+    }
+    // What the trace never freed.
+    for (given, _) in blocks.into_iter().flatten() {
+        if let Err(error) = allocator.free(given, 0) {
+            fail(error);
+        }
+    }
+    Row {
+        name: allocator.name(),
+        peak_live_bytes: peak_live,
+        peak_physical_bytes: physical,
+        stranded_bytes: stranded,
+        allocate_p50_ns: allocating.at(0.5),
+        allocate_p99_ns: allocating.at(0.99),
+        allocate_p999_ns: allocating.at(0.999),
+        free_p50_ns: freeing.at(0.5),
+        free_p99_ns: freeing.at(0.99),
+        free_p999_ns: freeing.at(0.999),
+        failures,
+        first_failure,
+    }
+}
+
+fn print(outcome: &Outcome) {
+    let paint = Paint::stdout();
+    say!(
+        "{}, {}, {}",
+        count(outcome.allocations as usize, "allocation"),
+        count(outcome.frees, "free"),
+        count(outcome.streams as usize, "stream"),
+    );
+    if outcome.unmatched_frees > 0 {
+        say!(
+            "{} free what the trace never allocated",
+            outcome.unmatched_frees
+        );
+    }
+    let device = format!(
+        "peak live {} on {}",
+        bytes(outcome.peak_live_bytes),
+        outcome.device
+    );
+    say!("{}\n", clipped(&device, 80));
+    let line = |cells: [&str; 8]| {
+        let [name, physical, stranded, rest @ ..] = cells;
+        let mut line = format!("{name:<15}{physical:>10}{stranded:>10}");
+        for cell in rest {
+            line.push_str(&format!("{cell:>8}"));
+        }
+        line.truncate(line.trim_end().len());
+        line
+    };
+    let head = line(["", "", "", "ALLOC", "", "", "FREE", ""]);
+    say!("{}", paint.strong(&head));
+    let head = line([
+        "ALLOCATOR",
+        "PHYSICAL",
+        "STRANDED",
+        "P50",
+        "P99",
+        "P99.9",
+        "P50",
+        "FAILED",
+    ]);
+    say!("{}", paint.strong(&head));
+    for row in &outcome.allocators {
+        say!(
+            "{}",
+            line([
+                row.name,
+                &bytes(row.peak_physical_bytes),
+                &bytes(row.stranded_bytes),
+                &latency(row.allocate_p50_ns),
+                &latency(row.allocate_p99_ns),
+                &latency(row.allocate_p999_ns),
+                &latency(row.free_p50_ns),
+                &row.failures.to_string(),
+            ])
+        );
+    }
+    for row in &outcome.allocators {
+        if let Some(error) = &row.first_failure {
+            say!("\n{} first failed: {error}", row.name);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! Reads Python's pickles as data and executes nothing in them.
+//!
+//! What a pickle would call or look up is an opaque value, and so is what it
+//! would make of it. Values lie in tables and refer to each other by number:
+//! nothing here recurses, so no nesting, however deep or circular, can exhaust
+//! the stack.
+//!
+//! Invariant: each operation reads at least a byte and keeps at most a few
+//! values, so memory is in proportion to the file; lengths are held to what is
+//! left of it before anything is reserved.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, anyhow, bail};
+
+/// A value. What it holds lies in its pickle.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Value {
+    None,
+    /// An integer from 0 to 2^64.
+    Number(u64),
+    /// A text, by where it begins and ends in the file.
+    Text(usize, usize),
+    /// A list, tuple or set, by its number.
+    Items(usize),
+    /// A dictionary, by its number.
+    Pairs(usize),
+    /// Anything else: other numbers, bytes, what only Python can make.
+    Opaque,
+}
+
+impl Value {
+    pub(super) fn number(self) -> Option<u64> {
+        match self {
+            Self::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+/// Everything that a file holds.
+pub(super) struct Pickle<'a> {
+    bytes: &'a [u8],
+    items: Vec<Vec<Value>>,
+    pairs: Vec<Vec<(Value, Value)>>,
+    root: Value,
+}
+
+impl<'a> Pickle<'a> {
+    /// Reads protocols 2 to 5.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>> {
+        let mut reading = Reading {
+            pickle: Pickle {
+                bytes,
+                items: Vec::new(),
+                pairs: Vec::new(),
+                root: Value::None,
+            },
+            at: 0,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+        };
+        loop {
+            let begun = reading.at;
+            match reading.step() {
+                Ok(false) => {}
+                Ok(true) => return Ok(reading.pickle),
+                Err(error) => return Err(error.context(format!("byte {begun} of the pickle"))),
+            }
+        }
+    }
+
+    pub(super) fn root(&self) -> Value {
+        self.root
+    }
+
+    pub(super) fn text(&self, value: Value) -> Option<&'a str> {
+        match value {
+            Value::Text(from, to) => std::str::from_utf8(self.bytes.get(from..to)?).ok(),
+            _ => None,
+        }
+    }
+
+    /// What is in a list, tuple or set; nothing in others.
+    pub(super) fn items(&self, value: Value) -> &[Value] {
+        match value {
+            Value::Items(number) => self.items.get(number).map_or(&[], Vec::as_slice),
+            _ => &[],
+        }
+    }
+
+    /// What a dictionary has under a name.
+    pub(super) fn get(&self, value: Value, name: &str) -> Option<Value> {
+        let Value::Pairs(number) = value else {
+            return None;
+        };
+        // The last that was set is what Python would find.
+        let mut pairs = self.pairs.get(number)?.iter().rev();
+        let found = pairs.find(|(key, _)| self.text(*key) == Some(name));
+        found.map(|(_, value)| *value)
+    }
+}
+
+/// A pickle while it is read.
+struct Reading<'a> {
+    pickle: Pickle<'a>,
+    at: usize,
+    stack: Vec<Value>,
+    /// Heights of the stack.
+    marks: Vec<usize>,
+    memo: HashMap<u64, Value>,
+}
+
+impl Reading<'_> {
+    /// Takes one operation; true if it was the last.
+    fn step(&mut self) -> Result<bool> {
+        let operation = self.number(1)? as u8;
+        match operation {
+            // PROTO
+            0x80 => {
+                let protocol = self.number(1)?;
+                if !(2..=5).contains(&protocol) {
+                    bail!("its protocol is {protocol}; 2 to 5 are read");
+                }
+            }
+            // FRAME: what follows is read as it comes.
+            0x95 => {
+                self.skip(8)?;
+            }
+            b'.' => {
+                self.pickle.root = self.pop()?;
+                return Ok(true);
+            }
+            // None; true, false and fractions are nothing that a trace needs.
+            b'N' => self.stack.push(Value::None),
+            0x88 | 0x89 => self.stack.push(Value::Opaque),
+            b'G' => {
+                self.skip(8)?;
+                self.stack.push(Value::Opaque);
+            }
+            b'K' => self.push_number(1)?,
+            b'M' => self.push_number(2)?,
+            b'J' => {
+                let number = self.number(4)? as u32 as i32;
+                self.stack
+                    .push(u64::try_from(number).map_or(Value::Opaque, Value::Number));
+            }
+            // LONG1, LONG4
+            0x8a | 0x8b => {
+                let len = self.number(if operation == 0x8a { 1 } else { 4 })?;
+                self.long(len)?;
+            }
+            // SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+            0x8c | b'X' | 0x8d => {
+                let len = self.number(match operation {
+                    0x8c => 1,
+                    b'X' => 4,
+                    _ => 8,
+                })?;
+                let from = self.at;
+                self.skip(len)?;
+                self.stack.push(Value::Text(from, self.at));
+            }
+            // SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
+            b'C' | b'B' | 0x8e | 0x96 => {
+                let len = self.number(match operation {
+                    b'C' => 1,
+                    b'B' => 4,
+                    _ => 8,
+                })?;
+                self.skip(len)?;
+                self.stack.push(Value::Opaque);
+            }
+            // Empty list, tuple, set.
+            b']' | b')' | 0x8f => self.push_items(Vec::new()),
+            b'(' => self.marks.push(self.stack.len()),
+            // List, tuple, frozenset of what is above the mark.
+            b'l' | b't' | 0x91 => {
+                let items = self.above_mark()?;
+                self.push_items(items);
+            }
+            0x85..=0x87 => {
+                let count = usize::from(operation - 0x84);
+                let items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
+                self.push_items(items.into_iter().rev().collect());
+            }
+            b'}' => self.push_pairs(Vec::new()),
+            b'd' => {
+                let pairs = self.pairs_above_mark()?;
+                self.push_pairs(pairs);
+            }
+            b'a' => {
+                let item = self.pop()?;
+                self.extend(vec![item])?;
+            }
+            // APPENDS, ADDITEMS
+            b'e' | 0x90 => {
+                let items = self.above_mark()?;
+                self.extend(items)?;
+            }
+            b's' => {
+                let value = self.pop()?;
+                let key = self.pop()?;
+                self.set(vec![(key, value)])?;
+            }
+            b'u' => {
+                let pairs = self.pairs_above_mark()?;
+                self.set(pairs)?;
+            }
+            // BINPUT, LONG_BINPUT, MEMOIZE; BINGET, LONG_BINGET
+            b'q' | b'r' => {
+                let name = self.number(if operation == b'q' { 1 } else { 4 })?;
+                self.memo.insert(name, self.top()?);
+            }
+            0x94 => {
+                let name = self.memo.len() as u64;
+                self.memo.insert(name, self.top()?);
+            }
+            b'h' | b'j' => {
+                let name = self.number(if operation == b'h' { 1 } else { 4 })?;
+                let value = self.memo.get(&name).copied();
+                self.stack
+                    .push(value.ok_or_else(|| anyhow!("it refers to {name}, which is nothing"))?);
+            }
+            b'0' => {
+                self.pop()?;
+            }
+            b'1' => {
+                self.above_mark()?;
+            }
+            b'2' => self.stack.push(self.top()?),
+            // GLOBAL: two lines. Nothing is looked up.
+            b'c' => {
+                self.skip_line()?;
+                self.skip_line()?;
+                self.stack.push(Value::Opaque);
+            }
+            // STACK_GLOBAL, REDUCE, NEWOBJ: nothing is called.
+            0x93 | b'R' | 0x81 => self.opaque(2)?,
+            0x92 => self.opaque(3)?,
+            // BUILD: the object stays what it is.
+            b'b' => {
+                self.pop()?;
+                self.top()?;
+            }
+            other => bail!("operation {other:#04x} is none that a trace needs"),
+        }
+        Ok(false)
+    }
+
+    fn skip(&mut self, len: u64) -> Result<()> {
+        let left = (self.pickle.bytes.len() - self.at) as u64;
+        if len > left {
+            bail!("it needs {len} bytes more and {left} are left: the file is cut short");
+        }
+        self.at += len as usize;
+        Ok(())
+    }
+
+    /// A little-endian number of at most eight bytes.
+    fn number(&mut self, len: u64) -> Result<u64> {
+        let from = self.at;
+        self.skip(len)?;
+        let digits = self.pickle.bytes[from..self.at].iter().rev();
+        Ok(digits.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn push_number(&mut self, len: u64) -> Result<()> {
+        let number = self.number(len)?;
+        self.stack.push(Value::Number(number));
+        Ok(())
+    }
+
+    /// An integer of `len` bytes in two's complement.
+    fn long(&mut self, len: u64) -> Result<()> {
+        let from = self.at;
+        self.skip(len)?;
+        let bytes = &self.pickle.bytes[from..self.at];
+        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        // A ninth byte only keeps it from being negative.
+        let fits = bytes.len() <= 8 || bytes.len() == 9 && bytes[8] == 0;
+        let digits = bytes.iter().take(8).rev();
+        let number = digits.fold(0, |number, byte| number << 8 | u64::from(*byte));
+        self.stack.push(if fits && !negative {
+            Value::Number(number)
+        } else {
+            Value::Opaque
+        });
+        Ok(())
+    }
+
+    fn skip_line(&mut self) -> Result<()> {
+        let left = &self.pickle.bytes[self.at..];
+        let end = left.iter().position(|byte| *byte == b'\n');
+        self.at += end.ok_or_else(|| anyhow!("a name has no end"))? + 1;
+        Ok(())
+    }
+
+    /// What was pushed since the last mark is the operation's; below is not.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    fn pop(&mut self) -> Result<Value> {
+        if self.stack.len() <= self.floor() {
+            bail!("it takes a value where there is none");
+        }
+        self.stack
+            .pop()
+            .ok_or_else(|| anyhow!("it takes a value where there is none"))
+    }
+
+    fn top(&self) -> Result<Value> {
+        let top = self.stack.last().copied();
+        top.ok_or_else(|| anyhow!("it takes a value where there is none"))
+    }
+
+    fn above_mark(&mut self) -> Result<Vec<Value>> {
+        let mark = self
+            .marks
+            .pop()
+            .ok_or_else(|| anyhow!("there is no mark"))?;
+        if mark > self.stack.len() {
+            bail!("what was below the mark is gone");
+        }
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn pairs_above_mark(&mut self) -> Result<Vec<(Value, Value)>> {
+        let values = self.above_mark()?;
+        if values.len() % 2 != 0 {
+            bail!("a key has no value");
+        }
+        Ok(values
+            .chunks_exact(2)
+            .map(|pair| (pair[0], pair[1]))
+            .collect())
+    }
+
+    fn push_items(&mut self, items: Vec<Value>) {
+        self.stack.push(Value::Items(self.pickle.items.len()));
+        self.pickle.items.push(items);
+    }
+
+    fn push_pairs(&mut self, pairs: Vec<(Value, Value)>) {
+        self.stack.push(Value::Pairs(self.pickle.pairs.len()));
+        self.pickle.pairs.push(pairs);
+    }
+
+    fn extend(&mut self, items: Vec<Value>) -> Result<()> {
+        match self.top()? {
+            Value::Items(number) => self.pickle.items[number].extend(items),
+            Value::Opaque => {}
+            _ => bail!("it appends to what is no list"),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, pairs: Vec<(Value, Value)>) -> Result<()> {
+        match self.top()? {
+            Value::Pairs(number) => self.pickle.pairs[number].extend(pairs),
+            Value::Opaque => {}
+            _ => bail!("it sets an item of what is no dictionary"),
+        }
+        Ok(())
+    }
+
+    /// Makes one opaque value of so many.
+    fn opaque(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            self.pop()?;
+        }
+        self.stack.push(Value::Opaque);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher as _, RandomState};
+
+    use super::*;
+
+    #[test]
+    fn what_would_be_executed_is_opaque() {
+        // os.system("echo"), as protocol 2 and as protocol 4 write it.
+        for bytes in [
+            &b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00echo\x85R."[..],
+            b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04echo\x85R.",
+        ] {
+            let pickle = Pickle::read(bytes).unwrap();
+            assert_eq!(pickle.root(), Value::Opaque);
+        }
+    }
+
+    #[test]
+    fn containers_keep_what_is_put_into_them() {
+        // {'a': [1, 300, 70000, 2**40], 'a': (2**63,)}
+        let bytes = b"\x80\x04}(\x8c\x01a](K\x01M\x2c\x01J\x70\x11\x01\x00\
+            \x8a\x06\x00\x00\x00\x00\x00\x01e\x8c\x01b\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00\x85u.";
+        let pickle = Pickle::read(bytes).unwrap();
+        let numbers = |name| -> Vec<u64> {
+            let items = pickle.items(pickle.get(pickle.root(), name).unwrap());
+            items.iter().filter_map(|item| item.number()).collect()
+        };
+        assert_eq!(numbers("a"), [1, 300, 70_000, 1 << 40]);
+        assert_eq!(numbers("b"), [1 << 63]);
+        assert_eq!(pickle.get(pickle.root(), "c"), None);
+    }
+
+    #[test]
+    fn deep_and_circular_values_are_read_and_dropped() {
+        let mut deep = b"\x80\x04)".to_vec();
+        deep.extend(std::iter::repeat_n(0x85, 2_000_000));
+        deep.push(b'.');
+        assert!(Pickle::read(&deep).is_ok());
+        // A list that holds itself.
+        let circular = b"\x80\x04]q\x00h\x00a.";
+        let pickle = Pickle::read(circular).unwrap();
+        assert_eq!(pickle.items(pickle.root()), [pickle.root()]);
+    }
+
+    #[test]
+    fn what_is_cut_or_wrong_says_where() {
+        for (bytes, said) in [
+            (&b"\x80\x04"[..], "cut short"),
+            (
+                b"\x80\x04X\xff\xff\xff\xff",
+                "it needs 4294967295 bytes more and 0 are left",
+            ),
+            (b"\x80\x01.", "its protocol is 1"),
+            (b"\x80\x04.", "takes a value where there is none"),
+            (b"\x80\x04K\x01(a", "takes a value where there is none"),
+            (b"\x80\x04h\x07.", "refers to 7"),
+            (b"\x80\x04e", "there is no mark"),
+            (b"\x80\x04}(K\x01u.", "a key has no value"),
+            (b"\x80\x04K\x01K\x02a.", "no list"),
+            (b"\x80\x04P", "operation 0x50"),
+            (b"\x80\x04cos", "a name has no end"),
+        ] {
+            let error = format!("{:#}", Pickle::read(bytes).err().unwrap());
+            assert!(
+                error.contains(said) && error.starts_with("byte "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let seed = std::env::var("FERCUDA_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0));
+        println!("FERCUDA_SEED={seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let known = b"\x80\x95.N\x88\x89GKMJ\x8a\x8b\x8cX\x8dCB\x8e\x96])\x8f(lt\x91\x85\x86\x87}daesuqr\x94hj012c\x93R\x81\x92b\x90";
+        for _ in 0..20_000 {
+            let len = random.usize(..64);
+            let bytes: Vec<u8> = (0..len)
+                .map(|_| match random.u8(..4) {
+                    0 => random.u8(..),
+                    1 => random.u8(..4),
+                    _ => known[random.usize(..known.len())],
+                })
+                .collect();
+            let Ok(pickle) = Pickle::read(&bytes) else {
+                continue;
+            };
+            pickle.items(pickle.root());
+            pickle.get(pickle.root(), "a");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A trace: allocations and frees in order, read from a log of RMM's form or a
+//! memory snapshot of PyTorch.
+//!
+//! Invariant: whatever the bytes are, reading takes memory in proportion to
+//! the file, and an error says where it is.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::pickle::{Pickle, Value};
+
+/// Files larger than this are not read.
+const LARGEST_FILE: u64 = 2 << 30;
+/// Longer lines are no line of a log.
+const LINE_BYTES: u64 = 4096;
+/// What a log begins with.
+const HEAD: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+
+/// One step. Blocks and streams are numbered from 0 as they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    Allocate { block: u32, bytes: u64, stream: u32 },
+    Free { block: u32, stream: u32 },
+}
+
+/// What a file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Trace {
+    pub(super) ops: Vec<Op>,
+    pub(super) blocks: u32,
+    pub(super) streams: u32,
+    /// Frees of what was never allocated, as of before the trace.
+    pub(super) unmatched: u64,
+}
+
+impl Trace {
+    pub(super) fn read(path: &Path) -> Result<Trace> {
+        let file = File::open(path)?;
+        let len_bytes = file.metadata()?.len();
+        if len_bytes > LARGEST_FILE {
+            bail!(
+                "it has {len_bytes} bytes, and at most {LARGEST_FILE} are read\ntry: a shorter trace"
+            );
+        }
+        let mut reader = BufReader::new(file.take(LARGEST_FILE));
+        // All that Python writes by itself begins with this byte.
+        if reader.fill_buf()?.first() == Some(&0x80) {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes)?;
+            return Self::from_snapshot(&bytes);
+        }
+        Self::from_log(reader)
+    }
+
+    /// Reads `Thread,Time,Action,Pointer,Size,Stream`.
+    pub(super) fn from_log(mut reader: impl BufRead) -> Result<Trace> {
+        let mut making = Making::default();
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let len = reader
+                .by_ref()
+                .take(LINE_BYTES)
+                .read_until(b'\n', &mut line)?;
+            if len == 0 {
+                break;
+            }
+            if len as u64 == LINE_BYTES && !line.ends_with(b"\n") {
+                bail!("line {number}: it is longer than {LINE_BYTES} bytes");
+            }
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim();
+            if number == 1 {
+                if text.split(',').map(str::trim).ne(HEAD) {
+                    bail!(
+                        "line 1: it is {text:?}, not {}\n\
+                         try: a log of RMM or of fercuda run --trace, or a pickle of PyTorch",
+                        HEAD.join(",")
+                    );
+                }
+            } else if !text.is_empty() {
+                making.row(text).with_context(|| format!("line {number}"))?;
+            }
+        }
+        if making.trace.ops.is_empty() {
+            bail!("there is no allocation in it");
+        }
+        Ok(making.trace)
+    }
+
+    /// Reads what `torch.cuda.memory._dump_snapshot` wrote: the history of the
+    /// device that has most of it.
+    pub(super) fn from_snapshot(bytes: &[u8]) -> Result<Trace> {
+        let pickle = Pickle::read(bytes)?;
+        let traces = pickle
+            .get(pickle.root(), "device_traces")
+            .unwrap_or(Value::None);
+        let longest = pickle
+            .items(traces)
+            .iter()
+            .max_by_key(|device| pickle.items(**device).len());
+        let events = longest.map_or(&[][..], |device| pickle.items(*device));
+        let mut making = Making::default();
+        for (number, event) in events.iter().enumerate() {
+            let number_of = |name| pickle.get(*event, name).and_then(|value| value.number());
+            let action = pickle.get(*event, "action").and_then(|it| pickle.text(it));
+            // A block that its own stream freed is reusable at once; others
+            // wait for `free_completed`, which is when PyTorch has it back.
+            let Some(action @ ("alloc" | "free_completed")) = action else {
+                continue;
+            };
+            let (Some(address), Some(size)) = (number_of("addr"), number_of("size")) else {
+                bail!("event {number}: {action} has no addr and size");
+            };
+            let stream = number_of("stream").unwrap_or(0);
+            if action == "alloc" {
+                making.allocate(address, size, stream)?;
+            } else {
+                making.free(address, stream)?;
+            }
+        }
+        if making.trace.ops.is_empty() {
+            bail!(
+                "it is a pickle without a history of allocations\n\
+                 try: torch.cuda.memory._record_memory_history() before what is of interest"
+            );
+        }
+        Ok(making.trace)
+    }
+}
+
+/// A trace while it is read.
+#[derive(Default)]
+struct Making {
+    trace: Trace,
+    streams: HashMap<u64, u32>,
+    /// Live blocks by address. Threads may have their lines written in another
+    /// order than they called, so an address can come again before its free.
+    live: HashMap<u64, VecDeque<u32>>,
+}
+
+impl Making {
+    fn row(&mut self, text: &str) -> Result<()> {
+        let mut cells = text.split(',').map(str::trim);
+        let mut next = || cells.next().unwrap_or_default();
+        let (_thread, _time, action) = (next(), next(), next());
+        let (pointer, size, stream) = (next(), next(), next());
+        match action {
+            "allocate" => {
+                let size = number(size).with_context(|| format!("{size:?} is no size"))?;
+                let pointer =
+                    number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
+                let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
+                self.allocate(pointer, size, stream)
+            }
+            "free" => {
+                let pointer =
+                    number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
+                let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
+                self.free(pointer, stream)
+            }
+            // What was refused there held nothing.
+            "allocate failure" => Ok(()),
+            _ => bail!("{action:?} is no action\ntry: allocate, free or allocate failure"),
+        }
+    }
+
+    fn stream(&mut self, stream: u64) -> u32 {
+        let next = self.streams.len() as u32;
+        let number = *self.streams.entry(stream).or_insert(next);
+        self.trace.streams = self.streams.len() as u32;
+        number
+    }
+
+    fn allocate(&mut self, address: u64, bytes: u64, stream: u64) -> Result<()> {
+        // Nothing is at no address, and of no size.
+        if address == 0 || bytes == 0 {
+            return Ok(());
+        }
+        let block = self.trace.blocks;
+        let Some(next) = block.checked_add(1) else {
+            bail!("there are more than {} allocations", u32::MAX);
+        };
+        self.trace.blocks = next;
+        self.live.entry(address).or_default().push_back(block);
+        let stream = self.stream(stream);
+        self.trace.ops.push(Op::Allocate {
+            block,
+            bytes,
+            stream,
+        });
+        Ok(())
+    }
+
+    fn free(&mut self, address: u64, stream: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let blocks = self.live.get_mut(&address);
+        let Some(block) = blocks.and_then(VecDeque::pop_front) else {
+            self.trace.unmatched += 1;
+            return Ok(());
+        };
+        let stream = self.stream(stream);
+        self.trace.ops.push(Op::Free { block, stream });
+        Ok(())
+    }
+}
+
+/// `0x70000`, `4096`, or what C writes for nothing.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None if text == "(nil)" => Some(0),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(rows: &str) -> Result<Trace> {
+        let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
+        Trace::from_log(text.as_bytes())
+    }
+
+    #[test]
+    fn a_log_is_read_in_order_with_blocks_and_streams_numbered() {
+        let rows = "7,10:00:00.1,allocate,0x1000,400,0x0\n\
+                    7,10:00:00.2,allocate failure,(nil),99999,0x0\n\
+                    8,10:00:00.3,allocate,0x2000,512,0xabc\n\
+                    7,10:00:00.4,free,0x1000,400,0xabc\n\
+                    7,10:00:00.5,free,0x9000,1,0x0\n\
+                    7,10:00:00.6,allocate,0x2000,64,0\n\
+                    8,10:00:00.7,free,0x2000,512,0xabc\n";
+        let trace = log(rows).unwrap();
+        let allocate = |block, bytes, stream| Op::Allocate {
+            block,
+            bytes,
+            stream,
+        };
+        assert_eq!(
+            trace.ops,
+            [
+                allocate(0, 400, 0),
+                allocate(1, 512, 1),
+                Op::Free {
+                    block: 0,
+                    stream: 1
+                },
+                // Its free was written late.
+                allocate(2, 64, 0),
+                Op::Free {
+                    block: 1,
+                    stream: 1
+                },
+            ]
+        );
+        assert_eq!((trace.blocks, trace.streams, trace.unmatched), (3, 2, 1));
+    }
+
+    #[test]
+    fn an_error_in_a_log_says_the_line() {
+        let long = format!("1,{},allocate,0x1,1,0\n", "x".repeat(5000));
+        for (rows, said) in [
+            ("1,2,allocate,0x10,many,0\n", "line 2: \"many\" is no size"),
+            (
+                "1,2,allocate,0x10,4,0\n1,2,free,here,4,0\n",
+                "line 3: \"here\" is no pointer",
+            ),
+            ("1,2,allocate,0x10,-4,0\n", "\"-4\" is no size"),
+            ("1,2,jump,0x10,4,0\n", "line 2: \"jump\" is no action"),
+            ("\n1,2\n", "line 3: \"\" is no action"),
+            (&long, "line 2: it is longer than 4096 bytes"),
+            ("", "there is no allocation in it"),
+        ] {
+            let error = format!("{:#}", log(rows).unwrap_err());
+            assert!(error.contains(said), "{error}");
+        }
+        let error = Trace::from_log(&b"a,b\n"[..]).unwrap_err().to_string();
+        assert!(
+            error.contains("line 1: it is \"a,b\", not Thread,Time"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_snapshot_of_pytorch_is_read() {
+        // pickle.dumps({'segments': [], 'device_traces': [[], [
+        //   {'action': 'segment_alloc', 'addr': 4096, 'size': 2097152, 'stream': 0},
+        //   {'action': 'alloc', 'addr': 4096, 'size': 512, 'stream': 0},
+        //   {'action': 'free_requested', 'addr': 4096, 'size': 512, 'stream': 0},
+        //   {'action': 'free_completed', 'addr': 4096, 'size': 512, 'stream': 0}]]})
+        let bytes = include_bytes!("snapshot.pickle");
+        let trace = Trace::from_snapshot(bytes).unwrap();
+        let (block, stream) = (0, 0);
+        assert_eq!(
+            trace.ops,
+            [
+                Op::Allocate {
+                    block,
+                    bytes: 512,
+                    stream
+                },
+                Op::Free { block, stream },
+            ]
+        );
+    }
+}
