@@ -656,3 +656,183 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         Ok(blocks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc as StdArc;
+
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::blocks::{Blocks, SetId};
+
+    impl<T> Lock<T> for loom::sync::Mutex<T> {
+        fn new(value: T) -> Self {
+            loom::sync::Mutex::new(value)
+        }
+        fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+            f(&mut self.lock().expect("no test panics while it holds this"))
+        }
+    }
+
+    impl Word for loom::sync::atomic::AtomicU64 {
+        fn get(&self) -> u64 {
+            self.load(Relaxed)
+        }
+        fn set(&self, value: u64) {
+            self.store(value, Relaxed);
+        }
+    }
+
+    type Modelled = Table<(), loom::sync::Mutex<Part<()>>, loom::sync::atomic::AtomicU64>;
+
+    const STREAM: StreamId = StreamId(1);
+    const REQUEST: Request = Request {
+        bytes: 4096,
+        align_bytes: 256,
+        place: Place::Stream(STREAM),
+        tenant: TenantId(1),
+        note: (),
+    };
+
+    fn want() -> Want {
+        Want::new(REQUEST.bytes, REQUEST.align_bytes)
+    }
+
+    /// Live blocks of sizes that are asked for often, in a table of one part and
+    /// with one thread's hints, so that threads meet.
+    fn table(blocks: usize) -> (Modelled, Blocks, Vec<(BlockId, Span)>) {
+        let (table, mut memory) = (Modelled::of(1, 1), Blocks::new());
+        let span = Span {
+            address: 1 << 20,
+            bytes: 1 << 20,
+        };
+        memory.add(span).expect("a range");
+        let block = |_| {
+            let id = memory.take(SetId::READY, want(), 0).expect("there is room");
+            (id, memory.span(id).expect("it is live"))
+        };
+        let blocks: Vec<(BlockId, Span)> = (0..blocks).map(block).collect();
+        for (id, span) in &blocks {
+            let charged = table.charge(REQUEST.tenant, span.bytes);
+            let charged = charged.expect("there is no limit");
+            table.insert(*id, *span, &REQUEST, charged, true);
+        }
+        (table, memory, blocks)
+    }
+
+    fn take(table: &Modelled) -> Option<u64> {
+        let charged = table.charge(REQUEST.tenant, REQUEST.bytes)?;
+        let taken = table.take(0, &REQUEST, want(), charged);
+        if taken.is_err() {
+            table.refund(REQUEST.tenant, REQUEST.bytes, charged);
+        }
+        Some(taken.ok()?.address)
+    }
+
+    /// Frees a block in its stream; whether it was live, and what goes away.
+    fn free(table: &Modelled, address: u64) -> (bool, Vec<BlockId>) {
+        match table.free(0, address, REQUEST.place, |()| true) {
+            Ok((_, Freeing::Away(id))) => (true, vec![id]),
+            Ok((_, Freeing::Kept(other))) => {
+                (true, other.map(|gone| gone.id).into_iter().collect())
+            }
+            Err(_) => (false, Vec::new()),
+        }
+    }
+
+    /// Every order in which a thread is interrupted at most so often.
+    fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    #[test]
+    fn a_kept_block_goes_to_one_thread_or_away() {
+        explore(2, || {
+            let (table, memory, blocks) = table(1);
+            let address = blocks[0].1.address;
+            assert_eq!(free(&table, address), (true, vec![]));
+            let table = Arc::new(table);
+            let run = |work: fn(&Modelled) -> bool| {
+                let table = table.clone();
+                thread::spawn(move || work(&table))
+            };
+            let others = [
+                run(|table| take(table).is_some()),
+                run(|table| !table.drain(None).is_empty()),
+            ];
+            let mine = take(&table).is_some();
+            let others = others.map(|thread| thread.join().expect("it does not panic"));
+            let got = [mine, others[0], others[1]];
+            // Hints may be lost: then it is kept still.
+            let kept = table.live().1 > 0;
+            let hands = got.iter().filter(|got| **got).count() + usize::from(kept);
+            assert_eq!(hands, 1, "{got:?}, kept: {kept}");
+            table.audit(|id| memory.span(id)).expect("sound");
+        });
+    }
+
+    #[test]
+    fn a_block_is_freed_once() {
+        explore(2, || {
+            let (table, memory, blocks) = table(1);
+            let (table, address) = (Arc::new(table), blocks[0].1.address);
+            let other = {
+                let table = table.clone();
+                thread::spawn(move || free(&table, address).0)
+            };
+            let mine = free(&table, address).0;
+            let other = other.join().expect("it does not panic");
+            assert!(mine ^ other, "{mine} {other}");
+            table.audit(|id| memory.span(id)).expect("sound");
+        });
+    }
+
+    #[test]
+    fn threads_that_share_hints_never_get_the_same_block() {
+        explore(2, || {
+            let (table, memory, blocks) = table(2);
+            let table = Arc::new(table);
+            let work = |address: u64| {
+                let table = table.clone();
+                thread::spawn(move || {
+                    let gone = free(&table, address).1;
+                    (take(&table), gone)
+                })
+            };
+            let threads = [work(blocks[0].1.address), work(blocks[1].1.address)];
+            let got = threads.map(|thread| thread.join().expect("it does not panic"));
+            let [(one, gone), (other, gone_too)] = got;
+            assert!(one.is_none() || one != other, "{one:?} twice");
+            let away = gone.len() + gone_too.len() + table.drain(None).len();
+            let live = usize::from(one.is_some()) + usize::from(other.is_some());
+            assert_eq!(live + away, 2, "a block is lost");
+            table.audit(|id| memory.span(id)).expect("sound");
+        });
+    }
+
+    #[test]
+    fn a_limit_counts_what_comes_and_goes_while_it_is_set() {
+        explore(2, || {
+            let (table, memory, blocks) = table(2);
+            let memory = StdArc::new(memory);
+            let table = Arc::new(table);
+            let (first, second) = (blocks[0].1.address, blocks[1].1.address);
+            assert!(free(&table, first).0);
+            let other = {
+                let table = table.clone();
+                thread::spawn(move || {
+                    take(&table);
+                    free(&table, second);
+                })
+            };
+            table.set_limit(REQUEST.tenant, 1 << 20);
+            other.join().expect("it does not panic");
+            // Compares the counter with the blocks.
+            table.audit(|id| memory.span(id)).expect("sound");
+        });
+    }
+}
