@@ -48,8 +48,10 @@ impl Places {
         let beside = program.parent().unwrap_or(Path::new("/"));
         Ok(Places {
             folders: vec![
-                beside.to_owned(),
+                // Of a build in progress the newest: cargo copies from here
+                // only what it was asked for by name.
                 beside.join("deps"),
+                beside.to_owned(),
                 beside.join("../lib/fercuda"),
             ],
         })
