@@ -1,27 +1,66 @@
-//! Programs that know nothing of feRcuda, run over the drop-in `libcuda.so.1`.
+//! Programs that know nothing of feRcuda, run over the drop-in `libcuda.so.1`,
+//! and once more with the hook in front of it.
 //!
-//! The loader finds our library through LD_LIBRARY_PATH; nothing else about
-//! the programs changes. docs/conformance.md is written from what they report.
+//! The loader finds our library through LD_LIBRARY_PATH, or the hook through
+//! LD_PRELOAD; nothing else about the programs changes. docs/conformance.md is
+//! written from what they report.
 //!
-//! Invariant: a client that does not report its counts counts as one failure.
+//! Invariant: a client that does not report its counts counts as one failure;
+//! so does one under the hook of which no ledger says that it was governed.
 //! Elsewhere: the Python clients (`tests/clients`); cudarc's tests are its own,
-//! taken from the registry's copy of its source.
+//! taken from the registry's copy of its source; the hook's list (`hooklist`).
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use fercuda_ledger::Folder;
+
+use crate::cargo::Artifact;
 use crate::setup::Venv;
 use crate::test::Count;
-use crate::{cargo, setup, shell};
+use crate::{cargo, hooklist, setup, shell};
+
+/// What a client finds in the driver's place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Front {
+    /// The drop-in library.
+    DropIn,
+    /// The hook, before it.
+    Hook,
+}
+
+impl Front {
+    fn name(self) -> &'static str {
+        match self {
+            Front::DropIn => "drop-in",
+            Front::Hook => "hook",
+        }
+    }
+}
+
+/// What is built for the clients.
+struct Built {
+    /// The drop-in library's folder.
+    drop_in: PathBuf,
+    /// The hook.
+    hook: PathBuf,
+    /// The hook's own tests.
+    suite: PathBuf,
+    /// Ledgers of governed clients, a folder for each.
+    ledgers: PathBuf,
+}
 
 /// One foreign client and what it came to.
 pub(crate) struct Suite {
     /// What the client is called in the document.
     pub name: &'static str,
+    /// What it found in the driver's place.
+    front: Front,
     /// What it exercises.
     about: &'static str,
     /// Its version, as installed.
@@ -70,8 +109,10 @@ const PYTHON_CLIENTS: [PythonClient; 4] = [
 /// Runs all clients and writes docs/conformance.md.
 pub(crate) fn run(dry_run: bool) -> Result<()> {
     let venv = setup::run(false)?;
-    let suites = run_all(&venv)?;
-    let document = document(&suites);
+    let built = build()?;
+    let suites = run_clients(&venv, &built)?;
+    let list = hooklist::run(&built.suite)?;
+    let document = document(&suites, &list);
     if dry_run {
         println!("\n{document}");
     } else {
@@ -83,39 +124,138 @@ pub(crate) fn run(dry_run: bool) -> Result<()> {
     if failed > 0 {
         bail!("{failed} tests of foreign clients failed");
     }
+    let failed = list.values().filter(|passed| !**passed).count();
+    if failed > 0 {
+        bail!("{failed} tests of the hook's list failed");
+    }
     Ok(())
 }
 
-/// Builds the drop-in library and runs every client over it.
-pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
-    // As the tests were built: nothing is compiled twice, and its assertions hold.
-    let folder = build_drop_in("test")?;
-    let mut search = folder.into_os_string();
-    search.push(":");
-    search.push(venv.wheels.join("cu13/lib"));
-    let mut suites = Vec::new();
-    for client in &PYTHON_CLIENTS {
-        suites.push(run_python(client, venv, &search)?);
+impl Suite {
+    /// What it is called where both kinds of runs are listed.
+    pub(crate) fn title(&self) -> String {
+        match self.front {
+            Front::DropIn => self.name.to_owned(),
+            Front::Hook => format!("{}, governed", self.name),
+        }
     }
-    suites.push(run_cudarc(venv, &search)?);
+}
+
+/// Runs every client over the drop-in library, alone and under the hook.
+pub(crate) fn run_all(venv: &Venv) -> Result<Vec<Suite>> {
+    run_clients(venv, &build()?)
+}
+
+fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
+    let mut suites = Vec::new();
+    for front in [Front::DropIn, Front::Hook] {
+        for client in &PYTHON_CLIENTS {
+            suites.push(run_python(client, venv, built, front)?);
+        }
+        suites.push(run_cudarc(venv, built, front)?);
+    }
     Ok(suites)
 }
 
-/// Builds the library and puts it where the loader expects it: in a folder of
-/// its own, under the name `libcuda.so.1`. `profile` is cargo's.
-pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
-    // As the workspace's tests build it: alone, its dependencies would have
-    // other features and be compiled once more.
-    let made = cargo::artifacts(
+/// A shared library among what was built.
+fn library<'m>(made: &'m [Artifact], package: &str) -> Result<&'m Path> {
+    let mut files = made
+        .iter()
+        .filter(|made| made.package == package && made.kinds.iter().any(|kind| kind == "cdylib"))
+        .flat_map(|made| &made.files);
+    let shared = files.find(|file| file.extension().is_some_and(|extension| extension == "so"));
+    let shared = shared.map(PathBuf::as_path);
+    shared.with_context(|| format!("fercuda-{package} built no shared library"))
+}
+
+/// What the workspace's tests are made of. Alone, the libraries' dependencies
+/// would have other features and be compiled once more.
+fn made(profile: &str) -> Result<Vec<Artifact>> {
+    cargo::artifacts(
         "test",
         &["--locked", "--workspace", "--no-run", "--profile", profile],
-    )?;
-    let library = made
+    )
+}
+
+fn build() -> Result<Built> {
+    // As the tests were built: nothing is compiled twice, and their assertions hold.
+    let made = made("test")?;
+    let suite = made
         .iter()
-        .filter(|made| made.package == "dropin" && made.kinds.iter().any(|kind| kind == "cdylib"))
-        .flat_map(|made| &made.files)
-        .find(|file| file.extension().is_some_and(|extension| extension == "so"))
-        .context("fercuda-dropin built no shared library")?;
+        .find(|made| made.package == "hook" && made.target == "suite")
+        .and_then(|made| made.executable.clone())
+        .context("fercuda-hook built no test program `suite`")?;
+    let ledgers = shell::root().join("target/ledgers");
+    if ledgers.exists() {
+        fs::remove_dir_all(&ledgers)?;
+    }
+    Ok(Built {
+        drop_in: place_drop_in(library(&made, "dropin")?)?,
+        hook: library(&made, "hook")?.to_owned(),
+        suite,
+        ledgers,
+    })
+}
+
+impl Built {
+    /// Lets a client find the driver. `client` names its ledgers' folder.
+    fn environment(
+        &self,
+        command: &mut Command,
+        venv: &Venv,
+        front: Front,
+        client: &str,
+    ) -> Result<()> {
+        let wheels = venv.wheels.join("cu13/lib");
+        crate::test::environment(command, venv);
+        // Clients judge the driver's answers; a finding of the checker is no answer.
+        command.env("FERCUDA_SOFT_CHECK", "0");
+        match front {
+            Front::DropIn => {
+                let mut search = self.drop_in.clone().into_os_string();
+                search.push(":");
+                search.push(wheels);
+                command.env("LD_LIBRARY_PATH", search);
+            }
+            Front::Hook => {
+                command
+                    .env("LD_LIBRARY_PATH", wheels)
+                    .env("LD_PRELOAD", &self.hook)
+                    .env("FERCUDA_DRIVER", self.drop_in.join("libcuda.so.1"))
+                    .env("XDG_RUNTIME_DIR", self.private(client)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// A folder that is this user's alone, as ledgers ask for.
+    fn private(&self, client: &str) -> Result<PathBuf> {
+        let folder = self.ledgers.join(client);
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&folder)?;
+        Ok(folder)
+    }
+
+    /// Whether the last processes of a client were governed, by their ledgers.
+    fn was_governed(&self, client: &str) -> Result<bool> {
+        let folder = Folder::at(&self.private(client)?.join("fercuda"))?;
+        let mut allocs = 0;
+        for ledger in folder.ledgers()? {
+            let snapshot = ledger?.snapshot()?;
+            allocs += snapshot.devices.iter().map(|row| row.allocs).sum::<u64>();
+        }
+        Ok(allocs > 0)
+    }
+}
+
+/// Builds the library and puts it where the loader expects it. `profile` is
+/// cargo's.
+pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
+    place_drop_in(library(&made(profile)?, "dropin")?)
+}
+
+/// Puts the library in a folder of its own, under the name `libcuda.so.1`.
+fn place_drop_in(library: &Path) -> Result<PathBuf> {
     let folder = shell::root().join("target/dropin");
     fs::create_dir_all(&folder)?;
     for name in ["libcuda.so.1", "libcuda.so"] {
@@ -129,9 +269,10 @@ pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn run_python(client: &PythonClient, venv: &Venv, search: &OsString) -> Result<Suite> {
-    println!("\n-- {}", client.name);
-    let report = shell::root().join(format!("build/conformance/{}.xml", client.file));
+fn run_python(client: &PythonClient, venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
+    println!("\n-- {} ({})", client.name, front.name());
+    let report = format!("build/conformance/{}-{}.xml", client.file, front.name());
+    let report = shell::root().join(report);
     if let Some(folder) = report.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -150,11 +291,8 @@ fn run_python(client: &PythonClient, venv: &Venv, search: &OsString) -> Result<S
         ])
         .arg(format!("--junitxml={}", report.display()))
         .arg(format!("tests/clients/{}", client.file))
-        .env("LD_LIBRARY_PATH", search)
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    crate::test::environment(&mut command, venv);
-    // Clients judge the driver's answers; a finding of the checker is no answer.
-    command.env("FERCUDA_SOFT_CHECK", "0");
+    built.environment(&mut command, venv, front, client.file)?;
     let succeeded = shell::watch(command, |line| println!("{line}"))?;
     let (mut count, failures) = fs::read_to_string(&report)
         .ok()
@@ -170,13 +308,16 @@ fn run_python(client: &PythonClient, venv: &Venv, search: &OsString) -> Result<S
     );
     let mut ask = shell::command(&venv.python);
     ask.args(["-c", &version]);
-    Ok(Suite {
+    let mut suite = Suite {
         name: client.name,
+        front,
         about: client.about,
         version: shell::capture(ask)?.trim().to_owned(),
         count,
         failures,
-    })
+    };
+    suite.judge(built, client.file)?;
+    Ok(suite)
 }
 
 /// Reads the counts and the names of failed tests from pytest's JUnit report.
@@ -237,21 +378,19 @@ const NOT_RUN: [(&str, &str); 5] = [
 ];
 
 /// Runs the tests that cudarc has in its own source for its `driver` module.
-fn run_cudarc(venv: &Venv, search: &OsString) -> Result<Suite> {
-    println!("\n-- cudarc");
+fn run_cudarc(venv: &Venv, built: &Built, front: Front) -> Result<Suite> {
+    println!("\n-- cudarc ({})", front.name());
     let (version, program) = build_cudarc()?;
-    let start = |args: &[&str]| {
+    let start = |args: &[&str]| -> Result<Command> {
         let mut command = shell::command(&program);
-        command.args(args).env("LD_LIBRARY_PATH", search);
-        crate::test::environment(&mut command, venv);
+        built.environment(&mut command, venv, front, "cudarc")?;
         // Some of them copy between two devices.
-        command
-            .env("FERCUDA_SOFT_CHECK", "0")
-            .env("FERCUDA_SOFT_DEVICES", "2");
-        command
+        command.args(args).env("FERCUDA_SOFT_DEVICES", "2");
+        Ok(command)
     };
     let mut suite = Suite {
         name: "cudarc",
+        front,
         about: "its own tests of its module `driver`",
         version,
         count: Count::default(),
@@ -259,17 +398,27 @@ fn run_cudarc(venv: &Venv, search: &OsString) -> Result<Suite> {
     };
     let mut args = vec!["driver::", "--test-threads=1"];
     args.extend(NOT_RUN.iter().flat_map(|(name, _)| ["--skip", name]));
-    suite.add(start(&args))?;
+    suite.add(start(&args)?)?;
+    suite.judge(built, "cudarc")?;
     // It marks as ignored what wants a process, or a second device, to itself.
-    let list = shell::capture(start(&["driver::", "--list", "--ignored"]))?;
+    let list = shell::capture(start(&["driver::", "--list", "--ignored"])?)?;
     let alone = list.lines().filter_map(|line| line.strip_suffix(": test"));
     for name in alone.filter(|name| NOT_RUN.iter().all(|(not_run, _)| not_run != name)) {
-        suite.add(start(&["--exact", name, "--ignored"]))?;
+        suite.add(start(&["--exact", name, "--ignored"])?)?;
     }
     Ok(suite)
 }
 
 impl Suite {
+    /// Counts a failure if it should have been governed and was not.
+    fn judge(&mut self, built: &Built, client: &str) -> Result<()> {
+        if self.front == Front::Hook && !built.was_governed(client)? {
+            self.count.failed += 1;
+            self.failures.push("nothing of it was governed".to_owned());
+        }
+        Ok(())
+    }
+
     /// Runs a program of libtest's and counts its tests.
     fn add(&mut self, command: std::process::Command) -> Result<()> {
         let (mut passed, mut failures) = (0, Vec::new());
@@ -380,13 +529,14 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn document(suites: &[Suite]) -> String {
+fn document(suites: &[Suite], list: &hooklist::Results) -> String {
     let mut text = String::from(
         "# Conformance\n\n\
          Programs that know nothing of feRcuda, run over its drop-in `libcuda.so.1`\n\
-         on a machine without a GPU. This file is written by `cargo xtask conformance`.\n\n\
-         | client | version | what it exercises | passed | failed |\n\
-         |---|---|---|---:|---:|\n",
+         on a machine without a GPU, and once more with the hook before it, which has to\n\
+         have governed them. This file is written by `cargo xtask conformance`.\n\n\
+         | client | version | over | what it exercises | passed | failed |\n\
+         |---|---|---|---|---:|---:|\n",
     );
     let mut total = Count::default();
     for suite in suites {
@@ -394,25 +544,34 @@ fn document(suites: &[Suite]) -> String {
         // Writing to a String cannot fail.
         let _infallible = writeln!(
             text,
-            "| {} | {} | {} | {passed} | {failed} |",
-            suite.name, suite.version, suite.about
+            "| {} | {} | {} | {} | {passed} | {failed} |",
+            suite.name,
+            suite.version,
+            suite.front.name(),
+            suite.about
         );
         total.passed += passed;
         total.failed += failed;
     }
     let _infallible = writeln!(
         text,
-        "| **all** | | | **{}** | **{}** |",
+        "| **all** | | | | **{}** | **{}** |",
         total.passed, total.failed
     );
     if total.failed > 0 {
         text.push_str("\n## What does not pass\n\n");
         for suite in suites {
             for failure in &suite.failures {
-                let _infallible = writeln!(text, "- {}: `{failure}`", suite.name);
+                let _infallible = writeln!(text, "- {}: `{failure}`", suite.title());
             }
         }
     }
+    text.push_str(
+        "\n## The hook\n\n\
+         What is asked of a library in the driver's place, and the tests of\n\
+         `crates/hook/tests/suite` that show it, over the drop-in library.\n\n",
+    );
+    text.push_str(&hooklist::table(list));
     text.push_str("\n## What is not run\n\n");
     for (name, why) in NOT_RUN {
         let _infallible = writeln!(text, "- cudarc: `{name}`: {why}");

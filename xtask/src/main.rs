@@ -16,6 +16,7 @@ mod bench;
 mod bundle;
 mod cargo;
 mod conformance;
+mod hooklist;
 mod setup;
 mod shell;
 mod test;
@@ -61,7 +62,8 @@ enum Chore {
         #[arg(long, default_value = "target/gpu-bundle")]
         out: PathBuf,
     },
-    /// Run the foreign clients over the drop-in library; write docs/conformance.md.
+    /// Run the foreign clients over the drop-in library, alone and under the hook,
+    /// and the hook's own list; write docs/conformance.md.
     Conformance {
         /// Print the table without writing the document.
         #[arg(long)]

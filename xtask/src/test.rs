@@ -35,9 +35,9 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     shell::step("tests of the workspace");
     suites.insert("workspace".to_owned(), workspace(&venv, packages, rest)?);
     if packages.is_empty() {
-        shell::step("foreign clients over the drop-in library");
+        shell::step("foreign clients over the drop-in library, alone and under the hook");
         for suite in conformance::run_all(&venv)? {
-            suites.insert(suite.name.to_owned(), suite.count);
+            suites.insert(suite.title(), suite.count);
         }
     }
 
@@ -45,7 +45,7 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     let mut total = Count::default();
     for (name, count) in &suites {
         let Count { passed, failed, .. } = count;
-        println!("{name:<22} {passed:>6} passed {failed:>6} failed");
+        println!("{name:<32} {passed:>6} passed {failed:>6} failed");
         total.add(count);
     }
     println!("{} passed, {} failed", total.passed, total.failed);

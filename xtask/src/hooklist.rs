@@ -1,0 +1,398 @@
+//! The hook's conformance list: what each row asks, and the tests that show it.
+//!
+//! Invariant: every test of the hook's suite is in a row, and every row's tests
+//! are there; `run` fails otherwise. A row without tests needs what only a GPU
+//! machine has, and says so.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// One thing that is asked of the hook.
+struct Row {
+    about: &'static str,
+    what: &'static str,
+    /// Tests of `crates/hook/tests/suite`; none if it takes a GPU.
+    tests: &'static [&'static str],
+}
+
+const fn row(about: &'static str, what: &'static str, tests: &'static [&'static str]) -> Row {
+    Row { about, what, tests }
+}
+
+const ROWS: &[Row] = &[
+    row(
+        "loader",
+        "linked to `libcuda.so.1`",
+        &["loader::a_program_linked_to_the_driver_is_governed"],
+    ),
+    row(
+        "loader",
+        "`dlopen` of `libcuda.so.1`",
+        &["loader::dlopen_of_the_soname_is_governed"],
+    ),
+    row(
+        "loader",
+        "`dlopen` of `libcuda.so`",
+        &["loader::dlopen_of_the_short_name_is_governed"],
+    ),
+    row(
+        "loader",
+        "`dlopen` of an absolute path",
+        &["loader::dlopen_of_an_absolute_path_is_governed"],
+    ),
+    row(
+        "loader",
+        "`RTLD_DEEPBIND`",
+        &["loader::dlopen_with_deepbind_is_governed"],
+    ),
+    row("loader", "ctypes", &["loader::ctypes_is_governed"]),
+    row(
+        "loader",
+        "one symbol, and all others from `cuGetProcAddress`, as the runtime library does",
+        &["loader::what_is_found_as_the_runtime_library_finds_it_is_governed"],
+    ),
+    row("loader", "static and shared `libcudart`", &[]),
+    row(
+        "loader",
+        "`dlmopen` is reported",
+        &["loader::dlmopen_is_reported"],
+    ),
+    row(
+        "loader",
+        "`RTLD_NEXT`, twice in a row",
+        &["loader::rtld_next_finds_the_next_one_twice_in_a_row"],
+    ),
+    row(
+        "loader",
+        "`dlvsym`",
+        &["loader::dlvsym_answers_as_without_the_hook"],
+    ),
+    row(
+        "loader",
+        "every function, in every version and with every flag",
+        &[
+            "loader::every_entry_resolves_to_what_the_driver_gives_or_to_its_own_door",
+            "loader::every_symbol_of_the_driver_is_exported",
+        ],
+    ),
+    row(
+        "loader",
+        "unknown symbols and libraries",
+        &["loader::unknown_symbols_and_libraries_are_answered_as_without_the_hook"],
+    ),
+    row(
+        "loader",
+        "the kill switch",
+        &["loader::the_kill_switch_leaves_the_driver_alone"],
+    ),
+    row(
+        "loader",
+        "a machine without a driver",
+        &[
+            "loader::without_a_driver_a_program_fails_as_it_would",
+            "loader::a_linked_program_without_a_driver_is_told_so",
+        ],
+    ),
+    row(
+        "loader",
+        "variables that are none, or cannot be read",
+        &[
+            "loader::unknown_variables_are_warned_about",
+            "loader::values_that_cannot_be_read_are_warned_about_and_count_as_not_set",
+        ],
+    ),
+    row(
+        "processes",
+        "fork before the driver is used",
+        &["process::a_child_of_a_process_that_has_not_used_the_driver_is_governed_by_itself"],
+    ),
+    row(
+        "processes",
+        "fork after it",
+        &["process::a_child_of_a_process_that_has_used_the_driver_is_left_alone"],
+    ),
+    row(
+        "processes",
+        "fork and exec",
+        &["process::a_program_started_by_a_governed_one_is_governed_by_itself"],
+    ),
+    row(
+        "processes",
+        "a shell; many short programs",
+        &[
+            "process::a_shell_and_what_it_starts_are_untouched",
+            "process::a_storm_of_short_programs_is_untouched",
+        ],
+    ),
+    row(
+        "processes",
+        "10,000 threads",
+        &["process::ten_thousand_threads_leave_nothing_behind"],
+    ),
+    row(
+        "calls",
+        "random programs, with the hook and without",
+        &["differential::random_programs_are_answered_as_by_the_driver_alone"],
+    ),
+    row(
+        "calls",
+        "size 0; no place for the result; before `cuInit`",
+        &[
+            "calls::size_zero_is_answered_as_by_the_driver",
+            "calls::null_outputs_are_answered_as_by_the_driver",
+            "calls::calls_before_init_and_without_a_context_are_answered_as_by_the_driver",
+        ],
+    ),
+    row(
+        "calls",
+        "double, foreign and interior frees",
+        &["calls::double_foreign_and_interior_frees_get_the_drivers_own_error"],
+    ),
+    row(
+        "calls",
+        "`cuMemFree` of ordered memory, and the reverse",
+        &["calls::each_kind_of_free_takes_memory_of_the_other_kind"],
+    ),
+    row("calls", "pitch", &["calls::pitches_are_the_drivers"]),
+    row(
+        "calls",
+        "sizes that no device has",
+        &["calls::sizes_that_no_device_has_are_refused_as_by_the_driver"],
+    ),
+    row(
+        "calls",
+        "out of memory, its report, and then recovery",
+        &[
+            "calls::out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again",
+            "calls::the_devices_own_end_is_out_of_memory_too",
+            "calls::memory_that_is_not_pooled_counts_against_the_limit",
+            "calls::a_limit_below_what_is_needed_at_all_is_an_error_and_no_crash",
+        ],
+    ),
+    row(
+        "calls",
+        "limits of tenants; leaks",
+        &[
+            "calls::a_tenant_has_no_more_than_its_limit_and_others_go_on",
+            "calls::a_leak_is_in_the_ledger_when_the_process_is_gone",
+        ],
+    ),
+    row(
+        "calls",
+        "`cuMemGetInfo` is the ledger",
+        &["calls::mem_get_info_is_what_the_ledger_says"],
+    ),
+    row("calls", "NVML is the ledger", &[]),
+    row(
+        "calls",
+        "free under another context and device",
+        &["calls::memory_is_freed_under_any_context_and_charged_to_its_own_device"],
+    ),
+    row(
+        "calls",
+        "`cuMemCreate` of host memory",
+        &["calls::memory_of_the_host_made_by_mem_create_is_not_refused"],
+    ),
+    row(
+        "calls",
+        "contexts that are reset or destroyed",
+        &[
+            "calls::resetting_a_context_gives_everything_back_to_the_byte",
+            "calls::destroying_a_context_gives_everything_back_to_the_byte",
+        ],
+    ),
+    row(
+        "calls",
+        "lives of physical memory",
+        &["calls::physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone"],
+    ),
+    row(
+        "calls",
+        "the driver's pools",
+        &["calls::the_drivers_pools_are_answered_for_as_by_the_driver"],
+    ),
+    row(
+        "streams",
+        "a late kernel, free, allocate: each kind of stream",
+        &[
+            "streams::memory_read_late_in_the_legacy_stream_is_not_given_away",
+            "streams::memory_read_late_in_the_legacy_stream_by_its_name_is_not_given_away",
+            "streams::memory_read_late_in_a_threads_default_stream_is_not_given_away",
+            "streams::memory_read_late_in_a_default_stream_of_the_twins_is_not_given_away",
+            "streams::memory_read_late_in_a_blocking_stream_is_not_given_away",
+            "streams::memory_read_late_in_a_non_blocking_stream_is_not_given_away",
+            "streams::memory_read_late_in_a_stream_of_high_priority_is_not_given_away",
+            "streams::a_streams_own_block_is_used_again_at_once",
+        ],
+    ),
+    row("streams", "green contexts", &[]),
+    row(
+        "streams",
+        "from stream to stream",
+        &["streams::memory_that_goes_from_stream_to_stream_is_ordered"],
+    ),
+    row(
+        "streams",
+        "default streams of threads",
+        &["streams::threads_with_default_streams_of_their_own_share_nothing_unordered"],
+    ),
+    row(
+        "streams",
+        "destroyed streams and their handles used again",
+        &["streams::destroyed_streams_keep_what_they_still_read"],
+    ),
+    row(
+        "streams",
+        "allocate, free and grow beside each mode of capture",
+        &[
+            "streams::a_global_capture_goes_on_while_others_allocate_free_and_grow",
+            "streams::a_thread_local_capture_goes_on_while_others_allocate_free_and_grow",
+            "streams::a_relaxed_capture_goes_on_while_others_allocate_free_and_grow",
+            "calls::frees_of_other_memory_in_a_capture_are_answered_as_by_the_driver",
+        ],
+    ),
+    row(
+        "streams",
+        "replay after the pool has changed",
+        &["streams::graphs_read_what_they_captured_while_the_pool_changes"],
+    ),
+    row(
+        "streams",
+        "memory of graphs; freed at the next launch",
+        &["streams::memory_that_a_graph_allocates_is_the_graphs_and_freed_with_it"],
+    ),
+    row(
+        "streams",
+        "random programs have no hazard, and with a rule broken have",
+        &[
+            "streams::random_programs_of_several_streams_have_no_hazard",
+            "streams::a_broken_rule_of_reuse_is_seen",
+        ],
+    ),
+    row(
+        "sharing",
+        "numbers of buffers",
+        &["calls::buffer_ids_are_never_used_again"],
+    ),
+    row(
+        "sharing",
+        "ranges and attributes",
+        &["calls::ranges_and_attributes_are_those_of_the_allocation"],
+    ),
+    row(
+        "sharing",
+        "copies between devices",
+        &["calls::copies_between_devices_find_blocks_of_both"],
+    ),
+    row(
+        "sharing",
+        "no IPC handle of somebody else's memory",
+        &["calls::a_block_has_no_handle_of_somebody_elses_memory"],
+    ),
+    row("sharing", "dmabuf", &[]),
+    row("frameworks", "PyTorch, JAX, CuPy, Triton", &[]),
+];
+
+/// Tests by their names, and whether they passed.
+pub(crate) type Results = BTreeMap<String, bool>;
+
+/// Runs the hook's suite.
+pub(crate) fn run(suite: &Path) -> Result<Results> {
+    println!("\n-- the hook's conformance list");
+    let mut results = Results::new();
+    // A folder of the crate, as cargo starts it in.
+    let mut command = shell::command(suite);
+    command.current_dir(shell::root().join("crates/hook"));
+    let succeeded = shell::watch(command, |line| {
+        println!("{line}");
+        let named = line
+            .strip_prefix("test ")
+            .and_then(|it| it.split_once(" ... "));
+        if let Some((name, outcome)) = named {
+            results.insert(name.to_owned(), outcome == "ok");
+        }
+    })?;
+    if !succeeded && results.values().all(|passed| *passed) {
+        results.insert("the test program itself".to_owned(), false);
+    }
+    for name in ROWS.iter().flat_map(|row| row.tests) {
+        // What did not run did not pass.
+        results.entry((*name).to_owned()).or_insert(false);
+    }
+    for stray in strays(&results) {
+        results.insert(format!("{stray} (in no row)"), false);
+    }
+    Ok(results)
+}
+
+/// Tests that no row names.
+fn strays(results: &Results) -> Vec<String> {
+    let names = results.keys();
+    names
+        .filter(|name| ROWS.iter().all(|row| !row.tests.contains(&name.as_str())))
+        .cloned()
+        .collect()
+}
+
+/// The list with its results, as a table.
+pub(crate) fn table(results: &Results) -> String {
+    let mut text = String::from("| about | what | shown by | result |\n|---|---|---|---|\n");
+    for Row { about, what, tests } in ROWS {
+        let (shown, result) = if tests.is_empty() {
+            ("on a GPU: `cargo xtask gpu`".to_owned(), "")
+        } else {
+            let names: Vec<String> = tests.iter().map(|name| format!("`{name}`")).collect();
+            let passed = |name: &&str| results.get(*name) == Some(&true);
+            let result = if tests.iter().all(passed) {
+                "passed"
+            } else {
+                "**failed**"
+            };
+            (names.join("<br>"), result)
+        };
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "| {about} | {what} | {shown} | {result} |");
+    }
+    for stray in results.keys().filter(|name| name.contains(' ')) {
+        let _infallible = writeln!(text, "| | {stray} | | **failed** |");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_names_tests_that_are_there() {
+        for name in ROWS.iter().flat_map(|row| row.tests) {
+            let (module, name) = name.split_once("::").expect("a module and a name");
+            let file = shell::root().join(format!("crates/hook/tests/suite/{module}.rs"));
+            let text = std::fs::read_to_string(&file).expect("a module of the suite");
+            let is_there =
+                text.contains(&format!("fn {name}()")) || text.contains(&format!("    {name} = "));
+            assert!(is_there, "{module}::{name}");
+        }
+    }
+
+    #[test]
+    fn every_test_of_the_suite_is_in_a_row() {
+        for module in ["loader", "process", "calls", "differential", "streams"] {
+            let file = shell::root().join(format!("crates/hook/tests/suite/{module}.rs"));
+            let text = std::fs::read_to_string(&file).expect("a module of the suite");
+            for part in text.split("#[test]\nfn ").skip(1) {
+                let name = part.split("()").next().expect("a name");
+                let full = format!("{module}::{name}");
+                assert!(
+                    ROWS.iter().any(|row| row.tests.contains(&full.as_str())),
+                    "{full}"
+                );
+            }
+        }
+    }
+}
