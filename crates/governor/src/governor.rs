@@ -24,7 +24,9 @@ use fercuda_cuda_sys::{Driver, Missing, Symbol};
 use fercuda_ledger::{
     Charge, Device as Row, Event, EventKind, Gauge, Governed, Ledger, Local, STEP_BYTES, Tenant,
 };
-use fercuda_pool::{Budget, Epoch, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId};
+use fercuda_pool::{
+    Budget, Epoch, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId, Usage,
+};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, Kind};
@@ -59,9 +61,11 @@ const FATAL: [CUresult; 11] = [
     CUresult::CUDA_ERROR_LAUNCH_FAILED,
 ];
 
-/// A wait of the host that goes on.
+/// A wait of the host that goes on: what each region said of its beginning.
 #[derive(Debug)]
-pub struct Waiting(Vec<(u32, Vec<(Place, Epoch)>)>);
+pub struct Waiting(Vec<(u32, [Begun; 2])>);
+
+type Begun = Vec<(Place, Epoch)>;
 
 /// What is kept with each block.
 #[derive(Clone, Copy, Debug)]
@@ -76,26 +80,85 @@ pub struct Note {
     pub buffer: u64,
 }
 
-/// A device's pool.
-pub type DevicePool = Pool<Source, Arc<DriverClock>, Note>;
+/// A region of a device's pool.
+pub type Region = Pool<Source, Arc<DriverClock>, Note>;
 
-/// A device.
+/// A device and its pool, which has two regions with one budget: small blocks
+/// lie among small ones. A pool without that has some small block in every
+/// other piece of memory, and none can be mapped elsewhere.
 #[derive(Debug)]
 pub struct Device {
     pub(crate) ordinal: u32,
     pub(crate) row: Row,
     pub(crate) total_bytes: u64,
-    pool: DevicePool,
+    /// For blocks of less than [`SMALL_BYTES`], and for the others.
+    small: Region,
+    large: Region,
     pub(crate) physical: Arc<Physical>,
-    extent: Arc<Extent>,
+    extents: [Arc<Extent>; 2],
+    /// Tenants with a limit, a bit each: what they hold is counted in one
+    /// region, whatever its size.
+    limited: AtomicU64,
     pub(crate) account: Account,
     pub(crate) watermarks: Watermarks,
 }
 
+/// Blocks from this size on are large.
+const SMALL_BYTES: u64 = 1 << 20;
+
 impl Device {
-    /// Its pool.
-    pub fn pool(&self) -> &DevicePool {
-        &self.pool
+    /// Its regions.
+    pub fn regions(&self) -> [&Region; 2] {
+        [&self.small, &self.large]
+    }
+
+    /// Where a tenant's blocks of a size lie, and the other region.
+    #[inline]
+    fn region(&self, tenant: Tenant, bytes: u64) -> (&Region, &Region) {
+        let limited = self.limited.load(Relaxed) & (1 << (tenant.index() & 63)) != 0;
+        match bytes < SMALL_BYTES && !limited {
+            true => (&self.small, &self.large),
+            false => (&self.large, &self.small),
+        }
+    }
+
+    /// The budget of both.
+    pub fn budget(&self) -> &Budget {
+        self.large.budget()
+    }
+
+    /// Gives memory that is ready back to the driver; how many bytes.
+    pub fn trim(&self) -> u64 {
+        self.regions().map(|region| region.trim()).iter().sum()
+    }
+
+    /// What both hold.
+    pub fn usage(&self) -> Usage {
+        let [a, b] = self.regions().map(|region| region.usage());
+        Usage {
+            bytes: a.bytes + b.bytes,
+            live_bytes: a.live_bytes + b.live_bytes,
+            ready_bytes: a.ready_bytes + b.ready_bytes,
+            waiting_bytes: a.waiting_bytes + b.waiting_bytes,
+            cached_bytes: a.cached_bytes + b.cached_bytes,
+            largest_ready_bytes: a.largest_ready_bytes.max(b.largest_ready_bytes),
+            blocks: a.blocks + b.blocks,
+        }
+    }
+
+    /// A stream gets no more work.
+    fn retire(&self, stream: StreamId) {
+        for region in self.regions() {
+            region.retire(stream);
+        }
+    }
+
+    /// Keeps the memory of a live block where it is.
+    pub fn pin(&self, address: u64) {
+        for region in self.regions() {
+            // In the one that it is not of it is unknown.
+            let _it_was_live_a_moment_ago = region.pin(address);
+        }
     }
 
     /// Its number.
@@ -267,21 +330,28 @@ impl Governor {
         let total_bytes = total as u64;
         let row = Row::new(ordinal);
         let physical = Arc::new(Physical::default());
-        let vmm = Vmm::new(self.driver, raw).ok()?;
-        let extent = Arc::new(Extent::default());
-        let told = (physical.clone(), extent.clone());
-        let source = Source::new(vmm, self.ledger.clone(), row, told);
+        let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
+        let source = |extent: &Arc<Extent>| {
+            let vmm = Vmm::new(self.driver, raw).ok()?;
+            let told = (physical.clone(), extent.clone());
+            Some(Source::new(vmm, self.ledger.clone(), row, told))
+        };
         let limit = self.config.limit.map(Bytes::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = Budget::new(limit.unwrap_or(total_bytes));
-        let pool = Pool::new(source, self.clock.clone(), budget);
+        let region = |extent: &Arc<Extent>| {
+            let source = source(extent)?;
+            Some(Pool::new(source, self.clock.clone(), budget.clone()))
+        };
         let device = Device {
             ordinal,
             row,
             total_bytes,
-            pool,
-            physical,
-            extent,
+            small: region(&extents[0])?,
+            large: region(&extents[1])?,
+            physical: physical.clone(),
+            limited: AtomicU64::new(0),
+            extents: extents.clone(),
             account: Account::default(),
             watermarks: Watermarks::default(),
         };
@@ -297,7 +367,8 @@ impl Governor {
         let mut limits = self.config.tenant_limits.iter();
         if let Some(found) = limits.find(|limit| limit.tenant == name) {
             let bytes = found.limit.get();
-            device.pool.set_tenant_limit(id(tenant), bytes);
+            device.large.set_tenant_limit(id(tenant), bytes);
+            device.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
             self.ledger.set_tenant_limit(device.row, tenant, bytes);
         }
     }
@@ -389,15 +460,24 @@ impl Governor {
             return Waiting(Vec::new());
         }
         let place = stream.map(Place::Stream);
-        let begun = |device: &Device| (device.ordinal, device.pool.sync_begins(place));
+        let begun = |device: &Device| {
+            let regions = device.regions();
+            (
+                device.ordinal,
+                regions.map(|region| region.sync_begins(place)),
+            )
+        };
         Waiting(self.devices().map(begun).collect())
     }
 
     /// It has ended: what was freed there before it began is ready.
     pub fn wait_ended(&self, waiting: &Waiting) {
         for (ordinal, begun) in &waiting.0 {
-            if let Some(device) = self.device(*ordinal).filter(|_| !begun.is_empty()) {
-                device.pool.sync_ended(begun);
+            let regions = self.device(*ordinal).map(Device::regions);
+            for (region, begun) in regions.into_iter().flatten().zip(begun) {
+                if !begun.is_empty() {
+                    region.sync_ended(begun);
+                }
             }
         }
     }
@@ -458,13 +538,16 @@ impl Governor {
         });
         for device in self.devices() {
             for stream in &gone.streams {
-                device.pool.retire(*stream);
+                device.retire(*stream);
             }
             let of_it = |note: &Note| gone.contexts.contains(&note.context);
-            for freed in device.pool.free_all(Place::Anywhere, of_it) {
+            let freed = device
+                .regions()
+                .map(|region| region.free_all(Place::Anywhere, of_it));
+            for freed in freed.iter().flatten() {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
             }
-            device.pool.trim();
+            device.trim();
         }
         for piece in self.governed.gone_with(&gone.contexts) {
             self.ended(&piece);
@@ -485,7 +568,7 @@ impl Governor {
         drop(streams);
         self.changes.fetch_add(1, Relaxed);
         for device in self.devices() {
-            device.pool.retire(stream.id);
+            device.retire(stream.id);
         }
         self.clock.remove_stream(stream.id);
     }
@@ -496,7 +579,7 @@ impl Governor {
         let ended = std::mem::take(&mut *lock(&self.ended));
         for stream in &ended {
             for device in self.devices() {
-                device.pool.retire(*stream);
+                device.retire(*stream);
             }
         }
         !ended.is_empty()
@@ -597,11 +680,11 @@ impl Governor {
         let Some(device) = self.charged(piece) else {
             return true;
         };
-        let budget = device.pool.budget();
+        let budget = device.budget();
         if budget.charge(piece.bytes) {
             return true;
         }
-        device.pool.trim();
+        device.trim();
         let admitted = budget.charge(piece.bytes);
         if !admitted {
             self.record(EventKind::Refused, device.row, piece, budget.limit_bytes());
@@ -618,7 +701,7 @@ impl Governor {
     /// What was admitted was not made.
     pub fn forgo(&self, piece: &Piece) {
         if let Some(device) = self.charged(piece) {
-            device.pool.budget().refund(piece.bytes);
+            device.budget().refund(piece.bytes);
         }
     }
 
@@ -691,15 +774,21 @@ impl Governor {
     /// The live block at an address, or around it.
     pub fn find(&self, address: u64) -> Option<(&Device, Live<Note>)> {
         self.devices().find_map(|device| {
-            let exact = device.pool.live(address);
-            let live = exact.or_else(|| device.pool.containing(address))?;
+            let regions = device.regions();
+            let exact = regions.iter().find_map(|region| region.live(address));
+            let live = exact.or_else(|| {
+                let around = regions.iter().zip(&device.extents);
+                let mut around = around.filter(|(_, extent)| extent.holds(address));
+                around.find_map(|(region, _)| region.containing(address))
+            })?;
             Some((device, live))
         })
     }
 
     /// Whether an address is one that a pool has reserved.
     pub fn is_pooled(&self, address: u64) -> bool {
-        self.devices().any(|device| device.extent.holds(address))
+        self.devices()
+            .any(|device| device.extents.iter().any(|extent| extent.holds(address)))
     }
 
     /// Who holds what, for who is refused memory.
@@ -936,9 +1025,11 @@ impl<'g> Seat<'g> {
                 buffer: self.buffer(),
             },
         };
-        let mut allocated = device.pool.allocate(&request);
-        if allocated.is_err() && governor.retire_ended() {
-            allocated = device.pool.allocate(&request);
+        let (region, other) = device.region(tenant, bytes);
+        let mut allocated = region.allocate(&request);
+        // What the other could do without, or nobody needs any more, may do.
+        if allocated.is_err() && (governor.retire_ended() | (other.trim() > 0)) {
+            allocated = region.allocate(&request);
         }
         match allocated {
             Ok(span) => {
@@ -1000,7 +1091,8 @@ impl<'g> Seat<'g> {
         let governor = self.governor;
         let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
         let (device, freed) = governor.devices().find_map(|device| {
-            let freed = device.pool.free_if(address, place, if_so).ok()?;
+            let mut regions = device.regions().into_iter();
+            let freed = regions.find_map(|region| region.free_if(address, place, if_so).ok())?;
             Some((device, freed))
         })?;
         self.discharge(freed.note.charge, freed.span.bytes);

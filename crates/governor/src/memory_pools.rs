@@ -100,13 +100,13 @@ impl Governor {
     pub fn pool_figures(&self, device: u32) -> Option<[u64; 4]> {
         let device = self.device(device)?;
         let mut used = 0;
-        device.pool().for_each_live(|live| {
-            used += if live.note.ordered {
-                live.span.bytes
-            } else {
-                0
-            };
-        });
+        for region in device.regions() {
+            region.for_each_live(|live| {
+                if live.note.ordered {
+                    used += live.span.bytes;
+                }
+            });
+        }
         let reserved = device.physical.bytes();
         let marks = &device.watermarks;
         let most_used = marks.used.fetch_max(used, Relaxed).max(used);

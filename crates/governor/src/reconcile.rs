@@ -94,7 +94,7 @@ impl Governor {
         let ungoverned = rest - code;
         self.ledger
             .reconcile(device.row, device.total_bytes, free, ungoverned);
-        let usage = device.pool().usage();
+        let usage = device.usage();
         self.ledger.set(device.row, Gauge::Ready, usage.ready_bytes);
         let waiting = usage.waiting_bytes + usage.cached_bytes;
         self.ledger.set(device.row, Gauge::Waiting, waiting);
@@ -167,9 +167,9 @@ impl Governor {
     /// What a program should be told is free and there in all, on a device of
     /// which the driver says what is free.
     pub fn told(&self, device: &Device, driver_free_bytes: u64) -> (u64, u64) {
-        let usage = device.pool().usage();
+        let usage = device.usage();
         let spare = device.physical.bytes().saturating_sub(usage.live_bytes);
-        let budget = device.pool().budget();
+        let budget = device.budget();
         let total = budget.limit_bytes().min(device.total_bytes);
         let granted = total.saturating_sub(budget.used_bytes());
         (driver_free_bytes.min(granted) + spare, total)

@@ -8,13 +8,17 @@ use fercuda_pool::{Backing, Refused, Span};
 
 use crate::vmm::Vmm;
 
-/// Physical memory that a pool has, mapped or spare, as others may read it.
+/// Physical memory that a device's regions have, as others may read it.
 #[derive(Debug, Default)]
-pub(crate) struct Physical(AtomicU64);
+pub(crate) struct Physical {
+    /// Mapped or spare.
+    has: AtomicU64,
+    mapped: AtomicU64,
+}
 
 impl Physical {
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.has.load(Relaxed)
     }
 }
 
@@ -38,7 +42,6 @@ pub struct Source {
     device: Device,
     physical: Arc<Physical>,
     extent: Arc<Extent>,
-    mapped: u64,
 }
 
 impl Source {
@@ -54,12 +57,12 @@ impl Source {
             device,
             physical,
             extent,
-            mapped: 0,
         }
     }
 
     fn tell(&self, kind: EventKind, bytes: u64) {
-        self.ledger.set(self.device, Gauge::Mapped, self.mapped);
+        let mapped = self.physical.mapped.load(Relaxed);
+        self.ledger.set(self.device, Gauge::Mapped, mapped);
         let has = self.physical.bytes();
         self.ledger.set(self.device, Gauge::Pooled, has);
         self.ledger.record(Event {
@@ -103,8 +106,8 @@ impl Backing for Source {
         ranges.clear();
         ranges.extend_from_slice(self.vmm.reserved());
         drop(ranges);
-        self.mapped += span.bytes;
-        self.physical.0.fetch_add(new, Relaxed);
+        self.physical.mapped.fetch_add(span.bytes, Relaxed);
+        self.physical.has.fetch_add(new, Relaxed);
         self.tell(EventKind::Growth, new);
         Ok(span)
     }
@@ -115,12 +118,12 @@ impl Backing for Source {
 
     fn shrink(&mut self, span: Span) {
         self.vmm.shrink(span);
-        self.mapped -= span.bytes;
+        self.physical.mapped.fetch_sub(span.bytes, Relaxed);
     }
 
     fn release(&mut self, but_for: u64) -> u64 {
         let bytes = self.vmm.release(but_for);
-        self.physical.0.fetch_sub(bytes, Relaxed);
+        self.physical.has.fetch_sub(bytes, Relaxed);
         if bytes > 0 {
             self.tell(EventKind::Trim, bytes);
         }

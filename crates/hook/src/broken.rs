@@ -20,7 +20,9 @@ extern "C" fn fercuda_break_rule(device: c_uint, rule: c_uint) -> c_int {
     let device = governor().and_then(|governor| governor.device(device));
     match (device, rules.get(rule as usize)) {
         (Some(device), Some(rule)) => {
-            device.pool().break_rule(*rule);
+            for region in device.regions() {
+                region.break_rule(*rule);
+            }
             0
         }
         _ => 1,

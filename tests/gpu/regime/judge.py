@@ -105,7 +105,7 @@ def judge(name, fercuda, out):
         wrapped = [fercuda, "run", "--report", "--json", path, "--", *command]
         governed.append(run(wrapped, environment, out, f"{label}-governed-{n}"))
         try:
-            ledgers.append(figures(json.loads(pathlib.Path(path).read_text())))
+            ledgers.append(figures(json.loads(pathlib.Path(path).read_text())["processes"]))
         except (OSError, ValueError, KeyError) as error:
             ledgers.append({"unreadable": f"{type(error).__name__}: {error}"})
         os.unlink(path)

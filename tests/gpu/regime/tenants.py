@@ -67,7 +67,7 @@ def torch_train(steps=60, graphs=False):
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
         if n % 10 == 9:
-            losses.append(float(loss))
+            losses.append(loss.item())
     weights = digest(*(p.detach().float().cpu().numpy() for p in model.parameters()))
     times.sort()
     out = {"losses": losses, "weights": weights, "step_ms": times[len(times) // 2] * 1e3}
@@ -209,9 +209,9 @@ def both_hungry(share=0.62):
         x.fill_(n + 1)
         done.append(int(x[-1]))
         del x
-        z = jnp.full((want // 4,), n, jnp.float32)
+        z = jnp.full((want >> 22, 1 << 20), n, jnp.float32)
         z.block_until_ready()
-        done.append(float(z[-1]))
+        done.append(float(z[-1, -1]))
         del z
     return {"done": done}
 

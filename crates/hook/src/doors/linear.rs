@@ -187,7 +187,7 @@ pub(super) fn admitted(
     let mut result = ask();
     if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY
         && let Some(device) = governor.device(piece.device)
-        && device.pool().trim() > 0
+        && device.trim() > 0
     {
         result = ask();
     }

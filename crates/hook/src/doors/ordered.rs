@@ -253,7 +253,7 @@ pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) ->
     if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool))
         && let Some(device) = governor.device(device)
     {
-        device.pool().trim();
+        device.trim();
     }
     result
 }

@@ -158,7 +158,7 @@ pub(super) unsafe extern "C" fn retain(
         // Memory of the pool that the program holds by its own handle stays
         // where it is.
         if let Some((device, live)) = governor.find(address as u64) {
-            let _it_was_live_a_moment_ago = device.pool().pin(live.span.address);
+            device.pin(live.span.address);
         }
     }
     result
