@@ -187,6 +187,11 @@ const ROWS: &[Row] = &[
         "`cuMemGetInfo` is the ledger",
         &["calls::mem_get_info_is_what_the_ledger_says"],
     ),
+    row(
+        "calls",
+        "the ledger is the driver's own figure, to the end",
+        &["calls::the_last_figures_are_taken_at_exit_and_leave_nothing_over"],
+    ),
     row("calls", "NVML is the ledger", &[]),
     row(
         "calls",

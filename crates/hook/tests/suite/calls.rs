@@ -220,6 +220,17 @@ fn mem_get_info_is_what_the_ledger_says() {
 }
 
 #[test]
+fn the_last_figures_are_taken_at_exit_and_leave_nothing_over() {
+    let run = hooked("calls.c", &["leak"]).run().succeeds();
+    let row = first(run.ledger());
+    assert!(row.driver_total_bytes > 0, "{row:?}");
+    let known: u64 = row.governed.iter().map(|it| it.bytes).sum();
+    let used = row.driver_total_bytes - row.driver_free_bytes;
+    assert_eq!(used, known + row.pooled_bytes, "{row:?}");
+    assert_eq!(row.ungoverned_bytes, 0);
+}
+
+#[test]
 fn memory_is_freed_under_any_context_and_charged_to_its_own_device() {
     let run = same_answers("other_contexts", &[("FERCUDA_SOFT_DEVICES", "2")]);
     let both = run.at("both");

@@ -87,6 +87,10 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Stacks of threads whose own are gone already, as the first thread's is when
+/// functions run at the process's exit. An empty one is none.
+static LATE: Mutex<Vec<(ThreadId, Vec<usize>)>> = Mutex::new(Vec::new());
+
 impl Context {
     fn new(m: &Machine, handle: usize, device: u32, primary: bool, flags: u32) -> Arc<Self> {
         Arc::new(Context {
@@ -253,11 +257,25 @@ fn limit_default(limit: CUlimit) -> CuResult<usize> {
     })
 }
 
+/// Works on the calling thread's stack of contexts.
+fn with_stack<R>(work: impl Fn(&mut Vec<usize>) -> R) -> R {
+    let done = STACK.try_with(|stack| work(&mut stack.borrow_mut()));
+    done.unwrap_or_else(|_| {
+        let own = std::thread::current().id();
+        let mut late = lock(&LATE);
+        let at = late.iter().position(|(thread, _)| *thread == own);
+        let (_, mut stack) = at.map_or((own, Vec::new()), |at| late.swap_remove(at));
+        let result = work(&mut stack);
+        if !stack.is_empty() {
+            late.push((own, stack));
+        }
+        result
+    })
+}
+
 /// The handle current on this thread, 0 if none.
 pub(crate) fn current_handle() -> usize {
-    STACK
-        .try_with(|s| s.borrow().last().copied().unwrap_or(0))
-        .unwrap_or(0)
+    with_stack(|stack| stack.last().copied().unwrap_or(0))
 }
 
 /// The current context, whatever its health but not destroyed.
@@ -297,28 +315,21 @@ pub(crate) fn named(m: &Machine, handle: usize) -> CuResult<Arc<Context>> {
 }
 
 pub(crate) fn push(handle: usize) {
-    STACK.try_with(|s| s.borrow_mut().push(handle)).ok();
+    with_stack(|stack| stack.push(handle));
 }
 
 pub(crate) fn pop() -> CuResult<usize> {
-    STACK
-        .try_with(|s| s.borrow_mut().pop())
-        .ok()
-        .flatten()
-        .ok_or(err::INVALID_CONTEXT)
+    with_stack(Vec::pop).ok_or(err::INVALID_CONTEXT)
 }
 
 /// Replaces the top of the stack; 0 pops it.
 pub(crate) fn set_current(handle: usize) {
-    STACK
-        .try_with(|s| {
-            let mut stack = s.borrow_mut();
-            stack.pop();
-            if handle != 0 {
-                stack.push(handle);
-            }
-        })
-        .ok();
+    with_stack(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
 }
 
 pub(crate) fn create(m: &Machine, device: i32, flags: u32) -> CuResult<Arc<Context>> {
