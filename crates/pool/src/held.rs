@@ -30,8 +30,9 @@ use crate::pool::{Account, Live, Request, TenantId};
 
 /// Tenants that are told apart; further ones count as the last.
 pub(crate) const TENANTS: usize = 64;
-/// Parts of the table.
-const PARTS: usize = 64;
+/// Parts of the table: so many that the blocks of some dozen threads are seldom
+/// in one, since processors that write the same lines wait for each other.
+const PARTS: usize = 1024;
 /// Threads that have hints of their own.
 const THREADS: usize = 64;
 /// Blocks that a part keeps, their bytes, and those of the largest.
@@ -213,6 +214,8 @@ struct Exact {
 /// See the module.
 pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<L>]>,
+    /// For each part, 0 if it keeps nothing; written under its lock.
+    keeps: Box<[W]>,
     hints: Box<[Apart<Hints<W>>]>,
     limits: Box<[(AtomicU64, AtomicBool)]>,
     exact: Box<[Apart<Exact>]>,
@@ -284,6 +287,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
         Self {
             parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
+            keeps: (0..parts).map(|_| W::default()).collect(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
             limits: (0..TENANTS).map(|_| unlimited()).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
@@ -293,9 +297,14 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
 
     #[inline]
     fn part(&self, address: u64) -> &L {
+        &self.parts[self.place(address)].0
+    }
+
+    #[inline]
+    fn place(&self, address: u64) -> usize {
         // Neighbouring blocks are in different parts.
         let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.parts[(mixed >> 32) as usize & (self.parts.len() - 1)].0
+        (mixed >> 32) as usize & (self.parts.len() - 1)
     }
 
     #[inline]
@@ -514,7 +523,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         place: Place,
         may: impl FnOnce(&N) -> bool,
     ) -> Result<(Live<N>, Freeing), Refusal> {
-        let (was, freeing) = self.part(address).with(|part| {
+        let place_of_it = self.place(address);
+        let (was, freeing) = self.parts[place_of_it].0.with(|part| {
             let held = part.blocks.get_mut(&address).ok_or(Refusal::Unknown)?;
             let was = held.live(address).ok_or(Refusal::Unknown)?;
             if !may(&was.note) {
@@ -531,6 +541,10 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     part.kept[at] = (address, stream);
                     part.taken |= 1 << at;
                     part.kept_bytes += bytes;
+                    // Read first: others read it all the time.
+                    if self.keeps[place_of_it].get() == 0 {
+                        self.keeps[place_of_it].set(1);
+                    }
                     Freeing::Kept(other)
                 }
                 _ => {
@@ -572,13 +586,19 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// Takes all kept blocks away, or those of a stream.
     pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<Gone> {
         let mut gone = Vec::new();
-        for part in &self.parts {
+        for (part, keeps) in self.parts.iter().zip(&self.keeps) {
+            if keeps.get() == 0 {
+                continue;
+            }
             part.0.with(|part| {
                 for at in 0..KEPT {
                     let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
                     if part.taken >> at & 1 == 1 && is_meant {
                         gone.extend(part.evict(at));
                     }
+                }
+                if part.taken == 0 {
+                    keeps.set(0);
                 }
             });
         }
