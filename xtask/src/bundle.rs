@@ -47,6 +47,11 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     )?;
     let programs = cargo::artifacts("build", &["--locked", "--release", "--workspace", "--bins"])?;
     let drop_in = conformance::build_drop_in("release")?;
+    // By itself: the tests' has a knob that breaks rules.
+    let hook = cargo::artifacts(
+        "build",
+        &["--locked", "--release", "--package", "fercuda-hook"],
+    )?;
 
     let mut script = Script::default();
     for made in &tests {
@@ -79,6 +84,13 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         &drop_in.join("libcuda.so.1"),
         &out.join("dropin/libcuda.so.1"),
     )?;
+    let hook = hook
+        .iter()
+        .filter(|made| made.package == "hook")
+        .flat_map(|made| &made.files)
+        .find(|file| file.extension().is_some_and(|extension| extension == "so"))
+        .context("fercuda-hook built no shared library")?;
+    carry(hook, &out.join("bin/libfercuda_hook.so"))?;
     copy_tracked(&root, &out.join("files"))?;
 
     let listings = out.join("listings");
@@ -265,6 +277,31 @@ else
   echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
 fi
 if [[ $FERCUDA_DEVICE == gpu ]]; then
+  regime=$here/files/tests/gpu/regime
+  if cc -O2 -pthread "$regime/pairs.c" -o "$out/pairs" -ldl 2>/dev/null; then
+    for way in bare governed; do
+      start=$SECONDS status=0
+      [[ $way == bare ]] && before=() || before=("$here/bin/fercuda" run --)
+      "${before[@]}" "$out/pairs" > "$out/pairs-$way.json" 2> "$out/gpu-pairs-$way.log" || status=$?
+      record gpu "pairs-$way" "$status" $((SECONDS - start))
+    done
+    rm -f "$out/pairs"
+  else
+    echo "pairs of allocation and free: not run (no C compiler here)" | tee -a "$out/table.txt"
+  fi
+  if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
+    start=$SECONDS status=0
+    "$here/bin/fercuda" run --json "$out/rules.json" -- python3 -m pytest -q -p no:cacheprovider \
+      "$here/files/tests/clients/test_driver_rules.py" > "$out/gpu-rules-governed.log" 2>&1 || status=$?
+    record gpu driver-rules-governed "$status" $((SECONDS - start))
+  fi
+  if python3 -c 'import torch, jax, cupy, triton' 2>/dev/null; then
+    start=$SECONDS status=0
+    python3 "$regime/judge.py" "$here/bin/fercuda" "$out/regime" > "$out/gpu-regime.log" 2>&1 || status=$?
+    record gpu frameworks-as-tenants "$status" $((SECONDS - start))
+  else
+    echo "frameworks as tenants: not run (needs torch, jax, cupy and triton)" | tee -a "$out/table.txt"
+  fi
   if python3 -c 'import torch, cuda.bindings' 2>/dev/null; then
     start=$SECONDS status=0
     python3 "$here/files/tests/gpu/attention.py" "$here/listings" > "$out/gpu-attention.log" 2>&1 || status=$?

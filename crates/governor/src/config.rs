@@ -30,18 +30,6 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// The run that the process belongs to. `FERCUDA_RUN`.
     pub run: Option<NonZeroU64>,
-    /// Where the pool's memory comes from. `FERCUDA_BACKING`.
-    pub backing: BackingKind,
-}
-
-/// Where the pool's memory comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackingKind {
-    /// Handles mapped into one range of addresses.
-    #[default]
-    Vmm,
-    /// Slabs of plain driver memory, which legacy CUDA IPC needs.
-    Slab,
 }
 
 /// What one tenant may use on each device: `torch=4GiB`.
@@ -117,9 +105,6 @@ pub enum ValueError {
     /// It is no number from 1 up.
     #[error("it is no number from 1 to {}\ntry: leave it to fercuda run", u64::MAX)]
     Number,
-    /// There is no such backing.
-    #[error("there is no such backing\ntry: vmm or slab")]
-    Backing,
     /// It is not UTF-8.
     #[error("it is not UTF-8\ntry: plain letters")]
     Text,
@@ -310,13 +295,6 @@ impl Config {
                 let run = text().and_then(|text| text.parse().map_err(|_| ValueError::Number));
                 self.run = Some(run.map_err(|reason| ("FERCUDA_RUN", reason))?);
             }
-            "FERCUDA_BACKING" => {
-                self.backing = match text() {
-                    Ok("vmm") => BackingKind::Vmm,
-                    Ok("slab") => BackingKind::Slab,
-                    _ => return Err(("FERCUDA_BACKING", ValueError::Backing)),
-                };
-            }
             _ => {}
         }
         Ok(())
@@ -432,7 +410,6 @@ mod tests {
             ("FERCUDA_DRIVER", "/lib/libcuda.so.1"),
             ("FERCUDA_TRACE", "/tmp/trace.csv"),
             ("FERCUDA_RUN", "18446744073709551615"),
-            ("FERCUDA_BACKING", "slab"),
         ]);
         assert_eq!(errors, []);
         let expected = Config {
@@ -442,7 +419,6 @@ mod tests {
             driver: Some("/lib/libcuda.so.1".into()),
             trace: Some("/tmp/trace.csv".into()),
             run: NonZeroU64::new(u64::MAX),
-            backing: BackingKind::Slab,
         };
         assert_eq!(config, expected);
         let nothing = [("FERCUDA_LIMIT", ""), ("FERCUDA_DISABLE", "")];
@@ -484,7 +460,6 @@ mod tests {
             ("FERCUDA_TRACE", "trace.csv", "no absolute path"),
             ("FERCUDA_RUN", "0", "no number from 1"),
             ("FERCUDA_RUN", "-1", "no number from 1"),
-            ("FERCUDA_BACKING", "paper", "vmm or slab"),
         ] {
             let (config, errors) = read(&[(name, value)]);
             assert_eq!(config, Config::default(), "{name}={value}");

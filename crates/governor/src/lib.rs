@@ -12,7 +12,7 @@ mod variables;
 mod vmm;
 
 pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
-pub use config::{BackingKind, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
+pub use config::{Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
 pub use governed::{GovernedMemory, Key, Piece};
 pub use governor::{Capturing, Denied, Device, Governor, Note, Region, Seat, Stream, Waiting};
 pub use memory_pools::Served;

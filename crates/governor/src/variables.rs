@@ -76,12 +76,6 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Hook,
-        "FERCUDA_BACKING",
-        "`vmm` (default), `slab`",
-        "where the pool's memory comes from: `vmm` grows and shrinks in place; `slab` is plain driver memory, which legacy CUDA IPC needs",
-    ),
-    row(
-        Reader::Hook,
         "FERCUDA_DRIVER",
         "an absolute path",
         "the driver's library below the hook; default NVIDIA's, found as the loader does",

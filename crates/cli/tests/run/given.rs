@@ -71,7 +71,6 @@ fn what_the_user_has_set_stays() {
     let variables = [
         ("LD_PRELOAD", other),
         ("FERCUDA_DRIVER", "/somewhere/libcuda.so.1"),
-        ("FERCUDA_BACKING", "slab"),
         ("FERCUDA_LIMIT", "3GiB"),
         ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
         ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),

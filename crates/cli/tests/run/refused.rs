@@ -108,7 +108,6 @@ fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
             "lots",
             "FERCUDA_LIMIT=\"lots\": it does not begin with a number",
         ),
-        ("FERCUDA_BACKING", "paper", "try: vmm or slab"),
         // In two halves, since there is no such variable.
         (
             concat!("FERCUDA_", "LIMT"),
