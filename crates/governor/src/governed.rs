@@ -8,12 +8,12 @@
 //! figure that was charged.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use fercuda_ledger::{Governed, Tenant};
 use rustc_hash::FxHashMap;
 
-use crate::clock::ContextId;
+use crate::clock::{ContextId, lock};
 
 /// What stands for a piece of governed memory to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +80,7 @@ pub struct GovernedMemory {
 
 impl GovernedMemory {
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
 
     /// Notes a piece. What stood under the key before is returned: the driver

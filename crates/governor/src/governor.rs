@@ -13,7 +13,7 @@
 //! the driver gives by itself (`governed`), its figures (`reconcile`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{
@@ -29,7 +29,7 @@ use fercuda_pool::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::clock::{ContextId, DriverClock, Kind};
+use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
 use crate::config::{Bytes, Config};
 use crate::governed::{GovernedMemory, Key, Piece};
 use crate::memory_pools::{Served, Watermarks};
@@ -246,12 +246,8 @@ pub struct Governor {
     next_buffer: AtomicU64,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What the driver answered; that it has no such function is an answer too.
-pub(crate) fn answer(result: Result<CUresult, Missing>) -> CUresult {
+pub fn answer(result: Result<CUresult, Missing>) -> CUresult {
     result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
 }
 
@@ -394,8 +390,7 @@ impl Governor {
         if raw.is_null() {
             return None;
         }
-        let known = self.contexts.read();
-        let known = known.unwrap_or_else(PoisonError::into_inner);
+        let known = read(&self.contexts);
         if let Some(known) = known.get(&raw) {
             return Some(*known);
         }
@@ -411,10 +406,7 @@ impl Governor {
         };
         let device = u32::try_from(device).ok().filter(|_| found)?;
         let id = self.clock.add_context(raw);
-        let mut contexts = self
-            .contexts
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = write(&self.contexts);
         contexts.insert(raw, (id, device));
         Some((id, device))
     }
@@ -440,14 +432,14 @@ impl Governor {
 
     /// The handle of a context that is there.
     pub fn raw(&self, context: ContextId) -> Option<CUcontext> {
-        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        let contexts = read(&self.contexts);
         let mut all = contexts.iter();
         all.find_map(|(raw, (id, _))| (*id == context).then_some(*raw))
     }
 
     /// Some context of a device.
     pub(crate) fn context_of(&self, device: u32) -> Option<CUcontext> {
-        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        let contexts = read(&self.contexts);
         let mut all = contexts.iter();
         all.find_map(|(raw, (_, of))| (*of == device).then_some(*raw))
     }
@@ -519,15 +511,12 @@ impl Governor {
         if raw.is_empty() {
             return gone.result;
         }
-        let mut contexts = self
-            .contexts
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = write(&self.contexts);
         contexts.retain(|known, _| !raw.contains(known));
         drop(contexts);
         lock(&self.primaries).retain(|_, known| !raw.contains(known));
         lock(&self.lost).retain(|known| !gone.contexts.contains(known));
-        let mut streams = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = write(&self.streams);
         streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
         drop(streams);
         self.changes.fetch_add(1, Relaxed);
@@ -561,7 +550,7 @@ impl Governor {
     pub fn remove_stream(&self, raw: CUstream) {
         let capturing = Capturing::new(raw, false);
         self.end_capture(capturing, || CUresult::CUDA_SUCCESS);
-        let mut streams = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = write(&self.streams);
         let Some(stream) = streams.remove(&StreamKey::Created(raw)) else {
             return;
         };
@@ -937,8 +926,7 @@ impl<'g> Seat<'g> {
     #[cold]
     fn look_up(&mut self, key: StreamKey) -> Option<Stream> {
         let governor = self.governor;
-        let streams = governor.streams.read();
-        let streams = streams.unwrap_or_else(PoisonError::into_inner);
+        let streams = read(&governor.streams);
         if let Some(stream) = streams.get(&key) {
             return Some(*stream);
         }
@@ -972,9 +960,7 @@ impl<'g> Seat<'g> {
             context,
             device,
         };
-        let mut streams = governor.streams.write();
-        let streams = streams.as_deref_mut();
-        let streams = streams.unwrap_or_else(|poisoned| poisoned.get_mut());
+        let mut streams = write(&governor.streams);
         // Two threads may have come here with one stream.
         let stream = *streams.entry(key).or_insert(stream);
         // SAFETY: the driver has just said so; who destroys it takes it out first.
@@ -1158,11 +1144,8 @@ impl Drop for Seat<'_> {
             self.governor.clock.remove_stream(*stream);
         }
         let thread = self.thread;
-        let mut streams = self.governor.streams.write();
-        if let Ok(streams) = &mut streams {
-            streams.retain(|key, _| !matches!(key, StreamKey::OfThread(_, of) if *of == thread));
-        }
-        drop(streams);
+        let of_it = |key: &StreamKey| matches!(key, StreamKey::OfThread(_, of) if *of == thread);
+        write(&self.governor.streams).retain(|key, _| !of_it(key));
         lock(&self.governor.ended).append(&mut self.own);
     }
 }

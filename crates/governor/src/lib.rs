@@ -14,7 +14,9 @@ mod vmm;
 pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
 pub use config::{Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
 pub use governed::{GovernedMemory, Key, Piece};
-pub use governor::{Capturing, Denied, Device, Governor, Note, Region, Seat, Stream, Waiting};
+pub use governor::{
+    Capturing, Denied, Device, Governor, Note, Region, Seat, Stream, Waiting, answer,
+};
 pub use memory_pools::Served;
 pub use reconcile::Figures;
 pub use source::Source;

@@ -4,11 +4,11 @@
 //! nothing that ours cannot keep (its memory is a device's, and goes to no
 //! other process) our pool serves it; others are the driver's.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool};
 
+use crate::clock::{read, write};
 use crate::governor::{Governor, is_done};
 
 /// Who serves a pool.
@@ -44,20 +44,20 @@ impl Watermarks {
 impl Governor {
     /// A pool was made.
     pub fn pool_made(&self, pool: CUmemoryPool, served: Served) {
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = write(&self.pools);
         pools.insert(pool, served);
     }
 
     /// A pool is gone.
     pub fn pool_gone(&self, pool: CUmemoryPool) {
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = write(&self.pools);
         pools.remove(&pool);
     }
 
     /// Who serves a pool. One that is unknown is some device's default pool, or
     /// the driver's own affair.
     pub fn served(&self, pool: CUmemoryPool) -> Served {
-        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
+        let pools = read(&self.pools);
         if let Some(served) = pools.get(&pool) {
             return *served;
         }

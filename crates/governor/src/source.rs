@@ -1,11 +1,12 @@
 //! A pool's memory, with the ledger told of what comes and goes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use fercuda_ledger::{Device, Event, EventKind, Gauge, Ledger, Tenant};
 use fercuda_pool::{Backing, Refused, Span};
 
+use crate::clock::{read, write};
 use crate::vmm::Vmm;
 
 /// Physical memory that a device's regions have, as others may read it.
@@ -28,7 +29,7 @@ pub(crate) struct Extent(RwLock<Vec<(u64, u64)>>);
 
 impl Extent {
     pub(crate) fn holds(&self, address: u64) -> bool {
-        let ranges = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let ranges = read(&self.0);
         let mut ranges = ranges.iter();
         ranges.any(|(at, bytes)| address >= *at && address - at < *bytes)
     }
@@ -98,11 +99,7 @@ impl Backing for Source {
     fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
         let new = self.vmm.new_bytes(bytes);
         let span = self.vmm.grow(bytes)?;
-        let mut ranges = self
-            .extent
-            .0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = write(&self.extent.0);
         ranges.clear();
         ranges.extend_from_slice(self.vmm.reserved());
         drop(ranges);

@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::CUresult;
+use fercuda_cuda_sys::{Driver, Missing};
+pub(crate) use fercuda_governor::answer;
 use fercuda_governor::{Governor, Seat};
 use fercuda_ledger::Ledger;
 
@@ -96,7 +98,9 @@ fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     })
 }
 
-/// What a typed call of the driver below answered.
-pub(crate) fn answer(result: Result<CUresult, fercuda_cuda_sys::Missing>) -> CUresult {
-    result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
+/// What the driver below answers.
+pub(crate) fn ask(call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>) -> CUresult {
+    real().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |real| {
+        answer(call(real.driver))
+    })
 }

@@ -9,8 +9,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Key;
 
 use super::linear::released;
-use crate::real::real;
-use crate::regime::{answer, governor, seated};
+use crate::regime::{ask, governor, seated};
 
 /// Images are no larger than this; what says so is not believed.
 const LARGEST: u64 = 8 << 30;
@@ -78,10 +77,7 @@ unsafe fn loaded<H: Copy>(
     handle: impl Fn(H) -> usize,
     load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let result = answer(load(real.driver));
+    let result = ask(load);
     if result == CUresult::CUDA_SUCCESS && !image.is_null() && !into.is_null() {
         // SAFETY: the driver has just read one and written the other.
         unsafe { note(handle(*into), image_bytes(image)) };
@@ -99,10 +95,7 @@ unsafe fn loaded_file<H: Copy>(
     handle: impl Fn(H) -> usize,
     load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let result = answer(load(real.driver));
+    let result = ask(load);
     if result == CUresult::CUDA_SUCCESS && !file.is_null() && !into.is_null() {
         // SAFETY: the driver has just read one and written the other.
         let (name, into) = unsafe { (CStr::from_ptr(file), *into) };

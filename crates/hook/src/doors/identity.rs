@@ -11,7 +11,7 @@ use fercuda_governor::Note;
 use fercuda_pool::Live;
 
 use crate::real::real;
-use crate::regime::{answer, governor, seated};
+use crate::regime::{answer, ask, governor, seated};
 
 /// An address that no driver gives.
 const NOWHERE: CUdeviceptr = 0x1000;
@@ -72,11 +72,8 @@ pub(super) unsafe extern "C" fn range(
         }
         return CUresult::CUDA_SUCCESS;
     }
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemGetAddressRange_v2(base, bytes, address) });
+    let result = ask(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
     if result == CUresult::CUDA_SUCCESS && is_free_pool_memory(address) {
         // As for memory that was freed.
         return CUresult::CUDA_ERROR_NOT_FOUND;
@@ -133,11 +130,8 @@ pub(super) unsafe extern "C" fn attribute(
     if is_free_pool_memory(address) {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    answer(unsafe { real.driver.cuPointerGetAttribute(data, attribute, address) })
+    ask(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) })
 }
 
 pub(super) unsafe extern "C" fn attributes(

@@ -10,17 +10,14 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Capturing;
 
 use crate::real::real;
-use crate::regime::{answer, governor, seated};
+use crate::regime::{answer, ask, governor, seated};
 
 /// Lets the driver make a context and notes it.
 fn made(
     into: *mut CUcontext,
     make: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let result = answer(make(real.driver));
+    let result = ask(make);
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
         && !into.is_null()
     {
@@ -67,11 +64,8 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
 }
 
 pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuDevicePrimaryCtxRetain(into, device) });
+    let result = ask(|driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
         && !into.is_null()
     {

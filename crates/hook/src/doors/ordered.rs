@@ -17,7 +17,7 @@ use super::asked;
 use super::linear::{give, governed, pass_free, tenant_of};
 use crate::caller;
 use crate::real::real;
-use crate::regime::{answer, governor, seated};
+use crate::regime::{answer, ask, governor, seated};
 use crate::trace;
 
 asked!(alloc_entry => alloc);
@@ -204,11 +204,8 @@ pub(super) unsafe extern "C" fn pool_create(
     pool: *mut CUmemoryPool,
     properties: *const CUmemPoolProps,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemPoolCreate(pool, properties) });
+    let result = ask(|driver| unsafe { driver.cuMemPoolCreate(pool, properties) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         // SAFETY: the driver has just read one and written the other.
         let (pool, properties) = unsafe { (*pool, &*properties) };
@@ -228,11 +225,8 @@ pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
     if let Some(governor) = governor() {
         governor.pool_gone(pool);
     }
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own argument.
-    answer(unsafe { real.driver.cuMemPoolDestroy(pool) })
+    ask(|driver| unsafe { driver.cuMemPoolDestroy(pool) })
 }
 
 /// The device whose pool of ours serves a pool.
@@ -245,11 +239,8 @@ fn here(pool: CUmemoryPool) -> Option<(&'static fercuda_governor::Governor, u32)
 }
 
 pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemPoolTrimTo(pool, keep) });
+    let result = ask(|driver| unsafe { driver.cuMemPoolTrimTo(pool, keep) });
     if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool))
         && let Some(device) = governor.device(device)
     {
@@ -263,11 +254,8 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
     attribute: CUmemPool_attribute,
     value: *mut c_void,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemPoolGetAttribute(pool, attribute, value) });
+    let result = ask(|driver| unsafe { driver.cuMemPoolGetAttribute(pool, attribute, value) });
     let figure = match attribute {
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT => 0,
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => 1,
@@ -294,11 +282,8 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
     attribute: CUmemPool_attribute,
     value: *mut c_void,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemPoolSetAttribute(pool, attribute, value) });
+    let result = ask(|driver| unsafe { driver.cuMemPoolSetAttribute(pool, attribute, value) });
     let used = match attribute {
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => true,
         CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => false,
@@ -315,11 +300,8 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
 }
 
 pub(super) unsafe extern "C" fn device_set_pool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuDeviceSetMemPool(device, pool) });
+    let result = ask(|driver| unsafe { driver.cuDeviceSetMemPool(device, pool) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         governor.set_current_pool(device, pool);
     }

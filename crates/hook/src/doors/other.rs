@@ -12,8 +12,7 @@ use fercuda_ledger::Governed;
 
 use super::asked;
 use super::linear::{governed, released, tenant_of};
-use crate::real::real;
-use crate::regime::{answer, governor, seated};
+use crate::regime::{ask, governor, seated};
 
 asked!(array_entry => array);
 asked!(array_3d_entry => array_3d);
@@ -255,11 +254,8 @@ pub(super) unsafe extern "C" fn ipc_get(
     if governor().is_some_and(|governor| governor.find(address).is_some()) {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    answer(unsafe { real.driver.cuIpcGetMemHandle(handle, address) })
+    ask(|driver| unsafe { driver.cuIpcGetMemHandle(handle, address) })
 }
 
 unsafe extern "C" fn ipc_open(
@@ -271,21 +267,16 @@ unsafe extern "C" fn ipc_open(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuIpcOpenMemHandle_v2(into, handle, flags) });
+    let result = ask(|driver| unsafe { driver.cuIpcOpenMemHandle_v2(into, handle, flags) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         let mut bytes = 0;
         // SAFETY: the driver has just written the address.
         let address = unsafe { *into };
         // SAFETY: `bytes` outlives the call, and a base is not asked for.
-        let sized = unsafe {
-            real.driver
-                .cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
-        };
-        let _unsized_counts_as_nothing = answer(sized);
+        let _unsized_counts_as_nothing = ask(|driver| unsafe {
+            driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
+        });
         let piece = fercuda_governor::Piece {
             device: 0,
             // SAFETY: the call is under way.

@@ -13,7 +13,7 @@ use fercuda_ledger::Governed;
 use super::asked;
 use super::linear::{admitted, tenant_of};
 use crate::real::real;
-use crate::regime::{answer, governor};
+use crate::regime::{answer, ask, governor};
 
 asked!(create_entry => create);
 asked!(multicast_entry => multicast);
@@ -75,11 +75,8 @@ unsafe extern "C" fn multicast(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMulticastCreate(handle, properties) });
+    let result = ask(|driver| unsafe { driver.cuMulticastCreate(handle, properties) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         // SAFETY: the call is under way; the driver has just read one and
         // written the other.
@@ -98,11 +95,8 @@ unsafe extern "C" fn multicast(
 }
 
 pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own argument.
-    let result = answer(unsafe { real.driver.cuMemRelease(handle) });
+    let result = ask(|driver| unsafe { driver.cuMemRelease(handle) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
         && let Some(piece) = governor.governed().released(handle)
     {
@@ -118,11 +112,8 @@ pub(super) unsafe extern "C" fn map(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemMap(address, bytes, offset, handle, flags) });
+    let result = ask(|driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         governor.governed().mapped(address, bytes as u64, handle);
     }
@@ -130,11 +121,8 @@ pub(super) unsafe extern "C" fn map(
 }
 
 pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemUnmap(address, bytes) });
+    let result = ask(|driver| unsafe { driver.cuMemUnmap(address, bytes) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         for piece in governor.governed().unmapped(address, bytes as u64) {
             governor.ended(&piece);
@@ -147,11 +135,8 @@ pub(super) unsafe extern "C" fn retain(
     handle: *mut CUmemGenericAllocationHandle,
     address: *mut c_void,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { real.driver.cuMemRetainAllocationHandle(handle, address) });
+    let result = ask(|driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         // SAFETY: the driver has just written it.
         governor.governed().retained(unsafe { *handle });
