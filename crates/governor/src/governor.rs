@@ -1,7 +1,7 @@
 //! The process's pools, one for each device, and who asked for what.
 //!
 //! Follow an allocation: a [`Seat`] (one a thread) says which stream and context
-//! a handle means; the ledger is charged; the device's pool answers. What no
+//! a handle means; the device's pool answers; the ledger is charged. What no
 //! pool can serve is the driver's, and charged as governed.
 //!
 //! Invariants: a block's note says which cell of the ledger holds its charge,
@@ -990,14 +990,13 @@ impl<'g> Seat<'g> {
             return Err(Denied::Driver);
         }
         let device = governor.device(device).ok_or(Denied::Driver)?;
-        let charged = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
         let stream = match place {
             Place::Stream(stream) => stream.0,
             Place::Anywhere => 0,
         };
         let charge = match &mut self.local {
-            Some(local) => local.charge(device.row, tenant, stream, charged),
-            None => governor.ledger.charge(device.row, tenant, charged),
+            Some(local) => local.cell(device.row, tenant, stream),
+            None => governor.ledger.cell(device.row, tenant),
         };
         let request = Request {
             bytes,
@@ -1019,15 +1018,17 @@ impl<'g> Seat<'g> {
         }
         match allocated {
             Ok(span) => {
+                // Nobody knows the address yet; what is refused counts nowhere.
+                match &mut self.local {
+                    Some(local) => local.count(charge, span.bytes),
+                    None => governor.ledger.count(charge, span.bytes),
+                }
                 if ordered {
                     self.level(device, span.bytes as i64);
                 }
                 Ok(span.address)
             }
-            Err(error) => {
-                self.discharge(charge, charged);
-                Err(self.denied(device, tenant, bytes, stream, error))
-            }
+            Err(error) => Err(self.denied(device, tenant, bytes, stream, error)),
         }
     }
 

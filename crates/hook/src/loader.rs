@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use crate::{bind, real, say};
 
-/// A name that no file has, by which the loader says that there is none. It is
-/// a path, or else the loader would find this library by its name.
-const NOWHERE: &CStr = c"libcuda.so.1/";
+/// A name that no file can have, by which the loader says that there is none:
+/// programs look for the end of it in what it says. It is a path, or else the
+/// loader would find this library by its name.
+const NOWHERE: &CStr = c"/proc/no-driver/libcuda.so.1";
 
 /// Where to jump, and with which name.
 #[repr(C)]

@@ -237,13 +237,22 @@ impl Ledger {
     /// Charges an allocation of a thread that has no [`Local`], or has it no
     /// more: to `tenant`, and to no stream and thread.
     pub fn charge(&self, device: Device, tenant: Tenant, bytes: u64) -> Charge {
-        let who = Who::new(device.0, tenant.0, 0, 0);
-        let place = who.shared();
-        if let Some(layout) = self.layout() {
-            layout.cells[place].charge_shared(bytes);
-            move_levels(layout, who, bytes);
-        }
-        Charge(place as u16)
+        let charge = self.cell(device, tenant);
+        self.count(charge, bytes);
+        charge
+    }
+
+    /// The shared cell of `tenant`, for an allocation that is not made yet.
+    pub fn cell(&self, device: Device, tenant: Tenant) -> Charge {
+        Charge(Who::new(device.0, tenant.0, 0, 0).shared() as u16)
+    }
+
+    /// Counts an allocation of `bytes` in the cell that [`Ledger::cell`] named.
+    pub fn count(&self, charge: Charge, bytes: u64) {
+        let Some(layout) = self.layout() else { return };
+        let cell = charge.cell(layout);
+        cell.charge_shared(bytes);
+        move_levels(layout, charge.who(cell), bytes);
     }
 
     /// Gives back an allocation of `bytes`, for a thread that has no [`Local`].
@@ -375,23 +384,43 @@ impl Local<'_> {
     /// it, as `cuStreamGetId` gives it.
     #[inline]
     pub fn charge(&mut self, device: Device, tenant: Tenant, stream: u64, bytes: u64) -> Charge {
+        let charge = self.cell(device, tenant, stream);
+        self.count(charge, bytes);
+        charge
+    }
+
+    /// The cell for an allocation of `tenant` in `stream` that is not made yet:
+    /// one that is refused was none. Good until the next call of this.
+    #[inline]
+    pub fn cell(&mut self, device: Device, tenant: Tenant, stream: u64) -> Charge {
         let Some(layout) = self.ledger.layout() else {
             return Charge(0);
         };
         let who = Who::new(device.0, tenant.0, self.thread, stream);
-        let place = match self.last {
-            Some((last, place)) if last == who => place,
-            _ => match self.cell(layout, who) {
-                Some(place) => place,
-                None => return self.ledger.charge(device, tenant, bytes),
+        match self.last {
+            Some((last, place)) if last == who => Charge(place),
+            _ => match self.find(layout, who) {
+                Some(place) => Charge(place),
+                None => self.ledger.cell(device, tenant),
             },
+        }
+    }
+
+    /// Counts an allocation of `bytes` in the cell that [`Local::cell`] named,
+    /// before its address is given to anyone.
+    #[inline]
+    pub fn count(&mut self, charge: Charge, bytes: u64) {
+        if usize::from(charge.0) < SHARED {
+            return self.ledger.count(charge, bytes);
+        }
+        let Some(layout) = self.ledger.layout() else {
+            return;
         };
-        let cell = Charge(place).cell(layout);
+        let cell = charge.cell(layout);
         cell.charge(bytes);
         if let Some(change) = cell.move_level(bytes, STEP_BYTES) {
-            move_levels(layout, who, change);
+            move_levels(layout, cell.who(), change);
         }
-        Charge(place)
     }
 
     /// Gives back an allocation of `bytes`, whoever made it.
@@ -413,7 +442,7 @@ impl Local<'_> {
 
     /// Finds or takes a cell; `None` if there is none.
     #[cold]
-    fn cell(&mut self, layout: &Layout<AtomicU64>, who: Who) -> Option<u16> {
+    fn find(&mut self, layout: &Layout<AtomicU64>, who: Who) -> Option<u16> {
         // The one used last may be taken for `who`.
         self.last = None;
         let untold = |was, bytes| move_levels(layout, was, bytes);

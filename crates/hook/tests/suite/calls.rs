@@ -106,14 +106,20 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
     assert_eq!(run.said, expected);
     let report = &run.complained;
     assert!(
-        report.contains("GPU 0: no memory for 1048576 bytes"),
+        report.contains("GPU 0: no memory for 1048576 bytes: 33554432 in use"),
         "{report}"
     );
     assert!(report.contains("calls holds 32.0 MiB"), "{report}");
     let full = run.at("full");
     assert_eq!(first(&full).live_bytes, 32 * MIB);
     assert_eq!(first(&full).limit_bytes, Some(32 * MIB));
-    assert!(first(&full).event_counts.contains_key(&EventKind::Refused));
+    // The request that was refused is an event, and no allocation.
+    assert_eq!(counts(&full), (32, 0));
+    assert_eq!(first(&full).peak_bytes, 32 * MIB);
+    assert_eq!(first(&full).event_counts[&EventKind::Refused], 1);
+    let end = run.at("end");
+    assert_eq!(counts(&end), (50, 50));
+    assert_eq!(first(&end).peak_bytes, 32 * MIB);
     all_is_back(&run);
 }
 
@@ -160,11 +166,9 @@ fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
     );
     let full = run.at("full");
     assert_eq!(tenant_live(&full, "calls", 0), Some(8 * MIB));
-    assert!(
-        first(&full)
-            .event_counts
-            .contains_key(&EventKind::TenantLimit)
-    );
+    assert_eq!(counts(&full), (8, 0));
+    assert_eq!(first(&full).peak_bytes, 8 * MIB);
+    assert_eq!(first(&full).event_counts[&EventKind::TenantLimit], 1);
     let run = hooked("calls.c", &["one"])
         .env("FERCUDA_TENANT_LIMITS", "somebody=1KiB")
         .run()

@@ -440,6 +440,26 @@ fn peaks_are_the_most_that_was_live_but_for_a_step_of_each_thread() {
 }
 
 #[test]
+fn a_cell_counts_nothing_before_the_allocation_is_made() {
+    let ledger = Ledger::in_memory();
+    let (device, torch) = (Device::new(0), ledger.tenant("torch"));
+    let mut local = ledger.local(1);
+    let (own, shared) = (local.cell(device, torch, 7), ledger.cell(device, torch));
+    assert!(ledger.snapshot().unwrap().devices.is_empty());
+    local.count(own, 3 << 20);
+    // Through a `Local` too, as for a thread that found no cell.
+    ledger.count(shared, 1 << 20);
+    local.count(shared, 1 << 20);
+    let snapshot = ledger.snapshot().unwrap();
+    let row = &snapshot.devices[0];
+    assert_eq!((row.allocs, row.live_bytes), (3, 5 << 20));
+    assert_eq!(row.peak_bytes, 5 << 20);
+    let mut streams = snapshot.streams.iter();
+    let seventh = streams.find(|row| row.stream == Some(7)).unwrap();
+    assert_eq!(seventh.live_bytes, 3 << 20);
+}
+
+#[test]
 fn a_free_without_its_allocation_reads_as_nothing_and_is_marked() {
     let ledger = Ledger::in_memory();
     let torch = ledger.tenant("torch");
