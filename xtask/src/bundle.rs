@@ -117,6 +117,7 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         .env("FERCUDA_SOFT_CHECK", "0");
     shell::run(corpus)?;
 
+    fs::write(out.join("commit"), commit()?)?;
     let run = out.join("run.sh");
     fs::write(&run, script.text())?;
     make_runnable(&run)?;
@@ -147,6 +148,21 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The commit that was built, for what is recorded there.
+fn commit() -> Result<String> {
+    let ask = |words: &[&str]| {
+        let mut git = shell::command("git");
+        git.args(words);
+        shell::capture(git)
+    };
+    let head = ask(&["rev-parse", "HEAD"])?.trim().to_owned();
+    let changed = ask(&["status", "--porcelain", "--untracked-files=no"])?;
+    Ok(match changed.is_empty() {
+        true => head,
+        false => format!("{head} and changes"),
+    })
 }
 
 /// Copies a program without its symbols.
@@ -289,6 +305,10 @@ if [[ $FERCUDA_DEVICE == gpu ]]; then
   else
     echo "pairs of allocation and free: not run (no C compiler here)" | tee -a "$out/table.txt"
   fi
+  start=$SECONDS status=0
+  python3 "$regime/conformance.py" "$here/bin/fercuda" "$out/conformance" --record "$out/conformance-gpu.json" \
+    > "$out/gpu-conformance.log" 2>&1 || status=$?
+  record gpu conformance "$status" $((SECONDS - start))
   if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
     start=$SECONDS status=0
     "$here/bin/fercuda" run --json "$out/rules.json" -- python3 -m pytest -q -p no:cacheprovider \

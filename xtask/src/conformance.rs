@@ -23,7 +23,7 @@ use fercuda_ledger::Folder;
 use crate::cargo::Artifact;
 use crate::setup::Venv;
 use crate::test::Count;
-use crate::{cargo, hooklist, setup, shell};
+use crate::{cargo, hooklist, record, setup, shell};
 
 /// What a client finds in the driver's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(crate) fn run(dry_run: bool) -> Result<()> {
     let built = build()?;
     let suites = run_clients(&venv, &built)?;
     let list = hooklist::run(&built.suite)?;
-    let document = document(&suites, &list);
+    let document = document(&suites, &hooklist::table(&list, record::read()?.as_ref()));
     if dry_run {
         println!("\n{document}");
     } else {
@@ -529,7 +529,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn document(suites: &[Suite], list: &hooklist::Results) -> String {
+fn document(suites: &[Suite], list: &str) -> String {
     let mut text = String::from(
         "# Conformance\n\n\
          Programs that know nothing of feRcuda, run over its drop-in `libcuda.so.1`\n\
@@ -569,9 +569,10 @@ fn document(suites: &[Suite], list: &hooklist::Results) -> String {
     text.push_str(
         "\n## The hook\n\n\
          What is asked of a library in the driver's place, and the tests of\n\
-         `crates/hook/tests/suite` that show it, over the drop-in library.\n\n",
+         `crates/hook/tests/suite` that show it, over the drop-in library; and the cases\n\
+         that only a GPU machine can run (`tests/gpu/regime/conformance.py`).\n\n",
     );
-    text.push_str(&hooklist::table(list));
+    text.push_str(list);
     text.push_str("\n## What is not run\n\n");
     for (name, why) in NOT_RUN {
         let _infallible = writeln!(text, "- cudarc: `{name}`: {why}");

@@ -1,8 +1,9 @@
 //! The hook's conformance list: what each row asks, and the tests that show it.
 //!
 //! Invariant: every test of the hook's suite is in a row, and every row's tests
-//! are there; `run` fails otherwise. A row without tests needs what only a GPU
-//! machine has, and says so.
+//! are there; `run` fails otherwise. So is every case that only a GPU machine
+//! can run (`tests/gpu/regime/conformance.py`); what came of those is recorded
+//! (`record`), and what is not recorded, or of older code, says so.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,18 +11,32 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::record::Record;
 use crate::shell;
 
 /// One thing that is asked of the hook.
 struct Row {
     about: &'static str,
     what: &'static str,
-    /// Tests of `crates/hook/tests/suite`; none if it takes a GPU.
+    /// Tests of `crates/hook/tests/suite`.
     tests: &'static [&'static str],
+    /// Cases of `tests/gpu/regime/conformance.py`.
+    on_gpu: &'static [&'static str],
 }
 
 const fn row(about: &'static str, what: &'static str, tests: &'static [&'static str]) -> Row {
-    Row { about, what, tests }
+    Row {
+        about,
+        what,
+        tests,
+        on_gpu: &[],
+    }
+}
+
+impl Row {
+    const fn on_gpu(self, on_gpu: &'static [&'static str]) -> Row {
+        Row { on_gpu, ..self }
+    }
 }
 
 const ROWS: &[Row] = &[
@@ -56,7 +71,8 @@ const ROWS: &[Row] = &[
         "one symbol, and all others from `cuGetProcAddress`, as the runtime library does",
         &["loader::what_is_found_as_the_runtime_library_finds_it_is_governed"],
     ),
-    row("loader", "static and shared `libcudart`", &[]),
+    row("loader", "static and shared `libcudart`", &[])
+        .on_gpu(&["shared_libcudart", "static_libcudart"]),
     row(
         "loader",
         "`dlmopen` is reported",
@@ -161,6 +177,12 @@ const ROWS: &[Row] = &[
     row("calls", "pitch", &["calls::pitches_are_the_drivers"]),
     row(
         "calls",
+        "wrong frees, pitch and ends of contexts over NVIDIA's driver",
+        &[],
+    )
+    .on_gpu(&["calls_are_answered_as_by_the_driver"]),
+    row(
+        "calls",
         "sizes that no device has",
         &["calls::sizes_that_no_device_has_are_refused_as_by_the_driver"],
     ),
@@ -235,7 +257,7 @@ const ROWS: &[Row] = &[
             "streams::a_streams_own_block_is_used_again_at_once",
         ],
     ),
-    row("streams", "green contexts", &[]),
+    row("streams", "green contexts", &[]).on_gpu(&["green_contexts"]),
     row(
         "streams",
         "from stream to stream",
@@ -293,7 +315,8 @@ const ROWS: &[Row] = &[
         "sharing",
         "copies between devices",
         &["calls::copies_between_devices_find_blocks_of_both"],
-    ),
+    )
+    .on_gpu(&["copies_between_devices"]),
     row(
         "sharing",
         "no IPC handle of somebody else's memory",
@@ -345,28 +368,47 @@ fn strays(results: &Results) -> Vec<String> {
 }
 
 /// The list with its results, as a table.
-pub(crate) fn table(results: &Results) -> String {
+pub(crate) fn table(results: &Results, record: Option<&Record>) -> String {
     let mut text = String::from("| about | what | shown by | result |\n|---|---|---|---|\n");
-    for Row { about, what, tests } in ROWS {
-        let (shown, result) = if tests.is_empty() {
-            ("on a GPU: `cargo xtask gpu`".to_owned(), "")
-        } else {
-            let names: Vec<String> = tests.iter().map(|name| format!("`{name}`")).collect();
-            let passed = |name: &&str| results.get(*name) == Some(&true);
-            let result = if tests.iter().all(passed) {
-                "passed"
-            } else {
-                "**failed**"
-            };
-            (names.join("<br>"), result)
-        };
+    for row in ROWS {
+        let (shown, result) = shown(row, results, record);
+        let Row { about, what, .. } = row;
         // Writing to a String cannot fail.
         let _infallible = writeln!(text, "| {about} | {what} | {shown} | {result} |");
     }
     for stray in results.keys().filter(|name| name.contains(' ')) {
         let _infallible = writeln!(text, "| | {stray} | | **failed** |");
     }
+    let _infallible = match record {
+        Some(record) => writeln!(text, "\n{record}"),
+        None => writeln!(text, "\nNothing is recorded of a GPU."),
+    };
     text
+}
+
+/// What shows a row, and what came of it.
+fn shown(row: &Row, results: &Results, record: Option<&Record>) -> (String, String) {
+    let named = |name: &&str| format!("`{name}`");
+    let mut shown: Vec<String> = row.tests.iter().map(named).collect();
+    let mut result = Vec::new();
+    if !row.tests.is_empty() {
+        let passed = |name: &&str| results.get(*name) == Some(&true);
+        result.push(match row.tests.iter().all(passed) {
+            true => "passed".to_owned(),
+            false => "**failed**".to_owned(),
+        });
+    }
+    for name in row.on_gpu {
+        shown.push(format!("on a GPU: `{name}`"));
+        let recorded = record.map(|record| record.result(name));
+        result.push(recorded.unwrap_or_else(|| "not run on a GPU".to_owned()));
+    }
+    if shown.is_empty() {
+        shown.push("on a GPU: `cargo xtask gpu`".to_owned());
+        result.push("not recorded".to_owned());
+    }
+    result.dedup();
+    (shown.join("<br>"), result.join("<br>"))
 }
 
 #[cfg(test)]
@@ -383,6 +425,29 @@ mod tests {
                 text.contains(&format!("fn {name}()")) || text.contains(&format!("    {name} = "));
             assert!(is_there, "{module}::{name}");
         }
+    }
+
+    #[test]
+    fn every_case_of_a_gpu_is_in_a_row_and_every_rows_case_is_there() {
+        let file = shell::root().join("tests/gpu/regime/conformance.py");
+        let text = std::fs::read_to_string(&file).expect("the runner of the cases");
+        let cases = text.split("\n@case\ndef ").skip(1);
+        let cases: Vec<&str> = cases.filter_map(|part| part.split('(').next()).collect();
+        let rows: Vec<&str> = ROWS.iter().flat_map(|row| row.on_gpu).copied().collect();
+        for name in &cases {
+            assert!(rows.contains(name), "{name} is in no row");
+        }
+        for name in &rows {
+            assert!(cases.contains(name), "{name} is no case");
+        }
+    }
+
+    #[test]
+    fn what_is_not_recorded_has_not_passed() {
+        let row = row("loader", "a row", &[]).on_gpu(&["one", "two"]);
+        let (shown, result) = shown(&row, &Results::new(), None);
+        assert_eq!(shown, "on a GPU: `one`<br>on a GPU: `two`");
+        assert_eq!(result, "not run on a GPU");
     }
 
     #[test]

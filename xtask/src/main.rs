@@ -17,6 +17,7 @@ mod bundle;
 mod cargo;
 mod conformance;
 mod hooklist;
+mod record;
 mod setup;
 mod shell;
 mod test;

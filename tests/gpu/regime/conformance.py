@@ -1,0 +1,331 @@
+"""What of the hook's conformance list only a GPU machine can show: named cases, each a program run bare and governed.
+
+    python3 conformance.py FERCUDA OUT_DIR [--only NAME,...] [--record FILE] [--device soft] [--cudart DIR,...]
+
+What a program prints has to be the same both times, line by line. Of the governed run the ledger has to say that every
+allocation was seen, that none fell back to the driver, that nothing is ungoverned and nothing left. A case that cannot
+run here says why and counts as neither. Needs a C compiler; for the runtime library's cases `libcudart.so.13` and
+`libcudart_static.a`, of a toolkit or of NVIDIA's wheels.
+
+--record writes what docs/conformance.md is made of. --device soft tries the cases that need no GPU. Exit status 1 if
+any case fails.
+"""
+
+import argparse
+import ctypes
+import difflib
+import glob
+import json
+import os
+import pathlib
+import random
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+PROGRAMS = ROOT / "crates/hook/tests/programs"
+LONGEST_S = 180
+CASES = {}
+
+
+class Skipped(Exception):
+    """The case cannot run here, for this reason."""
+
+
+class Failed(Exception):
+    """The case could not even be judged."""
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Bench:
+    """Where things are, and what was found out about the machine."""
+
+    def __init__(self, args):
+        self.fercuda = str(pathlib.Path(args.fercuda).resolve())
+        self.out = args.out.resolve()
+        self.kind = args.device
+        self.compiler = next(filter(None, map(shutil.which, [os.environ.get("CC", "cc"), "gcc", "clang"])), None)
+        self.cudart = cudart_folders(args.cudart)
+        self.seed = random.SystemRandom().randrange(1 << 32)
+        if self.kind == "soft":
+            self.driver = self.out / "driver/libcuda.so.1"
+            beside = pathlib.Path(self.fercuda).parent
+            library = next(p for p in (beside / "deps/libcuda.so", beside / "libcuda.so") if p.exists())
+            self.driver.parent.mkdir(exist_ok=True)
+            self.driver.unlink(missing_ok=True)
+            self.driver.symlink_to(library)
+        else:
+            self.driver = loaded("libcuda.so.1")
+
+    def environment(self, more):
+        own = {n: v for n, v in os.environ.items() if not n.startswith("FERCUDA_") and n != "LD_PRELOAD"}
+        if self.kind == "soft":
+            own["LD_LIBRARY_PATH"] = str(self.driver.parent)
+        return own | more
+
+    def compiled(self, source, *libraries):
+        """A program, and what it is linked to."""
+        if not self.compiler:
+            raise Skipped("no C compiler")
+        program = self.out / ("-".join([source.stem, *(pathlib.Path(n).stem for n in libraries[:1])]).replace(".", "-"))
+        command = [self.compiler, "-O1", "-w", "-o", program, source, *libraries, "-ldl", "-lrt", "-lpthread"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST_S)
+        if done.returncode:
+            raise Failed(f"does not compile: {done.stderr.strip()[-500:]}")
+        return program
+
+    def of_the_driver(self, source):
+        return self.compiled(source, self.driver)
+
+    def run(self, command, environment, label):
+        errors = self.out / f"{label}.err"
+        with open(errors, "w") as file:
+            try:
+                done = subprocess.run(
+                    [str(c) for c in command],
+                    env=self.environment(environment),
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    stdin=subprocess.DEVNULL,
+                    text=True,
+                    errors="replace",
+                    timeout=LONGEST_S,
+                )
+            except subprocess.TimeoutExpired:
+                raise Failed(f"{label}: took longer than {LONGEST_S} s")
+        (self.out / f"{label}.out").write_text(done.stdout)
+        return done.returncode, done.stdout, errors.read_text(errors="replace")
+
+    def governed(self, command, environment, label, options=()):
+        """A run under the hook, and the ledgers that it left."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o700)
+            file = pathlib.Path(folder, "ledgers.json")
+            wrapped = [self.fercuda, "run", "--device", self.kind, "--json", file, *options, "--", *command]
+            ran = self.run(wrapped, environment | {"XDG_RUNTIME_DIR": folder}, label)
+            try:
+                processes = json.loads(file.read_text())["processes"]
+            except (OSError, ValueError, KeyError) as error:
+                raise Failed(f"{label}: no ledgers: {error}; {ran[2][-300:]}")
+        return *ran, processes
+
+    def same(self, command, environment=None, label=None):
+        """The problems of a program that is run both ways."""
+        environment = environment or {}
+        label = label or "-".join([command[0].name, *command[1:2]])
+        bare, said, bare_errors = self.run(command, environment, f"{label}-bare")
+        status, told, errors, processes = self.governed(command, environment, f"{label}-governed")
+        problems = []
+        if bare != 0 or not said.endswith("end\n"):
+            problems.append(f"bare, it ended with {bare}: {(said + bare_errors)[-200:].strip()}")
+        if status != bare:
+            problems.append(f"governed, it ended with {status}: {(told + errors)[-200:].strip()}")
+        if said != told:
+            lines = difflib.unified_diff(said.splitlines(), told.splitlines(), "bare", "governed", n=0, lineterm="")
+            problems.append("says something else: " + " | ".join(list(lines)[3:11]))
+        problems += judged(processes, counted(errors))
+        return [f"{label} (seed {self.seed}): {p}" for p in problems]
+
+
+def counted(errors):
+    """The program's own count of allocations, if it says one."""
+    lines = [line for line in errors.splitlines() if line.startswith("allocations ")]
+    return int(lines[-1].split()[1]) if lines else 1
+
+
+def judged(processes, allocations, live=0):
+    """What is wrong with ledgers of a run that made at least so many allocations."""
+    devices = [d for p in processes for d in p["devices"]]
+    total = lambda name: sum(d[name] for d in devices)
+    fallback = sum(d["event_counts"].get("fallback", 0) for d in devices)
+    problems = []
+    if total("allocs") < allocations:
+        problems.append(f"{allocations} allocations, of which the ledger saw {total('allocs')}")
+    for what, is_, wanted in (
+        ("ungoverned bytes", total("ungoverned_bytes"), 0),
+        ("fallback", fallback, 0),
+        ("live bytes", total("live_bytes"), live),
+    ):
+        if is_ != wanted:
+            problems.append(f"{what}: {is_} and not {wanted}")
+    return problems
+
+
+# ---- the cases ------------------------------------------------------------------------------------------------------
+
+
+def runtime(bench, name):
+    found = next((f for f in (folder / name for folder in bench.cudart) if f.exists()), None)
+    if bench.kind == "soft":
+        raise Skipped("asks the driver for a table that is not documented")
+    if not found:
+        raise Skipped(f"no {name} here; try --cudart")
+    libraries = [found] if name.endswith(".a") else [found, f"-Wl,-rpath,{found.parent}"]
+    program = bench.compiled(HERE / "runtime.c", *libraries)
+    problems = []
+    for part in ("calls", "wrong_frees", "streams", "threads", "out_of_memory", "reset"):
+        problems += bench.same([program, part, str(bench.seed)])
+    return problems
+
+
+@case
+def shared_libcudart(bench):
+    return runtime(bench, "libcudart.so.13")
+
+
+@case
+def static_libcudart(bench):
+    return runtime(bench, "libcudart_static.a")
+
+
+@case
+def green_contexts(bench):
+    if bench.kind == "soft":
+        raise Skipped("the software device has none")
+    return bench.same([bench.of_the_driver(HERE / "green.c"), str(bench.seed)])
+
+
+@case
+def copies_between_devices(bench):
+    devices = len(devices_of(bench))
+    if bench.kind != "soft" and devices < 2:
+        raise Skipped("one GPU")
+    return bench.same([bench.of_the_driver(PROGRAMS / "calls.c"), "peers"], {"FERCUDA_SOFT_DEVICES": "2"})
+
+
+@case
+def calls_are_answered_as_by_the_driver(bench):
+    """The suite's own programs of single calls, over NVIDIA's driver."""
+    program = bench.of_the_driver(PROGRAMS / "calls.c")
+    # Those that free all they allocate, print no figures of the device, and need neither a limit nor a second one.
+    parts = "wrong_frees crossed_frees pitches captured_frees destroy".split()
+    return [problem for part in parts for problem in bench.same([program, part])]
+
+
+# ---- the machine ----------------------------------------------------------------------------------------------------
+
+
+def loaded(name):
+    """The file that the loader takes for a library."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        sys.exit(f"cannot open {name}: {error}\ntry: a machine with a GPU, or --device soft")
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if "/" in line}
+    stem = name.split(".so")[0] + ".so"
+    return pathlib.Path(next(p for p in sorted(paths) if pathlib.Path(p).name.startswith(stem)))
+
+
+def cudart_folders(named):
+    """Where the runtime library may be: where it was said, in toolkits, in NVIDIA's wheels."""
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-13*"))]
+    compiler = shutil.which("nvcc")
+    if compiler:
+        toolkits.append(pathlib.Path(compiler).resolve().parents[1])
+    folders = [pathlib.Path(f) for f in (named.split(",") if named else [])]
+    for toolkit in filter(None, toolkits):
+        folders += [pathlib.Path(toolkit, "lib64"), pathlib.Path(toolkit, "targets/x86_64-linux/lib")]
+    packages = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    folders += [pathlib.Path(p, "nvidia/cu13/lib") for p in packages]
+    return folders
+
+
+def devices_of(bench):
+    """The devices' names."""
+    if bench.kind == "soft":
+        return ["software device"]
+    driver = ctypes.CDLL(str(bench.driver))
+    count, name = ctypes.c_int(), ctypes.create_string_buffer(100)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        sys.exit("the driver finds no device")
+    names = []
+    for ordinal in range(count.value):
+        driver.cuDeviceGetName(name, 100, ordinal)
+        names.append(name.value.decode())
+    return names
+
+
+def driver_version(bench):
+    """The driver's own version, or else the one of the interface that it offers."""
+    try:
+        nvml, text = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.create_string_buffer(100)
+        if not nvml.nvmlInit_v2() and not nvml.nvmlSystemGetDriverVersion(text, 100):
+            return text.value.decode()
+    except (OSError, AttributeError):
+        pass
+    version = ctypes.c_int()
+    ctypes.CDLL(str(bench.driver)).cuDriverGetVersion(ctypes.byref(version))
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def commit():
+    """Of the code that is judged: as the bundle says, or the checkout."""
+    written = ROOT.parent / "commit"
+    if written.exists():
+        return written.read_text().strip()
+    ask = lambda *words: subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+    changed = ask("status", "--porcelain", "--untracked-files=no")
+    return ask("rev-parse", "HEAD") + (" and changes" if changed else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", help="cases that contain one of these, separated by commas")
+    parser.add_argument("--record", type=pathlib.Path, help="where docs/conformance-gpu.json is to be written")
+    parser.add_argument("--device", choices=["gpu", "soft"], default="gpu")
+    parser.add_argument("--cudart", help="folders of the runtime library, separated by commas")
+    args = parser.parse_args()
+    if args.record and (args.only or args.device == "soft"):
+        parser.error("a record is of all cases, on a GPU")
+    args.out.mkdir(parents=True, exist_ok=True)
+    bench = Bench(args)
+    results = {}
+    for name, function in CASES.items():
+        if args.only and not any(part in name for part in args.only.split(",")):
+            continue
+        begun = time.monotonic()
+        try:
+            problems = function(bench)
+            result = {"result": "failed" if problems else "passed", "problems": problems}
+        except Skipped as why:
+            result = {"result": "skipped", "why": str(why)}
+        except Failed as why:
+            result = {"result": "failed", "problems": [str(why)]}
+        result["seconds"] = round(time.monotonic() - begun, 1)
+        results[name] = result
+        why = f": {result['why']}" if "why" in result else ""
+        print(f"{result['result']:8}{name}{why} ({result['seconds']} s)", flush=True)
+        for problem in result.get("problems", []):
+            print(f"        {problem}", flush=True)
+    names = devices_of(bench)
+    record = {
+        "device": names[0],
+        "devices": len(names),
+        "driver": driver_version(bench),
+        "commit": commit(),
+        "seed": bench.seed,
+        "cases": results,
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    (bench.out / "conformance.json").write_text(text)
+    if args.record:
+        args.record.write_text(text)
+    counts = {kind: sum(r["result"] == kind for r in results.values()) for kind in ("passed", "failed", "skipped")}
+    print(", ".join(f"{count} {kind}" for kind, count in counts.items()), "on", names[0])
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
