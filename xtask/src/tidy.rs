@@ -24,12 +24,13 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 6] = [
+const MAY_BE_UNSAFE: [&str; 7] = [
     "fercuda-cuda-sys",
     "fercuda-cuda",
     "fercuda-softgpu",
     "fercuda-dropin",
     "fercuda-governor",
+    "fercuda-guest",
     "fercuda-hook",
 ];
 

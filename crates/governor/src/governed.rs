@@ -48,10 +48,8 @@ pub struct Piece {
 impl Piece {
     /// Whether it is physical memory of the device that this process takes.
     pub fn is_on_device(&self) -> bool {
-        !matches!(
-            self.kind,
-            Governed::Host | Governed::IpcImport | Governed::External | Governed::Module
-        )
+        // What code takes is known from the driver's figures only.
+        self.kind.is_on_device() && self.kind != Governed::Module
     }
 }
 

@@ -126,7 +126,7 @@ fn object(address: usize) -> Object {
 
 /// Libraries by parts of their paths. Of several that fit, the one farthest to
 /// the right: an environment may have any name.
-const FAMILIES: [(&str, &str); 16] = [
+const FAMILIES: [(&str, &str); 15] = [
     ("/libtorch", "torch"),
     ("/libc10", "torch"),
     ("/torch/", "torch"),
@@ -142,7 +142,6 @@ const FAMILIES: [(&str, &str); 16] = [
     ("/libcudnn", "cudnn"),
     ("/cuda/bindings/", "cuda.bindings"),
     ("/cuda/core/", "cuda.core"),
-    ("/libfercuda", "fercuda"),
 ];
 
 /// Libraries that ask for others.

@@ -288,6 +288,12 @@ pub enum Governed {
 }
 
 impl Governed {
+    /// Whether it is physical memory of the device that the process takes, and
+    /// so part of what the driver says is used.
+    pub fn is_on_device(self) -> bool {
+        !matches!(self, Self::Host | Self::IpcImport | Self::External)
+    }
+
     /// Every kind, in the order of the file.
     pub const ALL: [Governed; 12] = [
         Self::Linear,

@@ -226,6 +226,22 @@ impl DeviceSnapshot {
     pub fn governed_bytes(&self) -> u64 {
         sum(self.governed.iter().map(|part| part.bytes))
     }
+
+    /// Everything of the device's memory that the ledger accounts for.
+    pub fn accounted_bytes(&self) -> u64 {
+        let parts = self.governed.iter();
+        let on_device = parts.filter(|part| part.kind.is_on_device());
+        sum(on_device.map(|part| part.bytes)).saturating_add(self.pooled_bytes)
+    }
+
+    /// What the driver said last is used of the device; `None` if it was never
+    /// asked.
+    pub fn driver_used_bytes(&self) -> Option<u64> {
+        let used = self
+            .driver_total_bytes
+            .saturating_sub(self.driver_free_bytes);
+        (self.driver_total_bytes > 0).then_some(used)
+    }
 }
 
 impl TenantSnapshot {

@@ -1,16 +1,25 @@
-//! `fercuda demo`: a short tour of what works here, every result checked.
+//! `fercuda demo`: a short tour of what works here, every result checked, and
+//! at its end several libraries in one process with one pool.
 //!
 //! Invariant: a row says `ok` only if every element of its result is within a
 //! bound that follows from sizes and data. Elsewhere: the steps (`tour`), the
-//! f64 references and their bounds (`reference`).
+//! f64 references and their bounds (`reference`), the end (`together`).
 
+#[expect(
+    unsafe_code,
+    reason = "what a library exports has the type that its interface says"
+)]
+mod here;
+mod python;
 mod reference;
+mod together;
 #[expect(
     unsafe_code,
     reason = "only who knows a kernel can vouch for its launch"
 )]
 mod tour;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -19,15 +28,23 @@ use serde::Serialize;
 
 use crate::out::say;
 use crate::terminal::{self, Paint};
+use together::Together;
 
-/// Runs kernels on whichever device is here and checks every result.
+/// Runs kernels and several libraries with one pool, every result checked.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit status: 0 if every result is right, 1 if one is not or the device fails.
+Exit status: 0 if every result is right and all memory is governed, 1 if not or
+if the device fails.
 
 The error is the largest difference from an f64 reference; the bound is the most
 that rounding can explain, from sizes and data. Both count steps between f32
 neighbours at the largest value (ulp).
+
+At the end several libraries share one process, started as `fercuda run` does:
+our runtime, cuda.core where a Python has it (build/venv, VIRTUAL_ENV or
+python3), and on a GPU what that Python has of PyTorch, JAX, CuPy and Triton.
+The last line compares what the process's ledger accounts for with what the
+driver says is used.
 
 Examples:
   fercuda demo
@@ -43,6 +60,9 @@ pub(crate) struct Args {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
+    /// Be the process with the tenants, with our runtime from this file.
+    #[arg(long, hide = true, value_name = "GUEST")]
+    tenants_here: Option<PathBuf>,
 }
 
 /// What a run came to.
@@ -55,6 +75,7 @@ struct Outcome {
     driver_version: (u32, u32),
     seed: u64,
     steps: Vec<Step>,
+    together: Option<Together>,
     passed: bool,
 }
 
@@ -74,8 +95,11 @@ struct Step {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let device = Cuda::from_env()?.device(args.device)?;
     let seed = args.seed.unwrap_or_else(fresh_seed);
+    if let Some(guest) = &args.tenants_here {
+        return here::run(guest, args.device, seed);
+    }
+    let device = Cuda::from_env()?.device(args.device)?;
     let context = Context::primary(device)?;
     let mut outcome = Outcome {
         device: device.name()?,
@@ -85,6 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         driver_version: device.cuda().version()?,
         seed,
         steps: Vec::new(),
+        together: None,
         passed: true,
     };
     if outcome.compute_capability < (8, 0) {
@@ -108,10 +133,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         outcome.steps.push(step);
     }
+    // What the tour has of the device is no business of the process to come.
+    drop(tour);
+    if !args.json {
+        print_foot(&outcome, paint);
+    }
+    let together = together::run(args.device, outcome.software, seed)
+        .context("the demo stopped at: several libraries in one process")?;
+    outcome.passed &= together.passed();
+    if !args.json {
+        say!("");
+        together.print(paint);
+    }
+    outcome.together = Some(together);
     if args.json {
         say!("{}", serde_json::to_string_pretty(&outcome)?);
-    } else {
-        print_foot(&outcome, paint);
     }
     Ok(if outcome.passed {
         ExitCode::SUCCESS

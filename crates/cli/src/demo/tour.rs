@@ -54,7 +54,7 @@ impl Tour {
     }
 
     /// `count` numbers in (-1, 1), with all the digits an f32 has.
-    fn numbers(&mut self, count: usize) -> Vec<f32> {
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
         let numbers = std::iter::repeat_with(|| {
             // xorshift64*, with a constant that keeps a zero seed from sticking.
             let mut x = self.random ^ 0x9e37_79b9_7f4a_7c15;
@@ -73,7 +73,7 @@ impl Tour {
         Ok(Module::load(&self.context, &Image::ptx(text))?.function(&kernel.entry)?)
     }
 
-    fn upload(&self, values: &[f32]) -> Result<DeviceBuffer<f32>> {
+    pub(crate) fn upload(&self, values: &[f32]) -> Result<DeviceBuffer<f32>> {
         Ok(DeviceBuffer::from_host(values, &self.stream)?)
     }
 
@@ -81,7 +81,7 @@ impl Tour {
         Ok(DeviceBuffer::alloc(&self.context, count)?)
     }
 
-    fn download(&self, buffer: &DeviceBuffer<f32>) -> Result<Vec<f32>> {
+    pub(crate) fn download(&self, buffer: &DeviceBuffer<f32>) -> Result<Vec<f32>> {
         Ok(buffer.to_vec(&self.stream)?)
     }
 

@@ -31,11 +31,10 @@ use fercuda_governor::{Bytes, Config, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::terminal::wrapped;
-pub(crate) use places::DeviceKind;
-use places::Places;
+pub(crate) use places::{DeviceKind, Places};
 
 /// Runs a program with all its device memory in one governed pool.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 #[command(after_help = help())]
 pub(crate) struct Args {
     /// What the program, and each of its children, may use on a device: 8GiB.
@@ -176,8 +175,26 @@ fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
     crate::report(&error, status)
 }
 
+/// Gives `command` what a governed program has, over this driver, as a part of
+/// this run.
+pub(crate) fn govern(command: &mut Command, kind: DeviceKind, run: NonZeroU64) -> Result<()> {
+    let (current, _) = Config::read(std::env::vars_os());
+    if current.disabled {
+        bail!("FERCUDA_DISABLE is set: nothing is governed\ntry: without it");
+    }
+    let args = Args {
+        // Who names a driver means it.
+        device: std::env::var_os("FERCUDA_DRIVER").is_none().then_some(kind),
+        ..Args::default()
+    };
+    let changes = environment(&args, run)?;
+    check(&changes)?;
+    command.envs(&changes);
+    Ok(())
+}
+
 /// A number for this run, never 0.
-fn fresh_run() -> NonZeroU64 {
+pub(crate) fn fresh_run() -> NonZeroU64 {
     NonZeroU64::new(fastrand::u64(1..)).unwrap_or(NonZeroU64::MIN)
 }
 

@@ -9,6 +9,8 @@ use fercuda_cuda_sys::{Driver, Origin};
 const HOOK: &str = "libfercuda_hook.so";
 /// The software device as a driver's library.
 const SOFT: &str = "libcuda.so";
+/// Our runtime as a library that any process can load.
+const GUEST: &str = "libfercuda_guest.so";
 /// What says that there may be a GPU: NVIDIA's control device, its name on a
 /// Tegra, and Windows' under WSL.
 const GPU_SIGNS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"];
@@ -59,7 +61,7 @@ impl Places {
 
     /// The hook.
     pub(crate) fn hook(&self) -> Result<PathBuf> {
-        let path = self.find(HOOK, "cargo build -p fercuda-hook builds it")?;
+        let path = self.find(HOOK, "fercuda-hook")?;
         let text = path.as_os_str().as_encoded_bytes();
         // The loader takes the variable apart at these, and knows no quoting.
         if text.iter().any(|byte| b" \t:$".contains(byte)) {
@@ -75,7 +77,7 @@ impl Places {
     /// The driver for `kind`; none if it is for the hook to find out that
     /// there is none.
     pub(crate) fn driver(&self, kind: DeviceKind) -> Result<Option<PathBuf>> {
-        let soft = || self.find(SOFT, "cargo build -p fercuda-dropin builds it");
+        let soft = || self.find(SOFT, "fercuda-dropin");
         match kind {
             DeviceKind::Soft => soft().map(Some),
             DeviceKind::Gpu => installed().map(Some),
@@ -87,7 +89,13 @@ impl Places {
         }
     }
 
-    fn find(&self, name: &str, hint: &str) -> Result<PathBuf> {
+    /// Our runtime, for whoever loads it.
+    pub(crate) fn guest(&self) -> Result<PathBuf> {
+        self.find(GUEST, "fercuda-guest")
+    }
+
+    /// A library of ours, which this package builds.
+    fn find(&self, name: &str, package: &str) -> Result<PathBuf> {
         let mut tried = String::new();
         for folder in &self.folders {
             let path = folder.join(name);
@@ -97,7 +105,9 @@ impl Places {
             tried.push_str(&format!("\n  not at {}", path.display()));
         }
         bail!(
-            "cannot find {name}, which fercuda run needs{tried}\ntry: put it beside fercuda; {hint}"
+            "cannot find {name}, without which fercuda governs nothing{tried}\n\
+             try: put it beside fercuda; in a checkout of feRcuda, cargo xtask dist makes a folder \
+             of all that belongs together, and cargo build --release -p {package} this one"
         )
     }
 }

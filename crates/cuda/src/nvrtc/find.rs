@@ -52,7 +52,7 @@ fn libraries_with(
 /// Whether what is in `directory` is the user's own or the system's doing. A
 /// library found there is loaded into the process, and the current directory
 /// may be anybody's.
-fn is_trusted(directory: &Path) -> bool {
+pub fn is_trusted(directory: &Path) -> bool {
     std::fs::metadata(directory).is_ok_and(|metadata| {
         [0, super::cache::effective_user()].contains(&metadata.uid())
             && metadata.mode() & 0o002 == 0

@@ -1,0 +1,142 @@
+//! What the guest does with a device: takes memory in every way that
+//! `fercuda-cuda` has, computes there, and holds results to the host's own.
+//!
+//! Invariant: a text that says what was done says only what was compared.
+
+use std::error::Error;
+use std::fmt;
+
+use fercuda_cuda::{
+    Context, Cuda, DeviceBuffer, Image, Launch, Module, PhysicalMemory, Select, Stream,
+    VirtualRange,
+};
+use fercuda_ptx::build::Arch;
+use fercuda_ptx::kernels::vector_add;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Elements of the vectors: no multiple of a block.
+const LEN: usize = 200_003;
+/// Buffers that come and go in a stream's order.
+const ROUNDS: usize = 24;
+
+/// Memory that is kept, and what is in it.
+pub(crate) struct Kept {
+    context: Context,
+    stream: Stream,
+    sum: DeviceBuffer<f32>,
+    expected: Vec<f32>,
+    mapped: DeviceBuffer<u8>,
+    pattern: u8,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sums and {ROUNDS} fills right", self.expected.len())
+    }
+}
+
+/// See `fercuda_guest_take`.
+pub(crate) fn take(device: u32, seed: u64) -> Result<Kept> {
+    // The driver of the process, whatever stands in its place.
+    let device = Cuda::select(Select::Hardware)?.device(device)?;
+    let context = Context::primary(device)?;
+    let stream = Stream::new(&context)?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (sum, expected) = added(&context, &stream, &mut random)?;
+    for _ in 0..ROUNDS {
+        let len = random.usize(1..1 << 20);
+        let value = random.u32(..);
+        let mut buffer = DeviceBuffer::<u32>::alloc_ordered(&stream, len)?;
+        buffer.fill(value, &stream)?;
+        let got = buffer.to_vec(&stream)?;
+        if let Some(at) = got.iter().position(|word| *word != value) {
+            return Err(format!("fill: word {at} of {len} is {}, not {value}", got[at]).into());
+        }
+    }
+    let (mapped, pattern) = mapped(&context, &stream, &mut random)?;
+    Ok(Kept {
+        context,
+        stream,
+        sum,
+        expected,
+        mapped,
+        pattern,
+    })
+}
+
+/// A sum that a kernel made, and what it should be.
+fn added(
+    context: &Context,
+    stream: &Stream,
+    random: &mut fastrand::Rng,
+) -> Result<(DeviceBuffer<f32>, Vec<f32>)> {
+    let mut numbers = || -> Vec<f32> { (0..LEN).map(|_| random.f32() * 2.0 - 1.0).collect() };
+    let (a, b) = (numbers(), numbers());
+    let kernel = vector_add::f32(Arch::SM_80)?;
+    let image = Image::ptx(fercuda_ptx::print(&kernel.module));
+    let function = Module::load(context, &image)?.function(&kernel.entry)?;
+    let (device_a, device_b) = (
+        DeviceBuffer::from_host(&a, stream)?,
+        DeviceBuffer::from_host(&b, stream)?,
+    );
+    let mut sum = DeviceBuffer::alloc(context, LEN)?;
+    let geometry = kernel.launch(&vector_add::Shape { n: LEN as u64 })?;
+    let launch = Launch::new(geometry.grid[0], geometry.block[0]);
+    // SAFETY: it touches the first LEN elements of each, and each has LEN.
+    unsafe {
+        launch.run(
+            &function,
+            stream,
+            (&device_a, &device_b, &mut sum, LEN as u32),
+        )?
+    };
+    // One addition is rounded in one way only.
+    let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    same("sum", &sum.to_vec(stream)?, &expected)?;
+    Ok((sum, expected))
+}
+
+/// Physical memory of the program's own, mapped and filled.
+fn mapped(
+    context: &Context,
+    stream: &Stream,
+    random: &mut fastrand::Rng,
+) -> Result<(DeviceBuffer<u8>, u8)> {
+    let bytes = PhysicalMemory::granularity_bytes(context)?;
+    let range = VirtualRange::reserve(context, bytes)?;
+    let memory = PhysicalMemory::new(context, bytes)?;
+    let mut buffer = range.map(0, &memory, &[context.device()])?;
+    let pattern = random.u8(..);
+    buffer.fill_bytes(pattern, stream)?;
+    Ok((buffer, pattern))
+}
+
+impl Kept {
+    /// Compares what is kept with what it held, and frees it.
+    pub(crate) fn give_back(self) -> Result<String> {
+        same("sum", &self.sum.to_vec(&self.stream)?, &self.expected)?;
+        let mapped = self.mapped.to_vec(&self.stream)?;
+        if mapped.iter().any(|byte| *byte != self.pattern) {
+            return Err("mapped memory holds something else".into());
+        }
+        let context = self.context.clone();
+        drop(self);
+        context.synchronize()?;
+        Ok("it held what was put there".to_owned())
+    }
+}
+
+fn same(what: &str, got: &[f32], expected: &[f32]) -> Result<()> {
+    let pairs = got.iter().zip(expected);
+    let mut wrong = pairs
+        .enumerate()
+        .filter(|(_, (got, expected))| got != expected);
+    match wrong.next() {
+        _ if got.len() != expected.len() => Err(format!("{what}: {} elements", got.len()).into()),
+        Some((at, (got, expected))) => {
+            Err(format!("{what}: element {at} is {got}, not {expected}").into())
+        }
+        None => Ok(()),
+    }
+}
