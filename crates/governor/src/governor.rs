@@ -147,7 +147,7 @@ impl Device {
     }
 
     /// A stream gets no more work.
-    fn retire(&self, stream: StreamId) {
+    pub(crate) fn retire(&self, stream: StreamId) {
         for region in self.regions() {
             region.retire(stream);
         }
@@ -179,7 +179,7 @@ pub struct Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum StreamKey {
+pub(crate) enum StreamKey {
     Created(CUstream),
     Legacy(ContextId),
     OfThread(ContextId, ThreadId),
@@ -200,8 +200,8 @@ impl Capturing {
 
 /// A capture that goes on.
 #[derive(Clone, Copy, Debug)]
-struct Capture {
-    context: ContextId,
+pub(crate) struct Capture {
+    pub(crate) context: ContextId,
     mode: CUstreamCaptureMode,
     /// Who began it.
     thread: ThreadId,
@@ -216,6 +216,9 @@ pub enum Denied {
     OutOfMemory(Error),
 }
 
+/// A device, once it was asked for; none if it has no pool.
+type Slot = OnceLock<Option<Box<Device>>>;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Governor {
@@ -223,22 +226,24 @@ pub struct Governor {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<DriverClock>,
     config: Config,
-    devices: [OnceLock<Option<Box<Device>>>; DEVICES],
+    devices: [Slot; DEVICES],
     pub(crate) governed: GovernedMemory,
-    streams: RwLock<FxHashMap<StreamKey, Stream>>,
-    contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
+    pub(crate) streams: RwLock<FxHashMap<StreamKey, Stream>>,
+    pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
     /// Primary contexts, by device.
-    primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
+    pub(crate) primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
+    /// Green contexts that are gone; what they allocated is not.
+    pub(crate) orphans: Mutex<Vec<(CUdevice, ContextId)>>,
     /// Contexts that have failed.
-    lost: Mutex<Vec<ContextId>>,
+    pub(crate) lost: Mutex<Vec<ContextId>>,
     anything_lost: AtomicBool,
     /// Counts what makes handles mean something else.
-    changes: AtomicU64,
+    pub(crate) changes: AtomicU64,
     pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
     /// Devices whose current pool is the driver's, a bit each.
     pub(crate) passing_devices: AtomicU64,
     /// Streams that capture.
-    capturing: Mutex<FxHashMap<Capturing, Capture>>,
+    pub(crate) capturing: Mutex<FxHashMap<Capturing, Capture>>,
     /// Default streams of threads that have ended.
     ended: Mutex<Vec<StreamId>>,
     tenants: Mutex<FxHashMap<String, Tenant>>,
@@ -268,6 +273,7 @@ impl Governor {
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
+            orphans: Mutex::default(),
             lost: Mutex::default(),
             anything_lost: AtomicBool::new(false),
             changes: AtomicU64::new(0),
@@ -302,8 +308,25 @@ impl Governor {
     /// pooled: mapping and events of contexts are needed.
     pub fn device(&self, ordinal: u32) -> Option<&Device> {
         let slot = self.devices.get(ordinal as usize)?;
-        let device = slot.get_or_init(|| self.make(ordinal).map(Box::new));
+        let device = match slot.get() {
+            Some(device) => device,
+            None => self.fill(slot, ordinal),
+        };
         device.as_deref()
+    }
+
+    /// Makes a device for its slot. Tenants come before or after: who is known
+    /// is limited here, and who comes later finds the device.
+    #[cold]
+    fn fill<'s>(&self, slot: &'s Slot, ordinal: u32) -> &'s Option<Box<Device>> {
+        let tenants = lock(&self.tenants);
+        slot.get_or_init(|| {
+            let device = self.make(ordinal)?;
+            for (name, tenant) in tenants.iter() {
+                self.limit_tenant(&device, name, *tenant);
+            }
+            Some(Box::new(device))
+        })
     }
 
     /// The devices that have pools by now.
@@ -339,7 +362,7 @@ impl Governor {
             let source = source(extent)?;
             Some(Pool::new(source, self.clock.clone(), budget.clone()))
         };
-        let device = Device {
+        Some(Device {
             ordinal,
             row,
             total_bytes,
@@ -350,13 +373,7 @@ impl Governor {
             extents: extents.clone(),
             account: Account::default(),
             watermarks: Watermarks::default(),
-        };
-        // One at a time with `tenant`, so that no limit is missed.
-        let tenants = lock(&self.tenants);
-        for (name, tenant) in tenants.iter() {
-            self.limit_tenant(&device, name, *tenant);
-        }
-        Some(device)
+        })
     }
 
     fn limit_tenant(&self, device: &Device, name: &str, tenant: Tenant) {
@@ -494,54 +511,6 @@ impl Governor {
     #[inline]
     pub fn is_lost(&self, context: ContextId) -> bool {
         self.anything_lost.load(Relaxed) && lock(&self.lost).contains(&context)
-    }
-
-    /// Runs a call of the driver that may destroy contexts, which says which
-    /// are gone. Their blocks are freed: their work is over.
-    pub fn while_destroying(
-        &self,
-        destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
-    ) -> CUresult {
-        let mut raw = Vec::new();
-        let gone = self.clock.while_destroying(|| {
-            let (gone, result) = destroy();
-            raw.clone_from(&gone);
-            (gone, result)
-        });
-        if raw.is_empty() {
-            return gone.result;
-        }
-        let mut contexts = write(&self.contexts);
-        contexts.retain(|known, _| !raw.contains(known));
-        drop(contexts);
-        lock(&self.primaries).retain(|_, known| !raw.contains(known));
-        lock(&self.lost).retain(|known| !gone.contexts.contains(known));
-        let mut streams = write(&self.streams);
-        streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
-        drop(streams);
-        self.changes.fetch_add(1, Relaxed);
-        self.clock.change_captures(|count| {
-            let mut capturing = lock(&self.capturing);
-            capturing.retain(|_, capture| !gone.contexts.contains(&capture.context));
-            *count = capturing.len();
-        });
-        for device in self.devices() {
-            for stream in &gone.streams {
-                device.retire(*stream);
-            }
-            let of_it = |note: &Note| gone.contexts.contains(&note.context);
-            let freed = device
-                .regions()
-                .map(|region| region.free_all(Place::Anywhere, of_it));
-            for freed in freed.iter().flatten() {
-                self.ledger.discharge(freed.note.charge, freed.span.bytes);
-            }
-            device.trim();
-        }
-        for piece in self.governed.gone_with(&gone.contexts) {
-            self.ended(&piece);
-        }
-        gone.result
     }
 
     // ---- streams ------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 mod clock;
 mod config;
+mod ends;
 mod governed;
 mod governor;
 mod memory_pools;

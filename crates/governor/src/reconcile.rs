@@ -20,6 +20,7 @@ use fercuda_cuda_sys::types::{
 use fercuda_ledger::{Gauge, Governed, Tenant};
 
 use crate::governor::{Device, Governor, is_done};
+use crate::vmm::Relaxed as RelaxedMode;
 
 /// What stacks, heaps and queues of one process may take beside code.
 const STACKS_BYTES: u64 = 256 << 20;
@@ -64,6 +65,53 @@ impl Governor {
         device.account.contexts.fetch_add(new, Relaxed);
         self.ledger
             .govern(device.row, Tenant::OTHERS, Governed::Context, new);
+    }
+
+    /// What contexts and nothing else explain of each device that has any, as
+    /// [`Governor::refund_contexts`] wants it from before some are destroyed.
+    pub(crate) fn taken_by_contexts(&self) -> Vec<(u32, u64)> {
+        if self.anything_captures() {
+            return Vec::new();
+        }
+        let taken = |device: &Device| {
+            let raw = self.context_of(device.ordinal)?;
+            let used = self.with_current(raw, || {
+                self.sample(device);
+                self.memory_info()
+            });
+            let (_, used) = used.flatten()?;
+            let contexts = device.account.contexts.load(Relaxed);
+            let others = self.explained(device).saturating_sub(contexts);
+            Some((device.ordinal, used.saturating_sub(others)))
+        };
+        self.devices().filter_map(taken).collect()
+    }
+
+    /// Contexts were destroyed: what the driver gave back with them is not
+    /// theirs any more. What it keeps for others, and what other processes use,
+    /// stays charged as it was; after the last context nothing does, and the
+    /// next one is charged anew.
+    pub(crate) fn refund_contexts(&self, before: &[(u32, u64)]) {
+        let after = self.taken_by_contexts();
+        let of = |all: &[(u32, u64)], ordinal| {
+            let found = all.iter().find(|(of, _)| *of == ordinal);
+            found.map(|(_, bytes)| *bytes)
+        };
+        for device in self.devices() {
+            let contexts = &device.account.contexts;
+            let charged = contexts.load(Relaxed);
+            let given_back = match self.context_of(device.ordinal) {
+                None => charged,
+                Some(_) => match (of(before, device.ordinal), of(&after, device.ordinal)) {
+                    (Some(before), Some(after)) => before.saturating_sub(after).min(charged),
+                    _ => 0,
+                },
+            };
+            contexts.fetch_sub(given_back, Relaxed);
+            let (row, tenant) = (device.row, Tenant::OTHERS);
+            self.ledger
+                .release(row, tenant, Governed::Context, given_back);
+        }
     }
 
     /// Compares the driver's figures for a device, which the current context
@@ -192,6 +240,15 @@ impl Governor {
                 self.with_current(raw, || self.reconcile(device));
             }
         }
+    }
+
+    /// Waits for a context's work, whatever else captures.
+    pub fn finish(&self, raw: CUcontext) {
+        let _relaxed = RelaxedMode::enter(self.driver);
+        // SAFETY: takes no arguments.
+        let wait = || is_done(unsafe { self.driver.cuCtxSynchronize() });
+        // One that has failed has nothing to wait for.
+        let _it_may_have_failed = self.with_current(raw, wait);
     }
 
     /// Makes a context current for a while.

@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_uint};
 
 use fercuda_cuda_sys::types::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUgraph, CUgraphEdgeData,
-    CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
+    CUcontext, CUctxCreateParams, CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgraph,
+    CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUresult, CUstream, CUstreamCaptureMode,
 };
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Capturing;
@@ -123,13 +123,7 @@ fn primary(
     };
     governor.while_destroying(|| {
         let result = answer(end(real.driver));
-        let (mut flags, mut active) = (0, 1);
-        // SAFETY: both outlive the call.
-        let asked = unsafe {
-            real.driver
-                .cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)
-        };
-        let is_gone = answer(asked) == CUresult::CUDA_SUCCESS && active == 0;
+        let is_gone = !governor.is_primary_active(device);
         (if is_gone { vec![context] } else { Vec::new() }, result)
     })
 }
@@ -159,6 +153,53 @@ pub(super) unsafe extern "C" fn primary_reset_v1(device: CUdevice) -> CUresult {
     // SAFETY: the program's own argument.
     primary(device, |driver| unsafe {
         driver.cuDevicePrimaryCtxReset(device)
+    })
+}
+
+/// The context that a green one is converted to.
+fn converted(green: CUgreenCtx) -> Option<CUcontext> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: `context` outlives the call; the driver refuses what is no green context.
+    let asked = ask(|driver| unsafe { driver.cuCtxFromGreenCtx(&mut context, green) });
+    (asked == CUresult::CUDA_SUCCESS).then_some(context)
+}
+
+pub(super) unsafe extern "C" fn green_create(
+    into: *mut CUgreenCtx,
+    resources: CUdevResourceDesc,
+    device: CUdevice,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the program's own arguments.
+    let result = ask(|driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) });
+    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
+        && !into.is_null()
+        // SAFETY: the driver has just written it.
+        && let Some(context) = converted(unsafe { *into })
+    {
+        governor.context_made(context);
+    }
+    result
+}
+
+/// Lets the driver destroy a green context, when its work is over: nothing can
+/// be asked of it afterwards.
+pub(super) unsafe extern "C" fn green_destroy(green: CUgreenCtx) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own argument.
+    let destroy = || answer(unsafe { real.driver.cuGreenCtxDestroy(green) });
+    let Some((governor, context)) = governor().zip(converted(green)) else {
+        return destroy();
+    };
+    let Some((_, device)) = governor.context(context) else {
+        return destroy();
+    };
+    governor.finish(context);
+    governor.while_destroying_green((context, device as CUdevice), || {
+        let result = destroy();
+        (result == CUresult::CUDA_SUCCESS, result)
     })
 }
 

@@ -108,6 +108,8 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuDevicePrimaryCtxRelease, lifetime::primary_release_v1),
         door!(cuDevicePrimaryCtxReset_v2, lifetime::primary_reset),
         door!(cuDevicePrimaryCtxReset, lifetime::primary_reset_v1),
+        door!(cuGreenCtxCreate, lifetime::green_create),
+        door!(cuGreenCtxDestroy, lifetime::green_destroy),
         door!(cuStreamDestroy_v2, lifetime::stream_destroy),
         door!(cuStreamDestroy, lifetime::stream_destroy_v1),
         door!(cuStreamBeginCapture_v2, lifetime::begin_capture_v2),

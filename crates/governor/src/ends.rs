@@ -1,0 +1,136 @@
+//! What ends with a context: its streams, its blocks, what the driver gave it.
+//!
+//! A green context is a part of a device's processors under the primary
+//! context. Its streams end with it; its memory is the primary one's.
+//!
+//! Invariant: nothing is asked of a context once the driver was asked to destroy
+//! it, by any thread.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUresult};
+use fercuda_pool::Place;
+
+use crate::clock::{ContextId, Gone, lock, write};
+use crate::governor::{Governor, Note, is_done};
+
+impl Governor {
+    /// Runs a call of the driver that may destroy contexts, which says which
+    /// are gone. Their blocks are freed: their work is over.
+    pub fn while_destroying(
+        &self,
+        destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
+    ) -> CUresult {
+        let before = self.taken_by_contexts();
+        let primaries: Vec<CUdevice> = lock(&self.primaries).keys().copied().collect();
+        let mut gone = self.take_out(destroy);
+        if !gone.contexts.is_empty() {
+            for device in primaries {
+                if self.primary(device).is_none() {
+                    gone.contexts.extend(self.orphans_of(device));
+                }
+            }
+            self.end_memory_of(&gone.contexts);
+            self.refund_contexts(&before);
+        }
+        gone.result
+    }
+
+    /// Runs the call of the driver that destroys a green context, which says
+    /// whether it did. That context's memory is the primary one's, and lives as
+    /// long.
+    pub fn while_destroying_green(
+        &self,
+        (green, device): (CUcontext, CUdevice),
+        destroy: impl FnOnce() -> (bool, CUresult),
+    ) -> CUresult {
+        let before = self.taken_by_contexts();
+        let gone = self.take_out(|| {
+            let (is_gone, result) = destroy();
+            (if is_gone { vec![green] } else { Vec::new() }, result)
+        });
+        if gone.contexts.is_empty() {
+            return gone.result;
+        }
+        let orphans = gone.contexts.iter().map(|context| (device, *context));
+        lock(&self.orphans).extend(orphans);
+        // It may have been the last who held the primary one.
+        if !self.is_primary_active(device) {
+            let primary = self.primary(device).into_iter().collect();
+            let primary = self.take_out(|| (primary, CUresult::CUDA_SUCCESS));
+            let mut all = self.orphans_of(device);
+            all.extend(primary.contexts);
+            self.end_memory_of(&all);
+        }
+        self.refund_contexts(&before);
+        gone.result
+    }
+
+    /// Whether a device's primary context is there.
+    pub fn is_primary_active(&self, device: CUdevice) -> bool {
+        let (mut flags, mut active) = (0, 1);
+        // SAFETY: both outlive the call.
+        let asked = unsafe {
+            self.driver
+                .cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)
+        };
+        !is_done(asked) || active != 0
+    }
+
+    /// Takes the green contexts that left memory to a device's primary one.
+    fn orphans_of(&self, device: CUdevice) -> Vec<ContextId> {
+        let mut orphans = lock(&self.orphans);
+        let its = orphans.extract_if(.., |(of, _)| *of == device);
+        its.map(|(_, context)| context).collect()
+    }
+
+    /// Runs a call that destroys contexts, and forgets them and their streams.
+    fn take_out(&self, destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult)) -> Gone<CUresult> {
+        let mut raw = Vec::new();
+        let gone = self.clock.while_destroying(|| {
+            let (gone, result) = destroy();
+            raw.clone_from(&gone);
+            (gone, result)
+        });
+        if raw.is_empty() {
+            return gone;
+        }
+        let mut contexts = write(&self.contexts);
+        contexts.retain(|known, _| !raw.contains(known));
+        drop(contexts);
+        lock(&self.primaries).retain(|_, known| !raw.contains(known));
+        lock(&self.lost).retain(|known| !gone.contexts.contains(known));
+        let mut streams = write(&self.streams);
+        streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
+        drop(streams);
+        self.changes.fetch_add(1, Relaxed);
+        self.clock.change_captures(|count| {
+            let mut capturing = lock(&self.capturing);
+            capturing.retain(|_, capture| !gone.contexts.contains(&capture.context));
+            *count = capturing.len();
+        });
+        for device in self.devices() {
+            for stream in &gone.streams {
+                device.retire(*stream);
+            }
+        }
+        gone
+    }
+
+    /// Ends what belonged to contexts that are gone.
+    fn end_memory_of(&self, gone: &[ContextId]) {
+        for device in self.devices() {
+            let of_it = |note: &Note| gone.contains(&note.context);
+            let freed = device
+                .regions()
+                .map(|region| region.free_all(Place::Anywhere, of_it));
+            for freed in freed.iter().flatten() {
+                self.ledger.discharge(freed.note.charge, freed.span.bytes);
+            }
+            device.trim();
+        }
+        for piece in self.governed.gone_with(gone) {
+            self.ended(&piece);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What is charged to contexts and tenants, on the software device. Memory that
+//! a program would have got past the governor is had here from the driver.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::*;
+use fercuda_governor::{Bytes, Config, Denied, Device, Governor, Seat, TenantLimit};
+use fercuda_ledger::{Governed, Ledger};
+use fercuda_pool::Place;
+use fercuda_softgpu::control::{self, Config as Soft};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let mut config = Soft::default();
+        config.memory_bytes = 16 * GIB;
+        config.quiet = true;
+        assert!(control::configure(config));
+        fercuda_softgpu::driver()
+    })
+}
+
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: live pointers of the right kind.
+        assert_eq!(unsafe { driver().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
+    };
+}
+
+/// A context of the first device, current.
+fn context() -> CUcontext {
+    let mut context = CUcontext::NULL;
+    ok!(cuCtxCreate_v2(&mut context, 0, 0));
+    context
+}
+
+/// Takes memory past the governor, in the current context.
+fn take(bytes: u64) -> CUdeviceptr {
+    let mut at = CUdeviceptr::default();
+    ok!(cuMemAlloc_v2(&mut at, bytes as usize));
+    at
+}
+
+fn charged_to_contexts(governor: &Governor) -> u64 {
+    let snapshot = governor.ledger().snapshot().unwrap();
+    let rows = snapshot.devices.iter().flat_map(|row| &row.governed);
+    let its = rows.filter(|held| held.kind == Governed::Context);
+    its.map(|held| held.bytes).sum()
+}
+
+/// One process has one device: who takes memory past the governor takes turns.
+fn one() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn what_a_context_took_hides_nothing_once_it_is_gone() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    // Two contexts, of which the driver is taken to want 3 and 1 GiB.
+    let (first, second) = (context(), context());
+    ok!(cuCtxSetCurrent(first));
+    take(3 * GIB);
+    governor.context_made(first);
+    ok!(cuCtxSetCurrent(second));
+    take(GIB);
+    governor.context_made(second);
+    let device = governor.device(0).unwrap();
+    assert_eq!(charged_to_contexts(&governor), 4 * GIB);
+    assert_eq!(governor.reconcile(device).unwrap().ungoverned_bytes, 0);
+
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(charged_to_contexts(&governor), GIB);
+    assert_eq!(governor.reconcile(device).unwrap().ungoverned_bytes, 0);
+    // As much again, which nobody was asked for, does not pass for the context's.
+    let strange = take(3 * GIB);
+    let figures = governor.reconcile(device).unwrap();
+    assert!(
+        figures.ungoverned_bytes >= 2 * GIB,
+        "{figures:?} with {} MiB of contexts",
+        charged_to_contexts(&governor) / MIB
+    );
+    ok!(cuMemFree_v2(strange));
+
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(second));
+        (vec![second], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(charged_to_contexts(&governor), 0);
+}
+
+#[test]
+fn what_others_use_stays_charged_when_a_context_ends() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    // Somebody else has 2 GiB before the first context is there.
+    let other = context();
+    take(2 * GIB);
+    let (first, second) = (context(), context());
+    ok!(cuCtxSetCurrent(first));
+    take(GIB);
+    governor.context_made(first);
+    governor.context_made(second);
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(charged_to_contexts(&governor), 2 * GIB);
+    let device = governor.device(0).unwrap();
+    ok!(cuCtxSetCurrent(second));
+    assert_eq!(governor.reconcile(device).unwrap().ungoverned_bytes, 0);
+    for context in [second, other] {
+        governor.while_destroying(|| {
+            ok!(cuCtxDestroy_v2(context));
+            (vec![context], CUresult::CUDA_SUCCESS)
+        });
+    }
+}
+
+/// Stops a thread where it allocates the memory of a device, which is when all
+/// else of it is there: until the other thread is done, or a while.
+struct Stopping;
+
+thread_local! {
+    static STOPS: Cell<bool> = const { Cell::new(false) };
+}
+static STOPPED: AtomicBool = AtomicBool::new(false);
+static DONE: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Stopping {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout == Layout::new::<Device>() && STOPS.try_with(Cell::get).unwrap_or(false) {
+            STOPPED.store(true, Release);
+            let begun = Instant::now();
+            while !DONE.load(Acquire) && begun.elapsed() < Duration::from_millis(200) {
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Stopping = Stopping;
+
+#[test]
+fn a_tenant_that_comes_while_a_device_is_made_is_limited_there() {
+    let _one = one();
+    ok!(cuInit(0));
+    let context = context();
+    let mut config = Config::default();
+    config.tenant_limits = vec![TenantLimit {
+        tenant: "somebody".to_owned(),
+        limit: "1MiB".parse::<Bytes>().unwrap(),
+    }];
+    let governor = Governor::new(driver(), Ledger::in_memory(), config);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            STOPS.set(true);
+            governor.device(0).unwrap();
+        });
+        while !STOPPED.load(Acquire) {
+            std::thread::yield_now();
+        }
+        governor.tenant("somebody");
+        DONE.store(true, Release);
+    });
+    let tenant = governor.tenant("somebody");
+    let mut seat = Seat::new(&governor, 1);
+    let of = governor.context(context).unwrap();
+    let mut get = |bytes| seat.allocate(tenant, of, Place::Anywhere, false, bytes);
+    assert!(get(MIB).is_ok());
+    assert!(matches!(get(2 * MIB), Err(Denied::OutOfMemory(_))));
+    ok!(cuCtxDestroy_v2(context));
+}
