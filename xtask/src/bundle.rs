@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, setup, shell};
+use crate::{cargo, conformance, dist, setup, shell};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| format!("cannot empty {}", out.display()))?;
     }
-    for folder in ["bin", "tests", "benches", "dropin", "files"] {
+    for folder in ["bin", "lib/fercuda", "tests", "benches", "dropin", "files"] {
         fs::create_dir_all(out.join(folder))?;
     }
 
@@ -47,11 +47,6 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     )?;
     let programs = cargo::artifacts("build", &["--locked", "--release", "--workspace", "--bins"])?;
     let drop_in = conformance::build_drop_in("release")?;
-    // By itself: the tests' has a knob that breaks rules.
-    let hook = cargo::artifacts(
-        "build",
-        &["--locked", "--release", "--package", "fercuda-hook"],
-    )?;
 
     let mut script = Script::default();
     for made in &tests {
@@ -76,6 +71,7 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     for made in &programs {
         if let Some(program) = &made.executable
             && made.package != "xtask"
+            && made.package != "cli"
         {
             carry(program, &out.join("bin").join(&made.target))?;
         }
@@ -84,13 +80,9 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         &drop_in.join("libcuda.so.1"),
         &out.join("dropin/libcuda.so.1"),
     )?;
-    let hook = hook
-        .iter()
-        .filter(|made| made.package == "hook")
-        .flat_map(|made| &made.files)
-        .find(|file| file.extension().is_some_and(|extension| extension == "so"))
-        .context("fercuda-hook built no shared library")?;
-    carry(hook, &out.join("bin/libfercuda_hook.so"))?;
+    for (built, place) in dist::parts()? {
+        carry(&built, &out.join(place))?;
+    }
     copy_tracked(&root, &out.join("files"))?;
 
     let listings = out.join("listings");

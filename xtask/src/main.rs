@@ -16,6 +16,7 @@ mod bench;
 mod bundle;
 mod cargo;
 mod conformance;
+mod dist;
 mod hooklist;
 mod record;
 mod setup;
@@ -57,6 +58,12 @@ enum Chore {
     Ci,
     /// Check the repository itself: crate table, dependencies, licences, wording.
     Tidy,
+    /// Build fercuda and the libraries it needs, optimised, and put them into a folder.
+    Dist {
+        /// Gets bin/ and lib/fercuda/; ~/.local will do.
+        #[arg(long, default_value = "target/dist")]
+        out: PathBuf,
+    },
     /// Pack tests, benches and kernels for a machine with a GPU and no Rust.
     Gpu {
         /// Where the bundle goes; emptied first.
@@ -83,6 +90,7 @@ fn main() -> ExitCode {
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
         Chore::Tidy => tidy::run(),
+        Chore::Dist { out } => dist::run(&out),
         Chore::Gpu { out } => bundle::run(&out),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
         Chore::Bench { filter } => bench::run(filter.as_deref()),

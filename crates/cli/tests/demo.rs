@@ -80,6 +80,12 @@ fn environment() -> PathBuf {
     environment.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/venv"))
 }
 
+/// A library that cargo built for this test.
+fn built(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.parent().unwrap().join(name).canonicalize().unwrap()
+}
+
 #[track_caller]
 fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
@@ -156,6 +162,57 @@ fn with_python_cuda_core_our_runtime_and_ctypes_are_tenants() {
 }
 
 #[test]
+fn a_program_without_its_libraries_names_what_it_misses_and_where_it_looked() {
+    // As `cargo install` leaves it.
+    let demo = Demo::new();
+    let bin = demo.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let alone = bin.join("fercuda");
+    fs::copy(env!("CARGO_BIN_EXE_fercuda"), &alone).unwrap();
+    let started = || {
+        let mut command = Command::new(&alone);
+        command.arg("demo").current_dir(demo.folder.path());
+        command.env_clear().env("FERCUDA_DEVICE", "soft");
+        command
+            .env("XDG_RUNTIME_DIR", demo.path("run"))
+            .output()
+            .unwrap()
+    };
+    // In this order it learns what is missing.
+    for (name, place) in [
+        ("libfercuda_hook.so", "bin"),
+        ("libfercuda_guest.so", "lib/fercuda"),
+        ("libcuda.so", "lib/fercuda"),
+    ] {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = started();
+        let (out, err) = (
+            String::from_utf8(stdout).unwrap(),
+            String::from_utf8(stderr).unwrap(),
+        );
+        assert_eq!(status.code(), Some(1), "{err}");
+        assert_contains(&out, &["All results are within their bounds."]);
+        let bin = bin.canonicalize().unwrap();
+        assert_contains(
+            &err,
+            &[
+                &format!("cannot find {name}, which belongs beside fercuda"),
+                &format!("not at {}", bin.join(name).display()),
+                &format!("not at {}", bin.join("../lib/fercuda").join(name).display()),
+                "try: cargo xtask dist",
+            ],
+        );
+        let folder = demo.path(place);
+        fs::create_dir_all(&folder).unwrap();
+        fs::copy(built(name), folder.join(name)).unwrap();
+    }
+    assert!(started().status.success());
+}
+
+#[test]
 fn memory_that_is_taken_behind_the_hooks_back_fails_the_demo() {
     for (mib, said) in [
         ("16", "16.0 MiB are charged as code, which takes none here"),
@@ -176,10 +233,8 @@ fn memory_that_is_taken_behind_the_hooks_back_fails_the_demo() {
             .arg(source)
             .arg("-ldl");
         assert!(compile.status().unwrap().success());
-        // The driver that cargo built for this test, by another name.
-        let exe = std::env::current_exe().unwrap();
-        let driver = exe.parent().unwrap().join("libcuda.so");
-        symlink(driver.canonicalize().unwrap(), demo.path("innocent.so")).unwrap();
+        // The driver by another name.
+        symlink(built("libcuda.so"), demo.path("innocent.so")).unwrap();
         let innocent = demo.path("innocent.so");
         demo.command
             .env("LD_PRELOAD", library)

@@ -61,7 +61,7 @@ impl Places {
 
     /// The hook.
     pub(crate) fn hook(&self) -> Result<PathBuf> {
-        let path = self.find(HOOK, "fercuda-hook")?;
+        let path = self.find(HOOK)?;
         let text = path.as_os_str().as_encoded_bytes();
         // The loader takes the variable apart at these, and knows no quoting.
         if text.iter().any(|byte| b" \t:$".contains(byte)) {
@@ -77,7 +77,7 @@ impl Places {
     /// The driver for `kind`; none if it is for the hook to find out that
     /// there is none.
     pub(crate) fn driver(&self, kind: DeviceKind) -> Result<Option<PathBuf>> {
-        let soft = || self.find(SOFT, "fercuda-dropin");
+        let soft = || self.find(SOFT);
         match kind {
             DeviceKind::Soft => soft().map(Some),
             DeviceKind::Gpu => installed().map(Some),
@@ -91,11 +91,11 @@ impl Places {
 
     /// Our runtime, for whoever loads it.
     pub(crate) fn guest(&self) -> Result<PathBuf> {
-        self.find(GUEST, "fercuda-guest")
+        self.find(GUEST)
     }
 
-    /// A library of ours, which this package builds.
-    fn find(&self, name: &str, package: &str) -> Result<PathBuf> {
+    /// A library of ours.
+    fn find(&self, name: &str) -> Result<PathBuf> {
         let mut tried = String::new();
         for folder in &self.folders {
             let path = folder.join(name);
@@ -105,9 +105,9 @@ impl Places {
             tried.push_str(&format!("\n  not at {}", path.display()));
         }
         bail!(
-            "cannot find {name}, without which fercuda governs nothing{tried}\n\
-             try: put it beside fercuda; in a checkout of feRcuda, cargo xtask dist makes a folder \
-             of all that belongs together, and cargo build --release -p {package} this one"
+            "cannot find {name}, which belongs beside fercuda{tried}\n\
+             try: cargo xtask dist, in a checkout of feRcuda: it makes a folder with all that \
+             belongs together (cargo install leaves libraries out)"
         )
     }
 }

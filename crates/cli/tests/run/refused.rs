@@ -134,7 +134,8 @@ fn without_its_hook_it_says_where_it_looked() {
             "cannot find libfercuda_hook.so",
             &deps,
             "lib/fercuda/libfercuda_hook.so",
-            "try: ",
+            "try: cargo xtask dist",
+            "cargo install leaves libraries out",
         ],
     );
     // In each of the places it is found.
