@@ -23,6 +23,11 @@ fn fercuda(words: &[&str]) -> (Option<i32>, String, String) {
 }
 
 fn replay(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
+    replay_only(rows, &[&["--device", "soft"], words].concat())
+}
+
+/// With no option but these.
+fn replay_only(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.csv");
     std::fs::write(
@@ -30,13 +35,7 @@ fn replay(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
         format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}"),
     )
     .unwrap();
-    fercuda(
-        &[
-            &["replay", file.to_str().unwrap(), "--device", "soft"],
-            words,
-        ]
-        .concat(),
-    )
+    fercuda(&[&["replay", file.to_str().unwrap()], words].concat())
 }
 
 /// 32 MiB live at most, in two streams.
@@ -75,6 +74,71 @@ fn a_trace_is_replayed_on_each_allocator_and_counted() {
         out.contains("3 allocations, 2 frees, 2 streams\npeak live 32.0 MiB on "),
         "{out}"
     );
+}
+
+#[test]
+fn a_trace_becomes_a_snapshot_that_python_and_replay_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("memory.pickle");
+    let out = out.to_str().unwrap();
+    let (code, said, err) = replay_only(SMALL, &["--snapshot", out]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        said.ends_with("1 block live in 1 segment, 8.0 MiB in all; 5 events\n"),
+        "{said}"
+    );
+    // What PyTorch's viewer looks for, added up by Python.
+    let script = "import json, pickle, sys\n\
+        it = pickle.load(open(sys.argv[1], 'rb'))\n\
+        trace, = it['device_traces']\n\
+        for segment in it['segments']:\n\
+        \x20   assert segment['total_size'] == sum(b['size'] for b in segment['blocks'])\n\
+        \x20   assert segment['segment_type'] in ('small', 'large') and segment['segment_pool_id'] == (0, 0)\n\
+        \x20   assert all(b['state'] == 'active_allocated' and b['frames'] == [] for b in segment['blocks'])\n\
+        \x20   assert segment['active_size'] == segment['allocated_size'] == segment['total_size']\n\
+        \x20   assert segment['is_expandable'] is False\n\
+        print(json.dumps([[[s['address'], s['stream'], s['total_size']] for s in it['segments']],\n\
+        \x20   [[e['action'], e['addr'], e['size'], e['stream']] for e in trace]]))";
+    let python = std::env::var("FERCUDA_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let loaded = Command::new(python)
+        .args(["-c", script, out])
+        .output()
+        .unwrap();
+    let err = String::from_utf8(loaded.stderr).unwrap();
+    let told: Value = serde_json::from_slice(&loaded.stdout).expect(&err);
+    let (a, b) = ((4096, 16 << 20), (8192, 16 << 20));
+    let expected = serde_json::json!([
+        [[12288, 0, 8 << 20]],
+        [
+            ["alloc", a.0, a.1, 0],
+            ["alloc", b.0, b.1, 10],
+            ["free_requested", a.0, a.1, 0],
+            ["free_completed", a.0, a.1, 0],
+            ["alloc", 12288, 8 << 20, 0],
+            ["free_requested", b.0, b.1, 10],
+            ["free_completed", b.0, b.1, 10],
+        ]
+    ]);
+    assert_eq!(told, expected);
+
+    // It is a trace as well, and the same.
+    let (code, out, err) = fercuda(&["replay", out, "--device", "soft", "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let again: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&again["allocations"], &again["frees"]),
+        (&3.into(), &2.into())
+    );
+    assert_eq!(again["peak_live_bytes"], 32 << 20);
+
+    let (code, _, err) = replay_only(SMALL, &["--snapshot", "/no/such/folder/x"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("cannot write the snapshot /no/such/folder/x"),
+        "{err}"
+    );
+    let (code, ..) = replay_only(SMALL, &["--snapshot", "x", "--json"]);
+    assert_eq!(code, Some(2));
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! `fercuda replay`: what a trace would have cost with our pool, and with the
-//! driver's own allocators.
+//! driver's own allocators; or the trace in another form.
 //!
 //! Invariant: each allocator gets the same steps in the same order, on the same
 //! device, and gives everything back before the next begins. Nothing in a trace
 //! is executed.
 
 mod pickle;
+mod snapshot;
 mod trace;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -19,6 +22,7 @@ use crate::memory::{Allocator, Block, Latencies, Machine, Ordered, Plain, Pooled
 use crate::out::say;
 use crate::run::DeviceKind;
 use crate::terminal::{Paint, bytes, clipped, count};
+use snapshot::Snapshot;
 use trace::{Op, Trace};
 
 /// Streams there are for a trace; one that has more shares them.
@@ -37,11 +41,17 @@ between them: latencies are the allocators' own, times of the trace are ignored.
   STRANDED   of it, what was in no live block then
 A step that fails is counted, and so is not in PHYSICAL.
 
+--snapshot writes the trace as a memory snapshot of PyTorch, and replays nothing:
+its events, and what is live at its end. pytorch.org/memory_viz shows such files.
+A trace of a process that runs will do, but for its last lines. Segments are runs
+of live blocks side by side; a trace does not say on which device they are.
+
 Exit status: 0; 1 if the device failed; 2 if the trace cannot be read.
 
 Examples:
   fercuda run --trace /tmp/trace.csv -- python train.py
   fercuda replay /tmp/trace.csv
+  fercuda replay /tmp/trace.csv --snapshot /tmp/memory.pickle
   fercuda replay snapshot.pickle --device gpu --json")]
 pub(crate) struct Args {
     /// The trace.
@@ -50,6 +60,9 @@ pub(crate) struct Args {
     /// Which device: a GPU if there is one, else the software device.
     #[arg(long, value_enum, default_value = "auto")]
     device: DeviceKind,
+    /// Write it as a memory snapshot of PyTorch to this file instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "json"])]
+    snapshot: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -87,9 +100,19 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let trace = Trace::read(&args.file)
-        .with_context(|| format!("cannot read the trace {}", args.file.display()));
-    let trace = match trace {
+    let unread = || format!("cannot read the trace {}", args.file.display());
+    if let Some(file) = &args.snapshot {
+        let mut snapshot = Snapshot::default();
+        let read = trace::rows(&args.file, &mut |row| {
+            snapshot.add(row);
+            Ok(())
+        });
+        return match read.with_context(unread) {
+            Ok(()) => write(&snapshot, file),
+            Err(error) => Ok(crate::report(&error, 2)),
+        };
+    }
+    let trace = match Trace::read(&args.file).with_context(unread) {
         Ok(trace) => trace,
         Err(error) => return Ok(crate::report(&error, 2)),
     };
@@ -118,6 +141,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         print(&outcome);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a snapshot, and says what is in it.
+fn write(snapshot: &Snapshot, file: &Path) -> Result<ExitCode> {
+    let unwritten = || format!("cannot write the snapshot {}", file.display());
+    let out = File::create(file).with_context(unwritten)?;
+    let written = snapshot
+        .write(BufWriter::new(out))
+        .with_context(unwritten)?;
+    say!(
+        "{}: {} live in {}, {} in all; {}",
+        file.display(),
+        count(written.blocks, "block"),
+        count(written.segments, "segment"),
+        bytes(written.live_bytes),
+        count(written.events, "event"),
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -27,6 +27,18 @@ pub(super) enum Op {
     Free { block: u32, stream: u32 },
 }
 
+/// A step as a file has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) address: u64,
+    /// As the row says; of a free that may be nothing.
+    pub(super) bytes: u64,
+    pub(super) stream: u64,
+    /// Microseconds since whatever the file counts from.
+    pub(super) time_us: u64,
+    pub(super) is_free: bool,
+}
+
 /// What a file says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Trace {
@@ -39,98 +51,160 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn read(path: &Path) -> Result<Trace> {
-        let file = File::open(path)?;
-        let len_bytes = file.metadata()?.len();
-        if len_bytes > LARGEST_FILE {
-            bail!(
-                "it has {len_bytes} bytes, and at most {LARGEST_FILE} are read\ntry: a shorter trace"
-            );
-        }
-        let mut reader = BufReader::new(file.take(LARGEST_FILE));
-        // All that Python writes by itself begins with this byte.
-        if reader.fill_buf()?.first() == Some(&0x80) {
-            let mut bytes = Vec::new();
-            reader.read_to_end(&mut bytes)?;
-            return Self::from_snapshot(&bytes);
-        }
-        Self::from_log(reader)
-    }
-
-    /// Reads `Thread,Time,Action,Pointer,Size,Stream`.
-    pub(super) fn from_log(mut reader: impl BufRead) -> Result<Trace> {
         let mut making = Making::default();
-        let mut line = Vec::new();
-        for number in 1.. {
-            line.clear();
-            let len = reader
-                .by_ref()
-                .take(LINE_BYTES)
-                .read_until(b'\n', &mut line)?;
-            if len == 0 {
-                break;
-            }
-            if len as u64 == LINE_BYTES && !line.ends_with(b"\n") {
-                bail!("line {number}: it is longer than {LINE_BYTES} bytes");
-            }
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim();
-            if number == 1 {
-                if text.split(',').map(str::trim).ne(HEAD) {
-                    bail!(
-                        "line 1: it is {text:?}, not {}\n\
-                         try: a log of RMM or of fercuda run --trace, or a pickle of PyTorch",
-                        HEAD.join(",")
-                    );
-                }
-            } else if !text.is_empty() {
-                making.row(text).with_context(|| format!("line {number}"))?;
-            }
-        }
-        if making.trace.ops.is_empty() {
-            bail!("there is no allocation in it");
-        }
+        rows(path, &mut |row| making.row(&row))?;
         Ok(making.trace)
     }
+}
 
-    /// Reads what `torch.cuda.memory._dump_snapshot` wrote: the history of the
-    /// device that has most of it.
-    pub(super) fn from_snapshot(bytes: &[u8]) -> Result<Trace> {
-        let pickle = Pickle::read(bytes)?;
-        let traces = pickle
-            .get(pickle.root(), "device_traces")
-            .unwrap_or(Value::None);
-        let longest = pickle
-            .items(traces)
-            .iter()
-            .max_by_key(|device| pickle.items(**device).len());
-        let events = longest.map_or(&[][..], |device| pickle.items(*device));
-        let mut making = Making::default();
-        for (number, event) in events.iter().enumerate() {
-            let number_of = |name| pickle.get(*event, name).and_then(|value| value.number());
-            let action = pickle.get(*event, "action").and_then(|it| pickle.text(it));
-            // A block that its own stream freed is reusable at once; others
-            // wait for `free_completed`, which is when PyTorch has it back.
-            let Some(action @ ("alloc" | "free_completed")) = action else {
-                continue;
-            };
-            let (Some(address), Some(size)) = (number_of("addr"), number_of("size")) else {
-                bail!("event {number}: {action} has no addr and size");
-            };
-            let stream = number_of("stream").unwrap_or(0);
-            if action == "alloc" {
-                making.allocate(address, size, stream)?;
-            } else {
-                making.free(address, stream)?;
-            }
-        }
-        if making.trace.ops.is_empty() {
-            bail!(
-                "it is a pickle without a history of allocations\n\
-                 try: torch.cuda.memory._record_memory_history() before what is of interest"
-            );
-        }
-        Ok(making.trace)
+/// Reads a file's steps in order.
+pub(super) fn rows(path: &Path, each: Each<'_>) -> Result<()> {
+    let file = File::open(path)?;
+    let len_bytes = file.metadata()?.len();
+    if len_bytes > LARGEST_FILE {
+        bail!(
+            "it has {len_bytes} bytes, and at most {LARGEST_FILE} are read\ntry: a shorter trace"
+        );
     }
+    let mut reader = BufReader::new(file.take(LARGEST_FILE));
+    // All that Python writes by itself begins with this byte.
+    if reader.fill_buf()?.first() == Some(&0x80) {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes)?;
+        return from_snapshot(&bytes, each);
+    }
+    from_log(reader, each)
+}
+
+/// What is done with each step.
+type Each<'e> = &'e mut dyn FnMut(Row) -> Result<()>;
+
+/// Reads `Thread,Time,Action,Pointer,Size,Stream`.
+fn from_log(mut reader: impl BufRead, each: Each<'_>) -> Result<()> {
+    let mut line = Vec::new();
+    let mut any = false;
+    for number in 1.. {
+        line.clear();
+        let len = reader
+            .by_ref()
+            .take(LINE_BYTES)
+            .read_until(b'\n', &mut line)?;
+        if len == 0 {
+            break;
+        }
+        if len as u64 == LINE_BYTES && !line.ends_with(b"\n") {
+            bail!("line {number}: it is longer than {LINE_BYTES} bytes");
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim();
+        if number == 1 {
+            if text.split(',').map(str::trim).ne(HEAD) {
+                bail!(
+                    "line 1: it is {text:?}, not {}\n\
+                     try: a log of RMM or of fercuda run --trace, or a pickle of PyTorch",
+                    HEAD.join(",")
+                );
+            }
+        } else if !text.is_empty()
+            && let Some(row) = row(text).with_context(|| format!("line {number}"))?
+        {
+            any |= !row.is_free;
+            each(row).with_context(|| format!("line {number}"))?;
+        }
+    }
+    if !any {
+        bail!("there is no allocation in it");
+    }
+    Ok(())
+}
+
+/// A line of a log; none where nothing was allocated or freed: at no address,
+/// of no size, or because it was refused.
+fn row(text: &str) -> Result<Option<Row>> {
+    let mut cells = text.split(',').map(str::trim);
+    let mut next = || cells.next().unwrap_or_default();
+    let (_thread, time, action) = (next(), next(), next());
+    let (pointer, size, stream) = (next(), next(), next());
+    let is_free = match action {
+        "allocate" => false,
+        "free" => true,
+        "allocate failure" => return Ok(None),
+        _ => bail!("{action:?} is no action\ntry: allocate, free or allocate failure"),
+    };
+    let bytes = match number(size) {
+        Some(bytes) => bytes,
+        // What is freed is known by its address.
+        None if is_free => 0,
+        None => bail!("{size:?} is no size"),
+    };
+    let address = number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
+    let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
+    let row = Row {
+        address,
+        bytes,
+        stream,
+        time_us: time_of_day_us(time).unwrap_or(0),
+        is_free,
+    };
+    Ok((address != 0 && (is_free || bytes != 0)).then_some(row))
+}
+
+/// `10:00:00.000001`; whoever writes other times is read without.
+fn time_of_day_us(text: &str) -> Option<u64> {
+    let (hours, rest) = text.split_once(':')?;
+    let (minutes, rest) = rest.split_once(':')?;
+    let (seconds, fraction) = rest.split_once(['.', ':']).unwrap_or((rest, ""));
+    let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number < 60);
+    let micros = format!("{fraction:0<6}");
+    let micros: u64 = micros.get(..6)?.parse().ok()?;
+    let minutes = number(hours)? * 60 + number(minutes)?;
+    Some((minutes * 60 + number(seconds)?) * 1_000_000 + micros)
+}
+
+/// Reads what `torch.cuda.memory._dump_snapshot` wrote: the history of the
+/// device that has most of it.
+fn from_snapshot(bytes: &[u8], each: Each<'_>) -> Result<()> {
+    let pickle = Pickle::read(bytes)?;
+    let traces = pickle
+        .get(pickle.root(), "device_traces")
+        .unwrap_or(Value::None);
+    let longest = pickle
+        .items(traces)
+        .iter()
+        .max_by_key(|device| pickle.items(**device).len());
+    let events = longest.map_or(&[][..], |device| pickle.items(*device));
+    let mut any = false;
+    for (number, event) in events.iter().enumerate() {
+        let number_of = |name| pickle.get(*event, name).and_then(|value| value.number());
+        let action = pickle.get(*event, "action").and_then(|it| pickle.text(it));
+        // A block that its own stream freed is reusable at once; others
+        // wait for `free_completed`, which is when PyTorch has it back.
+        let Some(action @ ("alloc" | "free_completed")) = action else {
+            continue;
+        };
+        let (Some(address), Some(bytes)) = (number_of("addr"), number_of("size")) else {
+            bail!("event {number}: {action} has no addr and size");
+        };
+        let row = Row {
+            address,
+            bytes,
+            stream: number_of("stream").unwrap_or(0),
+            time_us: number_of("time_us").unwrap_or(0),
+            is_free: action != "alloc",
+        };
+        if address == 0 || !row.is_free && bytes == 0 {
+            continue;
+        }
+        any |= !row.is_free;
+        each(row).with_context(|| format!("event {number}"))?;
+    }
+    if !any {
+        bail!(
+            "it is a pickle without a history of allocations\n\
+             try: torch.cuda.memory._record_memory_history() before what is of interest"
+        );
+    }
+    Ok(())
 }
 
 /// A trace while it is read.
@@ -144,29 +218,12 @@ struct Making {
 }
 
 impl Making {
-    fn row(&mut self, text: &str) -> Result<()> {
-        let mut cells = text.split(',').map(str::trim);
-        let mut next = || cells.next().unwrap_or_default();
-        let (_thread, _time, action) = (next(), next(), next());
-        let (pointer, size, stream) = (next(), next(), next());
-        match action {
-            "allocate" => {
-                let size = number(size).with_context(|| format!("{size:?} is no size"))?;
-                let pointer =
-                    number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
-                let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
-                self.allocate(pointer, size, stream)
-            }
-            "free" => {
-                let pointer =
-                    number(pointer).with_context(|| format!("{pointer:?} is no pointer"))?;
-                let stream = number(stream).with_context(|| format!("{stream:?} is no stream"))?;
-                self.free(pointer, stream)
-            }
-            // What was refused there held nothing.
-            "allocate failure" => Ok(()),
-            _ => bail!("{action:?} is no action\ntry: allocate, free or allocate failure"),
+    fn row(&mut self, row: &Row) -> Result<()> {
+        match row.is_free {
+            true => self.free(row.address, row.stream),
+            false => return self.allocate(row.address, row.bytes, row.stream),
         }
+        Ok(())
     }
 
     fn stream(&mut self, stream: u64) -> u32 {
@@ -177,10 +234,6 @@ impl Making {
     }
 
     fn allocate(&mut self, address: u64, bytes: u64, stream: u64) -> Result<()> {
-        // Nothing is at no address, and of no size.
-        if address == 0 || bytes == 0 {
-            return Ok(());
-        }
         let block = self.trace.blocks;
         let Some(next) = block.checked_add(1) else {
             bail!("there are more than {} allocations", u32::MAX);
@@ -196,18 +249,14 @@ impl Making {
         Ok(())
     }
 
-    fn free(&mut self, address: u64, stream: u64) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
+    fn free(&mut self, address: u64, stream: u64) {
         let blocks = self.live.get_mut(&address);
         let Some(block) = blocks.and_then(VecDeque::pop_front) else {
             self.trace.unmatched += 1;
-            return Ok(());
+            return;
         };
         let stream = self.stream(stream);
         self.trace.ops.push(Op::Free { block, stream });
-        Ok(())
     }
 }
 
@@ -226,7 +275,26 @@ mod tests {
 
     fn log(rows: &str) -> Result<Trace> {
         let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
-        Trace::from_log(text.as_bytes())
+        let mut making = Making::default();
+        from_log(text.as_bytes(), &mut |row| making.row(&row))?;
+        Ok(making.trace)
+    }
+
+    #[test]
+    fn times_of_day_are_microseconds() {
+        for (text, time_us) in [
+            ("00:00:00.000001", Some(1)),
+            ("10:02:03.5", Some(36_123_500_000)),
+            // As RMM writes them.
+            ("10:02:03:000007", Some(36_123_000_007)),
+            ("10:02:03", Some(36_123_000_000)),
+            ("", None),
+            ("0", None),
+            ("1:2:x", None),
+            ("1:99:0.0", None),
+        ] {
+            assert_eq!(time_of_day_us(text), time_us, "{text}");
+        }
     }
 
     #[test]
@@ -282,7 +350,9 @@ mod tests {
             let error = format!("{:#}", log(rows).unwrap_err());
             assert!(error.contains(said), "{error}");
         }
-        let error = Trace::from_log(&b"a,b\n"[..]).unwrap_err().to_string();
+        let error = from_log(&b"a,b\n"[..], &mut |_| Ok(()))
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("line 1: it is \"a,b\", not Thread,Time"),
             "{error}"
@@ -297,7 +367,9 @@ mod tests {
         //   {'action': 'free_requested', 'addr': 4096, 'size': 512, 'stream': 0},
         //   {'action': 'free_completed', 'addr': 4096, 'size': 512, 'stream': 0}]]})
         let bytes = include_bytes!("snapshot.pickle");
-        let trace = Trace::from_snapshot(bytes).unwrap();
+        let mut making = Making::default();
+        from_snapshot(bytes, &mut |row| making.row(&row)).unwrap();
+        let trace = making.trace;
         let (block, stream) = (0, 0);
         assert_eq!(
             trace.ops,

@@ -1,0 +1,394 @@
+//! A trace as a memory snapshot of PyTorch's form: what
+//! `torch.cuda.memory._snapshot()` gives, as a pickle, for its viewer.
+//!
+//! Events are the trace's. Segments are runs of live blocks that lie side by
+//! side and belong to one stream: what a pool has beside them is in no trace,
+//! and nor is which device it was, so all is the first one's.
+//!
+//! Invariant: what is written is read back by `pickle`, and by Python's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
+
+use super::trace::Row;
+
+/// Sizes of blocks are multiples of this, and the next may begin at one of
+/// twice as much.
+const ROUND_BYTES: u64 = 256;
+
+/// What is live when a trace ends.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    rows: Vec<Row>,
+    /// By address. Threads may have their lines written in another order than
+    /// they called, so an address can come again before its free.
+    live: BTreeMap<u64, VecDeque<Block>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    requested_bytes: u64,
+    stream: u64,
+}
+
+/// Blocks side by side, by address.
+#[derive(Debug, PartialEq, Eq)]
+struct Segment {
+    stream: u64,
+    blocks: Vec<(u64, Block)>,
+}
+
+/// What was written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) events: usize,
+    pub(super) blocks: usize,
+    pub(super) segments: usize,
+    pub(super) live_bytes: u64,
+}
+
+impl Snapshot {
+    pub(super) fn add(&mut self, row: Row) {
+        let blocks = self.live.entry(row.address).or_default();
+        if row.is_free {
+            blocks.pop_front();
+        } else {
+            blocks.push_back(Block {
+                requested_bytes: row.bytes,
+                stream: row.stream,
+            });
+        }
+        if blocks.is_empty() {
+            self.live.remove(&row.address);
+        }
+        self.rows.push(row);
+    }
+
+    /// What is live, by address.
+    fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
+        let all = self.live.iter();
+        all.filter_map(|(address, blocks)| Some((*address, *blocks.back()?)))
+    }
+
+    fn segments(&self) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut end = 0;
+        for (address, block) in self.blocks() {
+            match segments.last_mut() {
+                Some(last) if last.stream == block.stream && address <= end => {
+                    last.blocks.push((address, block));
+                }
+                _ => segments.push(Segment {
+                    stream: block.stream,
+                    blocks: vec![(address, block)],
+                }),
+            }
+            let size = block.requested_bytes.max(1);
+            end = address
+                .saturating_add(size)
+                .next_multiple_of(2 * ROUND_BYTES);
+        }
+        segments
+    }
+
+    /// Writes the pickle.
+    pub(super) fn write(&self, out: impl Write) -> io::Result<Written> {
+        let mut pickle = Writer {
+            out,
+            names: Vec::new(),
+        };
+        let segments = self.segments();
+        pickle.begin()?;
+        pickle.dictionary(|pickle| {
+            pickle.entry("segments", |pickle| pickle.list(&segments, Writer::segment))?;
+            pickle.entry("device_traces", |pickle| {
+                pickle.list(&[&self.rows], |pickle, rows| {
+                    pickle.list(rows, Writer::events)
+                })
+            })
+        })?;
+        pickle.end()?;
+        Ok(Written {
+            events: self.rows.len(),
+            blocks: self.live.len(),
+            segments: segments.len(),
+            live_bytes: self.blocks().map(|(_, block)| block.requested_bytes).sum(),
+        })
+    }
+}
+
+impl Segment {
+    /// Each block with its size: up to the next one, the last rounded up.
+    fn sizes(&self) -> impl Iterator<Item = (u64, u64, Block)> {
+        self.blocks
+            .iter()
+            .enumerate()
+            .map(|(at, (address, block))| {
+                let next = self.blocks.get(at + 1).map(|(next, _)| next - address);
+                let rounded = || block.requested_bytes.next_multiple_of(ROUND_BYTES);
+                (*address, next.unwrap_or_else(rounded), *block)
+            })
+    }
+}
+
+/// Writes what there is of Python's pickles in a snapshot. A name is written
+/// once, and then by its number.
+struct Writer<W> {
+    out: W,
+    names: Vec<&'static str>,
+}
+
+impl<W: Write> Writer<W> {
+    fn begin(&mut self) -> io::Result<()> {
+        // PROTO 4: texts of one byte's length.
+        self.out.write_all(b"\x80\x04")
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.write_all(b".")?;
+        self.out.flush()
+    }
+
+    fn text(&mut self, text: &'static str) -> io::Result<()> {
+        if let Some(at) = self.names.iter().position(|name| *name == text) {
+            // BINGET
+            return self.out.write_all(&[b'h', at as u8]);
+        }
+        // SHORT_BINUNICODE, BINPUT: there are fewer names than 256.
+        self.out.write_all(&[0x8c, text.len() as u8])?;
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(&[b'q', self.names.len() as u8])?;
+        self.names.push(text);
+        Ok(())
+    }
+
+    fn number(&mut self, number: u64) -> io::Result<()> {
+        if let Ok(small) = u8::try_from(number) {
+            return self.out.write_all(&[b'K', small]);
+        }
+        // LONG1, with a ninth byte so that it is not negative.
+        self.out.write_all(&[0x8a, 9])?;
+        self.out.write_all(&number.to_le_bytes())?;
+        self.out.write_all(&[0])
+    }
+
+    fn dictionary(&mut self, entries: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        self.out.write_all(b"}(")?;
+        entries(self)?;
+        self.out.write_all(b"u")
+    }
+
+    fn entry(
+        &mut self,
+        name: &'static str,
+        value: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.text(name)?;
+        value(self)
+    }
+
+    /// A list of what `write` writes of each item, which may be several.
+    fn list<T>(
+        &mut self,
+        items: &[T],
+        mut write: impl FnMut(&mut Self, &T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.out.write_all(b"](")?;
+        for item in items {
+            write(self, item)?;
+        }
+        self.out.write_all(b"e")
+    }
+
+    fn numbers(&mut self, entries: &[(&'static str, u64)]) -> io::Result<()> {
+        for (name, number) in entries {
+            self.entry(name, |pickle| pickle.number(*number))?;
+        }
+        Ok(())
+    }
+
+    /// No stack of calls is known.
+    fn no_frames(&mut self) -> io::Result<()> {
+        self.entry("frames", |pickle| pickle.list(&[(); 0], |_, ()| Ok(())))
+    }
+
+    fn segment(&mut self, segment: &Segment) -> io::Result<()> {
+        let address = segment.blocks.first().map_or(0, |(address, _)| *address);
+        let total: u64 = segment.sizes().map(|(_, size, _)| size).sum();
+        let requested: u64 = segment
+            .blocks
+            .iter()
+            .map(|(_, it)| it.requested_bytes)
+            .sum();
+        let sizes: Vec<_> = segment.sizes().collect();
+        self.dictionary(|pickle| {
+            pickle.numbers(&[
+                ("device", 0),
+                ("address", address),
+                ("total_size", total),
+                ("allocated_size", total),
+                ("active_size", total),
+                ("requested_size", requested),
+                ("stream", segment.stream),
+            ])?;
+            // As PyTorch tells them apart: the small ones are of 2 MiB.
+            let kind = if total > 2 << 20 { "large" } else { "small" };
+            pickle.entry("segment_type", |pickle| pickle.text(kind))?;
+            pickle.entry("segment_pool_id", |pickle| {
+                pickle.number(0)?;
+                pickle.number(0)?;
+                // TUPLE2
+                pickle.out.write_all(b"\x86")
+            })?;
+            // NEWFALSE
+            pickle.entry("is_expandable", |pickle| pickle.out.write_all(b"\x89"))?;
+            pickle.no_frames()?;
+            pickle.entry("blocks", |pickle| {
+                pickle.list(&sizes, |pickle, (address, size, block)| {
+                    pickle.dictionary(|pickle| {
+                        pickle.numbers(&[
+                            ("address", *address),
+                            ("size", *size),
+                            ("requested_size", block.requested_bytes),
+                        ])?;
+                        pickle.entry("state", |pickle| pickle.text("active_allocated"))?;
+                        pickle.no_frames()
+                    })
+                })
+            })
+        })
+    }
+
+    /// One for an allocation; for a free that it was asked for and that it is
+    /// done, which the trace does not tell apart.
+    fn events(&mut self, row: &Row) -> io::Result<()> {
+        let actions: &[&'static str] = match row.is_free {
+            false => &["alloc"],
+            true => &["free_requested", "free_completed"],
+        };
+        for action in actions {
+            self.dictionary(|pickle| {
+                pickle.entry("action", |pickle| pickle.text(action))?;
+                pickle.numbers(&[
+                    ("addr", row.address),
+                    ("size", row.bytes),
+                    ("stream", row.stream),
+                    ("time_us", row.time_us),
+                ])?;
+                pickle.no_frames()
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::hash::{BuildHasher as _, RandomState};
+
+    use super::super::pickle::{Pickle, Value};
+    use super::*;
+
+    /// What a pickle's dictionary has under a name.
+    fn number(pickle: &Pickle<'_>, value: Value, name: &str) -> u64 {
+        pickle.get(value, name).unwrap().number().unwrap()
+    }
+
+    fn list(pickle: &Pickle<'_>, value: Value, name: &str) -> Vec<Value> {
+        pickle.items(pickle.get(value, name).unwrap()).to_vec()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_whatever_the_trace_was() {
+        let seed = std::env::var("FERCUDA_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0));
+        println!("FERCUDA_SEED={seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..100 {
+            let mut snapshot = Snapshot::default();
+            let mut model: HashMap<u64, (u64, u64)> = HashMap::new();
+            let mut events = Vec::new();
+            for time_us in 0..random.u64(..200) {
+                // Slots of 64 KiB, high in the address space.
+                let address = (0xffff << 48) + (random.u64(..64) << 16);
+                let (bytes, stream) = match model.remove(&address) {
+                    Some((bytes, stream)) => {
+                        events.extend([("free_requested", address), ("free_completed", address)]);
+                        (bytes, stream)
+                    }
+                    None => {
+                        let block = (random.u64(1..=1 << 16), random.u64(..3) << 60);
+                        model.insert(address, block);
+                        events.push(("alloc", address));
+                        block
+                    }
+                };
+                snapshot.add(Row {
+                    address,
+                    bytes,
+                    stream,
+                    time_us,
+                    is_free: !model.contains_key(&address),
+                });
+            }
+            let mut bytes = Vec::new();
+            let written = snapshot.write(&mut bytes).unwrap();
+            let pickle = Pickle::read(&bytes).unwrap();
+            let root = pickle.root();
+
+            let traces = list(&pickle, root, "device_traces");
+            let told: Vec<(&str, u64)> = pickle
+                .items(traces[0])
+                .iter()
+                .map(|event| {
+                    let action = pickle.text(pickle.get(*event, "action").unwrap());
+                    (action.unwrap(), number(&pickle, *event, "addr"))
+                })
+                .collect();
+            assert_eq!((traces.len(), told), (1, events));
+
+            let segments = list(&pickle, root, "segments");
+            assert_eq!(segments.len(), written.segments);
+            let mut sum = 0;
+            for segment in &segments {
+                let of = |name| number(&pickle, *segment, name);
+                let blocks = list(&pickle, *segment, "blocks");
+                let mut at = of("address");
+                for block in &blocks {
+                    let (address, size) = (
+                        number(&pickle, *block, "address"),
+                        number(&pickle, *block, "size"),
+                    );
+                    let requested = number(&pickle, *block, "requested_size");
+                    // Without gaps, and each is live in the segment's stream.
+                    assert_eq!(address, at);
+                    assert_eq!(model.remove(&address), Some((requested, of("stream"))));
+                    assert!(size >= requested && size < requested + 512, "{size}");
+                    (at, sum) = (at + size, sum + requested);
+                }
+                assert_eq!(at - of("address"), of("total_size"));
+                assert_eq!(of("allocated_size"), of("total_size"));
+            }
+            assert_eq!((model.len(), sum), (0, written.live_bytes));
+        }
+    }
+
+    #[test]
+    fn an_address_that_comes_again_before_its_free_is_live_once() {
+        let mut snapshot = Snapshot::default();
+        for (is_free, bytes) in [(false, 300), (false, 500), (true, 300)] {
+            snapshot.add(Row {
+                address: 4096,
+                bytes,
+                stream: 1,
+                time_us: 0,
+                is_free,
+            });
+        }
+        let written = snapshot.write(Vec::new()).unwrap();
+        assert_eq!((written.blocks, written.live_bytes), (1, 500));
+    }
+}
