@@ -201,15 +201,22 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     fn find_now(&self, asked: &Asked<'_, N>) -> Result<Span, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut growth = lock(&self.growth);
-        self.give_back_all();
         let take = || self.take(asked);
-        let found = take()
-            .or_else(|| self.look_at_all().then(take)?)
-            .or_else(|| self.borrow(asked))
-            .or_else(|| {
-                self.mark_all();
-                self.look_at_all().then(take)?
-            });
+        if let Some(span) = take().or_else(|| self.look_at_all().then(take)?) {
+            return Ok(span);
+        }
+        // What threads keep stays theirs while there may be a little more.
+        let (bytes, _) = self.addition(&growth.backing, asked.want);
+        if self.is_modest(&growth, bytes)
+            && let Ok(span) = self.extend(&mut growth.backing, asked)
+        {
+            return Ok(span);
+        }
+        self.give_back_all();
+        let found = take().or_else(|| self.borrow(asked)).or_else(|| {
+            self.mark_all();
+            self.look_at_all().then(take)?
+        });
         if let Some(span) = found {
             return Ok(span);
         }
@@ -293,13 +300,15 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         passed
     }
 
-    /// Adds memory that holds `want`, and takes it.
+    /// Takes a block of memory that comes, from elsewhere if there is much.
     fn grow(&self, growth: &mut Growth<B>, asked: &Asked<'_, N>) -> Result<Span, Refused> {
         let want = asked.want;
         let mut gathered = false;
         loop {
             let (bytes, site) = self.addition(&growth.backing, want);
-            if self.is_modest(growth, bytes, want) {
+            let live = self.order().blocks().live_bytes() + want.bytes();
+            growth.peak_live = growth.peak_live.max(live);
+            if self.is_modest(growth, bytes) {
                 break;
             }
             let backing = &mut growth.backing;
@@ -331,7 +340,12 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 return Ok(span);
             }
         }
-        let backing = &mut growth.backing;
+        self.extend(&mut growth.backing, asked)
+    }
+
+    /// Adds memory that holds what is asked for, and takes it.
+    fn extend(&self, backing: &mut B, asked: &Asked<'_, N>) -> Result<Span, Refused> {
+        let want = asked.want;
         let (bytes, _) = self.addition(backing, want);
         if let Some(span) = self.add(backing, bytes, asked)? {
             return Ok(span);
@@ -344,13 +358,10 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Whether there is little more memory than was ever live, also after a
     /// growth.
-    fn is_modest(&self, growth: &mut Growth<B>, bytes: u64, want: Want) -> bool {
-        let order = self.order();
-        let blocks = order.blocks();
-        let live = blocks.live_bytes() + want.bytes();
-        growth.peak_live = growth.peak_live.max(live);
+    fn is_modest(&self, growth: &Growth<B>, bytes: u64) -> bool {
         let peak = growth.peak_live;
-        blocks.bytes().saturating_add(bytes) <= peak.saturating_add(growth.thrift.slack(peak))
+        let bytes = self.order().blocks().bytes().saturating_add(bytes);
+        bytes <= peak.saturating_add(growth.thrift.slack(peak))
     }
 
     /// How many bytes to add, and where what is ready just below is part of the

@@ -84,7 +84,7 @@ struct Queue<P> {
     marks: VecDeque<(u64, Arc<P>)>,
     /// Epochs of other queues that this stream waits for.
     knows: FxHashMap<Place, u64>,
-    /// Frees since the last mark was begun, and bytes.
+    /// Frees since the last mark was begun; bytes that wait for one, at most.
     unmarked: usize,
     unmarked_bytes: u64,
     retired: bool,
@@ -193,17 +193,17 @@ impl<P> Order<P> {
     /// not live. With whether a mark is due there.
     #[inline]
     pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, bool)> {
-        let bytes = self.blocks.span(id)?.bytes;
         if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
             return Some((self.blocks.give(id, SetId::READY, 0)?, false));
         }
         let batch_bytes = BATCH_BYTES.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
+        let span = self.blocks.give(id, queue.set, queue.open)?;
         queue.unmarked += 1;
-        queue.unmarked_bytes += bytes;
+        // What the stream has taken again waits for no mark.
+        let there = self.blocks.free_bytes(queue.set);
+        queue.unmarked_bytes = there.min(queue.unmarked_bytes + span.bytes);
         let due = queue.unmarked >= BATCH || queue.unmarked_bytes >= batch_bytes;
-        let (set, open) = (queue.set, queue.open);
-        let span = self.blocks.give(id, set, open)?;
         Some((span, due))
     }
 
