@@ -24,6 +24,10 @@ use std::num::NonZeroU64;
 /// What addresses and sizes are multiples of.
 pub const UNIT_BYTES: u64 = 256;
 
+/// A block is of whole parts of its alignment up to this, so that blocks that
+/// begin at its multiples also end there, and no slivers lie between them.
+const WHOLE_BYTES: u64 = 512;
+
 /// Second levels of a first level, as a power of two.
 const SECOND_BITS: u32 = 5;
 const SECOND: usize = 1 << SECOND_BITS;
@@ -99,7 +103,8 @@ struct Node {
     /// Physical neighbours in the same range.
     below: u32,
     above: u32,
-    /// Neighbours in the list of its size, or of vacant places.
+    /// Neighbours in the list of its size, or of vacant places; the first of a
+    /// list has no previous one, whatever it says.
     previous: u32,
     next: u32,
     /// Neighbours in the order of its set.
@@ -127,41 +132,51 @@ struct Was {
     later: u32,
 }
 
-/// A list of free blocks: (first level, second level).
-type Class = (usize, usize);
+/// A list of free blocks: the number of its second level, over all first levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Class(usize);
 
-/// The class of blocks of `len` units.
-fn class_of(len: NonZeroU64) -> Class {
-    let log = len.ilog2();
-    if log < SECOND_BITS {
-        return (0, len.get() as usize);
-    }
-    let second = (len.get() >> (log - SECOND_BITS)) as usize & (SECOND - 1);
-    ((log - SECOND_BITS + 1) as usize, second)
+/// How far sizes of so many units are shifted to have the bits of a second level.
+#[inline]
+fn shift_of(len: NonZeroU64) -> u32 {
+    (len.get() | SECOND as u64).ilog2() - SECOND_BITS
 }
 
-/// The least size of any block of `class`.
-fn least_of((first, second): Class) -> u64 {
-    match first {
-        0 => second as u64,
-        _ => ((SECOND + second) as u64) << (first - 1),
+impl Class {
+    /// That of blocks of `len` units. Has no branch: sizes come in no order that
+    /// a processor could learn.
+    #[inline]
+    fn of(len: NonZeroU64) -> Self {
+        let shift = shift_of(len);
+        // Of the highest bits the first one, which is always set from the
+        // second shift on, is what leads to the next first level.
+        Self(((shift as usize) << SECOND_BITS) + (len.get() >> shift) as usize)
     }
-}
 
-/// The first class of which every block has at least `len` units.
-fn class_holding(len: NonZeroU64) -> Class {
-    let (first, second) = class_of(len);
-    if least_of((first, second)) >= len.get() {
-        (first, second)
-    } else if second + 1 < SECOND {
-        (first, second + 1)
-    } else {
-        (first + 1, 0)
+    /// That of a block.
+    #[inline]
+    fn of_some(len: u64) -> Self {
+        let Some(len) = NonZeroU64::new(len) else {
+            unreachable!("a block has a unit at least");
+        };
+        Self::of(len)
     }
-}
 
-fn same_class(len: u64, other: NonZeroU64) -> bool {
-    NonZeroU64::new(len).is_some_and(|len| class_of(len) == class_of(other))
+    /// The first of which every block has at least `len` units.
+    #[inline]
+    fn holding(len: NonZeroU64) -> Self {
+        Self::of(len.saturating_add((1 << shift_of(len)) - 1))
+    }
+
+    #[inline]
+    fn first(self) -> usize {
+        self.0 >> SECOND_BITS
+    }
+
+    #[inline]
+    fn second(self) -> usize {
+        self.0 & (SECOND - 1)
+    }
 }
 
 /// The free blocks of one set.
@@ -169,7 +184,7 @@ fn same_class(len: u64, other: NonZeroU64) -> bool {
 struct Set {
     first: u64,
     second: [u32; FIRST],
-    heads: [[u32; SECOND]; FIRST],
+    heads: [u32; FIRST * SECOND],
     /// The ends of the order; not kept for the set of ready blocks.
     oldest: u32,
     newest: u32,
@@ -183,7 +198,7 @@ impl Default for Set {
         Self {
             first: 0,
             second: [0; FIRST],
-            heads: [[NONE; SECOND]; FIRST],
+            heads: [NONE; FIRST * SECOND],
             oldest: NONE,
             newest: NONE,
             units: 0,
@@ -195,17 +210,117 @@ impl Default for Set {
 impl Set {
     /// The first block of the first list from `class` on that has one.
     #[inline]
-    fn first_from(&self, (first, second): Class) -> Option<u32> {
-        let here = self.second.get(first)? & (u32::MAX << second);
-        if here != 0 {
-            return Some(self.heads[first][here.trailing_zeros() as usize]);
+    fn first_from(&self, class: Class) -> Option<u32> {
+        let first = class.first();
+        let here = self.second.get(first)? & (u32::MAX << class.second());
+        let (first, second) = if here != 0 {
+            (first, here)
+        } else {
+            let higher = self.first & u64::MAX.checked_shl(first as u32 + 1)?;
+            if higher == 0 {
+                return None;
+            }
+            let first = higher.trailing_zeros() as usize;
+            (first, self.second[first])
+        };
+        Some(self.heads[first * SECOND + second.trailing_zeros() as usize])
+    }
+
+    /// Puts a block into the list of its size.
+    #[inline]
+    fn insert(&mut self, nodes: &mut [Node], index: u32, class: Class) {
+        self.first |= 1 << class.first();
+        self.second[class.first()] |= 1 << class.second();
+        let next = std::mem::replace(&mut self.heads[class.0], index);
+        nodes[index as usize].next = next;
+        if let Some(next) = nodes.get_mut(next as usize) {
+            next.previous = index;
         }
-        let higher = self.first & u64::MAX.checked_shl(first as u32 + 1)?;
-        if higher == 0 {
-            return None;
+    }
+
+    /// Takes a block out of the list of its size.
+    #[inline]
+    fn remove(&mut self, nodes: &mut [Node], index: u32, class: Class) {
+        let node = &nodes[index as usize];
+        let (previous, next) = (node.previous, node.next);
+        let head = &mut self.heads[class.0];
+        if *head == index {
+            *head = next;
+            if next == NONE {
+                let second = &mut self.second[class.first()];
+                *second &= !(1 << class.second());
+                if *second == 0 {
+                    self.first &= !(1 << class.first());
+                }
+            }
+            return;
         }
-        let first = higher.trailing_zeros() as usize;
-        Some(self.heads[first][self.second[first].trailing_zeros() as usize])
+        nodes[previous as usize].next = next;
+        if let Some(next) = nodes.get_mut(next as usize) {
+            next.previous = previous;
+        }
+    }
+
+    /// Puts a block into the order, just before `later`, or as the newest.
+    #[inline]
+    fn remember(&mut self, nodes: &mut [Node], index: u32, later: u32) {
+        let earlier = match nodes.get_mut(later as usize) {
+            Some(node) => std::mem::replace(&mut node.earlier, index),
+            None => std::mem::replace(&mut self.newest, index),
+        };
+        match nodes.get_mut(earlier as usize) {
+            Some(node) => node.later = index,
+            None => self.oldest = index,
+        }
+        let node = &mut nodes[index as usize];
+        (node.earlier, node.later) = (earlier, later);
+    }
+
+    /// Takes a block out of the order.
+    #[inline]
+    fn forget(&mut self, nodes: &mut [Node], index: u32) {
+        let node = &nodes[index as usize];
+        let (earlier, later) = (node.earlier, node.later);
+        match nodes.get_mut(later as usize) {
+            Some(node) => node.earlier = earlier,
+            None => self.newest = earlier,
+        }
+        match nodes.get_mut(earlier as usize) {
+            Some(node) => node.later = later,
+            None => self.oldest = later,
+        }
+    }
+
+    /// Another block takes a block's place in the order.
+    #[inline]
+    fn replace(&mut self, nodes: &mut [Node], index: u32, other: u32) {
+        let node = &nodes[index as usize];
+        let (earlier, later) = (node.earlier, node.later);
+        match nodes.get_mut(later as usize) {
+            Some(node) => node.earlier = other,
+            None => self.newest = other,
+        }
+        match nodes.get_mut(earlier as usize) {
+            Some(node) => node.later = other,
+            None => self.oldest = other,
+        }
+        let node = &mut nodes[other as usize];
+        (node.earlier, node.later) = (earlier, later);
+    }
+
+    /// A block becomes the newest.
+    #[inline]
+    fn renew(&mut self, nodes: &mut [Node], index: u32) {
+        if self.newest != index {
+            self.forget(nodes, index);
+            self.remember(nodes, index, NONE);
+        }
+    }
+
+    /// The first block of a list.
+    #[inline]
+    fn head(&self, class: Class) -> Option<u32> {
+        self.heads.get(class.0).copied()
     }
 }
 
@@ -225,13 +340,15 @@ pub struct Want {
 }
 
 impl Want {
-    /// `bytes`, one unit at least, at a multiple of `align_bytes`, which is a
-    /// power of two (one that is none is rounded up to one).
+    /// `bytes`, at a multiple of `align_bytes`, which is a power of two (one that
+    /// is none is rounded up to one). A block is of whole units, and of whole
+    /// parts of its alignment up to 512 bytes.
     #[inline]
     pub fn new(bytes: u64, align_bytes: u64) -> Self {
-        let units = bytes.div_ceil(UNIT_BYTES);
         let align = align_bytes.max(UNIT_BYTES);
         let align = align.checked_next_power_of_two().unwrap_or(1 << 63);
+        let whole = align.min(WHOLE_BYTES) / UNIT_BYTES;
+        let units = (bytes.div_ceil(UNIT_BYTES).max(1) + (whole - 1)) & !(whole - 1);
         Self {
             units: NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN),
             align: align / UNIT_BYTES,
@@ -267,7 +384,6 @@ pub struct Blocks {
     /// By where they begin, in units.
     ranges: BTreeMap<u64, Range>,
     units: u64,
-    live: usize,
 }
 
 impl Default for Blocks {
@@ -278,7 +394,6 @@ impl Default for Blocks {
             sets: vec![Set::default()],
             ranges: BTreeMap::new(),
             units: 0,
-            live: 0,
         }
     }
 }
@@ -332,9 +447,11 @@ impl Blocks {
         (self.units - free) * UNIT_BYTES
     }
 
-    /// How many blocks are live.
+    /// How many blocks are live; for tests, as it looks at all of them.
+    #[doc(hidden)]
     pub fn live_blocks(&self) -> usize {
-        self.live
+        let live = |node: &&Node| node.state == State::Live;
+        self.nodes.iter().filter(live).count()
     }
 
     /// A size that a free block of `set` has at least; zero if there is none.
@@ -345,7 +462,7 @@ impl Blocks {
         }
         let first = set.first.ilog2() as usize;
         let second = set.second[first].ilog2() as usize;
-        self.nodes[set.heads[first][second] as usize].len * UNIT_BYTES
+        self.nodes[set.heads[first * SECOND + second] as usize].len * UNIT_BYTES
     }
 
     /// The epochs of the oldest and the newest block of a set.
@@ -367,9 +484,9 @@ impl Blocks {
         let (start, len) = (address / UNIT_BYTES, bytes / UNIT_BYTES);
         let end = address.checked_add(bytes).ok_or(refused)? / UNIT_BYTES;
         let even = address.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES);
-        let class = class_of(NonZeroU64::new(len).ok_or(refused)?);
+        let class = Class::of(NonZeroU64::new(len).ok_or(refused)?);
         // Sums of a size and an alignment must not wrap either.
-        if !even || class.0 >= FIRST {
+        if !even || class.first() >= FIRST {
             return Err(refused);
         }
         let before = self.ranges.range(..end).next_back();
@@ -450,19 +567,12 @@ impl Blocks {
 
     /// Ready blocks of at least `bytes`, the larger sizes first.
     pub fn ready(&self, bytes: u64) -> impl Iterator<Item = Span> {
-        let least = class_of(Want::new(bytes, 1).units);
+        let least = Class::of(Want::new(bytes, 1).units);
         let set = self.set(SetId::READY);
-        (least.0..FIRST)
-            .rev()
-            .flat_map(|first| (0..SECOND).rev().map(move |second| (first, second)))
-            .filter(move |class| *class >= least)
-            .flat_map(move |(first, second)| {
-                let head = set.heads[first][second];
-                std::iter::successors(self.nodes.get(head as usize), |node| {
-                    self.nodes.get(node.next as usize)
-                })
-            })
-            .map(Node::span)
+        let heads = set.heads.get(least.0..).unwrap_or_default();
+        let blocks = heads.iter().rev().flat_map(|head| self.list_at(*head));
+        blocks
+            .map(|(_, node)| node.span())
             .filter(move |span| span.bytes >= bytes)
     }
 
@@ -484,15 +594,9 @@ impl Blocks {
         if span.bytes == 0 || span.address < around.address || span.end() > around.end() {
             return None;
         }
-        let (first, second) = class_of(NonZeroU64::new(around.bytes / UNIT_BYTES)?);
-        let mut index = *self.set(SetId::READY).heads.get(first)?.get(second)?;
-        while let Some(node) = self.nodes.get(index as usize) {
-            if node.span() == around {
-                return Some(index);
-            }
-            index = node.next;
-        }
-        None
+        let class = Class::of(NonZeroU64::new(around.bytes / UNIT_BYTES)?);
+        let mut nodes = self.list_at(self.set(SetId::READY).head(class)?);
+        nodes.find_map(|(index, node)| (node.span() == around).then_some(index))
     }
 
     // ---- taking and giving back ---------------------------------------------
@@ -501,18 +605,19 @@ impl Blocks {
     /// none that is found at once.
     #[inline]
     pub fn take(&mut self, set: SetId, want: Want, epoch: u64) -> Option<BlockId> {
-        let (index, start) = self.find_aligned(set, want, epoch)?;
-        let index = self
-            .take_front(index, start, want.units)
-            .unwrap_or_else(|| {
+        let index = self.find(set, want, epoch)?;
+        let start = self.begin(index, want);
+        let index = match self.nodes[index as usize].start == start {
+            true => self.take_front(index, want.units),
+            false => {
                 let was = self.unlist(index);
                 let index = self.cut_front(index, start, &was);
                 self.cut_back(index, want.units.get(), &was);
                 index
-            });
+            }
+        };
         let node = &mut self.nodes[index as usize];
         node.state = State::Live;
-        self.live += 1;
         Some(BlockId {
             index,
             generation: node.generation,
@@ -522,7 +627,7 @@ impl Blocks {
     /// The epoch of the block that [`Blocks::take`] would take without regard
     /// to epochs.
     pub fn would_take(&self, set: SetId, want: Want) -> Option<u64> {
-        let (index, _) = self.find_aligned(set, want, u64::MAX)?;
+        let index = self.find(set, want, u64::MAX)?;
         Some(self.nodes[index as usize].epoch)
     }
 
@@ -539,7 +644,6 @@ impl Blocks {
     #[inline]
     pub fn give(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
         let span = self.span(id)?;
-        self.live -= 1;
         // The identifier names nothing any more, whoever has the place next.
         let node = &mut self.nodes[id.index as usize];
         node.generation = node.generation.wrapping_add(1);
@@ -581,74 +685,71 @@ impl Blocks {
         (self.set(set).units - before) * UNIT_BYTES
     }
 
-    /// Of the first blocks of two lists, that which `fits` with the least left.
-    #[cold]
-    fn find_best(
-        &self,
-        lists: &Set,
-        least: NonZeroU64,
-        fits: impl Fn(u32) -> Option<(u32, u64)>,
-    ) -> Option<(u32, u64)> {
-        let best = |head: u32| {
-            let nodes = std::iter::successors(self.get(head), |(_, node)| self.get(node.next));
-            let fitting = nodes.take(PEEK).filter_map(|(index, node)| {
-                let (index, start) = fits(index)?;
-                Some((node.len, index, start))
-            });
-            let (_, index, start) = fitting.min()?;
-            Some((index, start))
-        };
-        let (first, second) = class_of(least);
-        best(*lists.heads.get(first)?.get(second)?)
-            .or_else(|| best(lists.first_from(class_holding(least))?))
-    }
-
-    fn get(&self, index: u32) -> Option<(u32, &Node)> {
-        Some((index, self.nodes.get(index as usize)?))
-    }
-
-    /// A free block of `set` that holds `want`, and where in it.
+    /// A free block of `set` that holds `want`: most often the first one of the
+    /// first list that holds larger ones.
     #[inline]
-    fn find_aligned(&self, set: SetId, want: Want, epoch: u64) -> Option<(u32, u64)> {
-        self.find(set, want.units, want, epoch).or_else(|| {
+    fn find(&self, set: SetId, want: Want, epoch: u64) -> Option<u32> {
+        if want.units.get() < LARGE_UNITS
+            && let Some(index) = self.set(set).first_from(Class::holding(want.units))
+            && self.fits(index, want, epoch)
+        {
+            return Some(index);
+        }
+        let found = self.find_among(set, want.units, want, epoch);
+        found.or_else(|| {
             // Where blocks begin anywhere, one must be as much larger.
             let padded = (want.align > 1).then(|| want.units.checked_add(want.align - 1));
-            self.find(set, padded??, want, epoch)
+            self.find_among(set, padded??, want, epoch)
         })
     }
 
-    /// A free block of `set` that holds `want`, and where in it; looked for
-    /// among blocks of `least` and more.
+    /// Where in a block `want` would begin.
     #[inline]
-    fn find(&self, set: SetId, least: NonZeroU64, want: Want, epoch: u64) -> Option<(u32, u64)> {
-        let fits = |index: u32| {
-            let node = &self.nodes[index as usize];
-            // A power of two; a division would take longer than all the rest.
-            let start = (node.start + (want.align - 1)) & !(want.align - 1);
-            let fits = start + want.units.get() <= node.start + node.len;
-            (fits && node.epoch <= epoch).then_some((index, start))
-        };
+    fn begin(&self, index: u32, want: Want) -> u64 {
+        // A power of two; a division would take longer than all the rest.
+        (self.nodes[index as usize].start + (want.align - 1)) & !(want.align - 1)
+    }
+
+    /// Whether a block holds `want`, and is of an epoch up to `epoch`.
+    #[inline]
+    fn fits(&self, index: u32, want: Want, epoch: u64) -> bool {
+        let node = &self.nodes[index as usize];
+        let end = self.begin(index, want) + want.units.get();
+        end <= node.start + node.len && node.epoch <= epoch
+    }
+
+    /// A free block of `set` that holds `want`, looked for among blocks of
+    /// `least` and more.
+    #[cold]
+    fn find_among(&self, set: SetId, least: NonZeroU64, want: Want, epoch: u64) -> Option<u32> {
         let lists = self.set(set);
+        let fits = |index: u32| self.fits(index, want, epoch);
         if want.units.get() >= LARGE_UNITS {
             return self.find_best(lists, least, fits);
         }
-        if let Some(index) = lists.first_from(class_holding(least))
-            && let Some(found) = fits(index)
-        {
-            return Some(found);
-        }
-        let (first, second) = class_of(least);
-        let mut index = *lists.heads.get(first)?.get(second)?;
-        for _ in 0..PEEK {
-            if index == NONE {
-                break;
-            }
-            if let Some(found) = fits(index) {
-                return Some(found);
-            }
-            index = self.nodes[index as usize].next;
-        }
-        None
+        let larger = lists.first_from(Class::holding(least));
+        larger.filter(|index| fits(*index)).or_else(|| {
+            let mut nodes = self.list_at(lists.head(Class::of(least))?).take(PEEK);
+            nodes.find_map(|(index, _)| fits(index).then_some(index))
+        })
+    }
+
+    /// Of the first blocks of two lists, that which `fits` with the least left.
+    fn find_best(&self, lists: &Set, least: NonZeroU64, fits: impl Fn(u32) -> bool) -> Option<u32> {
+        let best = |head: u32| {
+            let nodes = self.list_at(head).take(PEEK);
+            let fitting =
+                nodes.filter_map(|(index, node)| fits(index).then_some((node.len, index)));
+            Some(fitting.min()?.1)
+        };
+        best(lists.head(Class::of(least))?)
+            .or_else(|| best(lists.first_from(Class::holding(least))?))
+    }
+
+    /// The blocks of a list.
+    fn list_at(&self, head: u32) -> impl Iterator<Item = (u32, &Node)> {
+        let get = |index: u32| Some((index, self.nodes.get(index as usize)?));
+        std::iter::successors(get(head), move |(_, node)| get(node.next))
     }
 
     // ---- inside -------------------------------------------------------------
@@ -674,104 +775,121 @@ impl Blocks {
         }
     }
 
-    /// Cuts `len` off the front of a free block that stays in its lists, if
-    /// what is left belongs there; a new node, in no list.
+    /// Cuts `len` off the front of a free block, of which the rest takes its
+    /// place; the node of what was cut off, which is in no list.
     #[inline]
-    fn take_front(&mut self, index: u32, start: u64, len: NonZeroU64) -> Option<u32> {
-        let node = &self.nodes[index as usize];
-        let (below, set) = (node.below, node.set);
-        let rest = NonZeroU64::new(node.len - len.get())?;
+    fn take_front(&mut self, index: u32, len: NonZeroU64) -> u32 {
+        let new = self.vacant_place();
+        let nodes = &mut self.nodes[..];
+        let node = &nodes[index as usize];
+        let (start, whole, epoch) = (node.start, node.len, node.epoch);
+        let (below, above, id) = (node.below, node.above, node.set);
+        let set = &mut self.sets[id.0 as usize];
+        set.units -= len.get();
+        let class = Class::of_some(whole);
+        let Some(rest) = NonZeroU64::new(whole - len.get()) else {
+            set.remove(nodes, index, class);
+            if id != SetId::READY {
+                set.forget(nodes, index);
+            }
+            return index;
+        };
+        let vacant = &mut nodes[new as usize];
+        self.vacant = vacant.next;
+        let rests = Class::of(rest);
         // The first block of a range is known to the range.
-        if node.start != start || below == NONE || !same_class(node.len, rest) {
-            return None;
+        if rests == class && below != NONE {
+            vacant.start = start;
+            vacant.len = len.get();
+            (vacant.below, vacant.above) = (below, index);
+            nodes[below as usize].above = new;
+            let node = &mut nodes[index as usize];
+            node.below = new;
+            node.start = start + len.get();
+            node.len = rest.get();
+            return new;
         }
-        let new = self.occupy(start, len.get(), State::Live);
-        self.link(below, new);
-        self.link(new, index);
-        self.set_mut(set).units -= len.get();
-        let node = &mut self.nodes[index as usize];
-        node.start += len.get();
-        node.len = rest.get();
-        Some(new)
-    }
-
-    /// Makes a node that is in no list part of a free neighbour in `set`, if
-    /// that then stays in its lists; whether it was.
-    #[inline]
-    fn join(&mut self, index: u32, set: SetId, epoch: u64) -> bool {
-        let Node {
-            start,
-            len,
-            below,
-            above,
-            ..
-        } = self.nodes[index as usize];
-        let (low, high) = (self.is_free(below, set), self.is_free(above, set));
-        let into = match (low, high) {
-            (true, false) => below,
-            (false, true) if below != NONE => above,
-            _ => return false,
-        };
-        let whole = NonZeroU64::new(self.nodes[into as usize].len + len);
-        let Some(whole) = whole.filter(|whole| same_class(self.nodes[into as usize].len, *whole))
-        else {
-            return false;
-        };
-        self.link(below, above);
-        if high {
-            self.nodes[above as usize].start = start;
+        vacant.start = start + len.get();
+        vacant.len = rest.get();
+        vacant.epoch = epoch;
+        (vacant.below, vacant.above) = (index, above);
+        (vacant.set, vacant.state) = (id, State::Free);
+        nodes[above as usize].below = new;
+        let node = &mut nodes[index as usize];
+        node.len = len.get();
+        node.above = new;
+        set.remove(nodes, index, class);
+        set.insert(nodes, new, rests);
+        if id != SetId::READY {
+            set.replace(nodes, index, new);
         }
-        self.nodes[into as usize].len = whole.get();
-        self.set_mut(set).units += len;
-        self.vacate(index);
-        if set != SetId::READY {
-            self.renew(into, epoch);
-        }
-        true
-    }
-
-    /// Makes a free block the newest of its set.
-    #[inline]
-    fn renew(&mut self, index: u32, epoch: u64) {
-        let Node {
-            earlier,
-            later,
-            set,
-            ..
-        } = self.nodes[index as usize];
-        self.nodes[index as usize].epoch = epoch;
-        if later == NONE {
-            return;
-        }
-        self.nodes[later as usize].earlier = earlier;
-        match self.nodes.get_mut(earlier as usize) {
-            Some(node) => node.later = later,
-            None => self.set_mut(set).oldest = later,
-        }
-        let newest = std::mem::replace(&mut self.set_mut(set).newest, index);
-        self.nodes[newest as usize].later = index;
-        let node = &mut self.nodes[index as usize];
-        (node.earlier, node.later) = (newest, NONE);
+        index
     }
 
     /// A node that is in no list becomes free in `set`, one with its
     /// neighbours there.
     #[inline]
-    fn settle(&mut self, mut index: u32, set: SetId, epoch: u64) {
-        if self.join(index, set, epoch) {
-            return;
+    fn settle(&mut self, index: u32, id: SetId, epoch: u64) {
+        let node = &self.nodes[index as usize];
+        let (start, len, below, above) = (node.start, node.len, node.below, node.above);
+        match (self.is_free(below, id), self.is_free(above, id)) {
+            (false, false) => self.list(index, id, epoch, NONE),
+            (true, true) => {
+                self.unlist(above);
+                self.swallow_above(index);
+                self.unlist(below);
+                self.swallow_above(below);
+                self.list(below, id, epoch, NONE);
+            }
+            (low, _) => {
+                let nodes = &mut self.nodes[..];
+                let set = &mut self.sets[id.0 as usize];
+                set.units += len;
+                let into = if low { below } else { above };
+                let before = nodes[into as usize].len;
+                let (was, class) = (Class::of_some(before), Class::of_some(before + len));
+                // One of the two nodes stays: that which is in the lists if it
+                // stays there; else the lower one, which a range may know.
+                let stays = if low || (was == class && below != NONE) {
+                    into
+                } else {
+                    index
+                };
+                if was != class || stays == index {
+                    set.remove(nodes, into, was);
+                    set.insert(nodes, stays, class);
+                }
+                if id != SetId::READY {
+                    if stays == index {
+                        set.replace(nodes, into, index);
+                    }
+                    set.renew(nodes, stays);
+                }
+                let (lower, upper, gone) = if low {
+                    (below, above, index)
+                } else if stays == index {
+                    (index, nodes[above as usize].above, above)
+                } else {
+                    (above, nodes[above as usize].above, index)
+                };
+                let node = &mut nodes[lower as usize];
+                node.len = before + len;
+                node.epoch = epoch;
+                node.above = upper;
+                (node.set, node.state) = (id, State::Free);
+                if !low {
+                    node.start = start;
+                    node.below = below;
+                }
+                nodes[upper as usize].below = lower;
+                if lower == above
+                    && let Some(beneath) = nodes.get_mut(below as usize)
+                {
+                    beneath.above = lower;
+                }
+                self.vacate(gone);
+            }
         }
-        let Node { below, above, .. } = self.nodes[index as usize];
-        if self.is_free(above, set) {
-            self.unlist(above);
-            self.swallow_above(index);
-        }
-        if self.is_free(below, set) {
-            self.unlist(below);
-            self.swallow_above(below);
-            index = below;
-        }
-        self.list(index, set, epoch, NONE);
     }
 
     /// Joins the neighbour above, which is in no list either.
@@ -829,95 +947,55 @@ impl Blocks {
     /// or as the newest.
     #[inline]
     fn list(&mut self, index: u32, id: SetId, epoch: u64, later: u32) {
-        let Some(len) = NonZeroU64::new(self.nodes[index as usize].len) else {
-            unreachable!("a block has a unit at least");
-        };
-        let (first, second) = class_of(len);
-        let set = self.set_mut(id);
-        set.units += len.get();
-        set.first |= 1 << first;
-        set.second[first] |= 1 << second;
-        let next = std::mem::replace(&mut set.heads[first][second], index);
-        let mut earlier = NONE;
-        if id != SetId::READY {
-            if later == NONE {
-                earlier = std::mem::replace(&mut set.newest, index);
-            }
-            if let Some(node) = self.nodes.get_mut(later as usize) {
-                earlier = std::mem::replace(&mut node.earlier, index);
-            }
-            match self.nodes.get_mut(earlier as usize) {
-                Some(node) => node.later = index,
-                None => self.set_mut(id).oldest = index,
-            }
-        }
-        if let Some(next) = self.nodes.get_mut(next as usize) {
-            next.previous = index;
-        }
-        let node = &mut self.nodes[index as usize];
-        (node.previous, node.next) = (NONE, next);
-        (node.earlier, node.later) = (earlier, later);
+        let nodes = &mut self.nodes[..];
+        let set = &mut self.sets[id.0 as usize];
+        let node = &mut nodes[index as usize];
         (node.set, node.epoch, node.state) = (id, epoch, State::Free);
+        let len = node.len;
+        set.units += len;
+        set.insert(nodes, index, Class::of_some(len));
+        if id != SetId::READY {
+            set.remember(nodes, index, later);
+        }
     }
 
     /// Takes a free block out of its lists; where it was.
     #[inline]
     fn unlist(&mut self, index: u32) -> Was {
-        // Field by field: the processor waits where it copies a node of which
-        // a part has just been written.
-        let node = &self.nodes[index as usize];
-        let Some(len) = NonZeroU64::new(node.len) else {
-            unreachable!("a block has a unit at least");
-        };
-        let (previous, next) = (node.previous, node.next);
-        let (earlier, later) = (node.earlier, node.later);
-        let (id, epoch) = (node.set, node.epoch);
-        if let Some(next) = self.nodes.get_mut(next as usize) {
-            next.previous = previous;
-        }
-        if let Some(previous) = self.nodes.get_mut(previous as usize) {
-            previous.next = next;
-        }
-        let (first, second) = class_of(len);
-        if id != SetId::READY {
-            if let Some(later) = self.nodes.get_mut(later as usize) {
-                later.earlier = earlier;
-            }
-            if let Some(earlier) = self.nodes.get_mut(earlier as usize) {
-                earlier.later = later;
-            }
-        }
-        let set = self.set_mut(id);
-        set.units -= len.get();
-        if set.newest == index {
-            set.newest = earlier;
-        }
-        if set.oldest == index {
-            set.oldest = later;
-        }
-        if previous == NONE {
-            set.heads[first][second] = next;
-            if next == NONE {
-                set.second[first] &= !(1 << second);
-                if set.second[first] == 0 {
-                    set.first &= !(1 << first);
-                }
-            }
-        }
-        self.nodes[index as usize].state = State::Live;
-        Was {
+        let nodes = &mut self.nodes[..];
+        let node = &mut nodes[index as usize];
+        node.state = State::Live;
+        let (len, id) = (node.len, node.set);
+        let was = Was {
             set: id,
-            epoch,
-            later,
+            epoch: node.epoch,
+            later: node.later,
+        };
+        let set = &mut self.sets[id.0 as usize];
+        set.units -= len;
+        set.remove(nodes, index, Class::of_some(len));
+        if id != SetId::READY {
+            set.forget(nodes, index);
         }
+        was
     }
 
-    /// A place for a node, which is in no list and has no neighbours yet.
+    /// A vacant place, the first.
     #[inline]
-    fn occupy(&mut self, start: u64, len: u64, state: State) -> u32 {
-        let node = |generation| Node {
-            start,
-            len,
+    fn vacant_place(&mut self) -> u32 {
+        if self.vacant == NONE {
+            self.add_place();
+        }
+        self.vacant
+    }
+
+    #[cold]
+    fn add_place(&mut self) {
+        let index = self.nodes.len();
+        assert!(index < NONE as usize, "four thousand million blocks");
+        self.nodes.push(Node {
+            start: 0,
+            len: 0,
             epoch: 0,
             below: NONE,
             above: NONE,
@@ -925,20 +1003,21 @@ impl Blocks {
             next: NONE,
             earlier: NONE,
             later: NONE,
-            generation,
+            generation: 0,
             set: SetId::READY,
-            state,
-        };
-        let index = self.vacant;
-        if let Some(place) = self.nodes.get_mut(index as usize) {
-            self.vacant = place.next;
-            *place = node(place.generation);
-            return index;
-        }
-        let index = self.nodes.len();
-        assert!(index < NONE as usize, "four thousand million blocks");
-        self.nodes.push(node(0));
-        index as u32
+            state: State::Vacant,
+        });
+        self.vacant = index as u32;
+    }
+
+    /// A place for a node, which is in no list and has no neighbours yet.
+    fn occupy(&mut self, start: u64, len: u64, state: State) -> u32 {
+        let index = self.vacant_place();
+        let node = &mut self.nodes[index as usize];
+        self.vacant = node.next;
+        (node.start, node.len, node.state) = (start, len, state);
+        (node.below, node.above) = (NONE, NONE);
+        index
     }
 
     fn vacate(&mut self, index: u32) {
@@ -968,7 +1047,7 @@ impl Blocks {
     /// The first thing found.
     #[doc(hidden)]
     pub fn audit(&self) -> Result<(), String> {
-        let (mut live, mut units, mut seen) = (0, 0, 0);
+        let (mut units, mut seen) = (0, 0);
         let mut free = vec![0; self.sets.len()];
         for (start, range) in &self.ranges {
             let (mut at, mut below, mut index) = (*start, NONE, range.first);
@@ -994,7 +1073,7 @@ impl Blocks {
                         return Err(format!("free neighbours of one set at {index}"));
                     }
                     State::Free => free[node.set.0 as usize] += node.len,
-                    State::Live => live += 1,
+                    State::Live => {}
                     State::Vacant | State::End => return Err(format!("block {index} is vacant")),
                 }
                 last = set;
@@ -1010,11 +1089,8 @@ impl Blocks {
                 return Err(format!("set {id}: {listed} units in lists: {set:?}"));
             }
         }
-        if (live, units) != (self.live, self.units) {
-            return Err(format!(
-                "{live} live, {units} units; kept {}, {}",
-                self.live, self.units
-            ));
+        if units != self.units {
+            return Err(format!("{units} units; kept {}", self.units));
         }
         let vacant = self.nodes.iter().filter(|node| node.state == State::Vacant);
         if seen + vacant.count() != self.nodes.len() {
@@ -1030,14 +1106,15 @@ impl Blocks {
                 return Err(format!("{id:?}: level {first} is not what its second says"));
             }
             for second in 0..SECOND {
-                let (mut index, mut previous) = (set.heads[first][second], NONE);
+                let class = Class(first * SECOND + second);
+                let (mut index, mut previous) = (set.heads[class.0], NONE);
                 if (set.second[first] >> second & 1 == 1) != (index != NONE) {
                     return Err(format!("{id:?}: list {first}, {second}, is not as mapped"));
                 }
                 while let Some(node) = self.nodes.get(index as usize) {
-                    let class = NonZeroU64::new(node.len).map(class_of);
-                    let there = (node.state, node.set, node.previous, class);
-                    if there != (State::Free, id, previous, Some((first, second))) {
+                    let its = NonZeroU64::new(node.len).map(Class::of);
+                    let linked = previous == NONE || node.previous == previous;
+                    if (node.state, node.set, its, linked) != (State::Free, id, Some(class), true) {
                         return Err(format!("block {index} is in the wrong list: {node:?}"));
                     }
                     listed += node.len;
@@ -1074,14 +1151,23 @@ mod tests {
         NonZeroU64::new(n).expect("not zero")
     }
 
+    /// The least size of any block of a class.
+    fn least_of(class: Class) -> u64 {
+        match class.first() {
+            0 => class.second() as u64,
+            first => ((SECOND + class.second()) as u64) << (first - 1),
+        }
+    }
+
     #[test]
     fn classes_are_in_order_and_hold_what_they_say() {
-        let mut last = (0, 0);
+        let mut last = Class(0);
         for len in (1..100_000).chain((17..40).map(|log| 1 << log)) {
-            let class = class_of(units(len));
+            let class = Class::of(units(len));
             assert!(class >= last, "{len}");
             assert!(least_of(class) <= len);
-            let holding = class_holding(units(len));
+            assert!(least_of(Class(class.0 + 1)) > len);
+            let holding = Class::holding(units(len));
             assert!(least_of(holding) >= len);
             // No more than a second level is lost.
             assert!(least_of(holding) - len <= len / 32, "{len}");

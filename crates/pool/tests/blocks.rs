@@ -125,7 +125,7 @@ proptest! {
             match op {
                 Op::Take { set, bytes, align_log, epochs_ago } => {
                     let align = 1u64 << align_log;
-                    let wanted = bytes.div_ceil(UNIT_BYTES).max(1) * UNIT_BYTES;
+                    let wanted = bytes.max(1).next_multiple_of(align.clamp(256, 512));
                     let until = epoch - epochs_ago;
                     if let Some(id) = blocks.take(sets[set], Want::new(bytes, align), until) {
                         let span = blocks.span(id).expect("it is live");

@@ -708,7 +708,7 @@ impl World {
         if physical > limit && physical > before {
             return Err(format!("{physical} bytes of {limit}"));
         }
-        let rounded = bytes.div_ceil(256).max(1) * 256;
+        let rounded = bytes.max(1).next_multiple_of(align.clamp(256, 512));
         let share = self.shares[usize::from(tenant)];
         let held = &mut self.tenant_bytes[usize::from(tenant)];
         let span = match answer {
