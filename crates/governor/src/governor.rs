@@ -306,6 +306,7 @@ impl Governor {
 
     /// A device, made when it is first asked for; none if its memory cannot be
     /// pooled: mapping and events of contexts are needed.
+    #[inline]
     pub fn device(&self, ordinal: u32) -> Option<&Device> {
         let slot = self.devices.get(ordinal as usize)?;
         let device = match slot.get() {
@@ -1047,8 +1048,11 @@ impl<'g> Seat<'g> {
         let governor = self.governor;
         let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
         let (device, freed) = governor.devices().find_map(|device| {
-            let mut regions = device.regions().into_iter();
-            let freed = regions.find_map(|region| region.free_if(address, place, if_so).ok())?;
+            let mut regions = device.regions().into_iter().zip(&device.extents);
+            let freed = regions.find_map(|(region, extent)| {
+                let there = extent.may_hold(address);
+                there.then(|| region.free_if(address, place, if_so).ok())?
+            })?;
             Some((device, freed))
         })?;
         self.discharge(freed.note.charge, freed.span.bytes);

@@ -24,14 +24,46 @@ impl Physical {
 }
 
 /// Addresses that a pool has reserved, as others may read them.
-#[derive(Debug, Default)]
-pub(crate) struct Extent(RwLock<Vec<(u64, u64)>>);
+#[derive(Debug)]
+pub(crate) struct Extent {
+    ranges: RwLock<Vec<(u64, u64)>>,
+    /// No range has ever begun below the first or ended above the second.
+    low: AtomicU64,
+    high: AtomicU64,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self {
+            ranges: RwLock::default(),
+            low: AtomicU64::new(u64::MAX),
+            high: AtomicU64::new(0),
+        }
+    }
+}
 
 impl Extent {
     pub(crate) fn holds(&self, address: u64) -> bool {
-        let ranges = read(&self.0);
+        let ranges = read(&self.ranges);
         let mut ranges = ranges.iter();
         ranges.any(|(at, bytes)| address >= *at && address - at < *bytes)
+    }
+
+    /// Whether a block that the pool gave may be there; without a lock.
+    #[inline]
+    pub(crate) fn may_hold(&self, address: u64) -> bool {
+        self.low.load(Relaxed) <= address && address < self.high.load(Relaxed)
+    }
+
+    /// Before any block of them is given.
+    fn set(&self, ranges: &[(u64, u64)]) {
+        let mut held = write(&self.ranges);
+        held.clear();
+        held.extend_from_slice(ranges);
+        for (at, bytes) in ranges {
+            self.low.fetch_min(*at, Relaxed);
+            self.high.fetch_max(at + bytes, Relaxed);
+        }
     }
 }
 
@@ -99,10 +131,7 @@ impl Backing for Source {
     fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
         let new = self.vmm.new_bytes(bytes);
         let span = self.vmm.grow(bytes)?;
-        let mut ranges = write(&self.extent.0);
-        ranges.clear();
-        ranges.extend_from_slice(self.vmm.reserved());
-        drop(ranges);
+        self.extent.set(self.vmm.reserved());
         self.physical.mapped.fetch_add(span.bytes, Relaxed);
         self.physical.has.fetch_add(new, Relaxed);
         self.tell(EventKind::Growth, new);

@@ -55,6 +55,8 @@ pub(crate) trait Lock<T> {
 pub(crate) trait Word: Default {
     fn get(&self) -> u64;
     fn set(&self, value: u64);
+    /// Sets these bits, or takes them away.
+    fn change(&self, bits: u64, there: bool);
 }
 
 impl<T> Lock<T> for Mutex<T> {
@@ -76,6 +78,12 @@ impl Word for AtomicU64 {
     #[inline]
     fn set(&self, value: u64) {
         self.store(value, Relaxed);
+    }
+    fn change(&self, bits: u64, there: bool) {
+        match there {
+            true => self.fetch_or(bits, Relaxed),
+            false => self.fetch_and(!bits, Relaxed),
+        };
     }
 }
 
@@ -214,7 +222,7 @@ struct Exact {
 /// See the module.
 pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<L>]>,
-    /// For each part, 0 if it keeps nothing; written under its lock.
+    /// A bit for each part, 0 if it keeps nothing; changed under its lock.
     keeps: Box<[W]>,
     hints: Box<[Apart<Hints<W>>]>,
     limits: Box<[(AtomicU64, AtomicBool)]>,
@@ -287,7 +295,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
         Self {
             parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
-            keeps: (0..parts).map(|_| W::default()).collect(),
+            keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
             limits: (0..TENANTS).map(|_| unlimited()).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
@@ -542,8 +550,9 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     part.taken |= 1 << at;
                     part.kept_bytes += bytes;
                     // Read first: others read it all the time.
-                    if self.keeps[place_of_it].get() == 0 {
-                        self.keeps[place_of_it].set(1);
+                    let (keeps, bit) = (&self.keeps[place_of_it / 64], 1 << (place_of_it % 64));
+                    if keeps.get() & bit == 0 {
+                        keeps.change(bit, true);
                     }
                     Freeing::Kept(other)
                 }
@@ -586,21 +595,24 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// Takes all kept blocks away, or those of a stream.
     pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<Gone> {
         let mut gone = Vec::new();
-        for (part, keeps) in self.parts.iter().zip(&self.keeps) {
-            if keeps.get() == 0 {
-                continue;
-            }
-            part.0.with(|part| {
-                for at in 0..KEPT {
-                    let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
-                    if part.taken >> at & 1 == 1 && is_meant {
-                        gone.extend(part.evict(at));
+        for (word, keeps) in self.keeps.iter().enumerate() {
+            let mut bits = keeps.get();
+            while bits != 0 {
+                let bit = bits & bits.wrapping_neg();
+                bits &= !bit;
+                let place = 64 * word + bit.trailing_zeros() as usize;
+                self.parts[place].0.with(|part| {
+                    for at in 0..KEPT {
+                        let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
+                        if part.taken >> at & 1 == 1 && is_meant {
+                            gone.extend(part.evict(at));
+                        }
                     }
-                }
-                if part.taken == 0 {
-                    keeps.set(0);
-                }
-            });
+                    if part.taken == 0 {
+                        keeps.change(bit, false);
+                    }
+                });
+            }
         }
         gone
     }
@@ -702,6 +714,12 @@ mod tests {
         }
         fn set(&self, value: u64) {
             self.store(value, Relaxed);
+        }
+        fn change(&self, bits: u64, there: bool) {
+            match there {
+                true => self.fetch_or(bits, Relaxed),
+                false => self.fetch_and(!bits, Relaxed),
+            };
         }
     }
 

@@ -72,6 +72,7 @@ impl<C: Clock> Clock for Arc<C> {
 pub struct TenantId(pub u16);
 
 impl TenantId {
+    #[inline]
     pub(crate) fn index(self) -> usize {
         usize::from(self.0).min(TENANTS - 1)
     }
