@@ -76,13 +76,17 @@ static void *context;
 static pthread_barrier_t together;
 enum { THREADS = 32, EACH = 50000 };
 
+// When each thread began and ended: the one that counts may be late itself.
+static double times[THREADS][2];
+
 static void *worker(void *argument) {
-    (void)argument;
+    long number = (long)argument;
     void *mine;
     OK(current(context));
     OK(stream(&mine, 1));
-    unsigned seed = (unsigned)(uintptr_t)argument * 2654435761u + 1;
+    unsigned seed = (unsigned)(number + 1) * 2654435761u + 1;
     pthread_barrier_wait(&together);
+    times[number][0] = now_ns();
     for (int i = 0; i < EACH; i++) {
         seed = seed * 1664525u + 1013904223u;
         size_t bytes = 512u << (seed >> 29);
@@ -90,7 +94,7 @@ static void *worker(void *argument) {
         OK(alloc_async(&p, bytes, mine));
         OK(free_async(p, mine));
     }
-    pthread_barrier_wait(&together);
+    times[number][1] = now_ns();
     return NULL;
 }
 
@@ -134,13 +138,14 @@ int main(void) {
     percentiles("launch", samples, SAMPLES, ",");
 
     pthread_t threads[THREADS];
-    pthread_barrier_init(&together, NULL, THREADS + 1);
-    for (long t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, worker, (void *)(t + 1));
-    pthread_barrier_wait(&together);
-    double begun = now_ns();
-    pthread_barrier_wait(&together);
-    double seconds = (now_ns() - begun) / 1e9;
+    pthread_barrier_init(&together, NULL, THREADS);
+    for (long t = 0; t < THREADS; t++) pthread_create(&threads[t], NULL, worker, (void *)t);
     for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
-    printf("\"threads_32_pairs_per_s\": %.0f}\n", (double)THREADS * EACH / seconds);
+    double begun = times[0][0], ended = times[0][1];
+    for (int t = 1; t < THREADS; t++) {
+        if (times[t][0] < begun) begun = times[t][0];
+        if (times[t][1] > ended) ended = times[t][1];
+    }
+    printf("\"threads_32_pairs_per_s\": %.0f}\n", (double)THREADS * EACH / (ended - begun) * 1e9);
     return 0;
 }
