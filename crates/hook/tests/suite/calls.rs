@@ -214,7 +214,7 @@ fn mem_get_info_is_what_the_ledger_says() {
             assert_eq!(told - free, held, "{mark}: {row:?}");
             assert_eq!(row.ungoverned_bytes, 0, "{mark}");
         }
-        let blocks = [1000u64, 10 * MIB + 5, 777_777].map(|it| it.next_multiple_of(256));
+        let blocks = [1000u64, 10 * MIB + 5, 777_777].map(|it| it.next_multiple_of(512));
         assert_eq!(
             first(&run.at("blocks")).live_bytes,
             blocks.iter().sum::<u64>()
