@@ -214,7 +214,24 @@ const ROWS: &[Row] = &[
         "the ledger is the driver's own figure, to the end",
         &["calls::the_last_figures_are_taken_at_exit_and_leave_nothing_over"],
     ),
-    row("calls", "NVML is the ledger", &[]),
+    row(
+        "calls",
+        "NVML is the ledger",
+        &[
+            "nvml::nvml_says_of_governed_memory_what_the_driver_says",
+            "nvml::nvml_by_ctypes_says_what_the_driver_says",
+        ],
+    )
+    .on_gpu(&["nvml_says_what_the_driver_says"]),
+    row(
+        "calls",
+        "NVML of all else is NVML's own",
+        &[
+            "nvml::nvml_says_its_own_of_all_other_memory",
+            "nvml::what_nvml_refuses_and_all_its_other_names_are_as_without_the_hook",
+            "nvml::asking_nvml_begins_nothing_and_children_are_governed_by_themselves",
+        ],
+    ),
     row(
         "calls",
         "free under another context and device",
@@ -452,7 +469,14 @@ mod tests {
 
     #[test]
     fn every_test_of_the_suite_is_in_a_row() {
-        for module in ["loader", "process", "calls", "differential", "streams"] {
+        for module in [
+            "loader",
+            "process",
+            "calls",
+            "differential",
+            "nvml",
+            "streams",
+        ] {
             let file = shell::root().join(format!("crates/hook/tests/suite/{module}.rs"));
             let text = std::fs::read_to_string(&file).expect("a module of the suite");
             for part in text.split("#[test]\nfn ").skip(1) {

@@ -223,6 +223,21 @@ impl Governor {
         (driver_free_bytes.min(granted) + spare, total)
     }
 
+    /// The same for who asks in no context: of some context of the device if one
+    /// may be asked, else by what is said to be free.
+    pub fn told_outside(&self, device: &Device, free_bytes: u64) -> (u64, u64) {
+        let may_ask = !self.anything_captures();
+        let raw = self.context_of(device.ordinal).filter(|_| may_ask);
+        let asked = raw.and_then(|raw| {
+            self.with_current(raw, || {
+                self.reconcile(device);
+                self.memory_info()
+            })
+        });
+        let free_bytes = asked.flatten().map_or(free_bytes, |(free, _)| free);
+        self.told(device, free_bytes)
+    }
+
     /// Charges what the driver took for a context that it has just made.
     pub(crate) fn charge_new_context(&self, raw: CUcontext) {
         let Some((_, device)) = self.context(raw) else {

@@ -16,6 +16,7 @@ mod caller;
 mod doors;
 mod exports;
 mod loader;
+mod nvml;
 mod real;
 mod regime;
 mod settings;

@@ -3,8 +3,8 @@
 //! The library poses as `libcuda.so.1`, which catches who links to that name or
 //! opens it. `libcuda.so` and absolute paths would get past it; they are led
 //! here. All else goes on to the loader, by a jump, since the loader looks at
-//! its caller's address. `dlsym` needs nothing: a handle of this library has
-//! the driver's symbols.
+//! its caller's address. `dlsym` needs nothing for the driver: a handle of this
+//! library has its symbols.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};

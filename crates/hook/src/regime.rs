@@ -35,6 +35,13 @@ pub(crate) fn governor() -> Option<&'static Governor> {
     governor.ledger().is_mine().then_some(governor)
 }
 
+/// The governor if it is there, for who must not begin it: none before that,
+/// and then none where nothing is governed.
+pub(crate) fn begun() -> Option<Option<&'static Governor>> {
+    let governor: Option<&'static Governor> = GOVERNOR.get()?.as_deref();
+    Some(governor.filter(|governor| governor.ledger().is_mine()))
+}
+
 #[cold]
 fn begin() -> Option<Box<Governor>> {
     let real = real()?;
@@ -88,7 +95,7 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
 
 /// Keeps a defect of ours from unwinding into the program.
 #[inline]
-fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+pub(crate) fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Relaxed) {

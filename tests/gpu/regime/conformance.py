@@ -211,6 +211,49 @@ def calls_are_answered_as_by_the_driver(bench):
     return [problem for part in parts for problem in bench.same([program, part])]
 
 
+@case
+def nvml_says_what_the_driver_says(bench):
+    """Its figures of memory are cuMemGetInfo's, with a limit and without, and the ledger's."""
+    if bench.kind == "soft":
+        raise Skipped("there is no NVML")
+    command = [sys.executable, str(HERE / "nvml.py")]
+    status, said, errors = bench.run(command, {}, "nvml-bare")
+    if status:
+        raise Failed(f"bare, it ended with {status}: {errors[-300:]}")
+    before = json.loads(said)
+    problems = []
+    for limit in (None, 8 << 30):
+        options = ["--limit", str(limit)] if limit else []
+        label = f"nvml-limit-{limit}"
+        status, said, errors, processes = bench.governed(command, {}, label, options)
+        if status:
+            problems.append(f"{label}: ended with {status}: {errors[-300:]}")
+            continue
+        told = json.loads(said)
+        for when in ("made", "held", "freed"):
+            wanted, bare = told[when]["driver"], before[when]
+            for version in ("nvml", "nvml_v2"):
+                if told[when][version] != wanted:
+                    problems.append(f"{label}, {when}: {version} says {told[when][version]}, the driver {wanted}")
+            if wanted["total"] != (limit or bare["driver"]["total"]):
+                problems.append(f"{label}, {when}: {wanted['total']} in all")
+        used = {when: told[when]["driver"]["used"] for when in ("made", "held", "end")}
+        # Within a limit the figures are the pool's, to the byte. Else they are the driver's, who needs some for tables.
+        more, tolerance = used["held"] - used["made"], 0 if limit else 32 << 20
+        if not told["bytes"] <= more <= told["bytes"] + tolerance:
+            problems.append(f"{label}: {told['bytes']} bytes are held, {more} more are used")
+        if limit and told["early"]["nvml"] != {"total": limit, "free": limit, "used": 0}:
+            problems.append(f"{label}, before the driver is used: {told['early']['nvml']}")
+        # The last block is still held when the process ends: the ledger's figure is of that time.
+        device = next(d for p in processes for d in p["devices"] if d["device"] == 0)
+        if limit:
+            pieces = sum(g["bytes"] for g in device["governed"] if g["kind"] in ("linear", "managed", "vmm", "array"))
+            if device["live_bytes"] + pieces != used["end"]:
+                problems.append(f"{label}: the ledger says {device['live_bytes']} + {pieces}, NVML {used['end']}")
+        problems += [f"{label}: {p}" for p in judged(processes, 3, live=told["left"])]
+    return problems
+
+
 # ---- the machine ----------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@
 mod calls;
 mod differential;
 mod loader;
+mod nvml;
 mod process;
 mod streams;
 mod support;

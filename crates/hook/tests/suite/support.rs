@@ -62,35 +62,52 @@ pub(crate) fn sources() -> PathBuf {
 
 /// A program or library, compiled once. `linked`: to the driver's library.
 pub(crate) fn compiled(source: &str, linked: bool) -> PathBuf {
-    static ALL: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, program)) = all.iter().find(|(name, _)| name == source) {
-        return program.clone();
-    }
     let stem = source.trim_end_matches(".c");
-    let is_library = stem == "plugin";
-    let name = if is_library {
+    let mut options = Vec::new();
+    let name = if stem == "plugin" {
+        options.extend(["-shared", "-fPIC"]);
         format!("lib{stem}.so")
     } else {
         stem.to_owned()
     };
-    let program = made().join(&name);
+    if linked {
+        options.push("-lcuda");
+    }
+    compiled_as(&name, source, &options)
+}
+
+/// The same under a name of its own, with options of the compiler.
+pub(crate) fn compiled_as(name: &str, source: &str, options: &[&str]) -> PathBuf {
+    static ALL: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let program = made().join(name);
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.iter().any(|known| known == name) {
+        return program;
+    }
     let draft = made().join(format!("{name}.{}", std::process::id()));
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(cc);
     command.args(["-O1", "-w", "-o"]).arg(&draft);
     command.arg(sources().join(source));
-    if is_library {
-        command.args(["-shared", "-fPIC"]);
+    for folder in ["driver", "nvml"] {
+        command.arg("-L").arg(made().join(folder));
     }
-    if linked {
-        command.arg("-L").arg(made().join("driver")).arg("-lcuda");
-    }
-    let status = command.args(["-ldl", "-lpthread"]).status().unwrap();
-    assert!(status.success(), "cc {source}");
+    let status = command.args(options).args(["-ldl", "-lpthread"]).status();
+    assert!(status.unwrap().success(), "cc {source}");
     fs::rename(&draft, &program).unwrap();
-    all.push((source.to_owned(), program.clone()));
+    all.push(name.to_owned());
     program
+}
+
+/// The folder of what stands in for NVML.
+pub(crate) fn nvml() -> PathBuf {
+    let folder = made().join("nvml");
+    fs::create_dir_all(&folder).unwrap();
+    let soname = "-Wl,-soname,libnvidia-ml.so.1";
+    for name in ["nvml/libnvidia-ml.so.1", "nvml/libnvidia-ml.so"] {
+        compiled_as(name, "ml.c", &["-shared", "-fPIC", soname]);
+    }
+    folder
 }
 
 /// A program about to run.
