@@ -340,6 +340,30 @@ const ROWS: &[Row] = &[
         &["calls::a_block_has_no_handle_of_somebody_elses_memory"],
     ),
     row("sharing", "dmabuf", &[]),
+    row(
+        "slabs",
+        "calls, random programs, limits and figures with `FERCUDA_BACKING=slabs`",
+        &[
+            "slabs::calls_are_answered_over_slabs_as_by_the_driver",
+            "slabs::random_programs_are_answered_over_slabs_as_by_the_driver_alone",
+            "slabs::the_limit_holds_over_slabs_and_memory_given_back_is_given_again",
+            "slabs::the_drivers_figures_are_those_of_slabs",
+            "slabs::a_slab_is_not_freed_by_who_frees_its_first_block_twice",
+        ],
+    ),
+    row(
+        "slabs",
+        "streams and captures",
+        &[
+            "slabs::programs_of_several_streams_have_no_hazard_over_slabs",
+            "slabs::captures_go_on_while_slabs_come_and_go",
+        ],
+    ),
+    row(
+        "slabs",
+        "the context that owns them is destroyed, others live on",
+        &["slabs::a_context_takes_its_slabs_along_and_no_other_contexts_memory"],
+    ),
     row("frameworks", "PyTorch, JAX, CuPy, Triton", &[]),
 ];
 
@@ -475,6 +499,7 @@ mod tests {
             "calls",
             "differential",
             "nvml",
+            "slabs",
             "streams",
         ] {
             let file = shell::root().join(format!("crates/hook/tests/suite/{module}.rs"));

@@ -120,10 +120,10 @@ pub struct Gone<R> {
 }
 
 /// A context, current in this thread for a while.
-struct Current(&'static Driver);
+pub(crate) struct Current(&'static Driver);
 
 impl Current {
-    fn push(driver: &'static Driver, context: CUcontext) -> Option<Self> {
+    pub(crate) fn push(driver: &'static Driver, context: CUcontext) -> Option<Self> {
         // SAFETY: the context is one that the clock was told of, and not yet
         // that it is gone.
         done(unsafe { driver.cuCtxPushCurrent_v2(context) }).then_some(Self(driver))

@@ -24,12 +24,24 @@ pub struct Config {
     pub limit: Option<Bytes>,
     /// What tenants may use on each device. `FERCUDA_TENANT_LIMITS`.
     pub tenant_limits: Vec<TenantLimit>,
+    /// Where pooled memory comes from. `FERCUDA_BACKING`.
+    pub backing: Backing,
     /// The driver's library below the hook, absolute. `FERCUDA_DRIVER`.
     pub driver: Option<PathBuf>,
     /// Where the trace goes. `FERCUDA_TRACE`.
     pub trace: Option<PathBuf>,
     /// The run that the process belongs to. `FERCUDA_RUN`.
     pub run: Option<NonZeroU64>,
+}
+
+/// Where pooled memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backing {
+    /// Handles that are mapped: `vmm`.
+    #[default]
+    Vmm,
+    /// Allocations of the driver's: `slabs`.
+    Slabs,
 }
 
 /// What one tenant may use on each device: `torch=4GiB`.
@@ -102,6 +114,9 @@ pub enum ValueError {
     /// A path is relative: processes have working folders of their own.
     #[error("it is no absolute path\ntry: one that begins with /")]
     Relative,
+    /// It is no kind of backing.
+    #[error("it is neither vmm nor slabs\ntry: slabs if blocks are shared with other processes")]
+    Backing,
     /// It is no number from 1 up.
     #[error("it is no number from 1 to {}\ntry: leave it to fercuda run", u64::MAX)]
     Number,
@@ -283,6 +298,14 @@ impl Config {
                     .and_then(tenant_limits)
                     .map_err(|reason| ("FERCUDA_TENANT_LIMITS", reason))?;
             }
+            "FERCUDA_BACKING" => {
+                let backing = text().and_then(|text| match text {
+                    "vmm" => Ok(Backing::Vmm),
+                    "slabs" => Ok(Backing::Slabs),
+                    _ => Err(ValueError::Backing),
+                });
+                self.backing = backing.map_err(|reason| ("FERCUDA_BACKING", reason))?;
+            }
             "FERCUDA_DRIVER" => {
                 let path = absolute(value).map_err(|reason| ("FERCUDA_DRIVER", reason))?;
                 self.driver = Some(path);
@@ -407,6 +430,7 @@ mod tests {
             ("FERCUDA_DISABLE", "0"),
             ("FERCUDA_LIMIT", "8GiB"),
             ("FERCUDA_TENANT_LIMITS", "torch=4GiB, jax = 2GiB,"),
+            ("FERCUDA_BACKING", "slabs"),
             ("FERCUDA_DRIVER", "/lib/libcuda.so.1"),
             ("FERCUDA_TRACE", "/tmp/trace.csv"),
             ("FERCUDA_RUN", "18446744073709551615"),
@@ -416,6 +440,7 @@ mod tests {
             disabled: false,
             limit: Bytes::new(8 << 30),
             tenant_limits: vec!["torch=4GiB".parse().unwrap(), "jax=2GiB".parse().unwrap()],
+            backing: Backing::Slabs,
             driver: Some("/lib/libcuda.so.1".into()),
             trace: Some("/tmp/trace.csv".into()),
             run: NonZeroU64::new(u64::MAX),
@@ -456,6 +481,7 @@ mod tests {
                 "a=lots",
                 "does not begin with a number",
             ),
+            ("FERCUDA_BACKING", "VMM", "neither vmm nor slabs"),
             ("FERCUDA_DRIVER", "libcuda.so.1", "no absolute path"),
             ("FERCUDA_TRACE", "trace.csv", "no absolute path"),
             ("FERCUDA_RUN", "0", "no number from 1"),

@@ -12,7 +12,9 @@ use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUresult};
 use fercuda_pool::Place;
 
 use crate::clock::{ContextId, Gone, lock, write};
+use crate::device::Device;
 use crate::governor::{Governor, Note, is_done};
+use crate::slabs::Owner;
 
 impl Governor {
     /// Runs a call of the driver that may destroy contexts, which says which
@@ -87,11 +89,16 @@ impl Governor {
     /// Runs a call that destroys contexts, and forgets them and their streams.
     fn take_out(&self, destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult)) -> Gone<CUresult> {
         let mut raw = Vec::new();
+        let owners = self.devices().filter_map(Device::owner);
+        let owners: Vec<_> = owners.map(Owner::hold).collect();
         let gone = self.clock.while_destroying(|| {
             let (gone, result) = destroy();
             raw.clone_from(&gone);
             (gone, result)
         });
+        for owner in owners {
+            owner.ended(&gone.contexts);
+        }
         if raw.is_empty() {
             return gone;
         }
@@ -99,6 +106,7 @@ impl Governor {
         contexts.retain(|known, _| !raw.contains(known));
         drop(contexts);
         lock(&self.primaries).retain(|_, known| !raw.contains(known));
+        lock(&self.greens).retain(|known| !raw.contains(known));
         lock(&self.lost).retain(|known| !gone.contexts.contains(known));
         let mut streams = write(&self.streams);
         streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
@@ -128,6 +136,12 @@ impl Governor {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
             }
             device.trim();
+            if let Some(owner) = device.owner().filter(|owner| owner.has_ended()) {
+                for region in device.regions() {
+                    region.abandon();
+                }
+                owner.forgotten();
+            }
         }
         for piece in self.governed.gone_with(gone) {
             self.ended(&piece);

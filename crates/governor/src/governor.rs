@@ -9,8 +9,9 @@
 //! stream, though its handle may be. While anything captures, the driver is
 //! asked nothing that a capture forbids.
 //!
-//! Elsewhere: reuse ([`fercuda_pool`]), events (`clock`), mapping (`vmm`), what
-//! the driver gives by itself (`governed`), its figures (`reconcile`).
+//! Elsewhere: a device's pool (`device`), reuse ([`fercuda_pool`]), events
+//! (`clock`), memory (`vmm`, `slabs`), what the driver gives by itself
+//! (`governed`), its figures (`reconcile`), ends (`ends`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -20,22 +21,19 @@ use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
-use fercuda_cuda_sys::{Driver, Missing, Symbol};
+use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_ledger::{
-    Charge, Device as Row, Event, EventKind, Gauge, Governed, Ledger, Local, STEP_BYTES, Tenant,
+    Charge, Device as Row, Event, EventKind, Governed, Ledger, Local, STEP_BYTES, Tenant,
 };
-use fercuda_pool::{
-    Budget, Epoch, Error, Freed, Live, Place, Pool, Request, StreamId, TenantId, Usage,
-};
+use fercuda_pool::{Epoch, Error, Freed, Live, Place, Request, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
-use crate::config::{Bytes, Config};
+use crate::config::Config;
+use crate::device::Device;
 use crate::governed::{GovernedMemory, Key, Piece};
-use crate::memory_pools::{Served, Watermarks};
-use crate::reconcile::Account;
-use crate::source::{Extent, Physical, Source};
-use crate::vmm::{Vmm, thread_capture_mode};
+use crate::memory_pools::Served;
+use crate::vmm::thread_capture_mode;
 
 /// Devices that have pools; memory of further ones is the driver's.
 const DEVICES: usize = 16;
@@ -78,93 +76,6 @@ pub struct Note {
     pub ordered: bool,
     /// Its own number, different from that of every other.
     pub buffer: u64,
-}
-
-/// A region of a device's pool.
-pub type Region = Pool<Source, Arc<DriverClock>, Note>;
-
-/// A device and its pool, which has two regions with one budget: small blocks
-/// lie among small ones. A pool without that has some small block in every
-/// other piece of memory, and none can be mapped elsewhere.
-#[derive(Debug)]
-pub struct Device {
-    pub(crate) ordinal: u32,
-    pub(crate) row: Row,
-    pub(crate) total_bytes: u64,
-    /// For blocks of less than [`SMALL_BYTES`], and for the others.
-    small: Region,
-    large: Region,
-    pub(crate) physical: Arc<Physical>,
-    extents: [Arc<Extent>; 2],
-    /// Tenants with a limit, a bit each: what they hold is counted in one
-    /// region, whatever its size.
-    limited: AtomicU64,
-    pub(crate) account: Account,
-    pub(crate) watermarks: Watermarks,
-}
-
-/// Blocks from this size on are large.
-const SMALL_BYTES: u64 = 1 << 20;
-
-impl Device {
-    /// Its regions.
-    pub fn regions(&self) -> [&Region; 2] {
-        [&self.small, &self.large]
-    }
-
-    /// Where a tenant's blocks of a size lie, and the other region.
-    #[inline]
-    fn region(&self, tenant: Tenant, bytes: u64) -> (&Region, &Region) {
-        let limited = self.limited.load(Relaxed) & (1 << (tenant.index() & 63)) != 0;
-        match bytes < SMALL_BYTES && !limited {
-            true => (&self.small, &self.large),
-            false => (&self.large, &self.small),
-        }
-    }
-
-    /// The budget of both.
-    pub fn budget(&self) -> &Budget {
-        self.large.budget()
-    }
-
-    /// Gives memory that is ready back to the driver; how many bytes.
-    pub fn trim(&self) -> u64 {
-        self.regions().map(|region| region.trim()).iter().sum()
-    }
-
-    /// What both hold.
-    pub fn usage(&self) -> Usage {
-        let [a, b] = self.regions().map(|region| region.usage());
-        Usage {
-            bytes: a.bytes + b.bytes,
-            live_bytes: a.live_bytes + b.live_bytes,
-            ready_bytes: a.ready_bytes + b.ready_bytes,
-            waiting_bytes: a.waiting_bytes + b.waiting_bytes,
-            cached_bytes: a.cached_bytes + b.cached_bytes,
-            largest_ready_bytes: a.largest_ready_bytes.max(b.largest_ready_bytes),
-            blocks: a.blocks + b.blocks,
-        }
-    }
-
-    /// A stream gets no more work.
-    pub(crate) fn retire(&self, stream: StreamId) {
-        for region in self.regions() {
-            region.retire(stream);
-        }
-    }
-
-    /// Keeps the memory of a live block where it is.
-    pub fn pin(&self, address: u64) {
-        for region in self.regions() {
-            // In the one that it is not of it is unknown.
-            let _it_was_live_a_moment_ago = region.pin(address);
-        }
-    }
-
-    /// Its number.
-    pub fn ordinal(&self) -> u32 {
-        self.ordinal
-    }
 }
 
 /// What a stream's handle means.
@@ -232,6 +143,7 @@ pub struct Governor {
     pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
     /// Primary contexts, by device.
     pub(crate) primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
+    pub(crate) greens: Mutex<Vec<CUcontext>>,
     /// Green contexts that are gone; what they allocated is not.
     pub(crate) orphans: Mutex<Vec<(CUdevice, ContextId)>>,
     /// Contexts that have failed.
@@ -273,6 +185,7 @@ impl Governor {
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
+            greens: Mutex::default(),
             orphans: Mutex::default(),
             lost: Mutex::default(),
             anything_lost: AtomicBool::new(false),
@@ -290,6 +203,10 @@ impl Governor {
     /// The ledger that is charged.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The driver below.
@@ -337,52 +254,11 @@ impl Governor {
             .filter_map(|slot| slot.get()?.as_deref())
     }
 
-    fn make(&self, ordinal: u32) -> Option<Device> {
-        if !self.driver.has(Symbol::cuCtxRecordEvent) {
-            return None;
-        }
-        let raw = CUdevice::try_from(ordinal).ok()?;
-        let mut total = 0;
-        // SAFETY: `total` outlives the call.
-        if !is_done(unsafe { self.driver.cuDeviceTotalMem_v2(&mut total, raw) }) {
-            return None;
-        }
-        let total_bytes = total as u64;
-        let row = Row::new(ordinal);
-        let physical = Arc::new(Physical::default());
-        let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
-        let source = |extent: &Arc<Extent>| {
-            let vmm = Vmm::new(self.driver, raw).ok()?;
-            let told = (physical.clone(), extent.clone());
-            Some(Source::new(vmm, self.ledger.clone(), row, told))
-        };
-        let limit = self.config.limit.map(Bytes::get);
-        self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
-        let budget = Budget::new(limit.unwrap_or(total_bytes));
-        let region = |extent: &Arc<Extent>| {
-            let source = source(extent)?;
-            Some(Pool::new(source, self.clock.clone(), budget.clone()))
-        };
-        Some(Device {
-            ordinal,
-            row,
-            total_bytes,
-            small: region(&extents[0])?,
-            large: region(&extents[1])?,
-            physical: physical.clone(),
-            limited: AtomicU64::new(0),
-            extents: extents.clone(),
-            account: Account::default(),
-            watermarks: Watermarks::default(),
-        })
-    }
-
     fn limit_tenant(&self, device: &Device, name: &str, tenant: Tenant) {
         let mut limits = self.config.tenant_limits.iter();
         if let Some(found) = limits.find(|limit| limit.tenant == name) {
             let bytes = found.limit.get();
-            device.large.set_tenant_limit(id(tenant), bytes);
-            device.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
+            device.limit(tenant, bytes);
             self.ledger.set_tenant_limit(device.row, tenant, bytes);
         }
     }
@@ -446,6 +322,19 @@ impl Governor {
     /// A device's primary context, if it was given out.
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
         lock(&self.primaries).get(&device).copied()
+    }
+
+    /// The handle of a context to which memory belongs: of none that is green,
+    /// whose memory is the primary one's.
+    fn memory_owner(&self, context: ContextId) -> Option<CUcontext> {
+        let raw = self.raw(context)?;
+        (!lock(&self.greens).contains(&raw)).then_some(raw)
+    }
+
+    /// A green context was made, and converted to this one.
+    pub fn green_made(&self, raw: CUcontext) {
+        lock(&self.greens).push(raw);
+        self.context_made(raw);
     }
 
     /// The handle of a context that is there.
@@ -732,22 +621,20 @@ impl Governor {
 
     /// The live block at an address, or around it.
     pub fn find(&self, address: u64) -> Option<(&Device, Live<Note>)> {
-        self.devices().find_map(|device| {
-            let regions = device.regions();
-            let exact = regions.iter().find_map(|region| region.live(address));
-            let live = exact.or_else(|| {
-                let around = regions.iter().zip(&device.extents);
-                let mut around = around.filter(|(_, extent)| extent.holds(address));
-                around.find_map(|(region, _)| region.containing(address))
-            })?;
-            Some((device, live))
-        })
+        let mut devices = self.devices();
+        devices.find_map(|device| Some((device, device.find(address)?)))
     }
 
     /// Whether an address is one that a pool has reserved.
     pub fn is_pooled(&self, address: u64) -> bool {
-        self.devices()
-            .any(|device| device.extents.iter().any(|extent| extent.holds(address)))
+        self.devices().any(|device| device.holds(address))
+    }
+
+    /// Whether an address is in memory that the driver would free if it were
+    /// asked to: a slab, which is the pool's.
+    pub fn is_slab(&self, address: u64) -> bool {
+        let mut devices = self.devices().filter(|device| device.owner().is_some());
+        devices.any(|device| device.holds(address))
     }
 
     /// Who holds what, for who is refused memory.
@@ -781,7 +668,7 @@ fn mib(bytes: u64) -> f64 {
 }
 
 /// A tenant as the pool numbers it.
-fn id(tenant: Tenant) -> TenantId {
+pub(crate) fn id(tenant: Tenant) -> TenantId {
     TenantId(tenant.index() as u16)
 }
 
@@ -960,6 +847,9 @@ impl<'g> Seat<'g> {
             return Err(Denied::Driver);
         }
         let device = governor.device(device).ok_or(Denied::Driver)?;
+        if !device.serves(context, || governor.memory_owner(context)) {
+            return Err(Denied::Driver);
+        }
         let stream = match place {
             Place::Stream(stream) => stream.0,
             Place::Anywhere => 0,
@@ -1047,14 +937,9 @@ impl<'g> Seat<'g> {
     ) -> Option<Freed<Note>> {
         let governor = self.governor;
         let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
-        let (device, freed) = governor.devices().find_map(|device| {
-            let mut regions = device.regions().into_iter().zip(&device.extents);
-            let freed = regions.find_map(|(region, extent)| {
-                let there = extent.may_hold(address);
-                there.then(|| region.free_if(address, place, if_so).ok())?
-            })?;
-            Some((device, freed))
-        })?;
+        let mut devices = governor.devices();
+        let free = |device: &Device| device.free_if(address, place, if_so);
+        let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.ordered {
             self.level(device, -(freed.span.bytes as i64));

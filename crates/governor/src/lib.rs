@@ -3,21 +3,22 @@
 
 mod clock;
 mod config;
+mod device;
 mod ends;
 mod governed;
 mod governor;
 mod memory_pools;
 mod reconcile;
+mod slabs;
 mod source;
 mod variables;
 mod vmm;
 
 pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
-pub use config::{Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
+pub use config::{Backing, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
+pub use device::{Device, Region};
 pub use governed::{GovernedMemory, Key, Piece};
-pub use governor::{
-    Capturing, Denied, Device, Governor, Note, Region, Seat, Stream, Waiting, answer,
-};
+pub use governor::{Capturing, Denied, Governor, Note, Seat, Stream, Waiting, answer};
 pub use memory_pools::Served;
 pub use reconcile::Figures;
 pub use source::Source;

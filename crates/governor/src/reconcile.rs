@@ -19,7 +19,8 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_ledger::{Gauge, Governed, Tenant};
 
-use crate::governor::{Device, Governor, is_done};
+use crate::device::Device;
+use crate::governor::{Governor, is_done};
 use crate::vmm::Relaxed as RelaxedMode;
 
 /// What stacks, heaps and queues of one process may take beside code.

@@ -7,6 +7,7 @@ use fercuda_ledger::{Device, Event, EventKind, Gauge, Ledger, Tenant};
 use fercuda_pool::{Backing, Refused, Span};
 
 use crate::clock::{read, write};
+use crate::slabs::Slabs;
 use crate::vmm::Vmm;
 
 /// Physical memory that a device's regions have, as others may read it.
@@ -23,7 +24,7 @@ impl Physical {
     }
 }
 
-/// Addresses that a pool has reserved, as others may read them.
+/// Addresses that a pool has reserved, or slabs, as others may read them.
 #[derive(Debug)]
 pub(crate) struct Extent {
     ranges: RwLock<Vec<(u64, u64)>>,
@@ -67,10 +68,41 @@ impl Extent {
     }
 }
 
+/// Where a pool's memory comes from.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    Mapped(Vmm),
+    Slabs(Slabs),
+}
+
+impl Memory {
+    fn backing(&self) -> &dyn Backing {
+        match self {
+            Memory::Mapped(vmm) => vmm,
+            Memory::Slabs(slabs) => slabs,
+        }
+    }
+
+    fn backing_mut(&mut self) -> &mut dyn Backing {
+        match self {
+            Memory::Mapped(vmm) => vmm,
+            Memory::Slabs(slabs) => slabs,
+        }
+    }
+
+    /// Addresses that are the pool's.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        match self {
+            Memory::Mapped(vmm) => vmm.reserved().to_vec(),
+            Memory::Slabs(slabs) => slabs.ranges().collect(),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Source {
-    vmm: Vmm,
+    memory: Memory,
     ledger: Arc<Ledger>,
     device: Device,
     physical: Arc<Physical>,
@@ -79,18 +111,23 @@ pub struct Source {
 
 impl Source {
     pub(crate) fn new(
-        vmm: Vmm,
+        memory: Memory,
         ledger: Arc<Ledger>,
         device: Device,
         (physical, extent): (Arc<Physical>, Arc<Extent>),
     ) -> Self {
         Self {
-            vmm,
+            memory,
             ledger,
             device,
             physical,
             extent,
         }
+    }
+
+    /// Says which addresses are the pool's.
+    fn publish(&self) {
+        self.extent.set(&self.memory.ranges());
     }
 
     fn tell(&self, kind: EventKind, bytes: u64) {
@@ -113,25 +150,33 @@ impl Source {
 
 impl Backing for Source {
     fn piece_bytes(&self) -> u64 {
-        self.vmm.piece_bytes()
+        self.memory.backing().piece_bytes()
+    }
+
+    fn align_bytes(&self) -> u64 {
+        self.memory.backing().align_bytes()
+    }
+
+    fn is_apart(&self) -> bool {
+        self.memory.backing().is_apart()
     }
 
     fn rounded(&self, bytes: u64) -> u64 {
-        self.vmm.rounded(bytes)
+        self.memory.backing().rounded(bytes)
     }
 
     fn new_bytes(&self, bytes: u64) -> u64 {
-        self.vmm.new_bytes(bytes)
+        self.memory.backing().new_bytes(bytes)
     }
 
     fn site(&self, bytes: u64) -> Option<u64> {
-        self.vmm.site(bytes)
+        self.memory.backing().site(bytes)
     }
 
     fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
-        let new = self.vmm.new_bytes(bytes);
-        let span = self.vmm.grow(bytes)?;
-        self.extent.set(self.vmm.reserved());
+        let new = self.new_bytes(bytes);
+        let span = self.memory.backing_mut().grow(bytes)?;
+        self.publish();
         self.physical.mapped.fetch_add(span.bytes, Relaxed);
         self.physical.has.fetch_add(new, Relaxed);
         self.tell(EventKind::Growth, new);
@@ -139,16 +184,17 @@ impl Backing for Source {
     }
 
     fn separable(&self, span: Span) -> Option<Span> {
-        self.vmm.separable(span)
+        self.memory.backing().separable(span)
     }
 
     fn shrink(&mut self, span: Span) {
-        self.vmm.shrink(span);
+        self.memory.backing_mut().shrink(span);
+        self.publish();
         self.physical.mapped.fetch_sub(span.bytes, Relaxed);
     }
 
     fn release(&mut self, but_for: u64) -> u64 {
-        let bytes = self.vmm.release(but_for);
+        let bytes = self.memory.backing_mut().release(but_for);
         self.physical.has.fetch_sub(bytes, Relaxed);
         if bytes > 0 {
             self.tell(EventKind::Trim, bytes);

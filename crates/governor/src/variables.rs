@@ -76,6 +76,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Hook,
+        "FERCUDA_BACKING",
+        "`vmm` (default), `slabs`",
+        "where pooled memory comes from: mapped, so that all of it that is empty can be used elsewhere or go back; or `cuMemAlloc` slabs, of which blocks can be shared with other processes (`cuIpcGetMemHandle`), and which go back only whole",
+    ),
+    row(
+        Reader::Hook,
         "FERCUDA_DRIVER",
         "an absolute path",
         "the driver's library below the hook; default NVIDIA's, found as the loader does",

@@ -58,7 +58,7 @@ pub struct Vmm {
 }
 
 /// Whether a call of the table did what it should; else what it was and said.
-fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), Refused> {
+pub(crate) fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), Refused> {
     match answer {
         Ok(CUresult::CUDA_SUCCESS) => Ok(()),
         Ok(code) => Err(Refused(format!("{what} answered {code:?}"))),

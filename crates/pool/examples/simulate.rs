@@ -12,7 +12,7 @@ mod model;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
-use model::{Counts, Op, World};
+use model::{Counts, Kind, Op, World};
 
 const OPERATIONS: u64 = 100_000_000;
 /// Operations of one program; then another begins, in an empty pool.
@@ -24,7 +24,10 @@ fn run(seed: u64, operations: u64, all: &AtomicU64) -> Result<Counts, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut done, mut counts) = (0, Counts::default());
     while done < operations {
-        let mut world = World::new();
+        // Every other program has memory in slabs.
+        let is_odd = done / PROGRAM % 2 == 1;
+        let kind = if is_odd { Kind::Slabs } else { Kind::Pieces };
+        let mut world = World::new(kind);
         let until = (done + PROGRAM).min(operations);
         while done < until {
             let (op, at) = (Op::from_bits(random.u64(..)), done);

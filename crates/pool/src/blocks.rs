@@ -479,6 +479,19 @@ impl Blocks {
     /// # Errors
     /// [`BadRange`]; nothing has changed then.
     pub fn add(&mut self, span: Span) -> Result<(), BadRange> {
+        self.add_range(span, true)
+    }
+
+    /// Adds memory, ready; no block is ever part of it and of what it lies
+    /// beside.
+    ///
+    /// # Errors
+    /// As for [`Blocks::add`].
+    pub fn add_apart(&mut self, span: Span) -> Result<(), BadRange> {
+        self.add_range(span, false)
+    }
+
+    fn add_range(&mut self, span: Span, joins: bool) -> Result<(), BadRange> {
         let refused = BadRange(span);
         let Span { address, bytes } = span;
         let (start, len) = (address / UNIT_BYTES, bytes / UNIT_BYTES);
@@ -494,9 +507,11 @@ impl Blocks {
         if before.is_some_and(|(_, range)| self.nodes[range.end as usize].start > start) {
             return Err(refused);
         }
-        let below = before.filter(|(_, range)| self.nodes[range.end as usize].start == start);
+        let ends_here = |range: &Range| self.nodes[range.end as usize].start == start;
+        let below = before.filter(|(_, range)| joins && ends_here(range));
         let new = self.occupy(start, len, State::Live);
-        let last = match self.ranges.remove(&end) {
+        let above = joins.then(|| self.ranges.remove(&end)).flatten();
+        let last = match above {
             Some(above) => {
                 self.link(new, above.first);
                 above.end

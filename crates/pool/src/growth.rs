@@ -13,14 +13,13 @@
 //! Elsewhere: which blocks may be taken when ([`crate::order`]), blocks that
 //! are found at once ([`crate::pool`]).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::blocks::{BadRange, SetId, Span, Want};
-use crate::order::{Mark, Place};
-use crate::pool::{Asked, Clock, Error, Pool, lock};
+use crate::order::{Mark, Order, Place};
+use crate::pool::{Asked, Clock, Error, Pins, Pool, lock};
 
 /// Other streams that one request waits for at most.
 const LENDERS: usize = 4;
@@ -38,6 +37,17 @@ pub trait Backing: Send {
     /// The least memory that could come or go by itself.
     fn piece_bytes(&self) -> u64;
 
+    /// What growths begin at multiples of.
+    fn align_bytes(&self) -> u64 {
+        self.piece_bytes()
+    }
+
+    /// Whether a growth stays apart from memory that it happens to lie beside,
+    /// as one allocation of the driver's does from another.
+    fn is_apart(&self) -> bool {
+        false
+    }
+
     /// How many bytes a growth by `bytes` really adds.
     fn rounded(&self, bytes: u64) -> u64;
 
@@ -48,8 +58,7 @@ pub trait Backing: Send {
     /// known.
     fn site(&self, bytes: u64) -> Option<u64>;
 
-    /// Adds memory of `bytes`, which were rounded, at their site, which is a
-    /// multiple of a piece.
+    /// Adds memory of `bytes`, which were rounded, at their site.
     ///
     /// # Errors
     /// [`Refused`]; then nothing was added.
@@ -96,6 +105,12 @@ impl Budget {
     /// Sets another limit. What is there already stays.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
+    }
+
+    /// Whether there is room for so many.
+    fn has_room(&self, bytes: u64) -> bool {
+        let sum = self.used_bytes().checked_add(bytes);
+        sum.is_some_and(|sum| sum <= self.limit_bytes())
     }
 
     /// Charges `bytes` if there is room for them.
@@ -220,7 +235,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         if let Some(span) = found {
             return Ok(span);
         }
-        let refused = match self.grow(&mut growth, asked) {
+        let refused = match self.grow(&mut growth, asked, false) {
             Ok(span) => return Ok(span),
             Err(refused) => refused,
         };
@@ -232,7 +247,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             }
         }
         let found = self.gather(asked);
-        let found = found.or_else(|| self.grow(&mut growth, asked).ok());
+        let found = found.or_else(|| self.grow(&mut growth, asked, true).ok());
         // Others may want what is mapped nowhere.
         self.budget.refund(growth.backing.release(0));
         found.ok_or(refused)
@@ -301,14 +316,21 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// Takes a block of memory that comes, from elsewhere if there is much.
-    fn grow(&self, growth: &mut Growth<B>, asked: &Asked<'_, N>) -> Result<Span, Refused> {
+    /// `sparing`: there is no more new memory, or too little.
+    fn grow(
+        &self,
+        growth: &mut Growth<B>,
+        asked: &Asked<'_, N>,
+        sparing: bool,
+    ) -> Result<Span, Refused> {
         let want = asked.want;
         let mut gathered = false;
         loop {
             let (bytes, site) = self.addition(&growth.backing, want);
             let live = self.order().blocks().live_bytes() + want.bytes();
             growth.peak_live = growth.peak_live.max(live);
-            if self.is_modest(growth, bytes) {
+            let fits = !sparing && self.budget.has_room(growth.backing.new_bytes(bytes));
+            if fits && self.is_modest(growth, bytes) {
                 break;
             }
             let backing = &mut growth.backing;
@@ -367,7 +389,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// How many bytes to add, and where what is ready just below is part of the
     /// block to be.
     fn addition(&self, backing: &B, want: Want) -> (u64, Option<u64>) {
-        let padding = want.align_bytes().saturating_sub(backing.piece_bytes());
+        let padding = want.align_bytes().saturating_sub(backing.align_bytes());
         let bytes = backing.rounded(want.bytes().saturating_add(padding));
         let Some(site) = backing.site(bytes) else {
             return (bytes, None);
@@ -407,7 +429,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             }
         };
         let mut order = self.order();
-        if let Err(BadRange(span)) = order.blocks_mut().add(span) {
+        let added = match backing.is_apart() {
+            true => order.blocks_mut().add_apart(span),
+            false => order.blocks_mut().add(span),
+        };
+        if let Err(BadRange(span)) = added {
             drop(order);
             backing.shrink(span);
             self.budget.refund(backing.release(0));
@@ -420,20 +446,28 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// Unmaps ready memory of at least `bytes`, or as much as can go by
     /// itself, without what lies just below `site`.
     fn empty_out(&self, backing: &mut B, bytes: u64, site: Option<u64>) {
-        if bytes == 0 {
-            return;
+        if bytes > 0 {
+            let pinned = lock(&self.pinned).clone();
+            Self::empty(self.order(), backing, bytes, site, &pinned);
         }
-        let pinned = lock(&self.pinned).clone();
+    }
+
+    fn empty(
+        mut order: MutexGuard<'_, Order<C::Point>>,
+        backing: &mut B,
+        bytes: u64,
+        site: Option<u64>,
+        pinned: &Pins,
+    ) {
         let mut left = bytes;
         let mut gone = Vec::new();
-        let mut order = self.order();
         let mut ready: Vec<Span> = order.blocks().ready(backing.piece_bytes()).collect();
         ready.reverse();
         while let Some(around) = ready.pop().filter(|_| left > 0) {
             if site == Some(around.end()) {
                 continue;
             }
-            let mut gaps = gaps(around, &pinned);
+            let mut gaps = gaps(around, pinned);
             let Some(span) = gaps.find_map(|gap| some_of(backing, gap, left)) else {
                 continue;
             };
@@ -475,6 +509,23 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         released
     }
 
+    /// The driver has taken the memory back by itself, as when the context ends
+    /// that it belonged to: whatever is not live is forgotten at once, also
+    /// what waits or is pinned. How many bytes.
+    pub fn abandon(&self) -> u64 {
+        let growth = &mut *lock(&self.growth);
+        self.give_back_all();
+        lock(&self.pinned).clear();
+        // Under one lock, so that nobody takes what is ready in between.
+        let mut order = self.order();
+        order.all_passed();
+        Self::empty(order, &mut growth.backing, u64::MAX, None, &Pins::new());
+        growth.peak_live = self.order().blocks().live_bytes();
+        let released = growth.backing.release(0);
+        self.budget.refund(released);
+        released
+    }
+
     /// Gives memory back if more is ready than may be; unless memory comes or
     /// goes just now.
     pub(crate) fn relieve(&self) {
@@ -510,7 +561,7 @@ fn between(address: u64, end: u64) -> Span {
 }
 
 /// What of a span is not pinned. Pins are by where they begin, and may overlap.
-fn gaps(span: Span, pinned: &BTreeMap<u64, (u64, u32)>) -> impl Iterator<Item = Span> {
+fn gaps(span: Span, pinned: &Pins) -> impl Iterator<Item = Span> {
     let before = pinned.range(..span.end());
     let mut at = span.address;
     let mut gaps = Vec::new();

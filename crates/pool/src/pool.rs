@@ -212,12 +212,15 @@ pub(crate) struct Asked<'r, N> {
 /// missing, it says whether it is worth trying again.
 pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
+/// Memory that stays where it is whoever has it: where it begins, its end and
+/// how often.
+pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
+
 /// See the module.
 pub struct Pool<B, C: Clock, N = ()> {
     order: Mutex<Order<C::Point>>,
     held: Table<N>,
-    /// Memory that stays where it is whoever has it: its end and how often.
-    pub(crate) pinned: Mutex<BTreeMap<u64, (u64, u32)>>,
+    pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<Growth<B>>,
     /// Ready memory above this is given back; MAX for never.
     pub(crate) high_bytes: AtomicU64,

@@ -2,15 +2,18 @@
 mod model;
 
 use fercuda_pool::Rule;
-use model::{Op, World};
+use model::{Kind, Op, World};
 use proptest::prelude::*;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn no_block_is_reused_before_its_uses_are_over(bits in prop::collection::vec(any::<u64>(), 1..600)) {
+    fn no_block_is_reused_before_its_uses_are_over(
+        bits in prop::collection::vec(any::<u64>(), 1..600),
+        kind in prop_oneof![Just(Kind::Pieces), Just(Kind::Slabs)],
+    ) {
         let ops: Vec<Op> = bits.iter().map(|bits| Op::from_bits(*bits)).collect();
-        let mut world = World::new();
+        let mut world = World::new(kind);
         for (n, op) in ops.iter().enumerate() {
             world.step(*op).map_err(|e| TestCaseError::fail(format!("{e} at {n}: {op:?} of {ops:?}")))?;
             world.audit().map_err(TestCaseError::fail)?;
@@ -27,7 +30,7 @@ fn each_rule_of_reuse_that_is_broken_is_seen() {
         Rule::MarksHaveAnEnd,
         Rule::AnywhereWaits,
     ] {
-        let mut world = World::new();
+        let mut world = World::new(Kind::Pieces);
         world.break_rule(rule);
         let mut random = fastrand::Rng::with_seed(1);
         let seen = (0..2_000_000).find_map(|_| world.step(Op::from_bits(random.u64(..))).err());
@@ -38,7 +41,7 @@ fn each_rule_of_reuse_that_is_broken_is_seen() {
 
 #[test]
 fn what_magazines_keep_is_given_to_who_would_have_nothing_else() {
-    let mut world = World::new();
+    let mut world = World::new(Kind::Pieces);
     let allocate = |stream, bytes| Op::Allocate {
         stream,
         bytes,

@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// What one library may use on a device; may be given several times.
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,
+    /// Let other processes open the program's memory (cudaIpcGetMemHandle).
+    #[arg(long)]
+    ipc: bool,
     /// The driver below: NVIDIA's, the software device's, or what is here.
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
@@ -56,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Start the program as it is: no hook, no limits.
-    #[arg(long, conflicts_with_all = ["limit", "tenants", "device", "trace", "report", "json"])]
+    #[arg(long, conflicts_with_all = ["limit", "tenants", "ipc", "device", "trace", "report", "json"])]
     ungoverned: bool,
     /// The program and its arguments.
     #[arg(
@@ -77,7 +80,14 @@ fn help() -> String {
         for other in others {
             settings.push_str(&format!(" (and {other})"));
         }
-        for line in wrapped(setting.why, 72) {
+        let why = match setting.with_ipc {
+            true => setting.why.to_owned(),
+            false => format!(
+                "{}; not with --ipc: such tensors cannot be shared",
+                setting.why
+            ),
+        };
+        for line in wrapped(&why, 72) {
             settings.push_str(&format!("\n      {line}"));
         }
         settings.push('\n');
@@ -91,6 +101,13 @@ governed too. `fercuda top` shows them while they run.
 Set for the program, unless it is set already:
 {settings}FERCUDA_* variables set what has no option: docs/environment.md.
 
+--ipc takes memory from the driver in slabs, which other processes can open: those
+that run under fercuda as the same user. It costs memory: a slab goes back only
+when all of it is free, and what is free in one does not join what is free in
+another. Of a device with several contexts the first has the pool; what the
+others ask for is the driver's, and is charged. Without it memory is mapped, goes
+back in small pieces, and cannot be opened.
+
 Refused before it starts, since nothing can be preloaded into it: a program that
 is statically linked, set-user-ID or with file capabilities, 32-bit, or linked
 with musl; also by way of a #! line. --ungoverned starts it all the same.
@@ -103,6 +120,7 @@ Examples:
   fercuda run -- python train.py
   fercuda run --limit 8GiB --report -- python train.py --epochs 3
   fercuda run --tenant torch=4GiB --tenant jax=2GiB -- python both.py
+  fercuda run --ipc -- python share_tensors.py
   fercuda run --trace /tmp/trace.csv -- ./app
   fercuda run --device soft -- ./cuda-program     # no GPU needed"
     )
@@ -215,6 +233,9 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         let limits: Vec<String> = args.tenants.iter().map(TenantLimit::to_string).collect();
         set("FERCUDA_TENANT_LIMITS", OsStr::new(&limits.join(",")));
     }
+    if args.ipc {
+        set("FERCUDA_BACKING", OsStr::new("slabs"));
+    }
     if let Some(file) = &args.trace {
         let file = std::path::absolute(file).context("cannot tell where the trace is to go")?;
         let folder = file.parent().unwrap_or(Path::new("/"));
@@ -240,7 +261,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
     if let Some(driver) = kind.map(|kind| places.driver(kind)).transpose()?.flatten() {
         set("FERCUDA_DRIVER", driver.as_os_str());
     }
-    for (name, value) in frameworks::missing(is_set) {
+    for (name, value) in frameworks::missing(is_set, args.ipc) {
         changes.insert(name.to_owned(), value.to_owned());
     }
     Ok(changes)

@@ -64,6 +64,16 @@ fn a_program_gets_the_hook_the_driver_the_limits_and_what_frameworks_need() {
 }
 
 #[test]
+fn memory_that_is_to_be_shared_is_in_slabs_and_pytorch_keeps_its_allocator() {
+    let it = Installed::new();
+    let given = environment(&it, &["--ipc"], &[]);
+    assert_eq!(given["FERCUDA_BACKING"], "slabs");
+    assert_eq!(given.get("PYTORCH_CUDA_ALLOC_CONF"), None);
+    assert_eq!(given["XLA_PYTHON_CLIENT_PREALLOCATE"], "false");
+    assert_eq!(environment(&it, &[], &[]).get("FERCUDA_BACKING"), None);
+}
+
+#[test]
 fn what_the_user_has_set_stays() {
     let it = Installed::new();
     let other = it.compile("other.so", &["-shared", "-fPIC", "-x", "c"], "");

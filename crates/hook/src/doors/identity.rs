@@ -14,7 +14,7 @@ use crate::real::real;
 use crate::regime::{answer, ask, governor, seated};
 
 /// An address that no driver gives.
-const NOWHERE: CUdeviceptr = 0x1000;
+pub(super) const NOWHERE: CUdeviceptr = 0x1000;
 
 /// What is free and there in all: less what is granted, more what the pool has
 /// to give.

@@ -177,7 +177,7 @@ pub(super) unsafe extern "C" fn green_create(
         // SAFETY: the driver has just written it.
         && let Some(context) = converted(unsafe { *into })
     {
-        governor.context_made(context);
+        governor.green_made(context);
     }
     result
 }

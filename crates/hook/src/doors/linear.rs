@@ -11,6 +11,7 @@ use fercuda_ledger::{Governed, Tenant};
 use fercuda_pool::{Error, Place};
 
 use super::asked;
+use super::identity::NOWHERE;
 use crate::caller;
 use crate::real::real;
 use crate::regime::{answer, seated};
@@ -295,7 +296,7 @@ unsafe extern "C" fn alloc_pitch_v1(
 
 pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
     // SAFETY: the program's own argument.
-    pass_free(u64::from(address), |driver| unsafe {
+    released(Key::Address(u64::from(address)), |driver| unsafe {
         driver.cuMemFree(address)
     })
 }
@@ -315,15 +316,20 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
         return CUresult::CUDA_SUCCESS;
     }
     // SAFETY: the program's own argument.
-    pass_free(address, |driver| unsafe { driver.cuMemFree_v2(address) })
+    pass_free(address, |driver, address| unsafe {
+        driver.cuMemFree_v2(address)
+    })
 }
 
 /// Lets the driver free something, and gives back what was charged for it.
+/// A slab of the pool, which it would free, is not shown to it.
 pub(super) fn pass_free(
     address: u64,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    ask: impl Fn(&'static fercuda_cuda_sys::Driver, u64) -> Result<CUresult, fercuda_cuda_sys::Missing>,
 ) -> CUresult {
-    released(Key::Address(address), ask)
+    let is_slab = crate::regime::governor().is_some_and(|governor| governor.is_slab(address));
+    let asked = if is_slab { NOWHERE } else { address };
+    released(Key::Address(address), |driver| ask(driver, asked))
 }
 
 /// Lets the driver take back what stands under a key.

@@ -180,7 +180,7 @@ fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUr
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr, stream: CUstream) -> CUresult {
     freed(address, stream, false).unwrap_or_else(|| {
         // SAFETY: the program's own arguments.
-        pass_free(address, |driver| unsafe {
+        pass_free(address, |driver, address| unsafe {
             driver.cuMemFreeAsync(address, stream)
         })
     })
@@ -192,7 +192,7 @@ pub(super) unsafe extern "C" fn free_per_thread(
 ) -> CUresult {
     freed(address, stream, true).unwrap_or_else(|| {
         // SAFETY: the program's own arguments.
-        pass_free(address, |driver| unsafe {
+        pass_free(address, |driver, address| unsafe {
             driver.cuMemFreeAsync_ptsz(address, stream)
         })
     })

@@ -10,7 +10,13 @@ const MIB: u64 = 1 << 20;
 /// Runs a case both ways and compares every line.
 #[track_caller]
 fn same_answers(case: &str, environment: &[(&str, &str)]) -> Run {
-    let (mut alone, mut client) = (plain("calls.c", &[case]), hooked("calls.c", &[case]));
+    same_answers_of("calls.c", case, environment)
+}
+
+/// The same of another program.
+#[track_caller]
+pub(crate) fn same_answers_of(source: &str, case: &str, environment: &[(&str, &str)]) -> Run {
+    let (mut alone, mut client) = (plain(source, &[case]), hooked(source, &[case]));
     for (name, value) in environment {
         alone = alone.env(name, value);
         client = client.env(name, value);
@@ -23,7 +29,7 @@ fn same_answers(case: &str, environment: &[(&str, &str)]) -> Run {
 
 /// Nothing pooled is live any more.
 #[track_caller]
-fn all_is_back(run: &Run) {
+pub(crate) fn all_is_back(run: &Run) {
     let end = run.at("end");
     for row in &end.devices {
         assert_eq!(row.live_bytes, 0, "{row:?}");

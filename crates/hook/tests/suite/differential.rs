@@ -6,11 +6,15 @@ const PROGRAMS: u64 = 20;
 const STEPS: &str = "3000";
 
 /// Runs one program both ways; how many allocations of it were pooled.
-fn compare(seed: u64) -> u64 {
+pub(crate) fn compare(seed: u64, environment: &[(&str, &str)]) -> u64 {
     let seed = seed.to_string();
     let args = [seed.as_str(), STEPS];
     let alone = plain("differential.c", &args).run().succeeds();
-    let run = hooked("differential.c", &args).run().succeeds();
+    let mut client = hooked("differential.c", &args);
+    for (name, value) in environment {
+        client = client.env(name, value);
+    }
+    let run = client.run().succeeds();
     assert!(alone.said.ends_with("end\n"));
     let pairs = alone.said.lines().zip(run.said.lines());
     for (number, (alone, hooked)) in pairs.enumerate() {
@@ -29,10 +33,12 @@ fn random_programs_are_answered_as_by_the_driver_alone() {
         .ok()
         .and_then(|it| it.parse().ok());
     if let Some(seed) = seed {
-        compare(seed);
+        compare(seed, &[]);
         return;
     }
     let mut random = fastrand::Rng::new();
-    let pooled: u64 = (0..PROGRAMS).map(|_| compare(random.u64(..1 << 32))).sum();
+    let pooled: u64 = (0..PROGRAMS)
+        .map(|_| compare(random.u64(..1 << 32), &[]))
+        .sum();
     assert!(pooled > 50 * PROGRAMS, "{pooled} allocations were pooled");
 }

@@ -11,5 +11,6 @@ mod differential;
 mod loader;
 mod nvml;
 mod process;
+mod slabs;
 mod streams;
 mod support;

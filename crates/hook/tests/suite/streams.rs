@@ -17,13 +17,19 @@ fn is_safe(args: &[&str]) -> Run {
     is_safe_within(LIMIT, args)
 }
 
+#[track_caller]
+fn is_safe_within(limit: &str, args: &[&str]) -> Run {
+    is_safe_with(args, &[("FERCUDA_LIMIT", limit)])
+}
+
 /// A program whose every word was as it had been written, and in which the
 /// checks found nothing.
 #[track_caller]
-fn is_safe_within(limit: &str, args: &[&str]) -> Run {
-    let client = hooked("streams.c", args)
-        .checked()
-        .env("FERCUDA_LIMIT", limit);
+pub(crate) fn is_safe_with(args: &[&str], environment: &[(&str, &str)]) -> Run {
+    let mut client = hooked("streams.c", args).checked();
+    for (name, value) in environment {
+        client = client.env(name, value);
+    }
     let run = client.run().succeeds();
     assert!(run.said.contains("wrong 0\n"), "{}", run.said);
     assert!(!run.said.contains("wrong 1"), "{}", run.said);

@@ -4,10 +4,14 @@
 #[path = "../../tests/model/mod.rs"]
 mod model;
 
-use model::{Op, World};
+use model::{Kind, Op, World};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let mut world = World::new();
+    let Some((kind, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let is_odd = kind % 2 == 1;
+    let mut world = World::new(if is_odd { Kind::Slabs } else { Kind::Pieces });
     for bits in bytes.as_chunks::<8>().0 {
         let op = Op::from_bits(u64::from_le_bytes(*bits));
         if let Err(wrong) = world.step(op) {

@@ -92,6 +92,8 @@ pub(crate) enum Op {
     Retire {
         stream: usize,
     },
+    /// The context ends: all blocks with it, and all memory.
+    End,
     /// Gives ready memory back but for some of it.
     Trim {
         sixteenths: u64,
@@ -161,6 +163,7 @@ impl Op {
             },
             241 => Op::Synchronise { stream: None },
             242..=243 => Op::Capture,
+            244 if c % 1024 == 0 => Op::End,
             244 => Op::Retire { stream },
             245 if c % 64 == 0 => Op::Trim {
                 sixteenths: b as u64 % 4,
@@ -205,8 +208,23 @@ struct Stream {
     waits: VecDeque<(u32, Clocks)>,
 }
 
+/// How memory comes and goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// In pieces that may be mapped anywhere.
+    #[default]
+    Pieces,
+    /// In allocations, which go whole, and may lie beside each other.
+    Slabs,
+}
+
+/// Slabs are no smaller, and begin somewhere in a piece.
+const LEAST_SLAB: u64 = 4 * PIECE;
+const SLAB_ALIGN: u64 = 512;
+
 #[derive(Debug, Default)]
 struct Device {
+    kind: Kind,
     streams: [Stream; SLOTS],
     /// Work done, by stream.
     done: Clocks,
@@ -216,8 +234,8 @@ struct Device {
     slots: BTreeMap<StreamId, usize>,
     capturing: bool,
     fail: u32,
-    /// Pieces of memory, by address.
-    mapped: BTreeMap<u64, ()>,
+    /// Pieces of memory, by address; or slabs, which differ in length.
+    mapped: BTreeMap<u64, u64>,
     spare: u64,
     top: u64,
     /// Calls that were made while a stream captured.
@@ -281,8 +299,41 @@ impl Device {
         all
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        self.mapped.values().sum()
+    }
+
     fn physical(&self) -> u64 {
-        (self.mapped.len() as u64 + self.spare) * PIECE
+        self.mapped_bytes() + self.spare
+    }
+
+    /// Whether all of it is there; of slabs, in one.
+    fn is_memory(&self, span: Span) -> bool {
+        let inside = |(at, bytes): (&u64, &u64)| *at + bytes >= span.end();
+        match self.kind {
+            Kind::Slabs => {
+                let slab = self.mapped.range(..=span.address).next_back();
+                slab.is_some_and(inside)
+            }
+            Kind::Pieces => {
+                let first = span.address / PIECE * PIECE;
+                let pieces = self.mapped.range(first..span.end()).count() as u64;
+                pieces == (span.end() - first).div_ceil(PIECE)
+            }
+        }
+    }
+
+    /// Where a slab of a size comes to lie: the first place where one fits,
+    /// most of the time beside another.
+    fn slab_site(&self, bytes: u64) -> u64 {
+        let mut at = PIECE + SLAB_ALIGN;
+        for (start, len) in &self.mapped {
+            if *start >= at + bytes {
+                break;
+            }
+            at = start + len;
+        }
+        at + if self.mapped.len() % 4 == 3 { PIECE } else { 0 }
     }
 }
 
@@ -344,19 +395,37 @@ impl Clock for Shared {
 
 impl Backing for Shared {
     fn piece_bytes(&self) -> u64 {
-        PIECE
+        match self.lock().kind {
+            Kind::Pieces => PIECE,
+            Kind::Slabs => LEAST_SLAB,
+        }
+    }
+
+    fn align_bytes(&self) -> u64 {
+        match self.lock().kind {
+            Kind::Pieces => PIECE,
+            Kind::Slabs => SLAB_ALIGN,
+        }
+    }
+
+    fn is_apart(&self) -> bool {
+        self.lock().kind == Kind::Slabs
     }
 
     fn rounded(&self, bytes: u64) -> u64 {
-        bytes.next_multiple_of(PIECE)
+        match self.lock().kind {
+            Kind::Pieces => bytes.next_multiple_of(PIECE),
+            Kind::Slabs => bytes.max(LEAST_SLAB).next_multiple_of(PIECE),
+        }
     }
 
     fn new_bytes(&self, bytes: u64) -> u64 {
-        bytes.saturating_sub(self.lock().spare * PIECE)
+        bytes.saturating_sub(self.lock().spare)
     }
 
     fn site(&self, _: u64) -> Option<u64> {
-        Some(self.lock().top)
+        let device = self.lock();
+        (device.kind == Kind::Pieces).then_some(device.top)
     }
 
     fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
@@ -365,21 +434,36 @@ impl Backing for Shared {
             device.fail -= 1;
             return Err(Refused("as the test wants".to_owned()));
         }
-        let pieces = bytes / PIECE;
-        let new = pieces.saturating_sub(device.spare);
-        if device.physical() + new * PIECE > DEVICE_BYTES {
+        let new = bytes.saturating_sub(device.spare);
+        if device.physical() + new > DEVICE_BYTES {
             return Err(Refused("the device is full".to_owned()));
         }
-        device.spare -= pieces - new;
+        if device.kind == Kind::Slabs {
+            if device.spare > 0 {
+                device.wrong = Some(format!("{} bytes were not released", device.spare));
+            }
+            let address = device.slab_site(bytes);
+            device.mapped.insert(address, bytes);
+            return Ok(Span { address, bytes });
+        }
+        device.spare -= bytes - new;
         let address = device.top;
         device.top += bytes;
-        device
-            .mapped
-            .extend((0..pieces).map(|n| (address + n * PIECE, ())));
+        let pieces = (0..bytes / PIECE).map(|n| (address + n * PIECE, PIECE));
+        device.mapped.extend(pieces);
         Ok(Span { address, bytes })
     }
 
     fn separable(&self, span: Span) -> Option<Span> {
+        let device = self.lock();
+        if device.kind == Kind::Slabs {
+            let mut inside = device.mapped.range(span.address..span.end());
+            let (address, bytes) = inside.find(|(at, bytes)| **at + **bytes <= span.end())?;
+            return Some(Span {
+                address: *address,
+                bytes: *bytes,
+            });
+        }
         let address = span.address.next_multiple_of(PIECE);
         let end = span.end() / PIECE * PIECE;
         (address < end).then(|| Span {
@@ -390,18 +474,27 @@ impl Backing for Shared {
 
     fn shrink(&mut self, span: Span) {
         let mut device = self.lock();
-        for at in (span.address..span.end()).step_by(PIECE as usize) {
-            if device.mapped.remove(&at).is_none() {
+        let mut at = span.address;
+        while at < span.end() {
+            let Some(bytes) = device.mapped.remove(&at) else {
                 device.wrong = Some(format!("{at:#x} was not mapped"));
-            }
-            device.spare += 1;
+                return;
+            };
+            device.spare += bytes;
+            at += bytes;
+        }
+        if at != span.end() {
+            device.wrong = Some(format!("{span:?} is not all of what was mapped there"));
         }
     }
 
     fn release(&mut self, but_for: u64) -> u64 {
         let mut device = self.lock();
-        let kept = device.spare.min(but_for / PIECE);
-        std::mem::replace(&mut device.spare, kept) * PIECE - kept * PIECE
+        let kept = match device.kind {
+            Kind::Pieces => device.spare.min(but_for / PIECE * PIECE),
+            Kind::Slabs => 0,
+        };
+        std::mem::replace(&mut device.spare, kept) - kept
     }
 }
 
@@ -479,9 +572,10 @@ impl Counts {
 type Answer = Result<(), String>;
 
 impl World {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         let device = Shared::default();
         device.lock().top = PIECE;
+        device.lock().kind = kind;
         let mut world = World {
             pool: Pool::new(device.clone(), device.clone(), Budget::new(DEVICE_BYTES)),
             device,
@@ -641,6 +735,24 @@ impl World {
                 self.device.lock().slots.remove(&id);
                 self.open(stream);
             }
+            Op::End => {
+                // All that was queued is over, whoever knows.
+                let freed = self.pool.free_all(Place::Anywhere, |_| true);
+                if freed.len() != self.live.len() {
+                    return Err(format!("{} of {}", freed.len(), self.live.len()));
+                }
+                for live in std::mem::take(&mut self.live) {
+                    self.freed(&live);
+                }
+                self.pinned.clear();
+                self.pool.abandon();
+                let mut device = self.device.lock();
+                let all = device.all();
+                device.finish(&all);
+                if device.physical() != 0 {
+                    return Err(format!("{} bytes are left", device.physical()));
+                }
+            }
             Op::Trim { sixteenths } => {
                 let keep = DEVICE_BYTES / 16 * sixteenths;
                 let before = self.pool.usage().bytes;
@@ -738,12 +850,8 @@ impl World {
         }
         self.taken.insert(span.address, span.end());
         let device = self.device.lock();
-        // It is memory.
-        let first = span.address / PIECE;
-        let last = (span.end() - 1) / PIECE;
-        let pieces = device.mapped.range(first * PIECE..=last * PIECE).count() as u64;
-        if pieces != last - first + 1 {
-            return Err(format!("{span:?} is not all mapped"));
+        if !device.is_memory(span) {
+            return Err(format!("{span:?} is not all memory"));
         }
         // Whoever has it follows all that was done with it.
         let mut follows_now = device.host;
@@ -832,7 +940,7 @@ impl World {
     /// Memory that is gone is forgotten; nothing may use it any more.
     fn forget_unmapped(&mut self) -> Answer {
         let device = self.device.lock();
-        let bytes = device.mapped.len() as u64 * PIECE;
+        let bytes = device.mapped_bytes();
         let wrong = device.wrong.clone();
         drop(device);
         if let Some(wrong) = wrong {
@@ -891,9 +999,7 @@ impl World {
         }
         let device = self.device.lock();
         for span in &self.pinned {
-            let first = span.address / PIECE * PIECE;
-            let there = device.mapped.range(first..span.end()).count() as u64;
-            if there != span.end().div_ceil(PIECE) - first / PIECE {
+            if !device.is_memory(*span) {
                 return Err(format!("{span:?} is pinned and gone"));
             }
         }

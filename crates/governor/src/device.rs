@@ -1,0 +1,225 @@
+//! A device and its pool.
+//!
+//! Elsewhere: where its memory comes from (`source`), what of it belongs to whom
+//! (`governor`), what ends with a context (`ends`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fercuda_cuda_sys::Symbol;
+use fercuda_cuda_sys::types::{CUcontext, CUdevice};
+use fercuda_ledger::{Device as Row, Gauge, Tenant};
+use fercuda_pool::{Budget, Freed, Live, Place, Pool, StreamId, Thrift, Usage};
+
+use crate::clock::{ContextId, DriverClock};
+use crate::config::{Backing, Bytes};
+use crate::governor::{Governor, Note, id, is_done};
+use crate::memory_pools::Watermarks;
+use crate::reconcile::Account;
+use crate::slabs::{Owner, Slabs};
+use crate::source::{Extent, Memory, Physical, Source};
+use crate::vmm::Vmm;
+
+/// A region of a device's pool.
+pub type Region = Pool<Source, Arc<DriverClock>, Note>;
+
+/// A device and its pool, which has two regions with one budget: small blocks
+/// lie among small ones. A pool without that has some small block in every
+/// other piece of memory, and none can be mapped elsewhere.
+#[derive(Debug)]
+pub struct Device {
+    pub(crate) ordinal: u32,
+    pub(crate) row: Row,
+    pub(crate) total_bytes: u64,
+    /// For blocks of less than [`SMALL_BYTES`], and for the others.
+    small: Region,
+    large: Region,
+    pub(crate) physical: Arc<Physical>,
+    extents: [Arc<Extent>; 2],
+    /// Of slabs, whose they are.
+    owner: Option<Arc<Owner>>,
+    /// Tenants with a limit, a bit each: what they hold is counted in one
+    /// region, whatever its size.
+    limited: AtomicU64,
+    pub(crate) account: Account,
+    pub(crate) watermarks: Watermarks,
+}
+
+/// Slabs are seldom empty, so there is more beside what is live before the
+/// device is waited for.
+const SLAB_THRIFT: Thrift = Thrift {
+    slack_bytes: 32 << 20,
+    slack_part: 16,
+    high_bytes: u64::MAX,
+    low_bytes: u64::MAX,
+};
+
+/// Blocks from this size on are large.
+const SMALL_BYTES: u64 = 1 << 20;
+
+impl Device {
+    /// Its regions.
+    pub fn regions(&self) -> [&Region; 2] {
+        [&self.small, &self.large]
+    }
+
+    /// Where a tenant's blocks of a size lie, and the other region.
+    #[inline]
+    pub(crate) fn region(&self, tenant: Tenant, bytes: u64) -> (&Region, &Region) {
+        let limited = self.limited.load(Relaxed) & (1 << (tenant.index() & 63)) != 0;
+        match bytes < SMALL_BYTES && !limited {
+            true => (&self.small, &self.large),
+            false => (&self.large, &self.small),
+        }
+    }
+
+    /// Whether there is memory for a context, which has this handle.
+    #[inline]
+    pub(crate) fn serves(
+        &self,
+        context: ContextId,
+        raw: impl FnOnce() -> Option<CUcontext>,
+    ) -> bool {
+        self.owner
+            .as_ref()
+            .is_none_or(|owner| owner.is(context, raw))
+    }
+
+    /// Whose its slabs are, if it has such.
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_deref()
+    }
+
+    /// The live block at an address, or around it.
+    pub(crate) fn find(&self, address: u64) -> Option<Live<Note>> {
+        let regions = self.regions();
+        let exact = regions.iter().find_map(|region| region.live(address));
+        exact.or_else(|| {
+            let around = regions.iter().zip(&self.extents);
+            let mut around = around.filter(|(_, extent)| extent.holds(address));
+            around.find_map(|(region, _)| region.containing(address))
+        })
+    }
+
+    /// Frees the block that begins there, if its note is such.
+    #[inline]
+    pub(crate) fn free_if(
+        &self,
+        address: u64,
+        place: Place,
+        may: impl Fn(&Note) -> bool + Copy,
+    ) -> Option<Freed<Note>> {
+        let mut regions = self.regions().into_iter().zip(&self.extents);
+        regions.find_map(|(region, extent)| {
+            let there = extent.may_hold(address);
+            there.then(|| region.free_if(address, place, may).ok())?
+        })
+    }
+
+    /// Whether an address is one that it has reserved.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.extents.iter().any(|extent| extent.holds(address))
+    }
+
+    /// A tenant may hold so much; that is counted in one region.
+    pub(crate) fn limit(&self, tenant: Tenant, bytes: u64) {
+        self.large.set_tenant_limit(id(tenant), bytes);
+        self.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
+    }
+
+    /// The budget of both.
+    pub fn budget(&self) -> &Budget {
+        self.large.budget()
+    }
+
+    /// Gives memory that is ready back to the driver; how many bytes.
+    pub fn trim(&self) -> u64 {
+        self.regions().map(|region| region.trim()).iter().sum()
+    }
+
+    /// What both hold.
+    pub fn usage(&self) -> Usage {
+        let [a, b] = self.regions().map(|region| region.usage());
+        Usage {
+            bytes: a.bytes + b.bytes,
+            live_bytes: a.live_bytes + b.live_bytes,
+            ready_bytes: a.ready_bytes + b.ready_bytes,
+            waiting_bytes: a.waiting_bytes + b.waiting_bytes,
+            cached_bytes: a.cached_bytes + b.cached_bytes,
+            largest_ready_bytes: a.largest_ready_bytes.max(b.largest_ready_bytes),
+            blocks: a.blocks + b.blocks,
+        }
+    }
+
+    /// A stream gets no more work.
+    pub(crate) fn retire(&self, stream: StreamId) {
+        for region in self.regions() {
+            region.retire(stream);
+        }
+    }
+
+    /// Keeps the memory of a live block where it is.
+    pub fn pin(&self, address: u64) {
+        for region in self.regions() {
+            // In the one that it is not of it is unknown.
+            let _it_was_live_a_moment_ago = region.pin(address);
+        }
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+}
+
+impl Governor {
+    /// A device; none if its memory cannot be pooled.
+    pub(crate) fn make(&self, ordinal: u32) -> Option<Device> {
+        if !self.driver.has(Symbol::cuCtxRecordEvent) {
+            return None;
+        }
+        let raw = CUdevice::try_from(ordinal).ok()?;
+        let mut total = 0;
+        // SAFETY: `total` outlives the call.
+        if !is_done(unsafe { self.driver.cuDeviceTotalMem_v2(&mut total, raw) }) {
+            return None;
+        }
+        let total_bytes = total as u64;
+        let row = Row::new(ordinal);
+        let physical = Arc::new(Physical::default());
+        let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
+        let slabs = self.config().backing == Backing::Slabs;
+        let owner = slabs.then(Arc::<Owner>::default);
+        let source = |extent: &Arc<Extent>| {
+            let memory = match &owner {
+                Some(owner) => Memory::Slabs(Slabs::new(self.driver, owner.clone())),
+                None => Memory::Mapped(Vmm::new(self.driver, raw).ok()?),
+            };
+            let told = (physical.clone(), extent.clone());
+            Some(Source::new(memory, self.ledger.clone(), row, told))
+        };
+        let limit = self.config().limit.map(Bytes::get);
+        self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
+        let budget = Budget::new(limit.unwrap_or(total_bytes));
+        let region = |extent: &Arc<Extent>| {
+            let pool = Pool::new(source(extent)?, self.clock.clone(), budget.clone());
+            if slabs {
+                pool.set_thrift(SLAB_THRIFT);
+            }
+            Some(pool)
+        };
+        Some(Device {
+            ordinal,
+            row,
+            total_bytes,
+            small: region(&extents[0])?,
+            large: region(&extents[1])?,
+            physical: physical.clone(),
+            limited: AtomicU64::new(0),
+            extents: extents.clone(),
+            owner: owner.clone(),
+            account: Account::default(),
+            watermarks: Watermarks::default(),
+        })
+    }
+}

@@ -1,0 +1,79 @@
+/* Memory of several contexts of one device, and what a slab's beginning is. */
+#include "driver.h"
+
+#define MiB (1ull << 20)
+
+static unsigned first_word(ptr p)
+{
+    unsigned word = 0;
+    OK(cuMemcpyDtoH_v2(&word, p, sizeof word));
+    return word;
+}
+
+/* The context that asked first is destroyed before the others. */
+static void owners(void)
+{
+    OK(cuInit(0));
+    handle first, second, third;
+    ptr a, b, c, base;
+    OK(cuCtxCreate_v2(&first, 0, 0));
+    OK(cuMemAlloc_v2(&a, MiB));
+    OK(cuMemsetD32_v2(a, 11, MiB / 4));
+    OK(cuCtxCreate_v2(&second, 0, 0));
+    OK(cuMemAlloc_v2(&b, MiB));
+    OK(cuMemsetD32_v2(b, 22, MiB / 4));
+    mark("both");
+    printf("%u and %u\n", first_word(a), first_word(b));
+    SAY(cuCtxDestroy_v2(first));
+    mark("one");
+    OK(cuCtxSetCurrent(second));
+    SAY(cuMemGetAddressRange_v2(&base, 0, a));
+    SAY(cuMemFree_v2(a));
+    printf("still %u\n", first_word(b));
+    OK(cuCtxCreate_v2(&third, 0, 0));
+    for (int n = 0; n < 20; ++n) {
+        OK(cuMemAlloc_v2(&c, MiB));
+        OK(cuMemsetD32_v2(c, 33 + n, MiB / 4));
+        printf("%u\n", first_word(c));
+        if (n < 19) OK(cuMemFree_v2(c));
+    }
+    mark("three");
+    OK(cuCtxSetCurrent(second));
+    printf("still %u\n", first_word(b));
+    SAY(cuMemFree_v2(b));
+    OK(cuCtxSetCurrent(third));
+    SAY(cuMemFree_v2(c));
+    mark("end");
+}
+
+/* A block that fills a slab is freed twice; other blocks live on. */
+static void freed_twice(void)
+{
+    begin();
+    ptr p[8], again;
+    for (int n = 0; n < 8; ++n) {
+        OK(cuMemAlloc_v2(&p[n], 2 * MiB));
+        OK(cuMemsetD32_v2(p[n], n, MiB / 2));
+    }
+    for (int n = 0; n < 8; n += 2) {
+        SAY(cuMemFree_v2(p[n]));
+        SAY(cuMemFree_v2(p[n]));
+        SAY(cuMemFreeAsync(p[n], 0));
+        SAY(cuMemGetAddressRange_v2(&again, 0, p[n]));
+    }
+    for (int n = 1; n < 8; n += 2) printf("%u\n", first_word(p[n]));
+    for (int n = 0; n < 8; n += 2) {
+        OK(cuMemAlloc_v2(&p[n], 2 * MiB));
+        OK(cuMemsetD32_v2(p[n], 100 + n, MiB / 2));
+    }
+    for (int n = 0; n < 8; ++n) printf("%u\n", first_word(p[n]));
+    for (int n = 0; n < 8; ++n) OK(cuMemFree_v2(p[n]));
+    mark("end");
+}
+
+int main(int argc, char **argv)
+{
+    static const test_case cases[] = {{"owners", owners}, {"freed_twice", freed_twice}, {0, 0}};
+    setvbuf(stdout, 0, _IOLBF, 0);
+    return run_case(cases, argc, argv);
+}

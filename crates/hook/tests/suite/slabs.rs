@@ -1,0 +1,145 @@
+//! The same programs with the pool's memory in slabs: calls at their edges,
+//! random programs, many streams; and what only slabs have, a context that they
+//! belong to.
+
+use fercuda_ledger::{EventKind, Governed};
+
+use crate::calls::{all_is_back, same_answers_of};
+use crate::differential::compare;
+use crate::streams::is_safe_with;
+use crate::support::{counts, first, governed, hooked};
+
+const MIB: u64 = 1 << 20;
+const SLABS: (&str, &str) = ("FERCUDA_BACKING", "slabs");
+
+#[test]
+fn calls_are_answered_over_slabs_as_by_the_driver() {
+    for case in [
+        "size_zero",
+        "null_outputs",
+        "wrong_frees",
+        "crossed_frees",
+        "pitches",
+        "impossible_sizes",
+        "other_contexts",
+        "reset",
+        "destroy",
+        "buffer_ids",
+        "ranges_and_attributes",
+        "pools",
+        "before_init",
+        "peers",
+    ] {
+        let environment = [SLABS, ("FERCUDA_SOFT_DEVICES", "2")];
+        let run = same_answers_of("calls.c", case, &environment);
+        let (allocs, frees) = counts(run.ledger());
+        assert!(frees <= allocs, "{case}");
+        if ["reset", "destroy", "wrong_frees", "crossed_frees"].contains(&case) {
+            assert!(allocs > 0, "{case}");
+            all_is_back(&run);
+        }
+    }
+}
+
+#[test]
+fn the_limit_holds_over_slabs_and_memory_given_back_is_given_again() {
+    let run = hooked("calls.c", &["out_of_memory"])
+        .env(SLABS.0, SLABS.1)
+        .env("FERCUDA_LIMIT", "32MiB")
+        .run()
+        .succeeds();
+    assert!(
+        run.said
+            .starts_with("got 32, then 2\nhalf again: 16 of 16\n"),
+        "{}",
+        run.said
+    );
+    // All small slabs went back to the driver for one large one.
+    assert!(
+        run.said
+            .contains("cuMemAlloc_v2(&large, (size_t)count * MiB) = 0\n")
+    );
+    let full = run.at("full");
+    assert_eq!(first(&full).live_bytes, 32 * MIB);
+    assert_eq!(first(&full).pooled_bytes, 32 * MIB);
+    let end = run.at("end");
+    assert!(first(&end).event_counts.contains_key(&EventKind::Trim));
+    all_is_back(&run);
+}
+
+#[test]
+fn the_drivers_figures_are_those_of_slabs() {
+    let run = hooked("calls.c", &["leak"]).env(SLABS.0, SLABS.1);
+    let run = run.run().succeeds();
+    let row = first(run.ledger());
+    let known: u64 = row.governed.iter().map(|it| it.bytes).sum();
+    let used = row.driver_total_bytes - row.driver_free_bytes;
+    assert_eq!(used, known + row.pooled_bytes, "{row:?}");
+    assert_eq!((row.live_bytes, row.pooled_bytes), (10 * MIB, 10 * MIB));
+    assert_eq!(row.ungoverned_bytes, 0);
+}
+
+#[test]
+fn random_programs_are_answered_over_slabs_as_by_the_driver_alone() {
+    let mut random = fastrand::Rng::new();
+    let pooled: u64 = (0..6)
+        .map(|_| compare(random.u64(..1 << 32), &[SLABS]))
+        .sum();
+    assert!(pooled > 300, "{pooled} allocations were pooled");
+}
+
+#[test]
+fn programs_of_several_streams_have_no_hazard_over_slabs() {
+    let seed = fastrand::u64(..1 << 32).to_string();
+    println!("seed {seed}");
+    for args in [
+        &["legacy"][..],
+        &["per_thread"],
+        &["non_blocking"],
+        &["across_streams"],
+        &["recycled"],
+        &["threads"],
+        &["random", &seed, "2000"],
+    ] {
+        let run = is_safe_with(args, &[SLABS, ("FERCUDA_LIMIT", "48MiB")]);
+        assert!(counts(&run.at("end")).0 >= 12, "{args:?}");
+    }
+}
+
+#[test]
+fn captures_go_on_while_slabs_come_and_go() {
+    for case in ["capture_global", "capture_thread_local", "capture_relaxed"] {
+        let run = is_safe_with(&[case], &[SLABS, ("FERCUDA_LIMIT", "128MiB")]);
+        assert!(run.said.contains("beside: 0\n"), "{}", run.said);
+        let (before, end) = (run.at("before"), run.at("end"));
+        assert_eq!(counts(&end).0 - counts(&before).0, 41);
+        assert_eq!(first(&end).live_bytes, 0);
+        // There was more memory during the capture.
+        assert!(first(&end).pooled_bytes > first(&before).pooled_bytes);
+    }
+}
+
+#[test]
+fn a_context_takes_its_slabs_along_and_no_other_contexts_memory() {
+    let run = same_answers_of("slabs.c", "owners", &[SLABS]);
+    let held = |mark: &str| {
+        let at = run.at(mark);
+        let row = first(&at);
+        (row.live_bytes, governed(row, Governed::Linear))
+    };
+    // Of the first context pooled; of the second the driver's own.
+    assert_eq!(held("both"), (MIB, MIB));
+    assert_eq!(held("one"), (0, MIB));
+    assert_eq!(first(&run.at("one")).pooled_bytes, 0);
+    // The third has the pool.
+    assert_eq!(held("three"), (MIB, MIB));
+    all_is_back(&run);
+}
+
+#[test]
+fn a_slab_is_not_freed_by_who_frees_its_first_block_twice() {
+    let run = same_answers_of("slabs.c", "freed_twice", &[SLABS]);
+    assert_eq!(counts(run.ledger()), (12, 12));
+    all_is_back(&run);
+    assert_eq!(first(run.ledger()).ungoverned_bytes, 0);
+}
