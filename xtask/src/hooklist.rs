@@ -336,6 +336,17 @@ const ROWS: &[Row] = &[
     .on_gpu(&["copies_between_devices"]),
     row(
         "sharing",
+        "kernels that use another device's memory",
+        &[
+            "calls::a_device_uses_the_memory_of_a_peer_whenever_that_was_allocated",
+            "calls::a_device_uses_the_memory_of_a_pool_that_was_opened_to_it",
+            "calls::slabs_are_not_opened_as_a_pool_and_the_program_is_told_so",
+            "calls::a_kernel_that_has_no_access_to_another_device_fails",
+        ],
+    )
+    .on_gpu(&["access_between_devices"]),
+    row(
+        "sharing",
         "no IPC handle of somebody else's memory",
         &["calls::a_block_has_no_handle_of_somebody_elses_memory"],
     ),

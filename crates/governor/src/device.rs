@@ -15,6 +15,7 @@ use crate::clock::{ContextId, DriverClock};
 use crate::config::{Backing, Bytes};
 use crate::governor::{Governor, Note, id, is_done};
 use crate::memory_pools::Watermarks;
+use crate::peers::Peers;
 use crate::reconcile::Account;
 use crate::slabs::{Owner, Slabs};
 use crate::source::{Extent, Memory, Physical, Source};
@@ -38,6 +39,8 @@ pub struct Device {
     extents: [Arc<Extent>; 2],
     /// Of slabs, whose they are.
     owner: Option<Arc<Owner>>,
+    /// Of mapped memory, who may use it.
+    pub(crate) peers: Option<Arc<Peers>>,
     /// Tenants with a limit, a bit each: what they hold is counted in one
     /// region, whatever its size.
     limited: AtomicU64,
@@ -190,10 +193,14 @@ impl Governor {
         let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
         let slabs = self.config().backing == Backing::Slabs;
         let owner = slabs.then(Arc::<Owner>::default);
+        let peers = (!slabs).then(|| Arc::new(Peers::new(self.driver, raw)));
         let source = |extent: &Arc<Extent>| {
-            let memory = match &owner {
-                Some(owner) => Memory::Slabs(Slabs::new(self.driver, owner.clone())),
-                None => Memory::Mapped(Vmm::new(self.driver, raw).ok()?),
+            let memory = match (&owner, &peers) {
+                (Some(owner), _) => Memory::Slabs(Slabs::new(self.driver, owner.clone())),
+                (None, Some(peers)) => {
+                    Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw).ok()?)
+                }
+                (None, None) => return None,
             };
             let told = (physical.clone(), extent.clone());
             Some(Source::new(memory, self.ledger.clone(), row, told))
@@ -218,6 +225,7 @@ impl Governor {
             limited: AtomicU64::new(0),
             extents: extents.clone(),
             owner: owner.clone(),
+            peers: peers.clone(),
             account: Account::default(),
             watermarks: Watermarks::default(),
         })

@@ -8,6 +8,7 @@ mod ends;
 mod governed;
 mod governor;
 mod memory_pools;
+mod peers;
 mod reconcile;
 mod slabs;
 mod source;

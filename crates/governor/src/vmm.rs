@@ -10,14 +10,17 @@
 //! addresses are in chunks or vacant; physical memory is in chunks or spare.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{
-    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUresult, CUstreamCaptureMode,
+    CUdevice, CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+    CUstreamCaptureMode,
 };
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_pool::{Backing, Refused, Span};
+
+use crate::peers::Peers;
 
 /// Handles are a growth's size divided by this, or smaller, until memory moves
 /// for the first time; and from then on.
@@ -41,7 +44,8 @@ struct Handle {
 #[derive(Debug)]
 pub struct Vmm {
     driver: &'static Driver,
-    access: CUmemAccessDesc,
+    location: CUmemLocation,
+    peers: Arc<Peers>,
     granularity: u64,
     /// So many addresses are reserved at a time.
     reservation: u64,
@@ -106,6 +110,16 @@ impl Vmm {
     /// # Errors
     /// [`Refused`] if the driver or the device cannot.
     pub fn new(driver: &'static Driver, device: CUdevice) -> Result<Self, Refused> {
+        let peers = Arc::new(Peers::new(driver, device));
+        Self::open_to(peers, driver, device)
+    }
+
+    /// The same, where others may come to use the memory.
+    pub(crate) fn open_to(
+        peers: Arc<Peers>,
+        driver: &'static Driver,
+        device: CUdevice,
+    ) -> Result<Self, Refused> {
         let location = CUmemLocation {
             r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
             id: device,
@@ -130,10 +144,8 @@ impl Vmm {
         Ok(Self {
             driver,
             reservation,
-            access: CUmemAccessDesc {
-                location,
-                flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            },
+            location,
+            peers,
             granularity,
             vacant: BTreeMap::new(),
             reserved: Vec::new(),
@@ -179,7 +191,7 @@ impl Vmm {
 
     fn create(&self, bytes: u64) -> Result<Handle, Refused> {
         let mut raw = 0;
-        let properties = properties(self.access.location);
+        let properties = properties(self.location);
         // SAFETY: both outlive the call.
         let answer = unsafe {
             self.driver
@@ -312,11 +324,8 @@ impl Backing for Vmm {
             at += handle.bytes;
         }
         let grown = grown.and_then(|()| {
-            // SAFETY: the range has just been mapped; the description outlives the call.
-            done("cuMemSetAccess", unsafe {
-                self.driver
-                    .cuMemSetAccess(address, bytes as usize, &self.access, 1)
-            })
+            let pieces = mapped.iter().map(|(_, handle)| handle.bytes);
+            self.peers.open(address, pieces)
         });
         if let Err(refused) = grown {
             for (at, handle) in mapped {
@@ -353,6 +362,7 @@ impl Backing for Vmm {
         let chunks = self.chunks.range(span.address..span.end());
         let chunks: Vec<(u64, Handle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
         for (at, handle) in chunks {
+            self.peers.shut(at);
             self.unmap(at, handle);
             self.chunks.remove(&at);
             self.mapped -= handle.bytes;
@@ -383,6 +393,7 @@ impl Drop for Vmm {
     fn drop(&mut self) {
         let _relaxed = Relaxed::enter(self.driver);
         for (at, handle) in std::mem::take(&mut self.chunks) {
+            self.peers.shut(at);
             self.unmap(at, handle);
             self.destroy(handle);
         }

@@ -194,12 +194,22 @@ def green_contexts(bench):
     return bench.same([bench.of_the_driver(HERE / "green.c"), str(bench.seed)])
 
 
+def on_two_devices(bench, *parts):
+    if bench.kind != "soft" and len(devices_of(bench)) < 2:
+        raise Skipped("one GPU")
+    program = bench.of_the_driver(PROGRAMS / "calls.c")
+    return [problem for part in parts for problem in bench.same([program, part], {"FERCUDA_SOFT_DEVICES": "2"})]
+
+
 @case
 def copies_between_devices(bench):
-    devices = len(devices_of(bench))
-    if bench.kind != "soft" and devices < 2:
-        raise Skipped("one GPU")
-    return bench.same([bench.of_the_driver(PROGRAMS / "calls.c"), "peers"], {"FERCUDA_SOFT_DEVICES": "2"})
+    return on_two_devices(bench, "peers")
+
+
+@case
+def access_between_devices(bench):
+    """Kernels of one device read and write memory of another, allocated before they may and after."""
+    return on_two_devices(bench, "peer_access", "pool_access")
 
 
 @case

@@ -16,6 +16,7 @@ mod lifetime;
 mod linear;
 mod ordered;
 mod other;
+mod peers;
 mod physical;
 mod vendors;
 
@@ -73,6 +74,8 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuMemPoolGetAttribute, ordered::pool_get_attribute),
         door!(cuMemPoolSetAttribute, ordered::pool_set_attribute),
         door!(cuDeviceSetMemPool, ordered::device_set_pool),
+        door!(cuMemPoolSetAccess, peers::pool_set_access),
+        door!(cuCtxEnablePeerAccess, peers::enable),
         entry!(cuMemCreate, physical::create_entry),
         door!(cuMemRelease, physical::release),
         door!(cuMemMap, physical::map),

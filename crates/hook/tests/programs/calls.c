@@ -588,6 +588,135 @@ static void peers(void)
 }
 
 /* A handle for other processes. */
+/* A context on each of two devices; the kernels are the first one's, which is current. */
+static handle other_context;
+
+static void two_devices(void)
+{
+    begin();
+    OK(cuCtxCreate_v2(&other_context, 0, 1));
+    OK(cuCtxSetCurrent(context));
+}
+
+/* Memory of the second device, filled there; the first is current again. */
+static ptr of_the_other(size_t bytes, unsigned value, handle pool)
+{
+    ptr p;
+    OK(cuCtxSetCurrent(other_context));
+    OK(pool ? cuMemAllocFromPoolAsync(&p, bytes, pool, 0) : cuMemAlloc_v2(&p, bytes));
+    OK(cuMemsetD32_v2(p, value, bytes / 4));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(context));
+    return p;
+}
+
+/* A kernel of the first device reads such memory and writes there, and the second device reads that. */
+static void across(const char *what, ptr p, size_t bytes, unsigned value)
+{
+    ptr count;
+    unsigned wrong = 9, words[2] = {0};
+    OK(cuMemAlloc_v2(&count, 4));
+    OK(cuMemsetD32_v2(count, 0, 1));
+    differ(0, p, bytes / 4, value, count);
+    fill(0, p, bytes / 4, value + 1);
+    int code = cuCtxSynchronize();
+    if (!code) OK(cuMemcpyDtoH_v2(&wrong, count, 4));
+    OK(cuCtxSetCurrent(other_context));
+    OK(cuMemcpyDtoH_v2(words, p, 4));
+    OK(cuMemcpyDtoH_v2(words + 1, p + bytes - 4, 4));
+    OK(cuCtxSetCurrent(context));
+    printf("%s: %d, wrong %u, then it holds %d %d\n", what, code, wrong, words[0] - value, words[1] - value);
+    if (!code) OK(cuMemFree_v2(count));
+}
+
+static void flags_of(const char *what, ptr p)
+{
+    unsigned flags = 9;
+    int code = cuPointerGetAttribute(&flags, 16, p);
+    printf("%s: %d, access %u\n", what, code, flags);
+}
+
+static void peer_access(void)
+{
+    two_devices();
+    ptr before = of_the_other(MiB, 5, 0);
+    flags_of("before", before);
+    SAY(cuCtxEnablePeerAccess(other_context, 1));
+    SAY(cuCtxEnablePeerAccess(context, 0) != 0);
+    SAY(cuCtxEnablePeerAccess(other_context, 0));
+    SAY(cuCtxEnablePeerAccess(other_context, 0));
+    flags_of("enabled", before);
+    across("allocated before", before, MiB, 5);
+    mark("before");
+    /* More than there was room for. */
+    ptr later[6];
+    for (int n = 0; n < 6; ++n) later[n] = of_the_other((1 + 4 * n) * MiB, 20 * n, 0);
+    mark("later");
+    for (int n = 0; n < 6; ++n) across("allocated later", later[n], (1 + 4 * n) * MiB, 20 * n);
+    /* Small blocks lie elsewhere. */
+    ptr small = of_the_other(1000, 7, 0);
+    across("a small one", small, 1000, 7);
+    /* What is freed and allocated again may be mapped anew. */
+    OK(cuCtxSetCurrent(other_context));
+    for (int n = 0; n < 6; n += 2) OK(cuMemFree_v2(later[n]));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(context));
+    ptr again = of_the_other(25 * MiB, 9, 0);
+    across("allocated again", again, 25 * MiB, 9);
+    OK(cuCtxSetCurrent(other_context));
+    for (int n = 1; n < 6; n += 2) OK(cuMemFree_v2(later[n]));
+    OK(cuMemFree_v2(again));
+    OK(cuMemFree_v2(small));
+    OK(cuMemFree_v2(before));
+    OK(cuCtxSetCurrent(context));
+    SAY(cuCtxDisablePeerAccess(other_context));
+    SAY(cuCtxDisablePeerAccess(other_context));
+    mark("end");
+}
+
+static void pool_access(void)
+{
+    two_devices();
+    handle pool, default_one;
+    pool_kind props = {1, 0, {ON_DEVICE, 1}, 0, 0, 0, {0}};
+    access_to first = {{ON_DEVICE, 0}, 3}, own_none = {{ON_DEVICE, 1}, 0}, strange = {{ON_DEVICE, 9}, 3};
+    location of_first = {ON_DEVICE, 0};
+    int flags = 9;
+    OK(cuDeviceGetDefaultMemPool(&default_one, 1));
+    OK(cuMemPoolCreate(&pool, &props));
+    for (int n = 0; n < 2; ++n) {
+        handle one = n ? default_one : pool;
+        ptr before = of_the_other(MiB, 5, one);
+        if (!n) flags_of("before", before);
+        SAY(cuMemPoolSetAccess(one, &own_none, 1));
+        SAY(cuMemPoolSetAccess(one, &strange, 1));
+        SAY(cuMemPoolSetAccess(one, &first, 1));
+        SAY(cuMemPoolSetAccess(one, &first, 1));
+        SAY(cuMemPoolGetAccess(&flags, one, &of_first));
+        printf("it has %d\n", flags);
+        flags_of("set", before);
+        across("allocated before", before, MiB, 5);
+        ptr later = of_the_other(30 * MiB, 6, one);
+        across("allocated later", later, 30 * MiB, 6);
+        OK(cuCtxSetCurrent(other_context));
+        OK(cuMemFreeAsync(before, 0));
+        OK(cuMemFreeAsync(later, 0));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(context));
+    }
+    OK(cuMemPoolDestroy(pool));
+    mark("end");
+}
+
+/* Without access, a kernel that reads there fails. */
+static void no_access(void)
+{
+    two_devices();
+    ptr p = of_the_other(MiB, 5, 0);
+    flags_of("never enabled", p);
+    across("without access", p, MiB, 5);
+}
+
 static void shared(void)
 {
     begin();
@@ -648,7 +777,8 @@ int main(int argc, char **argv)
         {"other_contexts", other_contexts}, {"host_node", host_node}, {"reset", reset}, {"destroy", destroy},
         {"physical_memory", physical_memory}, {"buffer_ids", buffer_ids},
         {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"before_init", before_init},
-        {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"shared", shared}, {0, 0}};
+        {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"peer_access", peer_access},
+        {"pool_access", pool_access}, {"no_access", no_access}, {"shared", shared}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     return run_case(cases, argc, argv);
 }

@@ -327,6 +327,65 @@ fn copies_between_devices_find_blocks_of_both() {
     all_is_back(&run);
 }
 
+const TWO: [(&str, &str); 1] = [("FERCUDA_SOFT_DEVICES", "2")];
+
+#[test]
+fn a_device_uses_the_memory_of_a_peer_whenever_that_was_allocated() {
+    let run = same_answers("peer_access", &TWO);
+    assert!(run.said.contains("before: 0, access 0\n"), "{}", run.said);
+    assert!(run.said.contains("enabled: 0, access 3\n"), "{}", run.said);
+    let good = run
+        .said
+        .matches(": 0, wrong 0, then it holds 1 1\n")
+        .count();
+    assert_eq!(good, 9, "{}", run.said);
+    // There was growth behind the enabling.
+    let physical = |mark| device(&run.at(mark), 1).unwrap().pooled_bytes;
+    assert!(physical("later") >= physical("before") + 60 * MIB);
+    all_is_back(&run);
+    // Slabs are the driver's own allocations, and open as such.
+    let slabs = same_answers("peer_access", &[TWO[0], ("FERCUDA_BACKING", "slabs")]);
+    assert_eq!(slabs.said, run.said);
+    assert_eq!(counts(slabs.ledger()), counts(run.ledger()));
+}
+
+#[test]
+fn slabs_are_not_opened_as_a_pool_and_the_program_is_told_so() {
+    let run = hooked("calls.c", &["pool_access"])
+        .env("FERCUDA_SOFT_DEVICES", "2")
+        .env("FERCUDA_BACKING", "slabs")
+        .run();
+    let said = &run.said;
+    assert!(
+        said.contains("cuMemPoolSetAccess(one, &first, 1) = 801\n"),
+        "{said}"
+    );
+    assert!(said.contains("it has 0\nset: 0, access 0\n"), "{said}");
+}
+
+#[test]
+fn a_device_uses_the_memory_of_a_pool_that_was_opened_to_it() {
+    let run = same_answers("pool_access", &TWO);
+    let good = run
+        .said
+        .matches(": 0, wrong 0, then it holds 1 1\n")
+        .count();
+    assert_eq!(good, 4, "{}", run.said);
+    assert!(device(&run.at("end"), 1).unwrap().allocs >= 4);
+    all_is_back(&run);
+}
+
+#[test]
+fn a_kernel_that_has_no_access_to_another_device_fails() {
+    let run = same_answers("no_access", &TWO);
+    assert!(
+        run.said.contains("never enabled: 0, access 0\n"),
+        "{}",
+        run.said
+    );
+    assert!(run.said.contains("without access: 7"), "{}", run.said);
+}
+
 #[test]
 fn a_block_has_no_handle_of_somebody_elses_memory() {
     let run = hooked("calls.c", &["shared"]).run().succeeds();

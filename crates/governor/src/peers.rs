@@ -1,0 +1,137 @@
+//! Which devices may use a device's mapped memory.
+//!
+//! Memory that a driver allocates is open to a peer once the program says so,
+//! whenever it was allocated. Mapped memory is open to whom it was made
+//! accessible; so those who may are kept here, and get what is mapped already
+//! and what is mapped later.
+//!
+//! Invariant: what is mapped is open to everyone here; the lock is held while
+//! either changes.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::{
+    CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUresult,
+};
+use fercuda_pool::Refused;
+
+use crate::clock::lock;
+use crate::governor::{Governor, answer};
+use crate::vmm::{Relaxed, done};
+
+#[derive(Debug)]
+pub(crate) struct Peers {
+    driver: &'static Driver,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// For whom; the device itself first.
+    to: Vec<CUmemAccessDesc>,
+    /// How many bytes are mapped from where on.
+    mapped: BTreeMap<u64, u64>,
+}
+
+fn access(device: CUdevice, flags: CUmemAccess_flags) -> CUmemAccessDesc {
+    CUmemAccessDesc {
+        location: CUmemLocation {
+            r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: device,
+        },
+        flags,
+    }
+}
+
+impl Peers {
+    /// Memory of a device, which alone may use it.
+    pub(crate) fn new(driver: &'static Driver, device: CUdevice) -> Self {
+        let own = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let open = Open {
+            to: vec![access(device, own)],
+            mapped: BTreeMap::new(),
+        };
+        Self {
+            driver,
+            open: Mutex::new(open),
+        }
+    }
+
+    /// Opens what has just been mapped: contiguous pieces, by their lengths.
+    pub(crate) fn open(
+        &self,
+        address: u64,
+        pieces: impl Iterator<Item = u64>,
+    ) -> Result<(), Refused> {
+        let mut open = lock(&self.open);
+        let mut end = address;
+        let mut mapped = Vec::new();
+        for bytes in pieces {
+            mapped.push((end, bytes));
+            end += bytes;
+        }
+        let (to, bytes) = (&open.to, (end - address) as usize);
+        // SAFETY: the range has just been mapped; the descriptions outlive the call.
+        let opened = unsafe {
+            self.driver
+                .cuMemSetAccess(address, bytes, to.as_ptr(), to.len())
+        };
+        done("cuMemSetAccess", opened)?;
+        open.mapped.extend(mapped);
+        Ok(())
+    }
+
+    /// A piece is about to be unmapped.
+    pub(crate) fn shut(&self, address: u64) {
+        lock(&self.open).mapped.remove(&address);
+    }
+
+    /// Opens all that is mapped, and will be, to one more device.
+    fn grant(&self, to: CUmemAccessDesc) -> CUresult {
+        let mut open = lock(&self.open);
+        let known = open
+            .to
+            .iter()
+            .position(|it| it.location.id == to.location.id);
+        // Reading is the lesser of the two.
+        if known.is_some_and(|n| open.to[n].flags.0 >= to.flags.0) {
+            return CUresult::CUDA_SUCCESS;
+        }
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (at, bytes) in &open.mapped {
+            match ranges.last_mut() {
+                Some((begin, len)) if *begin + *len == *at => *len += bytes,
+                _ => ranges.push((*at, *bytes)),
+            }
+        }
+        for (at, bytes) in ranges {
+            // SAFETY: mapped, and stays so while the lock is held.
+            let opened = answer(unsafe { self.driver.cuMemSetAccess(at, bytes as usize, &to, 1) });
+            if opened != CUresult::CUDA_SUCCESS {
+                return opened;
+            }
+        }
+        match known {
+            Some(n) => open.to[n] = to,
+            None => open.to.push(to),
+        }
+        CUresult::CUDA_SUCCESS
+    }
+}
+
+impl Governor {
+    /// Lets a device use the pooled memory of another, from now on; what the
+    /// driver says to that, or none if that memory is not mapped, and open to
+    /// whom the driver opens its own. It is not taken away again: who must not
+    /// use it any more will not.
+    pub fn grant(&self, owner: u32, to: CUdevice, flags: CUmemAccess_flags) -> Option<CUresult> {
+        let Some(device) = self.device(owner) else {
+            return Some(CUresult::CUDA_SUCCESS);
+        };
+        let peers = device.peers.as_ref()?;
+        let _relaxed = Relaxed::enter(self.driver);
+        Some(peers.grant(access(to, flags)))
+    }
+}
