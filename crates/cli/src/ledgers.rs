@@ -5,8 +5,10 @@
 //! Elsewhere: reading ledgers (`fercuda-ledger`), drawing them as they change
 //! (`top`).
 
+use fercuda_governor::UNNAMED;
 use fercuda_ledger::{
     DeviceSnapshot, EventKind, EventSnapshot, Folder, Owner, Snapshot, TenantAccount,
+    ThreadSnapshot,
 };
 
 use crate::terminal::{bytes, clipped, count};
@@ -99,6 +101,79 @@ pub(crate) fn tenants(processes: &[Snapshot], limit: usize) -> Vec<String> {
     table(head, rows.iter().map(line).collect(), limit, "tenant")
 }
 
+/// A stream by its number: the driver's, or one of default streams.
+pub(crate) fn stream(number: Option<u64>) -> String {
+    match number {
+        None => "none".to_owned(),
+        Some(number) => match number.checked_sub(UNNAMED) {
+            Some(number) => format!("default {number}"),
+            None => number.to_string(),
+        },
+    }
+}
+
+/// A thread by its number.
+pub(crate) fn thread(thread: &ThreadSnapshot) -> String {
+    let mark = if thread.ended { " (ended)" } else { "" };
+    match thread.thread {
+        None => "none".to_owned(),
+        Some(number) => format!("{number}{mark}"),
+    }
+}
+
+/// A row for each stream of each process, those with most first.
+pub(crate) fn streams(processes: &[Snapshot]) -> Vec<String> {
+    let rows = processes.iter().flat_map(|process| {
+        let streams = process.streams.iter();
+        streams.map(move |it| {
+            let device = it
+                .device
+                .map_or_else(|| "-".to_owned(), |it| it.to_string());
+            (process, stream(it.stream), device, it.live_bytes, it.allocs)
+        })
+    });
+    holders("STREAM", rows.collect())
+}
+
+/// A row for each thread of each process, those with most first.
+pub(crate) fn threads(processes: &[Snapshot]) -> Vec<String> {
+    let rows = processes.iter().flat_map(|process| {
+        let threads = process.threads.iter();
+        threads.map(move |it| {
+            (
+                process,
+                thread(it),
+                "-".to_owned(),
+                it.live_bytes,
+                it.allocs,
+            )
+        })
+    });
+    holders("THREAD", rows.collect())
+}
+
+/// A table of what holds memory in a process: its name, its device if it is of
+/// one, what is live and how often it allocated.
+fn holders(noun: &str, mut rows: Vec<(&Snapshot, String, String, u64, u64)>) -> Vec<String> {
+    rows.sort_by_key(|(_, _, _, live_bytes, _)| std::cmp::Reverse(*live_bytes));
+    let head = format!(
+        "{noun:<24}{:<17}{:>9} {:>3}{:>10}{:>10}",
+        "PROCESS", "PID", "DEV", "LIVE", "ALLOCS"
+    );
+    let line =
+        |(process, holder, device, live_bytes, allocs): &(&Snapshot, String, String, u64, u64)| {
+            format!(
+                "{:<24}{:<17}{:>9} {device:>3}{:>10}{allocs:>10}",
+                clipped(holder, 23),
+                name(process, 16),
+                process.pid,
+                bytes(*live_bytes),
+            )
+        };
+    let lines = rows.iter().map(line).collect();
+    table(head, lines, usize::MAX, &noun.to_lowercase())
+}
+
 fn table(head: String, mut lines: Vec<String>, limit: usize, noun: &str) -> Vec<String> {
     if lines.len() > limit {
         // The line that counts the others takes the place of one.
@@ -175,4 +250,42 @@ pub(crate) fn fallbacks(processes: &[Snapshot]) -> u64 {
     devices
         .filter_map(|device| device.event_counts.get(&EventKind::Fallback))
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use fercuda_ledger::{Device, Ledger};
+
+    use super::*;
+
+    #[test]
+    fn streams_and_threads_are_named_and_those_with_most_come_first() {
+        let ledger = Ledger::in_memory();
+        let (device, torch) = (Device::new(3), ledger.tenant("torch"));
+        let (mut one, mut other) = (ledger.local(1), ledger.local(2));
+        one.charge(device, torch, 7, 1 << 20);
+        other.charge(device, torch, UNNAMED + 2, 5 << 20);
+        drop(other);
+        ledger.charge(device, torch, 2 << 20);
+        let snapshot = ledger.snapshot().unwrap();
+        let processes = [snapshot];
+        let first = |lines: Vec<String>| -> Vec<String> {
+            assert!(
+                lines.iter().all(|line| line.chars().count() <= 80),
+                "{lines:?}"
+            );
+            let cells = lines.iter().map(|line| line[..24].trim().to_owned());
+            cells.collect()
+        };
+        assert_eq!(
+            first(streams(&processes)),
+            ["STREAM", "default 2", "none", "7"]
+        );
+        assert_eq!(
+            first(threads(&processes)),
+            ["THREAD", "2 (ended)", "none", "1"]
+        );
+        let lines = streams(&processes);
+        assert!(lines[1].contains("  3   5.0 MiB         1"), "{lines:?}");
+    }
 }

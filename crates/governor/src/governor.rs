@@ -41,8 +41,9 @@ const DEVICES: usize = 16;
 const ALIGN_BYTES: u64 = 512;
 /// Numbers of buffers that a thread takes at a time.
 const BUFFERS: u64 = 1024;
-/// The first number of streams that have no handle of their own.
-const UNNAMED: u64 = 1 << 63;
+/// The first number of streams that have no handle of their own: default
+/// streams, of contexts and of threads.
+pub const UNNAMED: u64 = 1 << 63;
 
 /// Answers after which a context answers nothing else.
 const FATAL: [CUresult; 11] = [

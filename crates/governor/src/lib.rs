@@ -19,7 +19,7 @@ pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
 pub use config::{Backing, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
 pub use device::{Device, Region};
 pub use governed::{GovernedMemory, Key, Piece};
-pub use governor::{Capturing, Denied, Governor, Note, Seat, Stream, Waiting, answer};
+pub use governor::{Capturing, Denied, Governor, Note, Seat, Stream, UNNAMED, Waiting, answer};
 pub use memory_pools::Served;
 pub use reconcile::Figures;
 pub use source::Source;

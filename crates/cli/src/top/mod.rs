@@ -16,6 +16,28 @@ use crate::ledgers;
 use crate::out::{say, write};
 use crate::terminal::{Paint, wrapped};
 
+/// What a process's memory is shown by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum By {
+    /// By the library that allocated it.
+    #[default]
+    Tenant,
+    /// By the stream that it was allocated in.
+    Stream,
+    /// By the thread that allocated it, at all devices together.
+    Thread,
+}
+
+impl By {
+    fn next(self) -> By {
+        match self {
+            Self::Tenant => Self::Stream,
+            Self::Stream => Self::Thread,
+            Self::Thread => Self::Tenant,
+        }
+    }
+}
+
 /// Shows every process whose device memory is governed, as it changes.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -23,13 +45,16 @@ A process is governed if `fercuda run` started it, or if the hook was preloaded
 into it by hand. Shown are your own, whether in a container or not, as long as
 it has the same folder of ledgers.
 
-Keys: up and down, or k and j, choose a process; p pauses; q, Escape or Ctrl-C
-ends. Where stdout is no terminal, the table is printed once.
+Keys: up and down, or k and j, choose a process; v shows its memory by tenant, by
+stream or by thread; p pauses; q, Escape or Ctrl-C ends. Where stdout is no
+terminal, the table is printed once.
 
   LIVE      allocated from the pool and not freed
   POOL      physical memory that the pool has taken from the driver
   FREE      of it, what is ready or waits for work that may still touch it
   GOVERNED  what the driver gave by itself, charged: contexts, code, arrays
+A stream has the driver's number, or is a default stream; a thread is numbered
+as it first allocated. ALLOCS are those of who has something live or runs.
 
 Exit status: 0; 1 if there is no process with this number; 2 if ledgers cannot
 be read at all.
@@ -38,11 +63,15 @@ Examples:
   fercuda top
   fercuda top 4711
   fercuda top --once | sort -k4
+  fercuda top 4711 --by stream
   fercuda top --json | python3 -m json.tool
   fercuda top --prometheus > /var/lib/node_exporter/fercuda.prom")]
 pub(crate) struct Args {
     /// Only this process; also if it has ended.
     pid: Option<u64>,
+    /// Show what each process holds by this.
+    #[arg(long, value_enum, default_value = "tenant", conflicts_with_all = ["json", "prometheus"])]
+    by: By,
     /// Print one plain table and end.
     #[arg(long)]
     once: bool,
@@ -80,15 +109,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if args.prometheus {
         write(format_args!("{}", fercuda_ledger::prometheus(&processes)));
     } else if args.once || !std::io::stdout().is_terminal() {
-        once(&processes, &unreadable);
+        once(&processes, &unreadable, args.by);
     } else {
-        return screen::show(&folder, &keep);
+        return screen::show(&folder, &keep, args.by);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints all rows, whatever the height.
-fn once(processes: &[Snapshot], unreadable: &[String]) {
+fn once(processes: &[Snapshot], unreadable: &[String], by: By) {
     let paint = Paint::stdout();
     for error in unreadable {
         eprintln!("{error}");
@@ -99,7 +128,11 @@ fn once(processes: &[Snapshot], unreadable: &[String]) {
     }
     let tables = [
         ledgers::devices(processes, usize::MAX),
-        ledgers::tenants(processes, usize::MAX),
+        match by {
+            By::Tenant => ledgers::tenants(processes, usize::MAX),
+            By::Stream => ledgers::streams(processes),
+            By::Thread => ledgers::threads(processes),
+        },
     ];
     for table in &tables {
         for (place, line) in table.iter().enumerate() {

@@ -14,6 +14,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::By;
 use super::view::View;
 use crate::ledgers;
 use crate::terminal::Paint;
@@ -24,7 +25,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Draws until a key ends it.
-pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool) -> Result<ExitCode> {
+pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool, by: By) -> Result<ExitCode> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
         let flag = Arc::clone(&signal);
@@ -32,7 +33,9 @@ pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool) -> Result<
             .context("cannot listen for signals")?;
     }
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
-    let ended = draw(&mut terminal, folder, keep, &signal);
+    let mut view = View::new(Paint::stdout().has_colour());
+    view.by = by;
+    let ended = draw(&mut terminal, view, (folder, keep), &signal);
     // Dropping it shows the cursor again.
     drop(terminal);
     ratatui::restore();
@@ -47,11 +50,10 @@ pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool) -> Result<
 
 fn draw(
     terminal: &mut DefaultTerminal,
-    folder: &Folder,
-    keep: &dyn Fn(&Snapshot) -> bool,
+    mut view: View,
+    (folder, keep): (&Folder, &dyn Fn(&Snapshot) -> bool),
     signal: &AtomicUsize,
 ) -> Result<()> {
-    let mut view = View::new(Paint::stdout().has_colour());
     let mut read_at: Option<Instant> = None;
     let mut changed = true;
     while signal.load(Ordering::Relaxed) == 0 {
@@ -77,6 +79,7 @@ fn draw(
             match key.code {
                 KeyCode::Char('q') | KeyCode::Esc => break,
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
+                KeyCode::Char('v') => view.by = view.by.next(),
                 KeyCode::Char('p') => view.paused = !view.paused,
                 KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
                 KeyCode::Down | KeyCode::Char('j') => view.choose(1),

@@ -8,11 +8,12 @@
 
 use std::time::Duration;
 
-use fercuda_ledger::{DeviceSnapshot, Snapshot};
+use fercuda_ledger::{DeviceSnapshot, Snapshot, StreamSnapshot};
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
+use super::By;
 use crate::ledgers;
 use crate::terminal::{bytes, clipped, count};
 
@@ -25,7 +26,18 @@ pub(super) struct View {
     /// The chosen row's process and device.
     chosen: Option<(u64, u32)>,
     pub(super) paused: bool,
+    /// What the chosen process's memory is shown by.
+    pub(super) by: By,
     colour: bool,
+}
+
+/// A stream or a thread.
+struct Holder {
+    name: String,
+    live_bytes: u64,
+    allocs: u64,
+    /// Allocations at the reading before, and how long ago that was.
+    before: Option<(u64, Duration)>,
 }
 
 /// A column of a table: its head, its width with the blank before it.
@@ -48,6 +60,8 @@ const TENANTS: [Column; 6] = [
     ("ALLOC/S", 9),
     ("LIMIT", 10),
 ];
+/// Of streams and of threads.
+const HOLDERS: [Column; 3] = [("LIVE", 10), ("ALLOCS", 10), ("ALLOC/S", 9)];
 /// Screens lower than this show what matters most.
 const SHORT: usize = 16;
 /// The first column of both takes what is left, but not less.
@@ -61,6 +75,7 @@ impl View {
             unreadable: 0,
             chosen: None,
             paused: false,
+            by: By::default(),
             colour,
         }
     }
@@ -130,13 +145,17 @@ impl View {
         lines.extend(self.process_table(&rows, width, most));
         lines.extend(self.map(device, width, if height < SHORT { 1 } else { 2 }));
         let room = |lines: &[Line<'_>]| height.saturating_sub(lines.len());
-        let tenants = self.tenant_table(process, device, width);
+        let parts = match self.by {
+            By::Tenant => self.tenant_table(process, device, width),
+            By::Stream => self.stream_table(process, device, width),
+            By::Thread => self.thread_table(process, width),
+        };
         let tail = self.tail(process, device, width);
-        // Tenants come first; where there is height, the tail has a third.
+        // They come first; where there is height, the tail has a third.
         let left = room(&lines);
         let for_tail = if height < SHORT { 0 } else { left / 3 };
-        let for_tenants = tenants.len().min(left - for_tail.min(tail.len()));
-        lines.extend(tenants.into_iter().take(for_tenants));
+        let for_parts = parts.len().min(left - for_tail.min(tail.len()));
+        lines.extend(parts.into_iter().take(for_parts));
         let left = room(&lines);
         lines.extend(tail.into_iter().take(left));
         lines.truncate(height);
@@ -152,7 +171,7 @@ impl View {
         let number = self.processes.len();
         let noun = if number == 1 { "process" } else { "processes" };
         let left = format!("fercuda top: {paused}{number} {noun}{unreadable}");
-        let right = "up/down p q";
+        let right = "up/down v p q";
         let gap = width.saturating_sub(left.chars().count() + right.len());
         if gap < 2 {
             return Line::styled(clipped(&left, width), self.strong());
@@ -280,6 +299,65 @@ impl View {
         lines
     }
 
+    fn stream_table(
+        &self,
+        process: &Snapshot,
+        device: &DeviceSnapshot,
+        width: usize,
+    ) -> Vec<Line<'static>> {
+        let rows = streams_of(process, device).map(|it| {
+            let before = self.earlier(process).and_then(|(before, passed)| {
+                let mut streams = before.streams.iter();
+                let same = |before: &&StreamSnapshot| {
+                    (before.stream, before.device) == (it.stream, it.device)
+                };
+                Some((streams.find(same)?.allocs, passed))
+            });
+            Holder {
+                name: ledgers::stream(it.stream),
+                live_bytes: it.live_bytes,
+                allocs: it.allocs,
+                before,
+            }
+        });
+        self.holder_table("STREAM", rows.collect(), width)
+    }
+
+    fn thread_table(&self, process: &Snapshot, width: usize) -> Vec<Line<'static>> {
+        let rows = process.threads.iter().map(|it| {
+            let before = self.earlier(process).and_then(|(before, passed)| {
+                let mut threads = before.threads.iter();
+                let same = threads.find(|before| before.thread == it.thread)?;
+                Some((same.allocs, passed))
+            });
+            Holder {
+                name: ledgers::thread(it),
+                live_bytes: it.live_bytes,
+                allocs: it.allocs,
+                before,
+            }
+        });
+        self.holder_table("THREAD", rows.collect(), width)
+    }
+
+    /// Streams or threads, those with most live first.
+    fn holder_table(&self, noun: &str, mut rows: Vec<Holder>, width: usize) -> Vec<Line<'static>> {
+        rows.sort_by_key(|row| std::cmp::Reverse(row.live_bytes));
+        let mut lines = vec![self.table_head(noun, &HOLDERS, width)];
+        for row in rows {
+            let before = row.before;
+            let rate = before.map(|(before, passed)| per_second(before, row.allocs, passed));
+            let cells = [
+                bytes(row.live_bytes),
+                row.allocs.to_string(),
+                rate.map_or_else(|| "-".to_owned(), quantity),
+            ];
+            let name = |width| clipped(&row.name, width);
+            lines.push(Line::raw(table_row(name, &cells, &HOLDERS, width)));
+        }
+        lines
+    }
+
     /// Rates, streams and events, the most telling first.
     fn tail(
         &self,
@@ -316,7 +394,7 @@ impl View {
             texts.push(format!("events: {events}"));
         }
         let streams = streams(process, device);
-        if !streams.is_empty() {
+        if self.by == By::Tenant && !streams.is_empty() {
             texts.push(format!("streams: {streams}"));
         }
         let events = process.events.iter().rev();
@@ -381,20 +459,25 @@ fn table_row(
     text
 }
 
+/// Streams of a device, and what is in none.
+fn streams_of<'s>(
+    process: &'s Snapshot,
+    device: &DeviceSnapshot,
+) -> impl Iterator<Item = &'s StreamSnapshot> {
+    let ordinal = device.device;
+    let here = move |it: &&StreamSnapshot| it.device.is_none_or(|device| device == ordinal);
+    process.streams.iter().filter(here)
+}
+
 /// Streams by what is live in them: `7: 1.0 GiB, none: 3.0 MiB`.
 fn streams(process: &Snapshot, device: &DeviceSnapshot) -> String {
-    let here = |it: &&fercuda_ledger::StreamSnapshot| {
-        it.device.is_none_or(|ordinal| ordinal == device.device)
-    };
-    let mut streams: Vec<_> = process.streams.iter().filter(here).collect();
+    let mut streams: Vec<_> = streams_of(process, device).collect();
     streams.sort_by_key(|it| std::cmp::Reverse(it.live_bytes));
-    let texts = streams.iter().map(|it| {
-        let number = it
-            .stream
-            .map_or_else(|| "none".to_owned(), |it| it.to_string());
-        format!("{number}: {}", bytes(it.live_bytes))
-    });
-    texts.collect::<Vec<_>>().join(", ")
+    let text = |it: &&StreamSnapshot| {
+        let stream = ledgers::stream(it.stream);
+        format!("{stream}: {}", bytes(it.live_bytes))
+    };
+    streams.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn per_second(before: u64, now: u64, passed: Duration) -> f64 {
@@ -524,6 +607,16 @@ mod tests {
     }
 
     #[test]
+    fn streams_and_threads_take_the_tenants_place_when_asked() {
+        let mut view = view();
+        view.by = view.by.next();
+        assert_screen("80x24-streams.txt", &screen(&view, 80, 24));
+        view.by = view.by.next();
+        assert_screen("80x24-threads.txt", &screen(&view, 80, 24));
+        assert_eq!(view.by.next(), By::Tenant);
+    }
+
+    #[test]
     fn a_small_terminal_shows_what_matters_most() {
         assert_screen("40x10.txt", &screen(&view(), 40, 10));
     }
@@ -554,7 +647,11 @@ mod tests {
     fn any_size_draws_and_only_colour_needs_colour() {
         for width in [0, 1, 2, 13, 39, 79, 300] {
             for height in [0, 1, 2, 5, 23, 100] {
-                screen(&view(), width, height);
+                for by in [By::Tenant, By::Stream, By::Thread] {
+                    let mut view = view();
+                    view.by = by;
+                    screen(&view, width, height);
+                }
             }
         }
         let colours = |colour| {

@@ -25,7 +25,8 @@ fn process_with_a_ledger() {
     let device = Device::new(0);
     let torch = ledger.tenant("torch");
     let kept = ledger.charge(device, torch, 3 << 30);
-    ledger.charge(device, torch, 1 << 30);
+    let mut local = ledger.local(1);
+    local.charge(device, torch, 7, 1 << 30);
     ledger.charge(device, ledger.tenant("cublas"), 64 << 20);
     ledger.discharge(kept, 3 << 30);
     ledger.govern(device, torch, Governed::Context, 512 << 20);

@@ -73,6 +73,18 @@ fn a_governed_process_is_shown_while_it_runs() {
             &[&number, "torch ", "cublas ", "events: out of memory 1"],
         );
     }
+    for (by, rows) in [
+        ("tenant", &["TENANT ", "torch "][..]),
+        ("stream", &["STREAM ", "\n7 ", "LIVE    ALLOCS\n"]),
+        ("thread", &["THREAD ", "\n1 ", "LIVE    ALLOCS\n"]),
+    ] {
+        let shown = ended(it.fercuda().args(["top", "--once", "--by", by]));
+        assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
+        assert!(shown.out.lines().all(|line| line.chars().count() <= 80));
+        assert_contains(&shown.out, &[&[number.as_str()], rows].concat());
+    }
+    let refused = ended(it.fercuda().args(["top", "--json", "--by", "stream"]));
+    assert_eq!(refused.code, Some(2));
     let json = ended(it.fercuda().args(["top", "--json"])).out;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["pid"].to_string(), number);
@@ -155,4 +167,36 @@ fn the_terminal_is_given_back_after_a_key_and_after_a_signal() {
         assert_eq!(by, Some(number));
         assert!(said.contains(LEFT) && said.contains(SHOWN), "{said:?}");
     }
+}
+
+#[test]
+fn a_key_shows_streams_in_the_tenants_place() {
+    let it = Installed::new();
+    let (mut governed, _) = governed(&it);
+    let (mut master, slave) = terminal();
+    let mut command = it.fercuda();
+    command
+        .args(["top", "--by", "tenant"])
+        .env("TERM", "xterm-256color")
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave.try_clone().unwrap())
+        .stderr(slave);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut bytes = [0; 4096];
+    // Only what differs is drawn: no letter of these stands in the same place.
+    for (word, key) in [("TENANT", "v"), ("STREAM", "q")] {
+        let mut said = String::new();
+        while !said.contains(word) {
+            let len = master.read(&mut bytes).unwrap();
+            assert_ne!(len, 0, "{said}");
+            said.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        master.write_all(key.as_bytes()).unwrap();
+    }
+    // It gives the terminal back.
+    while master.read(&mut bytes).is_ok_and(|len| len > 0) {}
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    governed.stdin.take().unwrap().write_all(b"\n").unwrap();
+    governed.wait().unwrap();
 }
