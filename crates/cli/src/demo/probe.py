@@ -1,4 +1,4 @@
-"""Says which Python this is, and which of the named packages it has; none of them is imported."""
+"""Says which Python this is, and which of the named packages it has for CUDA; none of them is imported."""
 
 import sys
 
@@ -6,13 +6,34 @@ sys.path[:] = [place for place in sys.path if place]
 
 import importlib.util
 import json
+import os
+import shutil
+
+
+def folder(name):
+    """Where a package is, without running it; none if it is nowhere."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:
+        return None
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return places[0] if places else None
 
 
 def has(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except Exception:
+    place = folder(name)
+    if place is None:
         return False
+    # Builds for the processor alone have the same names.
+    if name == "torch":
+        return os.path.exists(os.path.join(place, "lib", "libtorch_cuda.so"))
+    if name == "jax":
+        return any(map(folder, ("jax_cuda12_plugin", "jax_cuda13_plugin")))
+    # Its kernels are started by C that it compiles, in memory of torch's.
+    if name == "triton":
+        compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
+        return has("torch") and any(shutil.which(compiler) for compiler in compilers if compiler)
+    return True
 
 
 version = ".".join(map(str, sys.version_info[:2]))

@@ -81,3 +81,47 @@ fn ask(python: &PathBuf, packages: &[&str]) -> Option<Python> {
     let output = child.wait_with_output().ok()?;
     serde_json::from_slice(&output.stdout).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn builds_for_the_processor_alone_are_no_tenants() {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = ["cuda.core", "torch", "jax", "cupy", "triton", "json"];
+        let has = || {
+            let mut command = Command::new("python3");
+            command.args(["-c", PROBE]).args(packages);
+            // Nothing that is installed here.
+            let command = command
+                .arg("nothing-of-this-name")
+                .env("PYTHONNOUSERSITE", "1");
+            let output = command.env("PYTHONPATH", folder.path()).output().unwrap();
+            let python: Python = serde_json::from_slice(&output.stdout).unwrap();
+            python.has
+        };
+        let make = |name: &str| {
+            let place = folder.path().join(name);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            // Were it imported, it would fail.
+            fs::write(place, "raise SystemExit(9)").unwrap();
+        };
+        make("torch/__init__.py");
+        make("triton/__init__.py");
+        make("jax/__init__.py");
+        make("cuda/core/__init__.py");
+        assert_eq!(has(), ["cuda.core", "json"]);
+        make("torch/lib/libtorch_cuda.so");
+        make("jax_cuda13_plugin/__init__.py");
+        let found = has();
+        assert_eq!(found[..3], ["cuda.core", "torch", "jax"]);
+        let compiles = ["gcc", "clang", "cc"].iter().any(|name| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|folder| folder.join(name).exists())
+        });
+        assert_eq!(found.contains(&"triton".to_owned()), compiles, "{found:?}");
+    }
+}

@@ -66,7 +66,8 @@ def by_ctypes():
         return address
 
     for n in range(8):
-        data = RANDOM.randbytes(RANDOM.randrange(1, 1 << 20))
+        length = RANDOM.randrange(1, 1 << 20)
+        data = RANDOM.getrandbits(8 * length).to_bytes(length, "little")
         first, second = allocated(len(data)), allocated(len(data))
         call("cuMemcpyHtoD_v2", first, data, size(len(data)))
         call("cuMemcpyDtoD_v2", second, first, size(len(data)))
