@@ -348,9 +348,47 @@ const ROWS: &[Row] = &[
     row(
         "sharing",
         "no IPC handle of somebody else's memory",
-        &["calls::a_block_has_no_handle_of_somebody_elses_memory"],
+        &[
+            "calls::a_block_has_no_handle_of_somebody_elses_memory",
+            "ipc::what_says_that_it_can_be_shared_can_and_the_rest_cannot",
+        ],
     ),
-    row("sharing", "dmabuf", &[]),
+    row(
+        "sharing",
+        "IPC at an offset, both ways; several blocks of a slab, opened twice, closed in any order",
+        &[
+            "ipc::what_one_process_writes_at_an_offset_another_reads_and_changes",
+            "ipc::a_slab_is_open_once_and_until_its_last_block_is_closed",
+        ],
+    )
+    .on_gpu(&["memory_is_shared_between_processes"]),
+    row(
+        "sharing",
+        "IPC with who has no hook: an error, and its own memory as ever",
+        &["ipc::who_has_no_hook_gets_an_error_and_its_own_memory_is_opened_as_ever"],
+    )
+    .on_gpu(&["who_has_no_hook_opens_no_block"]),
+    row(
+        "sharing",
+        "IPC and ends: of a block, of a context, of either process",
+        &[
+            "ipc::memory_that_is_freed_while_another_process_has_it_open_is_given_to_nobody",
+            "ipc::memory_that_a_killed_process_had_open_is_given_again",
+            "ipc::memory_of_a_killed_process_can_be_closed_and_not_opened",
+            "ipc::blocks_are_closed_with_the_context_that_opened_them_and_with_their_own",
+        ],
+    ),
+    row(
+        "sharing",
+        "IPC handles that were made up, and shares that were tampered with",
+        &["ipc::handles_and_shares_that_were_tampered_with_open_nothing"],
+    ),
+    row(
+        "sharing",
+        "dmabuf",
+        &["calls::descriptors_of_address_ranges_are_answered_as_by_the_driver"],
+    )
+    .on_gpu(&["descriptors_of_address_ranges"]),
     row(
         "slabs",
         "calls, random programs, limits and figures with `FERCUDA_BACKING=slabs`",
@@ -509,6 +547,7 @@ mod tests {
             "process",
             "calls",
             "differential",
+            "ipc",
             "nvml",
             "slabs",
             "streams",

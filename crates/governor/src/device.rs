@@ -93,6 +93,14 @@ impl Device {
         self.owner.as_deref()
     }
 
+    /// The slab that an address is in: where it begins, and its size. None
+    /// where memory is not in slabs.
+    pub(crate) fn slab(&self, address: u64) -> Option<(u64, u64)> {
+        self.owner.as_ref()?;
+        let mut extents = self.extents.iter();
+        extents.find_map(|extent| extent.around(address))
+    }
+
     /// The live block at an address, or around it.
     pub(crate) fn find(&self, address: u64) -> Option<Live<Note>> {
         let regions = self.regions();

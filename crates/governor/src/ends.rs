@@ -143,6 +143,7 @@ impl Governor {
                 owner.forgotten();
             }
         }
+        self.sharing_ends_with(gone);
         for piece in self.governed.gone_with(gone) {
             self.ended(&piece);
         }

@@ -25,7 +25,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_ledger::{
     Charge, Device as Row, Event, EventKind, Governed, Ledger, Local, STEP_BYTES, Tenant,
 };
-use fercuda_pool::{Epoch, Error, Freed, Live, Place, Request, StreamId, TenantId};
+use fercuda_pool::{Epoch, Error, Freed, Live, Place, Request, Span, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::device::Device;
 use crate::governed::{GovernedMemory, Key, Piece};
 use crate::memory_pools::Served;
+use crate::sharing::{Sharing, Unshared};
 use crate::vmm::thread_capture_mode;
 
 /// Devices that have pools; memory of further ones is the driver's.
@@ -140,6 +141,7 @@ pub struct Governor {
     config: Config,
     devices: [Slot; DEVICES],
     pub(crate) governed: GovernedMemory,
+    pub(crate) sharing: Sharing,
     pub(crate) streams: RwLock<FxHashMap<StreamKey, Stream>>,
     pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
     /// Primary contexts, by device.
@@ -183,6 +185,7 @@ impl Governor {
             config,
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
+            sharing: Sharing::default(),
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
@@ -622,8 +625,10 @@ impl Governor {
 
     /// The live block at an address, or around it.
     pub fn find(&self, address: u64) -> Option<(&Device, Live<Note>)> {
+        // One that others have open, and that was freed, is none.
+        let is_there = |live: &Live<Note>| !self.sharing.lingers(live.span.address);
         let mut devices = self.devices();
-        devices.find_map(|device| Some((device, device.find(address)?)))
+        devices.find_map(|device| Some((device, device.find(address).filter(is_there)?)))
     }
 
     /// Whether an address is one that a pool has reserved.
@@ -631,11 +636,24 @@ impl Governor {
         self.devices().any(|device| device.holds(address))
     }
 
+    /// Keeps a range of the pool's addresses where it is for good, whoever has
+    /// blocks there.
+    pub fn pin_range(&self, address: u64, bytes: u64) {
+        let bytes = bytes.min(u64::MAX - address);
+        for region in self.devices().flat_map(|device| device.regions()) {
+            region.pin_range(Span { address, bytes });
+        }
+    }
+
     /// Whether an address is in memory that the driver would free if it were
     /// asked to: a slab, which is the pool's.
     pub fn is_slab(&self, address: u64) -> bool {
-        let mut devices = self.devices().filter(|device| device.owner().is_some());
-        devices.any(|device| device.holds(address))
+        self.devices().any(|device| device.slab(address).is_some())
+    }
+
+    /// A number that no other buffer has.
+    pub(crate) fn next_buffer(&self) -> u64 {
+        self.next_buffer.fetch_add(1, Relaxed)
     }
 
     /// Who holds what, for who is refused memory.
@@ -874,7 +892,9 @@ impl<'g> Seat<'g> {
         let (region, other) = device.region(tenant, bytes);
         let mut allocated = region.allocate(&request);
         // What the other could do without, or nobody needs any more, may do.
-        if allocated.is_err() && (governor.retire_ended() | (other.trim() > 0)) {
+        if allocated.is_err()
+            && (governor.retire_ended() | governor.end_lingering() | (other.trim() > 0))
+        {
             allocated = region.allocate(&request);
         }
         match allocated {
@@ -938,6 +958,13 @@ impl<'g> Seat<'g> {
     ) -> Option<Freed<Note>> {
         let governor = self.governor;
         let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
+        if governor.sharing.is_used() {
+            match governor.unshare(address, if_so) {
+                Unshared::Free => {}
+                Unshared::Unknown => return None,
+                Unshared::Later(freed) => return Some(freed),
+            }
+        }
         let mut devices = governor.devices();
         let free = |device: &Device| device.free_if(address, place, if_so);
         let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;

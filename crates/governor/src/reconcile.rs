@@ -122,6 +122,7 @@ impl Governor {
         if self.anything_captures() {
             return None;
         }
+        self.end_lingering();
         for _ in 0..ATTEMPTS {
             self.sample(device);
             let before = self.explained(device);

@@ -45,9 +45,15 @@ impl Default for Extent {
 
 impl Extent {
     pub(crate) fn holds(&self, address: u64) -> bool {
+        self.around(address).is_some()
+    }
+
+    /// The piece of them that an address is in: where it begins, how much.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let ranges = read(&self.ranges);
         let mut ranges = ranges.iter();
-        ranges.any(|(at, bytes)| address >= *at && address - at < *bytes)
+        let found = ranges.find(|(at, bytes)| address >= *at && address - at < *bytes);
+        found.copied()
     }
 
     /// Whether a block that the pool gave may be there; without a lock.

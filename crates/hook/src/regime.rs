@@ -59,7 +59,9 @@ fn begin() -> Option<Box<Governor>> {
 /// Takes the last figures. The driver may be gone: then it says so.
 extern "C" fn at_exit() {
     guarded(|| {
-        governor()?.reconcile_all();
+        let governor = governor()?;
+        governor.reconcile_all();
+        governor.sharing_ends();
         trace::finish();
         Some(())
     });

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::format::FILE_BYTES;
 use crate::owner::{Process, is_locked};
 use crate::reader::Reader;
+use crate::shares::SHARE;
 
 /// How a ledger's name ends.
 const LEDGER: &str = ".ledger";
@@ -173,6 +174,15 @@ impl Folder {
                 self.remove(name)?;
             }
         }
+        for name in self.names(SHARE)? {
+            let name = OsStr::from_bytes(&name);
+            // One that cannot be read may be about to be written.
+            if let Ok(file) = self.open_file(name)
+                && self.is_stray(&file).unwrap_or_else(|| is_old(&file))
+            {
+                self.remove(name)?;
+            }
+        }
         for name in self.names(DRAFT)? {
             let name = OsStr::from_bytes(&name);
             if let Ok(reader) = self.open(name)
@@ -202,13 +212,27 @@ impl Folder {
     }
 
     fn open(&self, name: &OsStr) -> Result<Reader> {
-        let path = self.path.join(name);
-        let file = open_private(&self.file, Path::new(name), &path)?;
-        Ok(Reader::new(file, path))
+        let file = self.open_file(name)?;
+        Ok(Reader::new(file, self.path.join(name)))
+    }
+
+    /// Opens a file in it that is this user's alone.
+    pub(crate) fn open_file(&self, name: &OsStr) -> Result<File> {
+        open_private(&self.file, Path::new(name), &self.path.join(name))
+    }
+
+    /// Whether a ledger of this name is there, and its owner.
+    pub(crate) fn is_owned(&self, ledger: &OsStr) -> bool {
+        self.open(ledger).is_ok_and(|reader| reader.is_owned())
+    }
+
+    /// The folder itself.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Whether it was there.
-    fn remove(&self, name: &OsStr) -> Result<bool> {
+    pub(crate) fn remove(&self, name: &OsStr) -> Result<bool> {
         match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),

@@ -25,6 +25,7 @@ mod owner;
 mod prometheus;
 mod reader;
 mod ring;
+mod shares;
 mod snapshot;
 mod word;
 mod writer;
@@ -37,6 +38,7 @@ pub use format::{
 };
 pub use prometheus::prometheus;
 pub use reader::Reader;
+pub use shares::{Lingering, Opened, Share, ShareName};
 pub use snapshot::{
     DeviceSnapshot, EventSnapshot, GovernedBytes, Owner, Snapshot, StreamSnapshot, TenantAccount,
     TenantSnapshot, ThreadSnapshot,

@@ -497,11 +497,17 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// [`Error::Unknown`].
     pub fn pin(&self, address: u64) -> Result<Span, Error> {
         let span = self.live(address).ok_or(Error::Unknown { address })?.span;
+        self.pin_range(span);
+        Ok(span)
+    }
+
+    /// Keeps memory where it is, whatever blocks are in it, until
+    /// [`Pool::unpin`] of its first address.
+    pub fn pin_range(&self, span: Span) {
         let mut pinned = lock(&self.pinned);
-        let pin = pinned.entry(address).or_insert((span.end(), 0));
+        let pin = pinned.entry(span.address).or_insert((span.end(), 0));
         pin.0 = pin.0.max(span.end());
         pin.1 += 1;
-        Ok(span)
     }
 
     /// Takes one [`Pool::pin`] back.

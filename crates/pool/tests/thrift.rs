@@ -72,6 +72,16 @@ fn memory_around_a_pin_is_used_elsewhere() {
     pool.trim();
     assert_eq!(pool.usage().bytes, 4 << 20);
     pool.unpin(blocks[7].address);
+    // A range of its own, though nobody has a block there now.
+    let range = Span {
+        address: blocks[7].address + (1 << 20),
+        bytes: 1 << 20,
+    };
+    pool.pin_range(range);
+    pool.trim();
+    assert_eq!(pool.usage().bytes, 2 << 20);
+    assert!(memory.is_mapped(range));
+    pool.unpin(range.address);
     pool.trim();
     assert_eq!((pool.usage().bytes, pool.budget().used_bytes()), (0, 0));
 }

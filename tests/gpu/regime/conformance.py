@@ -118,12 +118,12 @@ class Bench:
                 raise Failed(f"{label}: no ledgers: {error}; {ran[2][-300:]}")
         return *ran, processes
 
-    def same(self, command, environment=None, label=None):
+    def same(self, command, environment=None, label=None, options=()):
         """The problems of a program that is run both ways."""
         environment = environment or {}
         label = label or "-".join([command[0].name, *command[1:2]])
         bare, said, bare_errors = self.run(command, environment, f"{label}-bare")
-        status, told, errors, processes = self.governed(command, environment, f"{label}-governed")
+        status, told, errors, processes = self.governed(command, environment, f"{label}-governed", options)
         problems = []
         if bare != 0 or not said.endswith("end\n"):
             problems.append(f"bare, it ended with {bare}: {(said + bare_errors)[-200:].strip()}")
@@ -219,6 +219,53 @@ def calls_are_answered_as_by_the_driver(bench):
     # Those that free all they allocate, print no figures of the device, and need neither a limit nor a second one.
     parts = "wrong_frees crossed_frees pitches captured_frees destroy".split()
     return [problem for part in parts for problem in bench.same([program, part])]
+
+
+SHARED = {
+    "close_order": ["opened 0 0 0, the same again 1", "close inside refused 1", "again 0, wrong 0"],
+    "freed_while_open": ["given again 0, wrong there 0", "open what was freed: 1", "wrong here 0"],
+    "importer_dies": ["given again 1"],
+    "exporter_dies": ["exported 0, open 0", "wrong 0", "open again: 1"],
+    "context_ends": ["open what ended: 1", "open 0, wrong 0"],
+    "capable": ["0: attribute 0 says 1, list 0 says 1 of 8000, handle 0", "2: attribute 0 says 0, list 0 says 0 of 1000, handle 1"],
+    "forged": ["made up: 0 opened, 0 answered otherwise", "as it was: 0, wrong 0"],
+}
+
+
+@case
+def memory_is_shared_between_processes(bench):
+    """By legacy handles of blocks in slabs: written here, read there, changed there, read here; and all ends."""
+    program = bench.of_the_driver(PROGRAMS / "ipc.c")
+    seed = str(bench.seed)
+    problems = bench.same([program, "both_ways", seed], options=["--ipc"])
+    for part, lines in SHARED.items():
+        label = f"ipc-{part}"
+        status, said, errors, processes = bench.governed([program, part, seed], {}, label, ["--ipc"])
+        missing = [line for line in lines if line not in said.splitlines()]
+        if status or missing:
+            problems.append(f"{label} (seed {seed}): ended with {status}, said not {missing}: {(said + errors)[-400:]}")
+        if not sum(d["allocs"] for p in processes for d in p["devices"]):
+            problems.append(f"{label}: nothing was pooled")
+    return problems
+
+
+@case
+def who_has_no_hook_opens_no_block(bench):
+    """The driver itself answers a handle of ours with an error; and its own handles go through."""
+    program = bench.of_the_driver(PROGRAMS / "ipc.c")
+    status, said, errors, _ = bench.governed([program, "without_hook", str(bench.seed)], {}, "ipc-without_hook", ["--ipc"])
+    wanted = ["refused 1", "exported 0, open 0", "wrong 0"]
+    if status == 0 and all(line in said.splitlines() for line in wanted):
+        return []
+    return [f"ended with {status}: {(said + errors)[-400:]}"]
+
+
+@case
+def descriptors_of_address_ranges(bench):
+    """A dmabuf of a block, of a part of one, of what is freed: as bare, over both backings."""
+    program = bench.of_the_driver(PROGRAMS / "dmabuf.c")
+    mapped = bench.same([program, "ranges"], label="dmabuf-vmm")
+    return mapped + bench.same([program, "ranges"], label="dmabuf-slabs", options=["--ipc"])
 
 
 @case

@@ -7,8 +7,7 @@
 use core::ffi::{c_uint, c_void};
 
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUpointer_attribute, CUresult};
-use fercuda_governor::Note;
-use fercuda_pool::Live;
+use fercuda_governor::{ContextId, Governor};
 
 use crate::real::real;
 use crate::regime::{answer, ask, governor, seated};
@@ -49,10 +48,39 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUr
     result
 }
 
-/// The block that an address is in, as far as it was asked for.
-fn block(address: u64) -> Option<Live<Note>> {
-    let (_, live) = governor()?.find(address)?;
-    (address - live.span.address < live.requested_bytes).then_some(live)
+/// A block as programs see it: one of the pool, or another process's that is
+/// open here.
+struct Block {
+    address: u64,
+    /// What was asked for.
+    bytes: u64,
+    buffer: u64,
+    context: ContextId,
+    /// Allocated in a stream's order.
+    ordered: bool,
+}
+
+/// The block that an address is in.
+fn block(address: u64) -> Option<Block> {
+    let governor = governor()?;
+    let Some((_, live)) = governor.find(address) else {
+        let imported = governor.imported(address)?;
+        return Some(Block {
+            address: imported.address,
+            bytes: imported.bytes,
+            buffer: imported.buffer,
+            context: imported.context,
+            ordered: false,
+        });
+    };
+    let is_its = address - live.span.address < live.requested_bytes;
+    is_its.then_some(Block {
+        address: live.span.address,
+        bytes: live.requested_bytes,
+        buffer: live.note.buffer,
+        context: live.note.context,
+        ordered: live.note.ordered,
+    })
 }
 
 pub(super) unsafe extern "C" fn range(
@@ -60,30 +88,33 @@ pub(super) unsafe extern "C" fn range(
     bytes: *mut usize,
     address: CUdeviceptr,
 ) -> CUresult {
-    if let Some(live) = block(address) {
+    if let Some(block) = block(address) {
         // SAFETY: the program may leave either out.
         unsafe {
             if let Some(base) = base.as_mut() {
-                *base = live.span.address;
+                *base = block.address;
             }
             if let Some(bytes) = bytes.as_mut() {
-                *bytes = live.requested_bytes as usize;
+                *bytes = block.bytes as usize;
             }
         }
         return CUresult::CUDA_SUCCESS;
     }
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
-    if result == CUresult::CUDA_SUCCESS && is_free_pool_memory(address) {
+    if result == CUresult::CUDA_SUCCESS && is_nobodys(address) {
         // As for memory that was freed.
         return CUresult::CUDA_ERROR_NOT_FOUND;
     }
     result
 }
 
-/// Whether an address is the pool's and in no block.
-fn is_free_pool_memory(address: u64) -> bool {
-    governor().is_some_and(|governor| governor.is_pooled(address)) && block(address).is_none()
+/// Whether an address is the pool's, or in another process's slab, and in no
+/// block.
+pub(super) fn is_nobodys(address: u64) -> bool {
+    let within =
+        |governor: &Governor| governor.is_pooled(address) || governor.is_in_imported_slab(address);
+    governor().is_some_and(within) && block(address).is_none()
 }
 
 /// Writes what is true of a block; whether there is anything else to say than
@@ -91,21 +122,21 @@ fn is_free_pool_memory(address: u64) -> bool {
 ///
 /// # Safety
 /// `data` may be written with what the attribute is.
-unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, live: &Live<Note>) -> bool {
+unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         match attribute {
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
-                data.cast::<CUdeviceptr>().write(live.span.address);
+                data.cast::<CUdeviceptr>().write(block.address);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
-                data.cast::<usize>().write(live.requested_bytes as usize);
+                data.cast::<usize>().write(block.bytes as usize);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID => {
-                data.cast::<u64>().write(live.note.buffer);
+                data.cast::<u64>().write(block.buffer);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT => {
-                let context = governor().and_then(|governor| governor.raw(live.note.context));
+                let context = governor().and_then(|governor| governor.raw(block.context));
                 let context = context.unwrap_or(CUcontext::NULL);
                 data.cast::<CUcontext>().write(context);
             }
@@ -115,19 +146,42 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, live: &Live<Not
     true
 }
 
+/// Mends what the driver said of a block.
+///
+/// # Safety
+/// `data` holds the driver's answer.
+unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) {
+    let capable = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    if attribute == capable && block.ordered {
+        // Ordered memory has no handle, though its slab has. The answer is 0 or
+        // 1, in one byte or in four.
+        // SAFETY: the caller's promise.
+        unsafe { data.cast::<u8>().write(0) };
+    }
+}
+
 pub(super) unsafe extern "C" fn attribute(
     data: *mut c_void,
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
 ) -> CUresult {
     if !data.is_null()
-        && let Some(live) = block(address)
-        // SAFETY: not null; the program's own.
-        && unsafe { say(data, attribute, &live) }
+        && let Some(block) = block(address)
     {
-        return CUresult::CUDA_SUCCESS;
+        // SAFETY: not null; the program's own.
+        if unsafe { say(data, attribute, &block) } {
+            return CUresult::CUDA_SUCCESS;
+        }
+        // SAFETY: the program's own arguments.
+        let result =
+            ask(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) });
+        if result == CUresult::CUDA_SUCCESS {
+            // SAFETY: the driver has just written it.
+            unsafe { correct(data, attribute, &block) };
+        }
+        return result;
     }
-    if is_free_pool_memory(address) {
+    if is_nobodys(address) {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
     // SAFETY: the program's own arguments.
@@ -144,7 +198,7 @@ pub(super) unsafe extern "C" fn attributes(
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
     // Free memory of the pool is nothing to the program, as that address is.
-    let asked = if is_free_pool_memory(address) {
+    let asked = if is_nobodys(address) {
         NOWHERE
     } else {
         address
@@ -157,7 +211,7 @@ pub(super) unsafe extern "C" fn attributes(
     if result != CUresult::CUDA_SUCCESS {
         return result;
     }
-    let Some(live) = block(address) else {
+    let Some(block) = block(address) else {
         return result;
     };
     for n in 0..count as usize {
@@ -166,7 +220,8 @@ pub(super) unsafe extern "C" fn attributes(
         unsafe {
             let (attribute, data) = (*which.add(n), *data.add(n));
             if !data.is_null() {
-                say(data, attribute, &live);
+                say(data, attribute, &block);
+                correct(data, attribute, &block);
             }
         }
     }

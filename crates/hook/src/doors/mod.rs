@@ -18,6 +18,7 @@ mod ordered;
 mod other;
 mod peers;
 mod physical;
+mod sharing;
 mod vendors;
 
 /// The entry of a door that wants to know its caller: the sixth argument in
@@ -94,9 +95,11 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuMemHostUnregister, other::host_unregister),
         entry!(cuImportExternalMemory, other::import_external_entry),
         door!(cuDestroyExternalMemory, other::destroy_external),
-        door!(cuIpcGetMemHandle, other::ipc_get),
-        entry!(cuIpcOpenMemHandle_v2, other::ipc_open_entry),
-        door!(cuIpcCloseMemHandle, other::ipc_close),
+        door!(cuIpcGetMemHandle, sharing::get),
+        entry!(cuIpcOpenMemHandle_v2, sharing::open_entry),
+        entry!(cuIpcOpenMemHandle, sharing::open_v1_entry),
+        door!(cuIpcCloseMemHandle, sharing::close),
+        door!(cuMemGetHandleForAddressRange, sharing::range_handle),
         door!(cuMemGetInfo_v2, identity::info),
         door!(cuMemGetAddressRange_v2, identity::range),
         door!(cuPointerGetAttribute, identity::attribute),

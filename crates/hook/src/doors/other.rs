@@ -1,18 +1,17 @@
 //! What cannot be carved out of linear memory: arrays, host memory, memory of
-//! other processes and of other interfaces.
+//! other interfaces.
 
 use core::ffi::{c_uint, c_void};
 
 use fercuda_cuda_sys::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUarray,
-    CUarray_format, CUdeviceptr, CUexternalMemory, CUipcMemHandle, CUmipmappedArray, CUresult,
+    CUarray_format, CUexternalMemory, CUmipmappedArray, CUresult,
 };
 use fercuda_governor::Key;
 use fercuda_ledger::Governed;
 
 use super::asked;
 use super::linear::{governed, released, tenant_of};
-use crate::regime::{ask, governor, seated};
 
 asked!(array_entry => array);
 asked!(array_3d_entry => array_3d);
@@ -21,7 +20,6 @@ asked!(alloc_host_entry => alloc_host);
 asked!(host_alloc_entry => host_alloc);
 asked!(host_register_entry => host_register);
 asked!(import_external_entry => import_external);
-asked!(ipc_open_entry => ipc_open);
 
 /// Bytes of a channel, of formats that have channels; of others, of a whole
 /// element (compressed ones have at most that).
@@ -242,57 +240,5 @@ pub(super) unsafe extern "C" fn destroy_external(memory: CUexternalMemory) -> CU
     // SAFETY: the program's own argument.
     released(Key::External(memory.0 as usize), |driver| unsafe {
         driver.cuDestroyExternalMemory(memory)
-    })
-}
-
-/// Blocks of the pool are parts of mapped memory, which has no handle of this
-/// kind; the driver would give that of something else.
-pub(super) unsafe extern "C" fn ipc_get(
-    handle: *mut CUipcMemHandle,
-    address: CUdeviceptr,
-) -> CUresult {
-    if governor().is_some_and(|governor| governor.find(address).is_some()) {
-        return CUresult::CUDA_ERROR_INVALID_VALUE;
-    }
-    // SAFETY: the program's own arguments.
-    ask(|driver| unsafe { driver.cuIpcGetMemHandle(handle, address) })
-}
-
-unsafe extern "C" fn ipc_open(
-    into: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: c_uint,
-    _: usize,
-    _: usize,
-    _: usize,
-    frame: *const usize,
-) -> CUresult {
-    // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuIpcOpenMemHandle_v2(into, handle, flags) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        let mut bytes = 0;
-        // SAFETY: the driver has just written the address.
-        let address = unsafe { *into };
-        // SAFETY: `bytes` outlives the call, and a base is not asked for.
-        let _unsized_counts_as_nothing = ask(|driver| unsafe {
-            driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
-        });
-        let piece = fercuda_governor::Piece {
-            device: 0,
-            // SAFETY: the call is under way.
-            tenant: unsafe { tenant_of(frame) },
-            kind: Governed::IpcImport,
-            bytes: bytes as u64,
-            context: seated(|seat| Some(seat.current()?.0)),
-        };
-        governor.made(Key::Address(address), piece);
-    }
-    result
-}
-
-pub(super) unsafe extern "C" fn ipc_close(address: CUdeviceptr) -> CUresult {
-    // SAFETY: the program's own argument.
-    released(Key::Address(address), |driver| unsafe {
-        driver.cuIpcCloseMemHandle(address)
     })
 }

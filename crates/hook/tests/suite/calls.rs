@@ -407,3 +407,13 @@ fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
     assert_eq!(tenant_live(run.ledger(), "calls", 0), Some(10 * MIB));
     assert_eq!(run.ledger().owner, fercuda_ledger::Owner::Gone);
 }
+
+#[test]
+fn descriptors_of_address_ranges_are_answered_as_by_the_driver() {
+    for backing in ["vmm", "slabs"] {
+        let run = same_answers_of("dmabuf.c", "ranges", &[("FERCUDA_BACKING", backing)]);
+        assert!(run.said.contains("a block: "), "{}", run.said);
+        assert!(!run.said.contains("wrong: "), "{}", run.said);
+        assert!(counts(run.ledger()).0 > 24);
+    }
+}

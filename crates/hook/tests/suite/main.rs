@@ -8,6 +8,7 @@
 
 mod calls;
 mod differential;
+mod ipc;
 mod loader;
 mod nvml;
 mod process;

@@ -253,6 +253,15 @@ impl Run {
         ledger
     }
 
+    /// How many files whose names end so are left beside the ledgers.
+    pub(crate) fn left(&self, end: &str) -> usize {
+        let files = fs::read_dir(self.folder.path().join("run/fercuda")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().ends_with(end))
+            .count()
+    }
+
     /// What the ledger said when the program came to `mark`.
     #[track_caller]
     pub(crate) fn at(&self, mark: &str) -> Snapshot {

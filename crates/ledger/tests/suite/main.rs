@@ -6,5 +6,6 @@
 mod exports;
 mod files;
 mod format;
+mod shares;
 mod support;
 mod threads;

@@ -1,0 +1,156 @@
+//! How memory is offered to other processes, and who still has it open.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use fercuda_ledger::{Folder, Share, ShareName};
+
+use crate::support::{Random, folder, open};
+
+fn share(random: &mut Random) -> Share {
+    let whole_bytes = random.next() >> 1;
+    let bytes = random.next() % (whole_bytes + 1);
+    Share {
+        handle: std::array::from_fn(|_| random.next() as u8),
+        offset_bytes: random.next() % (whole_bytes - bytes + 1),
+        bytes,
+        whole_bytes,
+    }
+}
+
+fn path(folder: &Folder, name: ShareName) -> PathBuf {
+    folder.path().join(format!("{name:?}.share"))
+}
+
+fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+#[test]
+fn what_is_shared_is_read_by_its_name_and_is_private() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let mut random = Random::new();
+    let all: Vec<(Share, ShareName)> = (0..20)
+        .map(|_| {
+            let share = share(&mut random);
+            let name = folder.share(&share, ledger.path().unwrap()).unwrap();
+            (share, name)
+        })
+        .collect();
+    for (share, name) in &all {
+        assert_eq!(folder.open_share(*name).unwrap().share, *share);
+        let mode = fs::metadata(path(&folder, *name)).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 21);
+    assert!(folder.open_share(ShareName([7; 16])).is_err());
+}
+
+#[test]
+fn who_withdraws_learns_whether_somebody_has_it_open() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = share(&mut Random::new());
+    let fresh = || folder.share(&share, ledger.path().unwrap()).unwrap();
+    let name = fresh();
+    assert!(folder.withdraw(name).unwrap().is_none());
+    assert!(!exists(&path(&folder, name)));
+    assert!(folder.open_share(name).is_err() && folder.withdraw(name).is_err());
+
+    let name = fresh();
+    let both = [
+        folder.open_share(name).unwrap(),
+        folder.open_share(name).unwrap(),
+    ];
+    let lingering = folder.withdraw(name).unwrap().unwrap();
+    assert!(folder.open_share(name).is_err());
+    for opened in both {
+        assert!(!lingering.is_over());
+        drop(opened);
+    }
+    assert!(lingering.is_over());
+
+    // Opened and closed before, it is nobody's.
+    let name = fresh();
+    drop(folder.open_share(name).unwrap());
+    assert!(folder.withdraw(name).unwrap().is_none());
+}
+
+#[test]
+fn one_that_is_opened_while_it_is_withdrawn_is_seen_or_is_not_open() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = share(&mut Random::new());
+    for _ in 0..300 {
+        let name = folder.share(&share, ledger.path().unwrap()).unwrap();
+        let (opened, lingering) = std::thread::scope(|scope| {
+            let opener = scope.spawn(|| folder.open_share(name).ok());
+            let lingering = folder.withdraw(name).unwrap();
+            (opener.join().unwrap(), lingering)
+        });
+        if opened.is_some() {
+            assert!(lingering.is_some_and(|lingering| !lingering.is_over()));
+        } else {
+            assert!(lingering.is_none_or(|lingering| lingering.is_over()));
+        }
+    }
+}
+
+#[test]
+fn shares_of_processes_that_are_gone_are_swept() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = share(&mut Random::new());
+    let kept = folder.share(&share, ledger.path().unwrap()).unwrap();
+    let gone = folder.path().join("1-1-0.ledger");
+    let stray = folder.share(&share, &gone).unwrap();
+    let elsewhere = Path::new("..");
+    let odd = folder.share(&share, elsewhere).unwrap();
+    let part = folder.path().join("part.share");
+    fs::write(&part, "feRsha").unwrap();
+    fs::set_permissions(&part, Permissions::from_mode(0o600)).unwrap();
+    folder.sweep().unwrap();
+    assert!(exists(&path(&folder, kept)));
+    assert!(!exists(&path(&folder, stray)) && !exists(&path(&folder, odd)));
+    assert!(exists(&part), "it may be about to be written");
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    let file = File::options().write(true).open(&part).unwrap();
+    file.set_modified(old).unwrap();
+    folder.sweep().unwrap();
+    assert!(!exists(&part) && exists(&path(&folder, kept)));
+    drop(ledger);
+    folder.sweep().unwrap();
+    assert!(!exists(&path(&folder, kept)));
+}
+
+#[test]
+fn whatever_is_in_a_share_it_is_whole_or_refused() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let mut random = Random::new();
+    let share = share(&mut random);
+    let name = folder.share(&share, ledger.path().unwrap()).unwrap();
+    let path = path(&folder, name);
+    let good = fs::read(&path).unwrap();
+    let mut opened = 0;
+    for _ in 0..2000 {
+        let mut bytes = good.clone();
+        match random.next() % 4 {
+            0 => bytes.truncate((random.next() % (good.len() as u64 + 1)) as usize),
+            1 => bytes.push(0),
+            2 => bytes[16..40].fill_with(|| random.next() as u8),
+            _ => bytes[(random.next() % 168) as usize] ^= 1 << (random.next() % 8),
+        }
+        fs::write(&path, &bytes).unwrap();
+        if let Ok(found) = folder.open_share(name) {
+            opened += 1;
+            let end = found.share.offset_bytes.checked_add(found.share.bytes);
+            assert!(end.is_some_and(|end| end <= found.share.whole_bytes));
+            assert_eq!(bytes.len(), good.len());
+        }
+    }
+    assert!((1..2000).contains(&opened), "{opened}");
+}
