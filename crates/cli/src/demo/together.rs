@@ -122,6 +122,8 @@ struct Row {
 /// What came of it.
 #[derive(Debug, Serialize)]
 pub(super) struct Together {
+    /// The device that all figures are of.
+    device: u32,
     /// What was in the process.
     parts: Vec<Row>,
     python: Option<String>,
@@ -194,18 +196,30 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
     };
     let parts: Vec<Row> = parts.into_iter().map(row).collect();
     let row = holding.devices.iter().find(|it| it.device == device);
+    let (holding_only, ended_only) = (of_device(&holding, device), of_device(&ended, device));
     Ok(Together {
+        device,
         parts,
         hint: hint(&wanted, software),
         python: python.map(|python| python.version),
         accounted_bytes: row.map_or(0, |row| row.accounted_bytes()),
         driver_used_bytes: row.and_then(|row| row.driver_used_bytes()),
-        ungoverned_bytes: ledgers::ungoverned_bytes(std::slice::from_ref(&holding)),
-        fallbacks: ledgers::fallbacks(std::slice::from_ref(&ended)),
+        ungoverned_bytes: ledgers::ungoverned_bytes(&[holding_only]),
+        fallbacks: ledgers::fallbacks(&[ended_only]),
         holding,
         ended,
         troubles,
     })
+}
+
+/// What a ledger has of one device: some libraries use all there are.
+fn of_device(ledger: &Snapshot, device: u32) -> Snapshot {
+    let mut ledger = ledger.clone();
+    ledger.devices.retain(|it| it.device == device);
+    for tenant in &mut ledger.tenants {
+        tenant.accounts.retain(|it| it.device == device);
+    }
+    ledger
 }
 
 /// The process with the tenants, not governed yet.
@@ -495,14 +509,15 @@ impl Together {
             wrapped(hint, 80).iter().for_each(|line| say!("{line}"));
         }
         say!("");
-        let one = std::slice::from_ref(&self.holding);
+        let holding = of_device(&self.holding, self.device);
+        let one = std::slice::from_ref(&holding);
         for (place, line) in ledgers::tenants(one, usize::MAX).iter().enumerate() {
             match place {
                 0 => say!("{}", paint.faint(line)),
                 _ => say!("{line}"),
             }
         }
-        let pooled = self.holding.devices.iter().map(|it| it.pooled_bytes).sum();
+        let pooled = holding.devices.iter().map(|it| it.pooled_bytes).sum();
         let governed = ledgers::kinds(one).map_or(String::new(), |kinds| format!(", {kinds}"));
         for line in wrapped(
             &format!("accounted for: pool {}{governed}", bytes(pooled)),
@@ -510,7 +525,7 @@ impl Together {
         ) {
             say!("{line}");
         }
-        for device in &self.ended.devices {
+        for device in of_device(&self.ended, self.device).devices {
             say!(
                 "at its end: {} allocations, {} frees, {} live, fallback {}",
                 device.allocs,
@@ -612,6 +627,22 @@ mod tests {
                 });
             },
         );
+    }
+
+    #[test]
+    fn what_other_devices_hold_is_left_out() {
+        let ledger = Ledger::in_memory();
+        let jax = ledger.tenant("jax");
+        for ordinal in 0..3 {
+            let device = Device::new(ordinal);
+            ledger.charge(device, jax, 1 << (20 + ordinal));
+            ledger.reconcile(device, 9, 9, u64::from(ordinal));
+        }
+        let one = of_device(&ledger.snapshot().unwrap(), 1);
+        assert_eq!(one.devices.len(), 1);
+        assert_eq!(one.tenants[0].accounts.len(), 1);
+        assert_eq!(one.tenants[0].live_bytes(), 2 << 20);
+        assert_eq!(ledgers::ungoverned_bytes(&[one]), 1);
     }
 
     #[test]
