@@ -227,7 +227,7 @@ impl Set {
     }
 
     /// Puts a block into the list of its size.
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, nodes: &mut [Node], index: u32, class: Class) {
         self.first |= 1 << class.first();
         self.second[class.first()] |= 1 << class.second();
@@ -239,7 +239,7 @@ impl Set {
     }
 
     /// Takes a block out of the list of its size.
-    #[inline]
+    #[inline(always)]
     fn remove(&mut self, nodes: &mut [Node], index: u32, class: Class) {
         let node = &nodes[index as usize];
         let (previous, next) = (node.previous, node.next);
@@ -618,7 +618,7 @@ impl Blocks {
 
     /// Takes a block from `set`, of an epoch up to `epoch`; none if there is
     /// none that is found at once.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, set: SetId, want: Want, epoch: u64) -> Option<BlockId> {
         let index = self.find(set, want, epoch)?;
         let start = self.begin(index, want);
@@ -656,7 +656,7 @@ impl Blocks {
 
     /// Puts a live block into `set` at `epoch`, which is no earlier than that
     /// of any other there; none if it is not live.
-    #[inline]
+    #[inline(always)]
     pub fn give(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
         let span = self.span(id)?;
         // The identifier names nothing any more, whoever has the place next.
@@ -702,7 +702,7 @@ impl Blocks {
 
     /// A free block of `set` that holds `want`: most often the first one of the
     /// first list that holds larger ones.
-    #[inline]
+    #[inline(always)]
     fn find(&self, set: SetId, want: Want, epoch: u64) -> Option<u32> {
         if want.units.get() < LARGE_UNITS
             && let Some(index) = self.set(set).first_from(Class::holding(want.units))
@@ -792,7 +792,7 @@ impl Blocks {
 
     /// Cuts `len` off the front of a free block, of which the rest takes its
     /// place; the node of what was cut off, which is in no list.
-    #[inline]
+    #[inline(always)]
     fn take_front(&mut self, index: u32, len: NonZeroU64) -> u32 {
         let new = self.vacant_place();
         let nodes = &mut self.nodes[..];
@@ -843,7 +843,7 @@ impl Blocks {
 
     /// A node that is in no list becomes free in `set`, one with its
     /// neighbours there.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, index: u32, id: SetId, epoch: u64) {
         let node = &self.nodes[index as usize];
         let (start, len, below, above) = (node.start, node.len, node.below, node.above);

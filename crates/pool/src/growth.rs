@@ -27,6 +27,10 @@ const LENDERS: usize = 4;
 /// host does after the request, so there is an end to it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How much more slack there is for each thread but the first that keeps what
+/// it freed, so that threads do not take it from each other all the time.
+const KEEPER_BYTES: u64 = 2 << 20;
+
 /// Why there is no more memory to be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -383,7 +387,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     fn is_modest(&self, growth: &Growth<B>, bytes: u64) -> bool {
         let peak = growth.peak_live;
         let bytes = self.order().blocks().bytes().saturating_add(bytes);
-        bytes <= peak.saturating_add(growth.thrift.slack(peak))
+        let others = self.held.keepers().saturating_sub(1);
+        let slack = growth.thrift.slack(peak) + others * KEEPER_BYTES;
+        bytes <= peak.saturating_add(slack)
     }
 
     /// How many bytes to add, and where what is ready just below is part of the

@@ -40,8 +40,9 @@ const KEPT: usize = 16;
 const KEPT_BYTES: u64 = 2 << 20;
 const LARGEST_KEPT: u64 = 1 << 20;
 /// Hints of a thread: so many sets, and so many hints of one.
-const SETS: usize = 16;
-const WAYS: usize = 4;
+const SETS: usize = 32;
+// The model's orders grow with every word that is shared.
+const WAYS: usize = if cfg!(test) { 2 } else { 8 };
 /// Sizes that a thread has asked for lately.
 const ASKED: usize = 128;
 
@@ -224,6 +225,9 @@ pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<L>]>,
     /// A bit for each part, 0 if it keeps nothing; changed under its lock.
     keeps: Box<[W]>,
+    /// A bit for each thread with hints that has kept something since all was
+    /// taken away.
+    keepers: W,
     hints: Box<[Apart<Hints<W>>]>,
     limits: Box<[(AtomicU64, AtomicBool)]>,
     exact: Box<[Apart<Exact>]>,
@@ -296,6 +300,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         Self {
             parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
             keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
+            keepers: W::default(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
             limits: (0..TENANTS).map(|_| unlimited()).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
@@ -318,7 +323,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     fn set(&self, thread: usize, hash: u64) -> &[W; WAYS] {
         let hints = &self.hints[thread % self.hints.len()].0;
-        &hints.sets[(hash >> 60) as usize % SETS]
+        &hints.sets[(hash >> 59) as usize % SETS]
     }
 
     // ---- limits -------------------------------------------------------------
@@ -577,6 +582,10 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     fn remember(&self, thread: usize, stream: StreamId, span: Span) -> Option<Gone> {
         let hash = hash(stream, span.bytes);
+        let bit = 1 << (thread % THREADS);
+        if self.keepers.get() & bit == 0 {
+            self.keepers.change(bit, true);
+        }
         let ways = self.set(thread, hash);
         let forgotten = ways[WAYS - 1].get() & !0xff;
         for way in (1..WAYS).rev() {
@@ -592,8 +601,16 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         })
     }
 
+    /// How many threads keep something, about.
+    pub(crate) fn keepers(&self) -> u64 {
+        u64::from(self.keepers.get().count_ones())
+    }
+
     /// Takes all kept blocks away, or those of a stream.
     pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<Gone> {
+        if stream.is_none() {
+            self.keepers.set(0);
+        }
         let mut gone = Vec::new();
         for (word, keeps) in self.keeps.iter().enumerate() {
             let mut bits = keeps.get();

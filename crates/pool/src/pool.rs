@@ -19,13 +19,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused};
 use crate::held::{Charged, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
 use crate::order::{Epoch, Order, Place, StreamId};
+
+/// How often the lock of all is tried before a thread sleeps, with longer and
+/// longer pauses: some microseconds together.
+const SPINS: u32 = 10;
 
 /// The order of the device's work. Every call may be refused (`None`, `false`),
 /// as while a stream captures; refused is always safe.
@@ -219,7 +223,7 @@ pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 /// See the module.
 pub struct Pool<B, C: Clock, N = ()> {
     order: Mutex<Order<C::Point>>,
-    held: Table<N>,
+    pub(crate) held: Table<N>,
     pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<Growth<B>>,
     /// Ready memory above this is given back; MAX for never.
@@ -246,6 +250,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub(crate) fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
+        // Whoever has it has it for less time than a thread takes to fall asleep
+        // and to be woken, unless it was interrupted.
+        for tries in 0..SPINS {
+            match self.order.try_lock() {
+                Ok(order) => return order,
+                Err(TryLockError::Poisoned(order)) => return order.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    for _ in 0..1 << tries.min(5) {
+                        std::hint::spin_loop();
+                    }
+                }
+            }
+        }
         lock(&self.order)
     }
 
