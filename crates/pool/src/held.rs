@@ -806,7 +806,7 @@ mod tests {
 
     #[test]
     fn a_kept_block_goes_to_one_thread_or_away() {
-        explore(2, || {
+        explore(3, || {
             let (table, memory, blocks) = table(1);
             let address = blocks[0].1.address;
             assert_eq!(free(&table, address), (true, vec![]));
@@ -832,7 +832,7 @@ mod tests {
 
     #[test]
     fn a_block_is_freed_once() {
-        explore(2, || {
+        explore(3, || {
             let (table, memory, blocks) = table(1);
             let (table, address) = (Arc::new(table), blocks[0].1.address);
             let other = {
@@ -848,7 +848,7 @@ mod tests {
 
     #[test]
     fn threads_that_share_hints_never_get_the_same_block() {
-        explore(2, || {
+        explore(3, || {
             let (table, memory, blocks) = table(2);
             let table = Arc::new(table);
             let work = |address: u64| {
@@ -871,7 +871,7 @@ mod tests {
 
     #[test]
     fn a_limit_counts_what_comes_and_goes_while_it_is_set() {
-        explore(2, || {
+        explore(3, || {
             let (table, memory, blocks) = table(2);
             let memory = StdArc::new(memory);
             let table = Arc::new(table);
