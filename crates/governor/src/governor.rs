@@ -32,12 +32,12 @@ use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
 use crate::config::Config;
 use crate::device::Device;
 use crate::governed::{GovernedMemory, Key, Piece};
-use crate::memory_pools::Served;
+use crate::memory_pools::{Numbers, PoolNumber, Served};
 use crate::sharing::{Sharing, Unshared};
 use crate::vmm::thread_capture_mode;
 
 /// Devices that have pools; memory of further ones is the driver's.
-const DEVICES: usize = 16;
+pub(crate) const DEVICES: usize = 16;
 /// Blocks begin at multiples of so much, as frameworks expect.
 const ALIGN_BYTES: u64 = 512;
 /// Numbers of buffers that a thread takes at a time.
@@ -74,10 +74,18 @@ pub struct Note {
     pub charge: Charge,
     /// The context that it belongs to.
     pub context: ContextId,
-    /// Whether it was allocated in a stream's order.
-    pub ordered: bool,
+    /// The pool that it was asked of, if it was in a stream's order.
+    pub pool: PoolNumber,
     /// Its own number, different from that of every other.
     pub buffer: u64,
+}
+
+impl Note {
+    /// Whether it was allocated in a stream's order.
+    #[inline]
+    pub fn is_ordered(&self) -> bool {
+        self.pool != PoolNumber::NONE
+    }
 }
 
 /// What a stream's handle means.
@@ -155,6 +163,7 @@ pub struct Governor {
     /// Counts what makes handles mean something else.
     pub(crate) changes: AtomicU64,
     pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
+    pub(crate) pool_numbers: Numbers,
     /// Devices whose current pool is the driver's, a bit each.
     pub(crate) passing_devices: AtomicU64,
     /// Streams that capture.
@@ -195,6 +204,7 @@ impl Governor {
             anything_lost: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             pools: RwLock::default(),
+            pool_numbers: Numbers::default(),
             passing_devices: AtomicU64::new(0),
             capturing: Mutex::default(),
             ended: Mutex::default(),
@@ -847,8 +857,8 @@ impl<'g> Seat<'g> {
         Some(stream)
     }
 
-    /// Allocates on a device, for a context, at a place. `ordered`: by a call
-    /// that is ordered in a stream.
+    /// Allocates on a device, for a context, at a place. `pool`: by a call that
+    /// is ordered in a stream, of the pool that it names.
     ///
     /// # Errors
     /// [`Denied`].
@@ -858,7 +868,7 @@ impl<'g> Seat<'g> {
         tenant: Tenant,
         (context, device): (ContextId, u32),
         place: Place,
-        ordered: bool,
+        pool: PoolNumber,
         bytes: u64,
     ) -> Result<u64, Denied> {
         let governor = self.governor;
@@ -885,7 +895,7 @@ impl<'g> Seat<'g> {
             note: Note {
                 charge,
                 context,
-                ordered,
+                pool,
                 buffer: self.buffer(),
             },
         };
@@ -904,7 +914,7 @@ impl<'g> Seat<'g> {
                     Some(local) => local.count(charge, span.bytes),
                     None => governor.ledger.count(charge, span.bytes),
                 }
-                if ordered {
+                if pool != PoolNumber::NONE {
                     self.level(device, span.bytes as i64);
                 }
                 Ok(span.address)
@@ -969,7 +979,7 @@ impl<'g> Seat<'g> {
         let free = |device: &Device| device.free_if(address, place, if_so);
         let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
         self.discharge(freed.note.charge, freed.span.bytes);
-        if freed.note.ordered {
+        if freed.note.is_ordered() {
             self.level(device, -(freed.span.bytes as i64));
         }
         Some(freed)

@@ -21,7 +21,7 @@ pub use config::{Backing, Bytes, BytesError, Config, ConfigError, TenantLimit, V
 pub use device::{Device, Region};
 pub use governed::{GovernedMemory, Key, Piece};
 pub use governor::{Capturing, Denied, Governor, Note, Seat, Stream, UNNAMED, Waiting, answer};
-pub use memory_pools::Served;
+pub use memory_pools::{PoolNumber, Served};
 pub use reconcile::Figures;
 pub use sharing::{Imported, NotShared};
 pub use source::Source;

@@ -4,18 +4,68 @@
 //! nothing that ours cannot keep (its memory is a device's, and goes to no
 //! other process) our pool serves it; others are the driver's.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool};
 
 use crate::clock::{read, write};
-use crate::governor::{Governor, is_done};
+use crate::governor::{DEVICES, Governor, is_done};
+
+/// Which pool a block was asked of, by a number that fits into its note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolNumber(u16);
+
+impl PoolNumber {
+    /// Of none: it was allocated in no stream's order.
+    pub const NONE: PoolNumber = PoolNumber(0);
+    /// The device's default one; so are some of more pools than there are
+    /// numbers.
+    const DEFAULT: PoolNumber = PoolNumber(1);
+    /// The first of pools that programs make.
+    const FIRST: usize = 2;
+}
+
+/// The numbers of pools.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// From [`PoolNumber::FIRST`] on.
+    made: RwLock<Vec<CUmemoryPool>>,
+    /// Of each device's current one.
+    current: [AtomicU16; DEVICES],
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self {
+            made: RwLock::default(),
+            current: std::array::from_fn(|_| AtomicU16::new(PoolNumber::DEFAULT.0)),
+        }
+    }
+}
+
+impl Numbers {
+    /// The number of a pool that a program made. Handles that drivers use again
+    /// keep theirs.
+    fn of(&self, pool: CUmemoryPool) -> PoolNumber {
+        let mut made = write(&self.made);
+        let known = made.iter().position(|known| *known == pool);
+        let at = known.unwrap_or(made.len());
+        let Ok(number) = u16::try_from(at + PoolNumber::FIRST) else {
+            return PoolNumber::DEFAULT;
+        };
+        if known.is_none() {
+            made.push(pool);
+        }
+        PoolNumber(number)
+    }
+}
 
 /// Who serves a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Our pool of this device.
-    Here(u32),
+    /// Our pool of this device; the other has this number.
+    Here(u32, PoolNumber),
     /// The driver.
     ByTheDriver,
 }
@@ -42,10 +92,13 @@ impl Watermarks {
 }
 
 impl Governor {
-    /// A pool was made.
-    pub fn pool_made(&self, pool: CUmemoryPool, served: Served) {
-        let mut pools = write(&self.pools);
-        pools.insert(pool, served);
+    /// A pool was made, of memory of a device if ours may serve it.
+    pub fn pool_made(&self, pool: CUmemoryPool, device: Option<u32>) {
+        let served = match device {
+            Some(device) => Served::Here(device, self.pool_numbers.of(pool)),
+            None => Served::ByTheDriver,
+        };
+        write(&self.pools).insert(pool, served);
     }
 
     /// A pool is gone.
@@ -71,22 +124,49 @@ impl Governor {
             // SAFETY: `default` outlives the call.
             let found = unsafe { self.driver.cuDeviceGetDefaultMemPool(&mut default, device) };
             if is_done(found) && default == pool {
-                served = Served::Here(device as u32);
+                served = Served::Here(device as u32, PoolNumber::DEFAULT);
             }
         }
-        self.pool_made(pool, served);
+        write(&self.pools).insert(pool, served);
         served
     }
 
     /// A device's allocations in a stream's order come from this pool now.
     pub fn set_current_pool(&self, device: CUdevice, pool: CUmemoryPool) {
-        let passes = self.served(pool) == Served::ByTheDriver;
         let bit = 1u64 << (device as u32 & 63);
-        if passes {
-            self.passing_devices.fetch_or(bit, Relaxed);
-        } else {
-            self.passing_devices.fetch_and(!bit, Relaxed);
+        match self.served(pool) {
+            Served::ByTheDriver => self.passing_devices.fetch_or(bit, Relaxed),
+            Served::Here(_, PoolNumber(number)) => {
+                if let Some(current) = self.pool_numbers.current.get(device as usize) {
+                    current.store(number, Relaxed);
+                }
+                self.passing_devices.fetch_and(!bit, Relaxed)
+            }
+        };
+    }
+
+    /// The pool that a device's allocations in a stream's order come from now.
+    #[inline]
+    pub fn current_pool(&self, device: u32) -> PoolNumber {
+        let current = self.pool_numbers.current.get(device as usize);
+        current.map_or(PoolNumber::DEFAULT, |it| PoolNumber(it.load(Relaxed)))
+    }
+
+    /// The handle of a pool by its number, of blocks of a device.
+    pub fn pool_handle(&self, device: u32, pool: PoolNumber) -> CUmemoryPool {
+        let mut handle = CUmemoryPool::NULL;
+        if let Some(at) = usize::from(pool.0).checked_sub(PoolNumber::FIRST) {
+            handle = read(&self.pool_numbers.made)
+                .get(at)
+                .copied()
+                .unwrap_or(handle);
+        } else if pool == PoolNumber::DEFAULT {
+            let device = device as CUdevice;
+            // SAFETY: `handle` outlives the call.
+            let asked = unsafe { self.driver.cuDeviceGetDefaultMemPool(&mut handle, device) };
+            debug_assert!(is_done(asked));
         }
+        handle
     }
 
     /// Whether a device's allocations in a stream's order are the driver's.
@@ -102,7 +182,7 @@ impl Governor {
         let mut used = 0;
         for region in device.regions() {
             region.for_each_live(|live| {
-                if live.note.ordered {
+                if live.note.is_ordered() {
                     used += live.span.bytes;
                 }
             });

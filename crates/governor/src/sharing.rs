@@ -208,7 +208,7 @@ impl Governor {
         (slab, slab_bytes): (u64, u64),
     ) -> Result<CUipcMemHandle, NotShared> {
         let invalid = NotShared::Driver(CUresult::CUDA_ERROR_INVALID_VALUE);
-        if live.note.ordered {
+        if live.note.is_ordered() {
             return Err(invalid);
         }
         self.end_lingering();

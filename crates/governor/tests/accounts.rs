@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
-use fercuda_governor::{Bytes, Config, Denied, Device, Governor, Seat, TenantLimit};
+use fercuda_governor::{Bytes, Config, Denied, Device, Governor, PoolNumber, Seat, TenantLimit};
 use fercuda_ledger::{Governed, Ledger};
 use fercuda_pool::Place;
 use fercuda_softgpu::control::{self, Config as Soft};
@@ -191,7 +191,7 @@ fn a_tenant_that_comes_while_a_device_is_made_is_limited_there() {
     let tenant = governor.tenant("somebody");
     let mut seat = Seat::new(&governor, 1);
     let of = governor.context(context).unwrap();
-    let mut get = |bytes| seat.allocate(tenant, of, Place::Anywhere, false, bytes);
+    let mut get = |bytes| seat.allocate(tenant, of, Place::Anywhere, PoolNumber::NONE, bytes);
     assert!(get(MIB).is_ok());
     assert!(matches!(get(2 * MIB), Err(Denied::OutOfMemory(_))));
     ok!(cuCtxDestroy_v2(context));

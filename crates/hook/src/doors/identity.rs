@@ -6,8 +6,10 @@
 
 use core::ffi::{c_uint, c_void};
 
-use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUpointer_attribute, CUresult};
-use fercuda_governor::{ContextId, Governor};
+use fercuda_cuda_sys::types::{
+    CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute, CUresult,
+};
+use fercuda_governor::{ContextId, Governor, PoolNumber};
 
 use crate::real::real;
 use crate::regime::{answer, ask, governor, seated};
@@ -56,21 +58,23 @@ struct Block {
     bytes: u64,
     buffer: u64,
     context: ContextId,
-    /// Allocated in a stream's order.
-    ordered: bool,
+    device: u32,
+    /// The pool that it was asked of.
+    pool: PoolNumber,
 }
 
 /// The block that an address is in.
 fn block(address: u64) -> Option<Block> {
     let governor = governor()?;
-    let Some((_, live)) = governor.find(address) else {
+    let Some((device, live)) = governor.find(address) else {
         let imported = governor.imported(address)?;
         return Some(Block {
             address: imported.address,
             bytes: imported.bytes,
             buffer: imported.buffer,
             context: imported.context,
-            ordered: false,
+            device: 0,
+            pool: PoolNumber::NONE,
         });
     };
     let is_its = address - live.span.address < live.requested_bytes;
@@ -79,7 +83,8 @@ fn block(address: u64) -> Option<Block> {
         bytes: live.requested_bytes,
         buffer: live.note.buffer,
         context: live.note.context,
-        ordered: live.note.ordered,
+        device: device.ordinal(),
+        pool: live.note.pool,
     })
 }
 
@@ -140,6 +145,12 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
                 let context = context.unwrap_or(CUcontext::NULL);
                 data.cast::<CUcontext>().write(context);
             }
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
+                let pool =
+                    governor().map(|governor| governor.pool_handle(block.device, block.pool));
+                let pool = pool.unwrap_or(CUmemoryPool::NULL);
+                data.cast::<CUmemoryPool>().write(pool);
+            }
             _ => return false,
         }
     }
@@ -152,7 +163,7 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
 /// `data` holds the driver's answer.
 unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) {
     let capable = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    if attribute == capable && block.ordered {
+    if attribute == capable && block.pool != PoolNumber::NONE {
         // Ordered memory has no handle, though its slab has. The answer is 0 or
         // 1, in one byte or in four.
         // SAFETY: the caller's promise.

@@ -6,7 +6,7 @@
 use core::ffi::c_uint;
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUdeviceptr_v1, CUresult};
-use fercuda_governor::{Denied, Device, Key, Piece, Seat};
+use fercuda_governor::{Denied, Device, Key, Piece, PoolNumber, Seat};
 use fercuda_ledger::{Governed, Tenant};
 use fercuda_pool::{Error, Place};
 
@@ -76,7 +76,13 @@ unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> O
         let context = seat.current()?;
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(seat.governor(), frame) };
-        let got = seat.allocate(tenant, context, Place::Anywhere, false, bytes as u64);
+        let got = seat.allocate(
+            tenant,
+            context,
+            Place::Anywhere,
+            PoolNumber::NONE,
+            bytes as u64,
+        );
         // SAFETY: not null; the program's own.
         unsafe { give(seat, context.1, into, got, bytes, Place::Anywhere) }
     })

@@ -55,18 +55,18 @@ unsafe fn pooled(
             return None;
         }
         let stream = seat.stream(stream, per_thread)?;
-        let device = match from {
+        let (device, pool) = match from {
             From::Current if governor.passes_ordered(stream.device) => return None,
-            From::Current => stream.device,
+            From::Current => (stream.device, governor.current_pool(stream.device)),
             From::Pool(pool) => match governor.served(pool) {
-                Served::Here(device) => device,
+                Served::Here(device, number) => (device, number),
                 Served::ByTheDriver => return None,
             },
         };
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(governor, frame) };
         let place = Place::Stream(stream.id);
-        let got = seat.allocate(tenant, (stream.context, device), place, true, bytes as u64);
+        let got = seat.allocate(tenant, (stream.context, device), place, pool, bytes as u64);
         // SAFETY: not null; the program's own.
         unsafe { give(seat, device, into, got, bytes, place) }
     })
@@ -165,7 +165,7 @@ fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUr
         }
         let stream = seat.stream(stream, per_thread)?;
         let mut place = Place::Stream(stream.id);
-        let mut freed = seat.free(address, place, |note: &Note| note.ordered);
+        let mut freed = seat.free(address, place, Note::is_ordered);
         if freed.is_none() {
             // Memory that belongs to no stream may be freed so too; work of
             // other streams may use it yet.
@@ -212,11 +212,11 @@ pub(super) unsafe extern "C" fn pool_create(
         let exported = properties.handleTypes != CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
         let location = properties.location;
         let on_device = location.r#type == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        let served = match u32::try_from(location.id) {
-            Ok(device) if on_device && !exported => Served::Here(device),
-            _ => Served::ByTheDriver,
+        let device = match u32::try_from(location.id) {
+            Ok(device) if on_device && !exported => Some(device),
+            _ => None,
         };
-        governor.pool_made(pool, served);
+        governor.pool_made(pool, device);
     }
     result
 }
@@ -233,7 +233,7 @@ pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
 fn here(pool: CUmemoryPool) -> Option<(&'static fercuda_governor::Governor, u32)> {
     let governor = governor()?;
     match governor.served(pool) {
-        Served::Here(device) => Some((governor, device)),
+        Served::Here(device, _) => Some((governor, device)),
         Served::ByTheDriver => None,
     }
 }

@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn pool_set_access(
     else {
         return result;
     };
-    let Served::Here(owner) = governor.served(pool) else {
+    let Served::Here(owner, _) = governor.served(pool) else {
         return result;
     };
     // SAFETY: the driver has just read as many.

@@ -467,13 +467,15 @@ static void ranges_and_attributes(void)
             if (!code) printf(" %lld %zu", (long long)(base - p[n]), bytes);
             printf("\n");
             for (int attribute = 0; attribute < 25; ++attribute) {
-                /* What is about the mapping below, its handles, and the driver's own pool is not the block's. */
-                if (attribute == 10 || attribute == 14 || (attribute >= 17 && attribute <= 20)) continue;
+                /* What is about the mapping below is not the block's. */
+                if (attribute == 10 || (attribute >= 18 && attribute <= 20)) continue;
                 unsigned long long value[8] = {0};
                 code = cuPointerGetAttribute(value, attribute, p[n] + offsets[k]);
                 printf("  attribute %d: %d", attribute, code);
                 /* The context, where it is to the device, a number, a range: relative to what is known. */
                 if (!code && attribute == 1) printf(" own context %d", value[0] == (unsigned long long)context);
+                else if (!code && attribute == 17 && value[0])
+                    printf(" default pool %d", value[0] == (unsigned long long)default_pool());
                 else if (!code && (attribute == 3 || attribute == 4 || attribute == 11))
                     printf(" at %lld", (long long)(value[0] - p[n]));
                 else if (!code && attribute != 7 && attribute != 5) printf(" %llu", value[0]);
@@ -505,6 +507,16 @@ static void ranges_and_attributes(void)
     mark("end");
 }
 
+static void pool_of(const char *what, ptr p, handle wanted)
+{
+    handle told = (handle)1, together = (handle)1;
+    int which = 17, code = cuPointerGetAttribute(&told, which, p + 10);
+    void *into = &together;
+    printf("%s: %d, %d", what, code, told == wanted);
+    code = cuPointerGetAttributes(1, &which, &into, p);
+    printf("; %d, %d\n", code, together == wanted);
+}
+
 static void pools(void)
 {
     begin();
@@ -517,6 +529,7 @@ static void pools(void)
     SAY(cuMemPoolCreate(&pool, &props));
     ptr p, q;
     SAY(cuMemAllocFromPoolAsync(&p, 1000, pool, stream));
+    pool_of("from the pool", p, pool);
     SAY(cuMemPoolGetAttribute(pool, 1, &flag));
     for (int attribute = 0; attribute < 10; ++attribute)
         printf("attribute %d: %d\n", attribute, cuMemPoolGetAttribute(pool, attribute, &value));
@@ -529,8 +542,16 @@ static void pools(void)
     SAY(cuMemPoolTrimTo(0, 0));
     SAY(cuDeviceSetMemPool(0, pool));
     SAY(cuMemAllocAsync(&q, 1000, stream));
+    pool_of("from the current pool", q, pool);
     SAY(cuMemFreeAsync(q, stream));
     SAY(cuDeviceSetMemPool(0, current));
+    pool_of("still from the pool", p, pool);
+    OK(cuMemAllocAsync(&q, 1000, stream));
+    pool_of("from the default pool", q, current);
+    OK(cuMemFree_v2(q));
+    OK(cuMemAlloc_v2(&q, 1000));
+    pool_of("from none", q, 0);
+    OK(cuMemFree_v2(q));
     SAY(cuMemFreeAsync(p, stream));
     OK(cuStreamSynchronize(stream));
     SAY(cuMemPoolDestroy(pool));

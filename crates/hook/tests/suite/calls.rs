@@ -398,7 +398,13 @@ fn a_block_has_no_handle_of_somebody_elses_memory() {
 #[test]
 fn the_drivers_pools_are_answered_for_as_by_the_driver() {
     let run = same_answers("pools", &[]);
-    assert_eq!(counts(run.ledger()), (2, 2));
+    assert_eq!(
+        run.said.matches(": 0, 1; 0, 1\n").count(),
+        5,
+        "{}",
+        run.said
+    );
+    assert_eq!(counts(run.ledger()), (4, 4));
 }
 
 #[test]

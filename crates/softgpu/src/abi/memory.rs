@@ -9,7 +9,7 @@ use fercuda_cuda_sys::types::*;
 use super::{get, put, put_if, slice};
 use crate::device::context::{Context, current};
 use crate::device::memory::{self, Allocation, Source};
-use crate::device::{CuResult, Machine, err, event, ipc, machine};
+use crate::device::{CuResult, Machine, err, event, ipc, machine, vmm};
 
 /// The current context, for a call that a capture may forbid.
 fn allocating() -> CuResult<(&'static Machine, Arc<Context>)> {
@@ -72,7 +72,9 @@ fn attribute(
         P::CU_POINTER_ATTRIBUTE_RANGE_SIZE => u64s(a.len),
         P::CU_POINTER_ATTRIBUTE_MAPPED => flag(true),
         P::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
-            u64s(u64::from(matches!(a.source, Source::Mapped)))
+            let mapped = matches!(a.source, Source::Mapped);
+            let kinds = mapped.then(|| vmm::handle_types(m, ptr));
+            u64s(u64::from(kinds.unwrap_or(0)))
         }
         P::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | P::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => flag(false),

@@ -149,6 +149,13 @@ pub(crate) fn retain(m: &Machine, addr: u64) -> CuResult<usize> {
     Ok(m.allocations.insert_with(|_| physical).0)
 }
 
+/// As what the memory mapped at an address may be exported.
+pub(crate) fn handle_types(m: &Machine, addr: u64) -> u32 {
+    let mapped = lock(&m.vmm.mapped);
+    let around = mapped.range(..=addr).next_back();
+    around.map_or(0, |(_, mapping)| mapping.physical.handle_types)
+}
+
 pub(crate) fn reserve(m: &Machine, size: u64, align: u64, hint: u64) -> CuResult<u64> {
     if size == 0 || !size.is_multiple_of(GRANULE) || (align != 0 && !align.is_power_of_two()) {
         return Err(err::INVALID_VALUE);
