@@ -105,45 +105,69 @@ pub fn resolve(base: &str, version: c_int, flags: u64) -> Resolution {
 const KNOWN_FLAGS: u64 =
     CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM.0 as u64 | PER_THREAD;
 
-/// Public symbols of `libcuda.so.1` that are not in the table: they exchange
-/// objects with graphics and video libraries whose types are not bound here.
-pub static UNTYPED: &[&str] = &[
-    "cuEGLStreamConsumerAcquireFrame",
-    "cuEGLStreamConsumerConnect",
-    "cuEGLStreamConsumerConnectWithFlags",
-    "cuEGLStreamConsumerDisconnect",
-    "cuEGLStreamConsumerReleaseFrame",
-    "cuEGLStreamProducerConnect",
-    "cuEGLStreamProducerDisconnect",
-    "cuEGLStreamProducerPresentFrame",
-    "cuEGLStreamProducerReturnFrame",
-    "cuEventCreateFromEGLSync",
-    "cuGLCtxCreate",
-    "cuGLCtxCreate_v2",
-    "cuGLGetDevices",
-    "cuGLGetDevices_v2",
-    "cuGLInit",
-    "cuGLMapBufferObject",
-    "cuGLMapBufferObjectAsync",
-    "cuGLMapBufferObjectAsync_v2",
-    "cuGLMapBufferObjectAsync_v2_ptsz",
-    "cuGLMapBufferObject_v2",
-    "cuGLMapBufferObject_v2_ptds",
-    "cuGLRegisterBufferObject",
-    "cuGLSetBufferObjectMapFlags",
-    "cuGLUnmapBufferObject",
-    "cuGLUnmapBufferObjectAsync",
-    "cuGLUnregisterBufferObject",
-    "cuGraphicsEGLRegisterImage",
-    "cuGraphicsGLRegisterBuffer",
-    "cuGraphicsGLRegisterImage",
-    "cuGraphicsResourceGetMappedEglFrame",
-    "cuGraphicsVDPAURegisterOutputSurface",
-    "cuGraphicsVDPAURegisterVideoSurface",
-    "cuVDPAUCtxCreate",
-    "cuVDPAUCtxCreate_v2",
-    "cuVDPAUGetDevice",
-];
+/// Calls a macro with the public symbols of `libcuda.so.1` that are not in the
+/// table, behind what else it is to be given: they exchange objects with
+/// graphics and video libraries whose types are not bound here.
+///
+/// ```
+/// macro_rules! count {
+///     ($first:literal $($name:ident)*) => { $first + [$(stringify!($name)),*].len() };
+/// }
+/// assert_eq!(fercuda_cuda_sys::for_each_untyped_fn!(count, 0), fercuda_cuda_sys::UNTYPED.len());
+/// ```
+#[macro_export]
+macro_rules! for_each_untyped_fn {
+    ($($callback:ident)::+ $(, $($before:tt)*)?) => {
+        $($callback)::+! {
+            $($($before)*)?
+            cuEGLStreamConsumerAcquireFrame
+            cuEGLStreamConsumerConnect
+            cuEGLStreamConsumerConnectWithFlags
+            cuEGLStreamConsumerDisconnect
+            cuEGLStreamConsumerReleaseFrame
+            cuEGLStreamProducerConnect
+            cuEGLStreamProducerDisconnect
+            cuEGLStreamProducerPresentFrame
+            cuEGLStreamProducerReturnFrame
+            cuEventCreateFromEGLSync
+            cuGLCtxCreate
+            cuGLCtxCreate_v2
+            cuGLGetDevices
+            cuGLGetDevices_v2
+            cuGLInit
+            cuGLMapBufferObject
+            cuGLMapBufferObjectAsync
+            cuGLMapBufferObjectAsync_v2
+            cuGLMapBufferObjectAsync_v2_ptsz
+            cuGLMapBufferObject_v2
+            cuGLMapBufferObject_v2_ptds
+            cuGLRegisterBufferObject
+            cuGLSetBufferObjectMapFlags
+            cuGLUnmapBufferObject
+            cuGLUnmapBufferObjectAsync
+            cuGLUnregisterBufferObject
+            cuGraphicsEGLRegisterImage
+            cuGraphicsGLRegisterBuffer
+            cuGraphicsGLRegisterImage
+            cuGraphicsResourceGetMappedEglFrame
+            cuGraphicsVDPAURegisterOutputSurface
+            cuGraphicsVDPAURegisterVideoSurface
+            cuVDPAUCtxCreate
+            cuVDPAUCtxCreate_v2
+            cuVDPAUGetDevice
+        }
+    };
+}
+
+macro_rules! untyped {
+    ($($name:ident)*) => {
+        /// The names that [`for_each_untyped_fn`](crate::for_each_untyped_fn)
+        /// gives.
+        pub static UNTYPED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+for_each_untyped_fn!(untyped);
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@
 //! arguments and reads a null stream as the calling thread's default stream.
 //!
 //! Invariant: a symbol occurs once. Elsewhere: functions of the same library
-//! that need other people's headers (`entry::UNTYPED`).
+//! that need other people's headers (`for_each_untyped_fn`).
 
 /// Calls `$callback! { … }` with the whole table.
 ///

@@ -45,46 +45,7 @@ macro_rules! untyped {
                 unsupported(stringify!($name))
             }
         )*
-
-        /// Their names.
-        pub const UNTYPED: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
-untyped! {
-    cuEGLStreamConsumerAcquireFrame
-    cuEGLStreamConsumerConnect
-    cuEGLStreamConsumerConnectWithFlags
-    cuEGLStreamConsumerDisconnect
-    cuEGLStreamConsumerReleaseFrame
-    cuEGLStreamProducerConnect
-    cuEGLStreamProducerDisconnect
-    cuEGLStreamProducerPresentFrame
-    cuEGLStreamProducerReturnFrame
-    cuEventCreateFromEGLSync
-    cuGLCtxCreate
-    cuGLCtxCreate_v2
-    cuGLGetDevices
-    cuGLGetDevices_v2
-    cuGLInit
-    cuGLMapBufferObject
-    cuGLMapBufferObjectAsync
-    cuGLMapBufferObjectAsync_v2
-    cuGLMapBufferObjectAsync_v2_ptsz
-    cuGLMapBufferObject_v2
-    cuGLMapBufferObject_v2_ptds
-    cuGLRegisterBufferObject
-    cuGLSetBufferObjectMapFlags
-    cuGLUnmapBufferObject
-    cuGLUnmapBufferObjectAsync
-    cuGLUnregisterBufferObject
-    cuGraphicsEGLRegisterImage
-    cuGraphicsGLRegisterBuffer
-    cuGraphicsGLRegisterImage
-    cuGraphicsResourceGetMappedEglFrame
-    cuGraphicsVDPAURegisterOutputSurface
-    cuGraphicsVDPAURegisterVideoSurface
-    cuVDPAUCtxCreate
-    cuVDPAUCtxCreate_v2
-    cuVDPAUGetDevice
-}
+fercuda_cuda_sys::for_each_untyped_fn!(untyped);

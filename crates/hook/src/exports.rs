@@ -116,9 +116,10 @@ macro_rules! untyped {
 macro_rules! all {
     (
         [$($name:ident $base:literal $since:literal [$($twin:ident $twin_since:literal)?] $args:tt;)*]
-        [$($untyped:ident)*]
+        [$($later:ident)*]
+        $($untyped:ident)*
     ) => {
-        untyped! { $($untyped)* }
+        untyped! { $($untyped)* $($later)* }
 
         mod symbols {
             use super::{SLOTS, Symbol, TYPED, Untyped};
@@ -127,6 +128,7 @@ macro_rules! all {
                 $(export! { $twin = Symbol::$twin as usize })?
             )*
             $(export! { $untyped = TYPED + Untyped::$untyped as usize })*
+            $(export! { $later = TYPED + Untyped::$later as usize })*
         }
 
         #[expect(non_snake_case, reason = "the driver's own names")]
@@ -137,11 +139,13 @@ macro_rules! all {
                 $(binder! { $twin = Symbol::$twin as usize })?
             )*
             $(binder! { $untyped = TYPED + Untyped::$untyped as usize })*
+            $(binder! { $later = TYPED + Untyped::$later as usize })*
 
             /// In the order of the slots.
             pub(super) const ALL: &[unsafe extern "C" fn()] = &[
                 $($name, $($twin,)?)*
                 $($untyped,)*
+                $($later,)*
             ];
         }
     };
@@ -174,46 +178,11 @@ pub(crate) fn name(index: usize) -> &'static str {
 
 macro_rules! with_untyped {
     ($($table:tt)*) => {
-        all! {
+        fercuda_cuda_sys::for_each_untyped_fn! {
+            all,
             [$($table)*]
+            // Later than the table of types.
             [
-                // Types of graphics and video libraries.
-                cuEGLStreamConsumerAcquireFrame
-                cuEGLStreamConsumerConnect
-                cuEGLStreamConsumerConnectWithFlags
-                cuEGLStreamConsumerDisconnect
-                cuEGLStreamConsumerReleaseFrame
-                cuEGLStreamProducerConnect
-                cuEGLStreamProducerDisconnect
-                cuEGLStreamProducerPresentFrame
-                cuEGLStreamProducerReturnFrame
-                cuEventCreateFromEGLSync
-                cuGLCtxCreate
-                cuGLCtxCreate_v2
-                cuGLGetDevices
-                cuGLGetDevices_v2
-                cuGLInit
-                cuGLMapBufferObject
-                cuGLMapBufferObjectAsync
-                cuGLMapBufferObjectAsync_v2
-                cuGLMapBufferObjectAsync_v2_ptsz
-                cuGLMapBufferObject_v2
-                cuGLMapBufferObject_v2_ptds
-                cuGLRegisterBufferObject
-                cuGLSetBufferObjectMapFlags
-                cuGLUnmapBufferObject
-                cuGLUnmapBufferObjectAsync
-                cuGLUnregisterBufferObject
-                cuGraphicsEGLRegisterImage
-                cuGraphicsGLRegisterBuffer
-                cuGraphicsGLRegisterImage
-                cuGraphicsResourceGetMappedEglFrame
-                cuGraphicsVDPAURegisterOutputSurface
-                cuGraphicsVDPAURegisterVideoSurface
-                cuVDPAUCtxCreate
-                cuVDPAUCtxCreate_v2
-                cuVDPAUGetDevice
-                // Later than the table of types.
                 cuCheckpointOperationComplete
                 cuGraphAddNode_v3
                 cuLogicalEndpointAddDevice
