@@ -29,10 +29,11 @@ use crate::vmm::{Relaxed, done};
 const PIECE_BYTES: u64 = 2 << 20;
 /// What slabs begin at multiples of. Drivers promise 256, and give more.
 const ALIGN_BYTES: u64 = 512;
-/// The least slab is this part of what there is: few handles to open for who
-/// imports much, and at the end of a slab little that fits nobody.
-const LEAST_PART: u64 = 64;
-const LARGEST_LEAST: u64 = 128 << 20;
+/// The least slab is this part of what there is. The larger slabs are, the
+/// fewer are ever empty; the smaller, the more there are to open and to keep
+/// apart.
+const LEAST_PART: u64 = 1024;
+const LARGEST_LEAST: u64 = 32 << 20;
 
 /// Who owns a device's slabs.
 #[derive(Debug, Default)]

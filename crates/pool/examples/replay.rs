@@ -6,11 +6,11 @@
 #[path = "../tests/traces/mod.rs"]
 mod traces;
 
-use traces::{replay, traces};
+use traces::{Handles, replay, replay_on, traces};
 
 fn main() {
     println!(
-        "{:<30} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6}",
+        "{:<30} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6} {:>9} {:>7} {:>6}",
         "trace, seed",
         "calls",
         "live MiB",
@@ -21,14 +21,18 @@ fn main() {
         "moved",
         "waits",
         "clock",
-        "ns"
+        "ns",
+        "slabs MiB",
+        "ratio",
+        "slabs"
     );
     for trace in traces() {
         let outcome = replay(&trace);
+        let slabs = replay_on(&trace, &Handles::slabs());
         let mib = |bytes: u64| bytes >> 20;
         let how = if trace.plain { "plain" } else { "stream" };
         println!(
-            "{:<30} {:>9} {:>9} {:>9} {:>7.4} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6.0}",
+            "{:<30} {:>9} {:>9} {:>9} {:>7.4} {:>9} {:>8} {:>8} {:>6} {:>8} {:>6.0} {:>9} {:>7.4} {:>6}",
             format!("{}, {how}, {}", trace.name, trace.seed),
             trace.events.len(),
             mib(outcome.peak_live),
@@ -40,6 +44,9 @@ fn main() {
             outcome.waits,
             outcome.calls,
             outcome.mean_ns,
+            mib(slabs.peak_physical),
+            slabs.ratio(),
+            slabs.made,
         );
     }
 }

@@ -4,7 +4,7 @@
 mod traces;
 
 use fercuda_pool::{Budget, Place, Pool, Request, Span, StreamId, TenantId, Thrift};
-use traces::{Behind, Handles, replay, traces};
+use traces::{Behind, Handles, replay, replay_on, traces};
 
 type Small = Pool<Handles, Behind>;
 
@@ -38,6 +38,18 @@ fn little_memory_is_there_that_training_and_serving_do_not_use() {
         };
         let outcome = replay(&trace);
         assert!(outcome.ratio() <= most, "{}: {outcome:?}", trace.name);
+    }
+}
+
+#[test]
+fn memory_in_slabs_is_less_than_twice_what_is_live() {
+    for trace in traces() {
+        // The others are alike, and longer.
+        if trace.name != "serving, growing" && trace.name != "serving, paged" {
+            let outcome = replay_on(&trace, &Handles::slabs());
+            assert!(outcome.ratio() <= 1.75, "{}: {outcome:?}", trace.name);
+            assert_eq!(outcome.moved, 0);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId,
+    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId, Thrift,
 };
 
 const GIB: u64 = 1 << 30;
@@ -439,6 +439,8 @@ impl Clock for Behind {
 
 #[derive(Default)]
 struct Mapped {
+    /// Each growth is one allocation, which goes whole.
+    slabs: bool,
     /// By address.
     chunks: BTreeMap<u64, u64>,
     spare: Vec<u64>,
@@ -460,8 +462,17 @@ const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
 const LARGEST_HANDLE: u64 = 32 << 20;
 const LEAST_GROWTH_PART: u64 = 256;
 const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
+/// Likewise of slabs, and how much there may be beside what is live.
+const LEAST_SLAB_PART: u64 = 1024;
+const LARGEST_LEAST_SLAB: u64 = 32 << 20;
+const SLAB_THRIFT: Thrift = Thrift {
+    slack_bytes: 32 << 20,
+    slack_part: 16,
+    high_bytes: u64::MAX,
+    low_bytes: u64::MAX,
+};
 
-/// Memory in handles, as a driver maps it.
+/// Memory in handles, as a driver maps it; or in slabs.
 #[derive(Clone)]
 pub(crate) struct Handles(Arc<Mutex<Mapped>>);
 
@@ -471,6 +482,12 @@ impl Handles {
             top: RESERVED,
             ..Mapped::default()
         })))
+    }
+
+    pub(crate) fn slabs() -> Self {
+        let memory = Self::new();
+        memory.lock().slabs = true;
+        memory
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mapped> {
@@ -505,12 +522,25 @@ impl Backing for Handles {
         PIECE
     }
 
+    fn is_apart(&self) -> bool {
+        self.lock().slabs
+    }
+
     fn rounded(&self, bytes: u64) -> u64 {
-        let least = (self.lock().mapped / LEAST_GROWTH_PART).min(LARGEST_LEAST_GROWTH);
+        let mapped = self.lock();
+        let least = match mapped.slabs {
+            true => (mapped.mapped / LEAST_SLAB_PART).min(LARGEST_LEAST_SLAB),
+            false => (mapped.mapped / LEAST_GROWTH_PART).min(LARGEST_LEAST_GROWTH),
+        };
         bytes.max(least).next_multiple_of(PIECE)
     }
 
     fn new_bytes(&self, bytes: u64) -> u64 {
+        let mapped = self.lock();
+        if mapped.slabs {
+            return bytes.saturating_sub(mapped.spare.iter().sum());
+        }
+        drop(mapped);
         bytes
             - Self::usable(&self.lock().spare, bytes)
                 .0
@@ -519,11 +549,22 @@ impl Backing for Handles {
     }
 
     fn site(&self, _: u64) -> Option<u64> {
-        Some(self.lock().top)
+        let mapped = self.lock();
+        (!mapped.slabs).then_some(mapped.top)
     }
 
     fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
         let mut mapped = self.lock();
+        if mapped.slabs {
+            let address = mapped.top;
+            mapped.chunks.insert(address, bytes);
+            mapped.top += bytes;
+            mapped.mapped += bytes;
+            mapped.created += bytes;
+            mapped.made += 1;
+            mapped.peak = mapped.peak.max(mapped.created);
+            return Ok(Span { address, bytes });
+        }
         let (mut used, left) = Self::usable(&mapped.spare, bytes);
         mapped.spare = left;
         mapped.moved += used.len() as u64;
@@ -575,7 +616,8 @@ impl Backing for Handles {
 
     fn release(&mut self, but_for: u64) -> u64 {
         let mut mapped = self.lock();
-        let (kept, gone) = Self::usable(&mapped.spare, but_for);
+        let usable = if mapped.slabs { 0 } else { but_for };
+        let (kept, gone) = Self::usable(&mapped.spare, usable);
         mapped.spare = kept;
         let gone: u64 = gone.iter().sum();
         mapped.created -= gone;
@@ -607,10 +649,18 @@ impl Outcome {
     }
 }
 
-/// Plays a trace.
+/// Plays a trace on mapped memory.
 pub(crate) fn replay(trace: &Trace) -> Outcome {
-    let (device, memory) = (Behind::default(), Handles::new());
+    replay_on(trace, &Handles::new())
+}
+
+/// Plays a trace.
+pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
+    let device = Behind::default();
     let pool: Pool<_, _> = Pool::new(memory.clone(), device.clone(), Budget::new(u64::MAX));
+    if memory.lock().slabs {
+        pool.set_thrift(SLAB_THRIFT);
+    }
     let place = match trace.plain {
         true => Place::Anywhere,
         false => Place::Stream(StreamId(1)),
