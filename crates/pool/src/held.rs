@@ -19,12 +19,13 @@
 //! ([`crate::order`]).
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::blocks::{BlockId, Span, Want};
+use crate::blocks::{BlockId, Span, UNIT_BYTES, Want};
 use crate::order::{Place, StreamId};
 use crate::pool::{Account, Live, Request, TenantId};
 
@@ -58,6 +59,8 @@ pub(crate) trait Word: Default {
     fn set(&self, value: u64);
     /// Sets these bits, or takes them away.
     fn change(&self, bits: u64, there: bool);
+    /// Adds, and wraps.
+    fn add(&self, value: u64);
 }
 
 impl<T> Lock<T> for Mutex<T> {
@@ -85,6 +88,10 @@ impl Word for AtomicU64 {
             true => self.fetch_or(bits, Relaxed),
             false => self.fetch_and(!bits, Relaxed),
         };
+    }
+    #[inline]
+    fn add(&self, value: u64) {
+        self.fetch_add(value, Relaxed);
     }
 }
 
@@ -131,7 +138,24 @@ pub(crate) struct Count {
     pub(crate) blocks: u64,
 }
 
+/// A count as it is summed: blocks above, units below. Sums of some threads may
+/// be below nothing, that of all is not.
+const BLOCK: u64 = 1 << 36;
+
 impl Count {
+    fn unpack(sum: u64) -> Self {
+        Self {
+            bytes: sum % BLOCK * UNIT_BYTES,
+            blocks: sum / BLOCK,
+        }
+    }
+
+    /// One block of so many bytes.
+    #[inline]
+    fn packed(bytes: u64) -> u64 {
+        BLOCK + bytes / UNIT_BYTES
+    }
+
     fn add(&mut self, other: Count) {
         self.bytes += other.bytes;
         self.blocks += other.blocks;
@@ -147,8 +171,6 @@ pub(crate) struct Part<N> {
     kept_bytes: u64,
     /// The next that must go when there is no place.
     oldest: usize,
-    live: Count,
-    tenants: [Count; TENANTS],
 }
 
 impl<N: Copy> Part<N> {
@@ -159,23 +181,6 @@ impl<N: Copy> Part<N> {
             taken: 0,
             kept_bytes: 0,
             oldest: 0,
-            live: Count::default(),
-            tenants: [Count::default(); TENANTS],
-        }
-    }
-
-    #[inline]
-    fn counts(&mut self, tenant: TenantId, bytes: u64) {
-        let one = Count { bytes, blocks: 1 };
-        self.live.add(one);
-        self.tenants[tenant.index()].add(one);
-    }
-
-    #[inline]
-    fn counts_no_more(&mut self, tenant: TenantId, bytes: u64) {
-        for count in [&mut self.live, &mut self.tenants[tenant.index()]] {
-            count.bytes -= bytes;
-            count.blocks -= 1;
         }
     }
 
@@ -229,6 +234,9 @@ pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     /// taken away.
     keepers: W,
     hints: Box<[Apart<Hints<W>>]>,
+    /// What is live, by thread and tenant; changed under the lock of the block's
+    /// part.
+    counts: Box<[Apart<[W; TENANTS]>]>,
     limits: Box<[(AtomicU64, AtomicBool)]>,
     exact: Box<[Apart<Exact>]>,
     note: std::marker::PhantomData<fn(N) -> N>,
@@ -296,12 +304,14 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
             asked: std::array::from_fn(|_| W::default()),
         };
+        let none = || std::array::from_fn(|_| W::default());
         let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
         Self {
             parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
             keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
             keepers: W::default(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
+            counts: (0..threads).map(|_| Apart(none())).collect(),
             limits: (0..TENANTS).map(|_| unlimited()).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
             note: std::marker::PhantomData,
@@ -332,7 +342,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<Charged> {
         let (limit, exact) = &self.limits[tenant.index()];
-        if !exact.load(Relaxed) {
+        if !exact.load(Acquire) {
             return Some(Charged(false));
         }
         let Exact { bytes: live, peak } = &self.exact[tenant.index()].0;
@@ -375,32 +385,33 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         limit.store(bytes, Relaxed);
         if !exact.load(Relaxed) {
             // From one moment on every block is counted in one place.
-            self.count_exactly(tenant, 0, 0);
+            self.count_exactly(tenant, 0);
         }
     }
 
     /// With the parts locked from `at` on, and those before by the caller.
-    fn count_exactly(&self, tenant: TenantId, at: usize, before: u64) {
-        let Some(part) = self.parts.get(at) else {
-            let (_, exact) = &self.limits[tenant.index()];
-            if !exact.swap(true, Relaxed) {
-                let Exact { bytes, .. } = &self.exact[tenant.index()].0;
-                bytes.store(before, Relaxed);
-            }
-            return;
-        };
-        part.0.with(|part| {
-            let sum = before + part.tenants[tenant.index()].bytes;
-            self.count_exactly(tenant, at + 1, sum);
-        });
+    fn count_exactly(&self, tenant: TenantId, at: usize) {
+        if let Some(part) = self.parts.get(at) {
+            return part.0.with(|_| self.count_exactly(tenant, at + 1));
+        }
+        let (_, exact) = &self.limits[tenant.index()];
+        if !exact.load(Relaxed) {
+            let Exact { bytes, .. } = &self.exact[tenant.index()].0;
+            bytes.store(self.count(tenant).bytes, Relaxed);
+            // Who sees this adds to what was stored before.
+            exact.store(true, Release);
+        }
+    }
+
+    /// What is live of a tenant.
+    fn count(&self, tenant: TenantId) -> Count {
+        let counts = self.counts.iter().map(|of| of.0[tenant.index()].get());
+        Count::unpack(counts.fold(0, u64::wrapping_add))
     }
 
     /// What a tenant holds.
     pub(crate) fn account(&self, tenant: TenantId) -> Account {
-        let mut live = Count::default();
-        for part in &self.parts {
-            live.add(part.0.with(|part| part.tenants[tenant.index()]));
-        }
+        let live = self.count(tenant);
         let peak = &self.exact[tenant.index()].0.peak;
         Account {
             live_bytes: live.bytes,
@@ -410,15 +421,18 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         }
     }
 
-    /// What all hold, and how many bytes are kept.
-    pub(crate) fn live(&self) -> (Count, u64) {
-        let (mut live, mut kept) = (Count::default(), 0);
-        for part in &self.parts {
-            let (more, bytes) = part.0.with(|part| (part.live, part.kept_bytes));
-            live.add(more);
-            kept += bytes;
+    /// What all hold.
+    pub(crate) fn live(&self) -> Count {
+        let mut live = Count::default();
+        for tenant in 0..TENANTS {
+            live.add(self.count(TenantId(tenant as u16)));
         }
-        (live, kept)
+        live
+    }
+
+    #[inline]
+    fn mine(&self, thread: usize, tenant: TenantId) -> &W {
+        &self.counts[thread % self.counts.len()].0[tenant.index()]
     }
 
     // ---- blocks -------------------------------------------------------------
@@ -427,6 +441,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     pub(crate) fn insert(
         &self,
+        thread: usize,
         id: BlockId,
         span: Span,
         request: &Request<N>,
@@ -444,7 +459,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         };
         self.part(span.address).with(|part| {
             part.blocks.insert(span.address, held);
-            part.counts(request.tenant, span.bytes);
+            self.mine(thread, request.tenant)
+                .add(Count::packed(span.bytes));
             self.settle(request.tenant, span.bytes, charged);
         });
     }
@@ -481,7 +497,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                 ways[way - 1].set(ways[way].get());
             }
             ways[WAYS - 1].set(0);
-            if self.retake(address, stream, request, want, charged) {
+            if self.retake(thread, address, stream, request, want, charged) {
                 return Ok(Span {
                     address,
                     bytes: want.bytes(),
@@ -501,6 +517,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     fn retake(
         &self,
+        thread: usize,
         address: u64,
         stream: StreamId,
         request: &Request<N>,
@@ -521,7 +538,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             held.note = request.note;
             part.taken &= !(1 << (at - 1));
             part.kept_bytes -= want.bytes();
-            part.counts(request.tenant, want.bytes());
+            self.mine(thread, request.tenant)
+                .add(Count::packed(want.bytes()));
             self.settle(request.tenant, want.bytes(), charged);
             true
         })
@@ -567,7 +585,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     Freeing::Away(id)
                 }
             };
-            part.counts_no_more(was.tenant, bytes);
+            self.mine(thread, was.tenant)
+                .add(Count::packed(bytes).wrapping_neg());
             self.unsettle(was.tenant, bytes);
             Ok((was, freeing))
         })?;
@@ -659,7 +678,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         let mut all = [Count::default(); TENANTS];
         for part in &self.parts {
             part.0.with(|part| {
-                let (mut kept, mut taken, mut live) = (0, 0, Count::default());
+                let (mut kept, mut taken) = (0, 0);
                 for (address, held) in &part.blocks {
                     let here = Span {
                         address: *address,
@@ -681,12 +700,11 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                         bytes: held.bytes,
                         blocks: 1,
                     };
-                    live.add(one);
                     all[held.tenant.index()].add(one);
                 }
-                match (kept, taken, live) == (part.kept_bytes, part.taken, part.live) {
+                match (kept, taken) == (part.kept_bytes, part.taken) {
                     true => Ok(()),
-                    false => Err(format!("{live:?} and {kept} kept bytes are not as counted")),
+                    false => Err(format!("{kept} kept bytes are not as counted")),
                 }
             })?;
         }
@@ -738,6 +756,9 @@ mod tests {
                 false => self.fetch_and(!bits, Relaxed),
             };
         }
+        fn add(&self, value: u64) {
+            self.fetch_add(value, Relaxed);
+        }
     }
 
     type Modelled = Table<(), loom::sync::Mutex<Part<()>>, loom::sync::atomic::AtomicU64>;
@@ -772,7 +793,7 @@ mod tests {
         for (id, span) in &blocks {
             let charged = table.charge(REQUEST.tenant, span.bytes);
             let charged = charged.expect("there is no limit");
-            table.insert(*id, *span, &REQUEST, charged, true);
+            table.insert(0, *id, *span, &REQUEST, charged, true);
         }
         (table, memory, blocks)
     }
@@ -823,7 +844,11 @@ mod tests {
             let others = others.map(|thread| thread.join().expect("it does not panic"));
             let got = [mine, others[0], others[1]];
             // Hints may be lost: then it is kept still.
-            let kept = table.live().1 > 0;
+            let parts = table.parts.iter();
+            let kept = parts
+                .map(|part| part.0.with(|part| part.kept_bytes))
+                .sum::<u64>()
+                > 0;
             let hands = got.iter().filter(|got| **got).count() + usize::from(kept);
             assert_eq!(hands, 1, "{got:?}, kept: {kept}");
             table.audit(|id| memory.span(id)).expect("sound");

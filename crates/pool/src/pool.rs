@@ -275,22 +275,17 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// What it holds. While others allocate and free, its figures are of
     /// slightly different times.
     pub fn usage(&self) -> Usage {
-        let (
-            Count {
-                bytes: live,
-                blocks,
-            },
-            cached,
-        ) = self.held.live();
+        let Count { bytes, blocks } = self.held.live();
         let order = self.order();
         let all = order.blocks();
         let ready = all.free_bytes(SetId::READY);
+        let held = all.live_bytes();
         Usage {
             bytes: all.bytes(),
-            live_bytes: live,
+            live_bytes: bytes,
             ready_bytes: ready,
-            waiting_bytes: all.bytes().saturating_sub(live + ready + cached),
-            cached_bytes: cached,
+            waiting_bytes: all.bytes() - held - ready,
+            cached_bytes: held.saturating_sub(bytes),
             largest_ready_bytes: all.largest_free_bytes(SetId::READY),
             blocks,
         }
@@ -602,7 +597,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         let span = order.blocks().span(id)?;
         drop(order);
         let Asked { charged, often, .. } = *asked;
-        self.held.insert(id, span, asked.request, charged, often);
+        self.held
+            .insert(mine(), id, span, asked.request, charged, often);
         Some(span)
     }
 
