@@ -359,6 +359,7 @@ const ROWS: &[Row] = &[
         &[
             "ipc::what_one_process_writes_at_an_offset_another_reads_and_changes",
             "ipc::a_slab_is_open_once_and_until_its_last_block_is_closed",
+            "ipc::blocks_that_are_shared_in_any_order_hold_what_either_side_wrote",
         ],
     )
     .on_gpu(&["memory_is_shared_between_processes"]),

@@ -228,6 +228,7 @@ SHARED = {
     "exporter_dies": ["exported 0, open 0", "wrong 0", "open again: 1"],
     "context_ends": ["open what ended: 1", "open 0, wrong 0"],
     "capable": ["0: attribute 0 says 1, list 0 says 1 of 8000, handle 0", "2: attribute 0 says 0, list 0 says 0 of 1000, handle 1"],
+    "random_order": ["wrong 0, refused 0, stale 0, left 0", "enough 1"],
     "forged": ["made up: 0 opened, 0 answered otherwise", "as it was: 0, wrong 0"],
 }
 

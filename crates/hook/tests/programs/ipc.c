@@ -450,11 +450,66 @@ static void forged(void)
     end_other(bare);
 }
 
+/* Blocks come, go, are opened and closed and written on both sides, in any order. */
+static void random_order(void)
+{
+    enum { SLOTS = 40, STEPS = 3000 };
+    struct { ptr here, there; uint64_t words, from; ipc_handle handle; int opens, is_freed; } slot[SLOTS] = {0}, *it;
+    other there = begin_other(1);
+    begin_here();
+    uint64_t random = seed, next = seed << 20, wrong = 0;
+    int refused = 0, opened = 0, lingered = 0, stale = 0;
+    for (int step = 0; step < STEPS + 20 * SLOTS; ++step) {
+        /* In the end all are closed and freed. */
+        int ends = step >= STEPS, kind = ends ? 2 + step / SLOTS % 2 : random_bits(&random) % 8;
+        it = &slot[ends ? step % SLOTS : random_bits(&random) % SLOTS];
+        int is_live = it->words && !it->is_freed;
+        if (!it->words) {
+            if (ends) continue;
+            it->words = 1 + random_bits(&random) % (random_bits(&random) % 8 ? 4000 : 400000), it->from = ++next;
+            it->here = made(it->words, it->from);
+        } else if (kind == 0 && is_live && it->opens < 3) {
+            it->handle = exported(it->here);
+            reply out = open_there(there, it->handle);
+            refused += out.code != SUCCESS || (it->opens && out.at != it->there);
+            it->there = out.at, ++it->opens, ++opened;
+        } else if (kind == 2 && it->opens) {
+            refused += close_there(there, it->there) != SUCCESS;
+            if (!--it->opens && it->is_freed) it->words = 0, it->is_freed = 0;
+        } else if (kind == 3 && is_live) {
+            refused += cuMemFree_v2(it->here) != SUCCESS;
+            lingered += it->opens > 0;
+            if (it->opens) it->is_freed = 1, stale += open_there(there, it->handle).code == SUCCESS;
+            else it->words = 0;
+        } else if (kind == 4 && it->opens) {
+            it->from = ++next;
+            write_there(there, it->there, it->words, it->from);
+        } else if (kind == 5 && is_live) {
+            it->from = ++next;
+            write_words(it->here, it->words, it->from);
+        } else if (kind == 6 && it->opens) {
+            wrong += wrong_there(there, it->there, it->words, it->from);
+        } else if (is_live) {
+            wrong += wrong_words(it->here, it->words, it->from);
+        }
+    }
+    int left = 0;
+    for (int n = 0; n < SLOTS; ++n) left += slot[n].words != 0;
+    printf("wrong %llu, refused %d, stale %d, left %d\n", (unsigned long long)wrong, refused, stale, left);
+    printf("enough %d\n", opened > 100 && lingered > 20);
+    size_t free_bytes, total;
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    mark("end");
+    mark_there(there, "closed");
+    end_other(there);
+}
+
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {{"both_ways", both_ways}, {"close_order", close_order}, {"freed_while_open", freed_while_open},
         {"importer_dies", importer_dies}, {"exporter_dies", exporter_dies}, {"without_hook", without_hook}, {"context_ends", context_ends},
-        {"capable", capable}, {"forged", forged}, {0, 0}};
+        {"capable", capable}, {"forged", forged},
+        {"random_order", random_order}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     signal(SIGPIPE, SIG_IGN);
     self = argv[0];

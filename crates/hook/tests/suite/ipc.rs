@@ -159,3 +159,19 @@ fn handles_and_shares_that_were_tampered_with_open_nothing() {
     assert!(!said.contains("another's: opened 1\n"));
     assert!(said.contains("as it was: 0, wrong 0\n"), "{said}");
 }
+
+#[test]
+fn blocks_that_are_shared_in_any_order_hold_what_either_side_wrote() {
+    for _ in 0..3 {
+        let run = shared("random_order", &seed());
+        assert!(
+            run.said
+                .starts_with("wrong 0, refused 0, stale 0, left 0\nenough 1\n"),
+            "{}",
+            run.said
+        );
+        assert_eq!(first(&run.at("end")).live_bytes, 0);
+        assert_eq!(imported(&run.at("closed")), 0);
+        assert_eq!(run.left(".share"), 0);
+    }
+}
