@@ -4,7 +4,8 @@
 //! context. Its streams end with it; its memory is the primary one's.
 //!
 //! Invariant: nothing is asked of a context once the driver was asked to destroy
-//! it, by any thread.
+//! it, by any thread; and until what ended with it is noted, no other is made,
+//! which may get its handle.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,6 +24,7 @@ impl Governor {
         &self,
         destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
     ) -> CUresult {
+        let _turn = self.turn();
         let before = self.taken_by_contexts();
         let primaries: Vec<CUdevice> = lock(&self.primaries).keys().copied().collect();
         let mut gone = self.take_out(destroy);
@@ -46,6 +48,7 @@ impl Governor {
         (green, device): (CUcontext, CUdevice),
         destroy: impl FnOnce() -> (bool, CUresult),
     ) -> CUresult {
+        let _turn = self.turn();
         let before = self.taken_by_contexts();
         let gone = self.take_out(|| {
             let (is_gone, result) = destroy();
@@ -132,9 +135,14 @@ impl Governor {
             let freed = device
                 .regions()
                 .map(|region| region.free_all(Place::Anywhere, of_it));
+            let mut ordered = 0;
             for freed in freed.iter().flatten() {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
+                if freed.note.is_ordered() {
+                    ordered += freed.span.bytes as i64;
+                }
             }
+            device.watermarks.change(-ordered, 0);
             device.trim();
             if let Some(owner) = device.owner().filter(|owner| owner.has_ended()) {
                 for region in device.regions() {

@@ -11,7 +11,7 @@
 //!
 //! Elsewhere: a device's pool (`device`), reuse ([`fercuda_pool`]), events
 //! (`clock`), memory (`vmm`, `slabs`), what the driver gives by itself
-//! (`governed`), its figures (`reconcile`), ends (`ends`).
+//! (`governed`), its figures (`reconcile`), ends (`ends`), turns (`lifetimes`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -32,6 +32,7 @@ use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
 use crate::config::Config;
 use crate::device::Device;
 use crate::governed::{GovernedMemory, Key, Piece};
+use crate::lifetimes::{Lifetimes, Turn};
 use crate::memory_pools::{Numbers, PoolNumber, Served};
 use crate::sharing::{Sharing, Unshared};
 use crate::vmm::thread_capture_mode;
@@ -150,6 +151,8 @@ pub struct Governor {
     devices: [Slot; DEVICES],
     pub(crate) governed: GovernedMemory,
     pub(crate) sharing: Sharing,
+    /// Taken before any other lock.
+    lifetimes: Lifetimes,
     pub(crate) streams: RwLock<FxHashMap<StreamKey, Stream>>,
     pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
     /// Primary contexts, by device.
@@ -195,6 +198,7 @@ impl Governor {
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
             sharing: Sharing::default(),
+            lifetimes: Lifetimes::default(),
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
@@ -293,16 +297,37 @@ impl Governor {
 
     // ---- contexts -----------------------------------------------------------
 
+    /// Runs a call of the driver that may make or destroy contexts with what is
+    /// noted of it, while no other thread does the like.
+    pub fn in_turn<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _turn = self.turn();
+        work()
+    }
+
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        self.lifetimes.hold()
+    }
+
+    /// The same for who may not wait; none if another thread has its turn.
+    pub(crate) fn turn_now(&self) -> Option<Turn<'_>> {
+        self.lifetimes.try_hold()
+    }
+
     /// A context that the driver made or gave.
     pub fn context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
         if raw.is_null() {
             return None;
         }
-        let known = read(&self.contexts);
-        if let Some(known) = known.get(&raw) {
-            return Some(*known);
-        }
-        drop(known);
+        let known = || read(&self.contexts).get(&raw).copied();
+        known().or_else(|| {
+            // Another thread may have noted it, or be destroying it.
+            let _turn = self.turn();
+            known().or_else(|| self.add_context(raw))
+        })
+    }
+
+    #[cold]
+    fn add_context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
         let mut device = 0;
         let mut popped = CUcontext::NULL;
         // SAFETY: the driver says which handles are contexts; the rest outlives the calls.
@@ -322,6 +347,7 @@ impl Governor {
     /// The driver made a context, or gave out a primary one again: what it takes
     /// is charged the first time.
     pub fn context_made(&self, raw: CUcontext) {
+        let _turn = self.turn();
         if self.clock.context(raw).is_none() {
             self.charge_new_context(raw);
         }
@@ -329,6 +355,7 @@ impl Governor {
 
     /// The driver gave out a device's primary context.
     pub fn primary_made(&self, device: CUdevice, raw: CUcontext) {
+        let _turn = self.turn();
         lock(&self.primaries).insert(device, raw);
         self.context_made(raw);
     }
@@ -347,6 +374,7 @@ impl Governor {
 
     /// A green context was made, and converted to this one.
     pub fn green_made(&self, raw: CUcontext) {
+        let _turn = self.turn();
         lock(&self.greens).push(raw);
         self.context_made(raw);
     }
@@ -358,7 +386,8 @@ impl Governor {
         all.find_map(|(raw, (id, _))| (*id == context).then_some(*raw))
     }
 
-    /// Some context of a device.
+    /// Some context of a device, which is there as long as the caller has its
+    /// turn.
     pub(crate) fn context_of(&self, device: u32) -> Option<CUcontext> {
         let contexts = read(&self.contexts);
         let mut all = contexts.iter();

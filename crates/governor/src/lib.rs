@@ -7,6 +7,7 @@ mod device;
 mod ends;
 mod governed;
 mod governor;
+mod lifetimes;
 mod memory_pools;
 mod peers;
 mod reconcile;

@@ -69,7 +69,8 @@ impl Governor {
     }
 
     /// What contexts and nothing else explain of each device that has any, as
-    /// [`Governor::refund_contexts`] wants it from before some are destroyed.
+    /// [`Governor::refund_contexts`] wants it from before some are destroyed, in
+    /// the same turn.
     pub(crate) fn taken_by_contexts(&self) -> Vec<(u32, u64)> {
         if self.anything_captures() {
             return Vec::new();
@@ -137,7 +138,8 @@ impl Governor {
     fn compare(&self, device: &Device, used: u64, free: u64) -> Figures {
         let account = &device.account;
         let was = account.code.load(Relaxed);
-        let explained = self.explained(device) - was;
+        // Other threads compare too, and may have charged less since.
+        let explained = self.explained(device).saturating_sub(was);
         let rest = used.saturating_sub(explained);
         let code = rest.min(self.governed.code_bytes() + STACKS_BYTES);
         self.charge(device, Governed::Module, &account.code, code);
@@ -153,7 +155,7 @@ impl Governor {
             total_bytes: device.total_bytes,
             used_bytes: used,
             pooled_bytes: pooled,
-            governed_bytes: explained + code - pooled,
+            governed_bytes: (explained + code).saturating_sub(pooled),
             ungoverned_bytes: ungoverned,
         }
     }
@@ -228,7 +230,9 @@ impl Governor {
     /// The same for who asks in no context: of some context of the device if one
     /// may be asked, else by what is said to be free.
     pub fn told_outside(&self, device: &Device, free_bytes: u64) -> (u64, u64) {
-        let may_ask = !self.anything_captures();
+        // Who asks NVML does not wait for contexts, whose work may take long.
+        let turn = self.turn_now();
+        let may_ask = turn.is_some() && !self.anything_captures();
         let raw = self.context_of(device.ordinal).filter(|_| may_ask);
         let asked = raw.and_then(|raw| {
             self.with_current(raw, || {
@@ -240,7 +244,8 @@ impl Governor {
         self.told(device, free_bytes)
     }
 
-    /// Charges what the driver took for a context that it has just made.
+    /// Charges what the driver took for a context that it has just made, in the
+    /// turn in which it did.
     pub(crate) fn charge_new_context(&self, raw: CUcontext) {
         let Some((_, device)) = self.context(raw) else {
             return;
@@ -250,8 +255,12 @@ impl Governor {
         }
     }
 
-    /// Compares the figures of all devices that are in use.
+    /// Compares the figures of all devices that are in use, unless a thread is
+    /// destroying contexts, which may have no end.
     pub fn reconcile_all(&self) {
+        let Some(_turn) = self.turn_now() else {
+            return;
+        };
         for device in self.devices() {
             if let Some(raw) = self.context_of(device.ordinal) {
                 self.with_current(raw, || self.reconcile(device));

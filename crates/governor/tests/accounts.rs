@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
-use fercuda_governor::{Bytes, Config, Denied, Device, Governor, PoolNumber, Seat, TenantLimit};
+use fercuda_governor::{
+    Bytes, Config, Denied, Device, Governor, PoolNumber, Seat, Served, TenantLimit,
+};
 use fercuda_ledger::{Governed, Ledger};
 use fercuda_pool::Place;
 use fercuda_softgpu::control::{self, Config as Soft};
@@ -195,4 +197,76 @@ fn a_tenant_that_comes_while_a_device_is_made_is_limited_there() {
     assert!(get(MIB).is_ok());
     assert!(matches!(get(2 * MIB), Err(Denied::OutOfMemory(_))));
     ok!(cuCtxDestroy_v2(context));
+}
+
+#[test]
+fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let first = context();
+    governor.context_made(first);
+    let (old, _) = governor.context(first).unwrap();
+    let (destroyed, is_trying) = (AtomicBool::new(false), AtomicBool::new(false));
+    // The driver gives the second one the handle of the first.
+    let second = std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            while !destroyed.load(Acquire) {
+                std::thread::yield_now();
+            }
+            is_trying.store(true, Release);
+            governor.in_turn(|| {
+                // What the handle meant is forgotten by now.
+                assert_eq!(governor.raw(old), None);
+                governor.context_made(first);
+                governor.primary_made(0, first);
+            });
+            governor.context(first).unwrap().0
+        });
+        governor.while_destroying(|| {
+            destroyed.store(true, Release);
+            while !is_trying.load(Acquire) {
+                std::thread::yield_now();
+            }
+            // Time for the other to note the handle, if nothing keeps it from that.
+            std::thread::sleep(Duration::from_millis(100));
+            (vec![first], CUresult::CUDA_SUCCESS)
+        });
+        maker.join().unwrap()
+    });
+    assert_ne!(second, old);
+    assert_eq!(governor.context(first).unwrap().0, second);
+    assert_eq!(governor.primary(0), Some(first));
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+}
+
+#[test]
+fn what_was_in_use_in_streams_ends_with_its_context() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let first = context();
+    governor.context_made(first);
+    let mut seat = Seat::passing(&governor, 0);
+    let of = governor.context(first).unwrap();
+    let tenant = governor.tenant("somebody");
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
+    let Served::Here(_, number) = governor.served(pool) else {
+        panic!("the default pool is the driver's");
+    };
+    let got = seat.allocate(tenant, of, Place::Anywhere, number, 4 * MIB);
+    assert!(got.is_ok());
+    drop(seat);
+    let before = governor.pool_figures(0).unwrap();
+    assert_eq!(before[..2], [4 * MIB; 2]);
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    governor.reset_pool_marks(0, true);
+    assert_eq!(governor.pool_figures(0).unwrap()[..2], [0, 0]);
 }

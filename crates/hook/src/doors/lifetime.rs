@@ -17,14 +17,17 @@ fn made(
     into: *mut CUcontext,
     make: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let result = ask(make);
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
-        && !into.is_null()
-    {
-        // SAFETY: the driver has just written it.
-        governor.context_made(unsafe { *into });
-    }
-    result
+    let Some(governor) = governor() else {
+        return ask(make);
+    };
+    governor.in_turn(|| {
+        let result = ask(make);
+        if result == CUresult::CUDA_SUCCESS && !into.is_null() {
+            // SAFETY: the driver has just written it.
+            governor.context_made(unsafe { *into });
+        }
+        result
+    })
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v2(
@@ -65,14 +68,18 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
 
 pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
-        && !into.is_null()
-    {
-        // SAFETY: the driver has just written it.
-        governor.primary_made(device, unsafe { *into });
-    }
-    result
+    let retain = || ask(|driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) });
+    let Some(governor) = governor() else {
+        return retain();
+    };
+    governor.in_turn(|| {
+        let result = retain();
+        if result == CUresult::CUDA_SUCCESS && !into.is_null() {
+            // SAFETY: the driver has just written it.
+            governor.primary_made(device, unsafe { *into });
+        }
+        result
+    })
 }
 
 /// Lets the driver destroy a context.
@@ -107,6 +114,28 @@ pub(super) unsafe extern "C" fn ctx_destroy_v1(context: CUcontext) -> CUresult {
     destroyed(context, |driver| unsafe { driver.cuCtxDestroy(context) })
 }
 
+/// Lets the driver count one user of a context less, and destroy it after the
+/// last.
+pub(super) unsafe extern "C" fn ctx_detach(context: CUcontext) -> CUresult {
+    let Some(real) = real() else {
+        return CUresult::CUDA_ERROR_STUB_LIBRARY;
+    };
+    // SAFETY: the program's own argument.
+    let detach = || answer(unsafe { real.driver.cuCtxDetach(context) });
+    let Some(governor) = governor() else {
+        return detach();
+    };
+    governor.while_destroying(|| {
+        let result = detach();
+        let mut version = 0;
+        // SAFETY: `version` outlives the call; the driver says which handles
+        // are contexts, and no other thread makes one now.
+        let asked = answer(unsafe { real.driver.cuCtxGetApiVersion(context, &mut version) });
+        let is_gone = result == CUresult::CUDA_SUCCESS && asked != CUresult::CUDA_SUCCESS;
+        (if is_gone { vec![context] } else { Vec::new() }, result)
+    })
+}
+
 /// Lets the driver give up a device's primary context, which may end it.
 fn primary(
     device: CUdevice,
@@ -118,13 +147,15 @@ fn primary(
     let Some(governor) = governor() else {
         return answer(end(real.driver));
     };
-    let Some(context) = governor.primary(device) else {
-        return answer(end(real.driver));
-    };
-    governor.while_destroying(|| {
-        let result = answer(end(real.driver));
-        let is_gone = !governor.is_primary_active(device);
-        (if is_gone { vec![context] } else { Vec::new() }, result)
+    governor.in_turn(|| {
+        let Some(context) = governor.primary(device) else {
+            return answer(end(real.driver));
+        };
+        governor.while_destroying(|| {
+            let result = answer(end(real.driver));
+            let is_gone = !governor.is_primary_active(device);
+            (if is_gone { vec![context] } else { Vec::new() }, result)
+        })
     })
 }
 
@@ -171,15 +202,21 @@ pub(super) unsafe extern "C" fn green_create(
     flags: c_uint,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
-        && !into.is_null()
-        // SAFETY: the driver has just written it.
-        && let Some(context) = converted(unsafe { *into })
-    {
-        governor.green_made(context);
-    }
-    result
+    let make = || ask(|driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) });
+    let Some(governor) = governor() else {
+        return make();
+    };
+    governor.in_turn(|| {
+        let result = make();
+        if result == CUresult::CUDA_SUCCESS
+            && !into.is_null()
+            // SAFETY: the driver has just written it.
+            && let Some(context) = converted(unsafe { *into })
+        {
+            governor.green_made(context);
+        }
+        result
+    })
 }
 
 /// Lets the driver destroy a green context, when its work is over: nothing can

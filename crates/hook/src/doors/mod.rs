@@ -109,6 +109,7 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuCtxCreate_v4, lifetime::ctx_create_v4),
         door!(cuCtxDestroy_v2, lifetime::ctx_destroy),
         door!(cuCtxDestroy, lifetime::ctx_destroy_v1),
+        door!(cuCtxDetach, lifetime::ctx_detach),
         door!(cuDevicePrimaryCtxRetain, lifetime::primary_retain),
         door!(cuDevicePrimaryCtxRelease_v2, lifetime::primary_release),
         door!(cuDevicePrimaryCtxRelease, lifetime::primary_release_v1),
