@@ -62,6 +62,22 @@ struct Physical {
     mappings: usize,
 }
 
+/// What a call of the driver is about to take, should it refuse.
+#[derive(Debug, Default)]
+pub struct Taken {
+    handle: Option<u64>,
+    /// From where on, how long, and of which handle.
+    mappings: Vec<(u64, u64, u64)>,
+    ended: Vec<(u64, Piece)>,
+}
+
+impl Taken {
+    /// The pieces whose end it is.
+    pub fn ended(&self) -> impl Iterator<Item = &Piece> {
+        self.ended.iter().map(|(_, piece)| piece)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Tables {
     pieces: FxHashMap<Key, Piece>,
@@ -118,12 +134,43 @@ impl GovernedMemory {
         }
     }
 
-    /// A handle was released; the piece if that was its end.
-    pub fn released(&self, handle: u64) -> Option<Piece> {
+    /// A handle is about to be released: once the driver has it back, it may
+    /// give it again.
+    pub fn released(&self, handle: u64) -> Taken {
+        let mut taken = Taken::default();
         let mut tables = self.tables();
-        let physical = tables.physical.get_mut(&handle)?;
-        physical.handles = physical.handles.saturating_sub(1);
-        tables.end(handle)
+        if let Some(physical) = tables.physical.get_mut(&handle)
+            && physical.handles > 0
+        {
+            physical.handles -= 1;
+            taken.handle = Some(handle);
+            taken.ended.extend(tables.end(handle));
+        }
+        taken
+    }
+
+    /// The driver did not take it.
+    pub fn put_back(&self, taken: Taken) {
+        let mut tables = self.tables();
+        for (handle, piece) in taken.ended {
+            let unused = Physical {
+                piece,
+                handles: 0,
+                mappings: 0,
+            };
+            tables.physical.insert(handle, unused);
+        }
+        if let Some(handle) = taken.handle
+            && let Some(physical) = tables.physical.get_mut(&handle)
+        {
+            physical.handles += 1;
+        }
+        for (address, bytes, handle) in taken.mappings {
+            if let Some(physical) = tables.physical.get_mut(&handle) {
+                physical.mappings += 1;
+                tables.mapped.insert(address, (bytes, handle));
+            }
+        }
     }
 
     /// A handle was mapped.
@@ -135,22 +182,23 @@ impl GovernedMemory {
         }
     }
 
-    /// A range was unmapped; the pieces whose end that was.
-    pub fn unmapped(&self, address: u64, bytes: u64) -> Vec<Piece> {
+    /// A range is about to be unmapped.
+    pub fn unmapped(&self, address: u64, bytes: u64) -> Taken {
         let mut tables = self.tables();
         let range = address..address.saturating_add(bytes);
         let gone: Vec<u64> = tables.mapped.range(range).map(|(at, _)| *at).collect();
-        let mut ended = Vec::new();
+        let mut taken = Taken::default();
         for at in gone {
-            let Some((_, handle)) = tables.mapped.remove(&at) else {
+            let Some((bytes, handle)) = tables.mapped.remove(&at) else {
                 continue;
             };
+            taken.mappings.push((at, bytes, handle));
             if let Some(physical) = tables.physical.get_mut(&handle) {
                 physical.mappings = physical.mappings.saturating_sub(1);
             }
-            ended.extend(tables.end(handle));
+            taken.ended.extend(tables.end(handle));
         }
-        ended
+        taken
     }
 
     /// Bytes on a device that are this process's, by what was charged.
@@ -177,12 +225,13 @@ impl GovernedMemory {
 
 impl Tables {
     /// Forgets physical memory that nothing refers to.
-    fn end(&mut self, handle: u64) -> Option<Piece> {
+    fn end(&mut self, handle: u64) -> Option<(u64, Piece)> {
         let physical = self.physical.get(&handle)?;
         if physical.handles > 0 || physical.mappings > 0 {
             return None;
         }
-        self.physical.remove(&handle).map(|physical| physical.piece)
+        let physical = self.physical.remove(&handle)?;
+        Some((handle, physical.piece))
     }
 }
 
@@ -197,6 +246,32 @@ mod tests {
         bytes: 2 << 20,
         context: None,
     };
+
+    fn ended(taken: &Taken) -> Vec<Piece> {
+        taken.ended().copied().collect()
+    }
+
+    #[test]
+    fn what_the_driver_refuses_to_take_is_there_as_before() {
+        let governed = GovernedMemory::default();
+        governed.created(7, PIECE);
+        let refused = governed.released(7);
+        assert_eq!(ended(&refused), [PIECE]);
+        // Meanwhile the handle is free to be given anew.
+        assert_eq!(governed.on_device_bytes(0), 0);
+        governed.put_back(refused);
+        assert_eq!(governed.on_device_bytes(0), 2 << 20);
+        governed.mapped(0x1000, 2 << 20, 7);
+        assert_eq!(ended(&governed.released(7)), []);
+        // There is no handle left that a refused call could have taken.
+        governed.put_back(governed.released(7));
+        let refused = governed.unmapped(0x1000, 2 << 20);
+        assert_eq!(ended(&refused), [PIECE]);
+        governed.put_back(refused);
+        assert_eq!(governed.on_device_bytes(0), 2 << 20);
+        assert_eq!(ended(&governed.unmapped(0x1000, 2 << 20)), [PIECE]);
+        assert_eq!(governed.on_device_bytes(0), 0);
+    }
 
     #[test]
     fn what_belongs_to_a_context_ends_with_it() {
@@ -220,9 +295,9 @@ mod tests {
         let governed = GovernedMemory::default();
         assert_eq!(governed.created(7, PIECE), None);
         governed.mapped(0x1000, 2 << 20, 7);
-        assert_eq!(governed.released(7), None);
+        assert_eq!(ended(&governed.released(7)), []);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
-        assert_eq!(governed.unmapped(0x1000, 2 << 20), [PIECE]);
+        assert_eq!(ended(&governed.unmapped(0x1000, 2 << 20)), [PIECE]);
         assert_eq!(governed.on_device_bytes(0), 0);
     }
 
@@ -231,9 +306,9 @@ mod tests {
         let governed = GovernedMemory::default();
         governed.created(7, PIECE);
         governed.retained(7);
-        assert_eq!(governed.released(7), None);
-        assert_eq!(governed.released(7), Some(PIECE));
-        assert_eq!(governed.released(7), None);
+        assert_eq!(ended(&governed.released(7)), []);
+        assert_eq!(ended(&governed.released(7)), [PIECE]);
+        assert_eq!(ended(&governed.released(7)), []);
     }
 
     #[test]
@@ -242,9 +317,9 @@ mod tests {
         for (handle, address) in [(1, 0x0), (2, 0x1000), (3, 0x2000)] {
             governed.created(handle, PIECE);
             governed.mapped(address, 0x1000, handle);
-            assert_eq!(governed.released(handle), None);
+            assert_eq!(ended(&governed.released(handle)), []);
         }
-        assert_eq!(governed.unmapped(0, 0x2000).len(), 2);
+        assert_eq!(ended(&governed.unmapped(0, 0x2000)).len(), 2);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
     }
 }

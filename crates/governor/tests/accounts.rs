@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_governor::{
-    Bytes, Config, Denied, Device, Governor, PoolNumber, Seat, Served, TenantLimit,
+    Bytes, Config, Denied, Device, Governor, Piece, PoolNumber, Seat, Served, TenantLimit,
 };
 use fercuda_ledger::{Governed, Ledger};
 use fercuda_pool::Place;
@@ -241,6 +241,28 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
         ok!(cuCtxDestroy_v2(first));
         (vec![first], CUresult::CUDA_SUCCESS)
     });
+}
+
+#[test]
+fn a_multicast_object_takes_nothing_of_the_budget_and_gives_nothing_back() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let device = governor.device(0).unwrap();
+    assert!(device.budget().charge(8 * MIB));
+    let object = Piece {
+        device: 0,
+        tenant: governor.tenant("somebody"),
+        kind: Governed::Multicast,
+        bytes: 2 * MIB,
+        context: None,
+    };
+    for handle in 0..3 {
+        governor.made_physical(handle, object);
+        let taken = governor.governed().released(handle);
+        taken.ended().for_each(|piece| governor.ended(piece));
+    }
+    assert_eq!(device.budget().used_bytes(), 8 * MIB);
 }
 
 #[test]

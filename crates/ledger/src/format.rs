@@ -289,9 +289,13 @@ pub enum Governed {
 
 impl Governed {
     /// Whether it is physical memory of the device that the process takes, and
-    /// so part of what the driver says is used.
+    /// so part of what the driver says is used. A multicast object is a view of
+    /// memory that is charged by itself.
     pub fn is_on_device(self) -> bool {
-        !matches!(self, Self::Host | Self::IpcImport | Self::External)
+        !matches!(
+            self,
+            Self::Multicast | Self::Host | Self::IpcImport | Self::External
+        )
     }
 
     /// Every kind, in the order of the file.

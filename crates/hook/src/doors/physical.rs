@@ -7,7 +7,7 @@ use fercuda_cuda_sys::types::{
     CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
-use fercuda_governor::Piece;
+use fercuda_governor::{GovernedMemory, Piece, Taken};
 use fercuda_ledger::Governed;
 
 use super::asked;
@@ -94,15 +94,28 @@ unsafe extern "C" fn multicast(
     result
 }
 
-pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
-    // SAFETY: the program's own argument.
-    let result = ask(|driver| unsafe { driver.cuMemRelease(handle) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
-        && let Some(piece) = governor.governed().released(handle)
-    {
-        governor.ended(&piece);
+/// Lets the driver take back what `take` takes out. That is first: once the
+/// driver has it, another thread may be given the same handle or address.
+fn taken(take: impl FnOnce(&GovernedMemory) -> Taken, ask: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(governor) = governor() else {
+        return ask();
+    };
+    let taken = take(governor.governed());
+    let result = ask();
+    if result == CUresult::CUDA_SUCCESS {
+        taken.ended().for_each(|piece| governor.ended(piece));
+    } else {
+        governor.governed().put_back(taken);
     }
     result
+}
+
+pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
+    taken(
+        |governed| governed.released(handle),
+        // SAFETY: the program's own argument.
+        || ask(|driver| unsafe { driver.cuMemRelease(handle) }),
+    )
 }
 
 pub(super) unsafe extern "C" fn map(
@@ -121,14 +134,11 @@ pub(super) unsafe extern "C" fn map(
 }
 
 pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUresult {
-    // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemUnmap(address, bytes) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        for piece in governor.governed().unmapped(address, bytes as u64) {
-            governor.ended(&piece);
-        }
-    }
-    result
+    taken(
+        |governed| governed.unmapped(address, bytes as u64),
+        // SAFETY: the program's own arguments.
+        || ask(|driver| unsafe { driver.cuMemUnmap(address, bytes) }),
+    )
 }
 
 pub(super) unsafe extern "C" fn retain(
