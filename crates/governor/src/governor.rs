@@ -43,6 +43,8 @@ pub(crate) const DEVICES: usize = 16;
 const ALIGN_BYTES: u64 = 512;
 /// Numbers of buffers that a thread takes at a time.
 const BUFFERS: u64 = 1024;
+/// Default streams of ended threads that may wait to be retired.
+const ENDED: usize = 64;
 /// The first number of streams that have no handle of their own: default
 /// streams, of contexts and of threads.
 pub const UNNAMED: u64 = 1 << 63;
@@ -116,7 +118,12 @@ impl Capturing {
     /// handle means.
     pub fn new(raw: CUstream, per_thread: bool) -> Self {
         let own = raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread);
-        Self(raw, own.then(|| std::thread::current().id()))
+        if own {
+            // By one name: what begins by one handle may end by the other.
+            Self(CU_STREAM_PER_THREAD, Some(std::thread::current().id()))
+        } else {
+            Self(raw, None)
+        }
     }
 }
 
@@ -435,7 +442,10 @@ impl Governor {
             && is_done(asked)
             && let Some(context) = self.clock.context(raw)
         {
-            lock(&self.lost).push(context);
+            let mut lost = lock(&self.lost);
+            if !lost.contains(&context) {
+                lost.push(context);
+            }
             self.anything_lost.store(true, Relaxed);
         }
     }
@@ -465,7 +475,7 @@ impl Governor {
     }
 
     /// Retires the default streams of threads that have ended, for who finds no
-    /// memory; whether there were any.
+    /// memory or too many of them; whether there were any.
     fn retire_ended(&self) -> bool {
         let ended = std::mem::take(&mut *lock(&self.ended));
         for stream in &ended {
@@ -846,6 +856,9 @@ impl<'g> Seat<'g> {
             return Some(*stream);
         }
         drop(streams);
+        if lock(&governor.ended).len() > ENDED {
+            governor.retire_ended();
+        }
         let (raw_context, kind, number) = match key {
             StreamKey::Created(raw) => {
                 let (mut context, mut number) = (CUcontext::NULL, 0);
@@ -1061,6 +1074,10 @@ impl<'g> Seat<'g> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
+        // In a child that was forked, locks may be held by nobody who is there.
+        if !self.governor.ledger.is_mine() {
+            return;
+        }
         self.tell_level();
         if self.own.is_empty() {
             return;

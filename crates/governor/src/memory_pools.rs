@@ -7,7 +7,7 @@
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool};
+use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool, CUresult};
 
 use crate::clock::{read, write};
 use crate::governor::{DEVICES, Governor, is_done};
@@ -101,10 +101,30 @@ impl Governor {
         write(&self.pools).insert(pool, served);
     }
 
-    /// A pool is gone.
-    pub fn pool_gone(&self, pool: CUmemoryPool) {
-        let mut pools = write(&self.pools);
-        pools.remove(&pool);
+    /// Runs the call of the driver that destroys a pool. Devices whose current
+    /// one it was have another one then, which the driver is asked for.
+    pub fn destroy_pool(&self, pool: CUmemoryPool, destroy: impl FnOnce() -> CUresult) -> CUresult {
+        // Taken out first: once it is gone another may be given its handle.
+        let served = write(&self.pools).remove(&pool);
+        let result = destroy();
+        if result != CUresult::CUDA_SUCCESS {
+            if let Some(served) = served {
+                write(&self.pools).insert(pool, served);
+            }
+            return result;
+        }
+        let mut count = 0;
+        // SAFETY: `count` outlives the call.
+        let counted = unsafe { is_done(self.driver.cuDeviceGetCount(&mut count)) };
+        for device in 0..if counted { count } else { 0 } {
+            let mut current = CUmemoryPool::NULL;
+            // SAFETY: `current` outlives the call.
+            let asked = unsafe { self.driver.cuDeviceGetMemPool(&mut current, device) };
+            if is_done(asked) {
+                self.set_current_pool(device, current);
+            }
+        }
+        result
     }
 
     /// Who serves a pool. One that is unknown is some device's default pool, or

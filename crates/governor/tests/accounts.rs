@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_governor::{
-    Bytes, Config, Denied, Device, Governor, Piece, PoolNumber, Seat, Served, TenantLimit,
+    Bytes, Capturing, Config, Denied, Device, Governor, Piece, PoolNumber, Seat, Served,
+    TenantLimit,
 };
 use fercuda_ledger::{Governed, Ledger};
 use fercuda_pool::Place;
@@ -266,6 +267,34 @@ fn a_multicast_object_takes_nothing_of_the_budget_and_gives_nothing_back() {
 }
 
 #[test]
+fn a_capture_of_a_threads_own_stream_ends_by_any_of_its_names() {
+    let _one = one();
+    ok!(cuInit(0));
+    let context = context();
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let (id, _) = governor.context(context).unwrap();
+    let names = [(CUstream::NULL, true), (CU_STREAM_PER_THREAD, false)];
+    for (begun, ended) in [(names[0], names[1]), (names[1], names[0])] {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let own = CU_STREAM_PER_THREAD;
+        let result = governor.begin_capture(Capturing::new(begun.0, begun.1), (id, mode), || {
+            ok!(cuStreamBeginCapture_v2(own, mode));
+            CUresult::CUDA_SUCCESS
+        });
+        assert_eq!(result, CUresult::CUDA_SUCCESS);
+        assert!(governor.anything_captures());
+        governor.end_capture(Capturing::new(ended.0, ended.1), || {
+            let mut graph = CUgraph::NULL;
+            ok!(cuStreamEndCapture(own, &mut graph));
+            ok!(cuGraphDestroy(graph));
+            CUresult::CUDA_SUCCESS
+        });
+        assert!(!governor.anything_captures());
+    }
+    ok!(cuCtxDestroy_v2(context));
+}
+
+#[test]
 fn what_was_in_use_in_streams_ends_with_its_context() {
     let _one = one();
     ok!(cuInit(0));
@@ -291,4 +320,33 @@ fn what_was_in_use_in_streams_ends_with_its_context() {
     });
     governor.reset_pool_marks(0, true);
     assert_eq!(governor.pool_figures(0).unwrap()[..2], [0, 0]);
+}
+
+#[test]
+fn the_driver_serves_no_device_after_its_pool_is_gone() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let kind = CUmemPoolProps {
+        allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: CUmemLocation {
+            r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: 0,
+        },
+        ..Default::default()
+    };
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuMemPoolCreate(&mut pool, &kind));
+    governor.pool_made(pool, None);
+    ok!(cuDeviceSetMemPool(0, pool));
+    governor.set_current_pool(0, pool);
+    assert!(governor.passes_ordered(0));
+    let refused = CUresult::CUDA_ERROR_INVALID_VALUE;
+    assert_eq!(governor.destroy_pool(pool, || refused), refused);
+    assert!(governor.passes_ordered(0));
+    governor.destroy_pool(pool, || {
+        ok!(cuMemPoolDestroy(pool));
+        CUresult::CUDA_SUCCESS
+    });
+    assert!(!governor.passes_ordered(0));
 }

@@ -209,19 +209,23 @@ fn named(governor: &Governor, address: usize, name: &str) -> Tenant {
 }
 
 /// Objects by return address, for all threads: each new thread asks anew, and
-/// the loader's lock is one.
+/// the loader's lock is one. Who holds that, in a library's constructor, may be
+/// waiting here; so the loader is asked while nothing is held.
 fn known_object(address: usize) -> Object {
     static ALL: Mutex<Option<FxHashMap<usize, Object>>> = Mutex::new(None);
     const MOST: usize = 1 << 16;
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = all.get_or_insert_default();
-    if let Some(object) = all.get(&address) {
-        return object.clone();
+    let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = |all: &FxHashMap<usize, Object>| all.get(&address).cloned();
+    let found = all().as_ref().and_then(known);
+    if let Some(object) = found {
+        return object;
     }
+    let object = object(address);
+    let mut all = all();
+    let all = all.get_or_insert_default();
     if all.len() >= MOST {
         all.clear();
     }
-    let object = object(address);
     all.insert(address, object.clone());
     object
 }

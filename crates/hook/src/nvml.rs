@@ -94,6 +94,15 @@ fn base_of_nvml(function: *mut c_void) -> Option<usize> {
 impl Nvml {
     /// NVML as `find` finds its functions.
     fn found(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
+        let find = |name: &CStr| {
+            let found = find(name);
+            if found.is_null() {
+                // The program's own call may go well, and is not to find this one's error.
+                // SAFETY: takes nothing; what it points to is not used.
+                let _it_is_forgotten = unsafe { libc::dlerror() };
+            }
+            found
+        };
         let info = NonNull::new(find(INFO))?;
         let uuid = NonNull::new(find(c"nvmlDeviceGetUUID"))?;
         let base = base_of_nvml(info.as_ptr())?;

@@ -222,11 +222,12 @@ pub(super) unsafe extern "C" fn pool_create(
 }
 
 pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
-    if let Some(governor) = governor() {
-        governor.pool_gone(pool);
-    }
     // SAFETY: the program's own argument.
-    ask(|driver| unsafe { driver.cuMemPoolDestroy(pool) })
+    let destroy = || ask(|driver| unsafe { driver.cuMemPoolDestroy(pool) });
+    match governor() {
+        Some(governor) => governor.destroy_pool(pool, destroy),
+        None => destroy(),
+    }
 }
 
 /// The device whose pool of ours serves a pool.

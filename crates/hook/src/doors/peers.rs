@@ -25,7 +25,14 @@ pub(super) unsafe extern "C" fn enable(peer: CUcontext, flags: c_uint) -> CUresu
         let (_, owner) = governor.context(peer)?;
         governor.grant(owner, to.try_into().ok()?, BOTH)
     };
-    if result != CUresult::CUDA_SUCCESS || known().is_none_or(|it| it == CUresult::CUDA_SUCCESS) {
+    // Of another thread that has just been allowed it the grant may be yet to
+    // come; a second one changes nothing.
+    let was_before = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    if result != CUresult::CUDA_SUCCESS && result != was_before {
+        return result;
+    }
+    let is_granted = known().is_none_or(|it| it == CUresult::CUDA_SUCCESS);
+    if is_granted || result == was_before {
         return result;
     }
     // Mapped memory cannot be opened to it: then none is, and the program copies.
