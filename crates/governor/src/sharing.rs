@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUresult};
-use fercuda_ledger::{Folder, Governed, Lingering, Opened, Share, ShareName, Tenant};
+use fercuda_ledger::{Folder, Governed, Lingering, Offered, Opened, Share, ShareName, Tenant};
 use fercuda_pool::{Freed, Live, Place};
 use rustc_hash::FxHashMap;
 
-use crate::clock::{ContextId, lock};
+use crate::clock::{ContextId, Current, lock};
 use crate::governed::{Key, Piece};
 use crate::governor::{Governor, Note, answer};
 
@@ -71,6 +71,15 @@ impl Ticket {
 #[derive(Debug)]
 struct Export {
     ticket: Ticket,
+    offered: Offered,
+    /// The block's own number.
+    buffer: u64,
+}
+
+/// A freed block that somebody has open.
+#[derive(Debug)]
+struct Left {
+    lingering: Lingering,
     /// The block's own number.
     buffer: u64,
 }
@@ -84,7 +93,7 @@ struct Import {
     buffer: u64,
     /// How often it was opened and not closed.
     opens: u64,
-    _share: Opened,
+    share: Opened,
 }
 
 /// Somebody else's slab, open in a context.
@@ -96,6 +105,8 @@ struct Slab {
     bytes: u64,
     /// Of its blocks, how many are open.
     blocks: u64,
+    /// Blocks that were closed when nobody could wait for their last use.
+    unwaited: Vec<Opened>,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +114,7 @@ struct State {
     /// By the block's address.
     exports: FxHashMap<u64, Export>,
     /// Freed blocks that somebody has open.
-    lingering: FxHashMap<u64, Lingering>,
+    lingering: FxHashMap<u64, Left>,
     /// By their addresses here.
     imports: BTreeMap<u64, Import>,
     slabs: BTreeMap<u64, Slab>,
@@ -171,9 +182,11 @@ pub struct Imported {
 }
 
 /// Takes a share back; what lingers of it.
-fn withdraw(folder: Option<&Folder>, ticket: &Ticket) -> Option<Lingering> {
-    // A share that is not there any more is open to nobody who could be asked.
-    folder?.withdraw(ticket.name).ok().flatten()
+fn withdraw(folder: Option<&Folder>, export: Export) -> Option<Left> {
+    let buffer = export.buffer;
+    // Whatever is exported was left in the folder.
+    let lingering = folder?.withdraw(export.offered)?;
+    Some(Left { lingering, buffer })
 }
 
 impl Governor {
@@ -220,7 +233,7 @@ impl Governor {
                 state.exports.insert(block, export);
                 return Ok(handle);
             }
-            withdraw(state.folder.as_ref(), &export.ticket);
+            withdraw(state.folder.as_ref(), export);
         }
         let mut handle = CUipcMemHandle::default();
         // SAFETY: `handle` outlives the call; the slab is one while its block is live.
@@ -237,14 +250,19 @@ impl Governor {
         let nowhere = || NotShared::Folder("there is no folder for ledgers".to_owned());
         let ledger = self.ledger().path().ok_or_else(nowhere)?;
         let folder = self.folder(&mut state).map_err(NotShared::Folder)?;
-        let name = folder.share(&share, ledger);
+        let offered = folder.share(&share, ledger);
+        let offered = offered.map_err(|error| NotShared::Folder(error.to_string()))?;
         let ticket = Ticket {
-            name: name.map_err(|error| NotShared::Folder(error.to_string()))?,
+            name: offered.name,
             offset_bytes: share.offset_bytes,
             bytes: share.bytes,
         };
-        let buffer = live.note.buffer;
-        state.exports.insert(block, Export { ticket, buffer });
+        let export = Export {
+            ticket,
+            offered,
+            buffer: live.note.buffer,
+        };
+        state.exports.insert(block, export);
         Ok(ticket.handle())
     }
 
@@ -278,9 +296,9 @@ impl Governor {
         };
         let export = state.exports.remove(&block);
         let folder = state.folder.as_ref();
-        match export.and_then(|export| withdraw(folder, &export.ticket)) {
-            Some(lingering) => {
-                state.lingering.insert(block, lingering);
+        match export.and_then(|export| withdraw(folder, export)) {
+            Some(left) => {
+                state.lingering.insert(block, left);
                 Unshared::Later(live)
             }
             None => Unshared::Free,
@@ -294,17 +312,21 @@ impl Governor {
             return false;
         }
         let mut state = lock(&self.sharing.state);
-        let over = state.lingering.extract_if(|_, it| it.is_over());
-        let over: Vec<u64> = over.map(|(block, _)| block).collect();
-        drop(state);
-        for block in &over {
-            let mut regions = self.devices().flat_map(|device| device.regions());
-            let freed = regions.find_map(|region| region.free(*block, Place::Anywhere).ok());
+        let over = state.lingering.extract_if(|_, it| it.lingering.is_over());
+        let mut any = false;
+        // Freed while the state is held, or else a program could free again what
+        // is neither live nor lingers. The number tells it from a block that
+        // came there since its context ended.
+        for (block, left) in over {
+            let mut devices = self.devices();
+            let is_it = |note: &Note| note.buffer == left.buffer;
+            let freed = devices.find_map(|device| device.free_if(block, Place::Anywhere, is_it));
             if let Some(freed) = freed {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
             }
+            any = true;
         }
-        !over.is_empty()
+        any
     }
 
     // ---- blocks of others ---------------------------------------------------
@@ -320,6 +342,8 @@ impl Governor {
         open: impl Fn(CUipcMemHandle) -> Result<CUdeviceptr, CUresult>,
     ) -> Option<Result<u64, CUresult>> {
         let ticket = Ticket::read(handle)?;
+        // Asks the loader, whose lock comes before ours.
+        let tenant = tenant();
         let mut state = self.sharing.use_it();
         let opened = self.folder(&mut state).ok()?.open_share(ticket.name).ok()?;
         let share = opened.share;
@@ -331,11 +355,12 @@ impl Governor {
         };
         let known = state.slabs.iter().find_map(|(base, slab)| {
             let same = slab.handle == share.handle && slab.context == context;
-            same.then_some((*base, slab.flags))
+            same.then_some((*base, slab.flags, slab.bytes))
         });
         let base = match known {
-            Some((base, same)) if same == flags => base,
-            Some((base, _)) => {
+            Some((_, _, bytes)) if bytes != share.whole_bytes => return None,
+            Some((base, same, _)) if same == flags => base,
+            Some((base, _, _)) => {
                 // The driver says what it thinks of these flags.
                 match open(whole) {
                     Ok(again) => self.close_slab(again),
@@ -348,9 +373,15 @@ impl Governor {
                     Ok(base) => base,
                     Err(code) => return Some(Err(code)),
                 };
+                if !self.holds_at(base, share.whole_bytes) {
+                    self.close_slab(base);
+                    return None;
+                }
+                // What was there before has ended, whoever is still to be told.
+                state.imports.retain(|_, import| import.slab != base);
                 let piece = Piece {
                     device,
-                    tenant: tenant(),
+                    tenant,
                     kind: Governed::IpcImport,
                     bytes: share.whole_bytes,
                     context: Some(context),
@@ -362,12 +393,14 @@ impl Governor {
                     context,
                     bytes: share.whole_bytes,
                     blocks: 0,
+                    unwaited: Vec::new(),
                 };
                 state.slabs.insert(base, slab);
                 base
             }
         };
-        let address = base + share.offset_bytes;
+        // Inside of the whole, which is there.
+        let address = base.checked_add(share.offset_bytes)?;
         if let Some(import) = state.imports.get_mut(&address) {
             import.opens += 1;
             return Some(Ok(address));
@@ -377,7 +410,7 @@ impl Governor {
             slab: base,
             buffer: self.next_buffer(),
             opens: 1,
-            _share: opened,
+            share: opened,
         };
         state.imports.insert(address, import);
         if let Some(slab) = state.slabs.get_mut(&base) {
@@ -386,40 +419,94 @@ impl Governor {
         Some(Ok(address))
     }
 
+    /// Whether the driver has so much memory there.
+    fn holds_at(&self, address: u64, bytes: u64) -> bool {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: both outlive the call.
+        let asked = answer(unsafe {
+            self.driver
+                .cuMemGetAddressRange_v2(&mut base, &mut size, address)
+        });
+        let before = address.checked_sub(base);
+        let left = before.and_then(|before| (size as u64).checked_sub(before));
+        asked == CUresult::CUDA_SUCCESS && left.is_some_and(|left| bytes <= left)
+    }
+
     fn close_slab(&self, base: u64) -> CUresult {
         // SAFETY: from cuIpcOpenMemHandle, and closed as often as it was opened.
         answer(unsafe { self.driver.cuIpcCloseMemHandle(base) })
     }
 
-    /// Closes a block that was opened; none if none was there. While it is open
-    /// otherwise, the driver is asked nothing.
+    /// Waits for all work of a context that is there.
+    fn wait_for(&self, context: ContextId) -> CUresult {
+        let raw = self.raw(context);
+        let current = raw.and_then(|raw| Current::push(self.driver, raw));
+        let Some(_current) = current else {
+            return CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        };
+        // SAFETY: it takes nothing.
+        answer(unsafe { self.driver.cuCtxSynchronize() })
+    }
+
+    /// Closes a block that was opened; none if none was there. Returns when work
+    /// that was queued before is done, as the driver's own call does: behind it
+    /// the owner uses the memory again. While the block is open otherwise, the
+    /// driver is asked nothing.
     pub fn close_import(&self, address: u64) -> Option<CUresult> {
         if !self.sharing.is_used() {
             return None;
         }
-        let mut state = lock(&self.sharing.state);
-        let state = &mut *state;
-        let import = state.imports.get_mut(&address)?;
-        if import.opens > 1 {
-            import.opens -= 1;
-            return Some(CUresult::CUDA_SUCCESS);
-        }
-        let (base, slab) = (import.slab, state.slabs.get_mut(&import.slab)?);
-        if slab.blocks == 1 {
-            let closed = self.close_slab(base);
-            if closed != CUresult::CUDA_SUCCESS {
-                return Some(closed);
+        // The import whose context was waited for, and whether that was possible.
+        let mut waited: Option<(u64, bool)> = None;
+        let mut held = lock(&self.sharing.state);
+        loop {
+            let state = &mut *held;
+            let import = state.imports.get_mut(&address)?;
+            if import.opens > 1 {
+                import.opens -= 1;
+                return Some(CUresult::CUDA_SUCCESS);
             }
-            state.slabs.remove(&base);
-            if let Some(piece) = self.governed().remove(Key::Address(base)) {
-                self.ended(&piece);
+            let (base, buffer) = (import.slab, import.buffer);
+            let slab = state.slabs.get_mut(&base)?;
+            if slab.blocks <= 1 {
+                // The driver waits.
+                let closed = self.close_slab(base);
+                if closed != CUresult::CUDA_SUCCESS {
+                    return Some(closed);
+                }
+                state.slabs.remove(&base);
+                if let Some(piece) = self.governed().remove(Key::Address(base)) {
+                    self.ended(&piece);
+                }
+                // Its lock goes last: the owner may use the memory again then.
+                state.imports.remove(&address);
+                return Some(CUresult::CUDA_SUCCESS);
             }
-        } else {
-            slab.blocks -= 1;
+            match waited {
+                Some((of, is_idle)) if of == buffer => {
+                    slab.blocks -= 1;
+                    let import = state.imports.remove(&address)?;
+                    if !is_idle {
+                        slab.unwaited.push(import.share);
+                    }
+                    return Some(CUresult::CUDA_SUCCESS);
+                }
+                // Waiting would end a capture. The lock stays until the slab is
+                // closed.
+                _ if self.anything_captures() => waited = Some((buffer, false)),
+                _ => {
+                    // Others may share meanwhile; so all is looked at again.
+                    let context = slab.context;
+                    drop(held);
+                    let done = self.wait_for(context);
+                    if done != CUresult::CUDA_SUCCESS {
+                        return Some(done);
+                    }
+                    waited = Some((buffer, true));
+                    held = lock(&self.sharing.state);
+                }
+            }
         }
-        // Its lock goes last: the owner may use the memory again then.
-        state.imports.remove(&address);
-        Some(CUresult::CUDA_SUCCESS)
     }
 
     /// The open block of another process at an address, or around it.
@@ -462,12 +549,17 @@ impl Governor {
         slabs.retain(|_, slab| !contexts.contains(&slab.context));
         let imports = &mut state.imports;
         imports.retain(|_, import| slabs.contains_key(&import.slab));
-        let is_live = |block: u64| self.live_at(block).is_some();
-        let ended = state.exports.extract_if(|block, _| !is_live(*block));
+        let is_live = |block: u64, buffer: u64| {
+            let live = self.live_at(block);
+            live.is_some_and(|live| live.note.buffer == buffer)
+        };
+        let exports = &mut state.exports;
+        let ended = exports.extract_if(|block, export| !is_live(*block, export.buffer));
         for (_, export) in ended {
-            withdraw(state.folder.as_ref(), &export.ticket);
+            withdraw(state.folder.as_ref(), export);
         }
-        state.lingering.retain(|block, _| is_live(*block));
+        let lingering = &mut state.lingering;
+        lingering.retain(|block, left| is_live(*block, left.buffer));
     }
 
     /// The process ends: nothing of it can be opened any more.
@@ -476,7 +568,7 @@ impl Governor {
             let mut state = lock(&self.sharing.state);
             let state = &mut *state;
             for (_, export) in state.exports.drain() {
-                withdraw(state.folder.as_ref(), &export.ticket);
+                withdraw(state.folder.as_ref(), export);
             }
         }
     }

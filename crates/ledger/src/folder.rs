@@ -221,9 +221,13 @@ impl Folder {
         open_private(&self.file, Path::new(name), &self.path.join(name))
     }
 
-    /// Whether a ledger of this name is there, and its owner.
+    /// Whether a ledger of this name is there, and its owner; it is unless the
+    /// contrary was seen.
     pub(crate) fn is_owned(&self, ledger: &OsStr) -> bool {
-        self.open(ledger).is_ok_and(|reader| reader.is_owned())
+        match self.open(ledger) {
+            Ok(reader) => reader.is_owned(),
+            unopened => !is_absent(&unopened),
+        }
     }
 
     /// The folder itself.

@@ -38,7 +38,7 @@ pub use format::{
 };
 pub use prometheus::prometheus;
 pub use reader::Reader;
-pub use shares::{Lingering, Opened, Share, ShareName};
+pub use shares::{Lingering, Offered, Opened, Share, ShareName};
 pub use snapshot::{
     DeviceSnapshot, EventSnapshot, GovernedBytes, Owner, Snapshot, StreamSnapshot, TenantAccount,
     TenantSnapshot, ThreadSnapshot,

@@ -6,9 +6,10 @@
 //! learns, when it frees the memory, whether somebody still uses it; and that
 //! somebody may end in any way, for then its locks are gone.
 //!
-//! Invariants: the name is removed before the owner asks for locks, and looked
-//! at by who has just taken one: so no lock that counts is missed. A file whose
-//! owner has no ledger any more is nobody's, and swept.
+//! Invariants: the name is removed, or the file emptied, before the owner asks
+//! for locks, and both are looked at by who has just taken one: so no lock that
+//! counts is missed. A file whose owner has no ledger any more is nobody's, and
+//! swept.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -70,23 +71,46 @@ impl fmt::Debug for ShareName {
     }
 }
 
+/// A share that this process has left for others.
+#[derive(Debug)]
+pub struct Offered {
+    /// What others open it by.
+    pub name: ShareName,
+    /// Open since it was made: to withdraw it nothing has to be opened, which
+    /// could fail, or find another file.
+    file: File,
+}
+
 /// A share that this process has open.
 #[derive(Debug)]
 pub struct Opened {
     /// What it says.
     pub share: Share,
     /// Its lock says that somebody uses the memory.
-    _file: File,
+    file: File,
 }
 
-/// A share that was withdrawn while somebody had it open.
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the same lock, and would keep it
+        // when this descriptor is closed.
+        let _else_it_goes_with_the_last_descriptor = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// A share that was withdrawn while somebody had it open, as far as could be
+/// found out.
 #[derive(Debug)]
 pub struct Lingering(File);
 
 impl Lingering {
-    /// Whether nobody has it open any more.
+    /// Whether nobody has it open any more, and nobody will. What cannot be
+    /// found out counts as open.
     pub fn is_over(&self) -> bool {
-        flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
+        // What has a name still, as it could not be removed, is emptied.
+        let is_nameless = self.0.metadata().is_ok_and(|meta| meta.nlink() == 0);
+        (is_nameless || self.0.set_len(0).is_ok())
+            && flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 }
 
@@ -142,7 +166,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn share(&self, share: &Share, ledger: &Path) -> Result<ShareName> {
+    pub fn share(&self, share: &Share, ledger: &Path) -> Result<Offered> {
         let make = || {
             let name = ShareName::fresh()?;
             let owner = ledger.file_name().map_or(&b""[..], OsStr::as_bytes);
@@ -152,8 +176,9 @@ impl Folder {
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = Mode::RUSR | Mode::WUSR;
             let made = rustix::fs::openat(self.file(), name.file(), flags, mode)?;
-            match File::from(made).write_all(&bytes) {
-                Ok(()) => Ok(name),
+            let mut file = File::from(made);
+            match file.write_all(&bytes) {
+                Ok(()) => Ok(Offered { name, file }),
                 Err(error) => {
                     // A part of it is nobody's, and swept later if it stays.
                     self.remove(OsStr::new(&name.file())).ok();
@@ -181,25 +206,47 @@ impl Folder {
         };
         let path = self.path().join(name.file());
         let share = look().map_err(Error::system("open", path))?;
-        Ok(Opened { share, _file: file })
+        Ok(Opened { share, file })
     }
 
     /// Takes a share back: nobody opens it any more. What is returned says
-    /// whether somebody still has it open.
-    ///
-    /// # Errors
-    /// [`Error::System`]; it may still be there.
-    pub fn withdraw(&self, name: ShareName) -> Result<Option<Lingering>> {
-        let name = name.file();
-        let file = self.open_file(OsStr::new(&name))?;
-        self.remove(OsStr::new(&name))?;
-        let lingering = Lingering(file);
-        Ok((!lingering.is_over()).then_some(lingering))
+    /// whether somebody still has it open; what cannot be found out counts so.
+    pub fn withdraw(&self, offered: Offered) -> Option<Lingering> {
+        // Not there, it was swept; still there, it is emptied below.
+        self.remove(OsStr::new(&offered.name.file())).ok();
+        let lingering = Lingering(offered.file);
+        (!lingering.is_over()).then_some(lingering)
     }
 
-    /// Whether a share is one that nobody owns.
+    /// Whether a share is one that nobody owns, as far as can be found out.
     pub(crate) fn is_stray(&self, file: &File) -> Option<bool> {
         let (_, ledger) = decoded(file)?;
         Some(!self.is_owned(OsStr::from_bytes(&ledger)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_one_that_is_closed_does_not_stay_with_a_forked_child() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(&root.path().join("ledgers")).unwrap();
+        let share = Share {
+            handle: [0; HANDLE_BYTES],
+            offset_bytes: 0,
+            bytes: 1,
+            whole_bytes: 1,
+        };
+        let offered = folder.share(&share, Path::new("1-1-0.ledger")).unwrap();
+        let opened = folder.open_share(offered.name).unwrap();
+        // What a child has: another descriptor of the same open file.
+        let childs = opened.file.try_clone().unwrap();
+        let lingering = folder.withdraw(offered).unwrap();
+        assert!(!lingering.is_over());
+        drop(opened);
+        assert!(lingering.is_over());
+        drop(childs);
     }
 }

@@ -2,6 +2,7 @@
    ipc CASE [SEED]. */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,7 +18,7 @@ int cuIpcCloseMemHandle(ptr);
 
 enum { LAZY_PEERS = 1 };
 enum { CONTEXT = 1, BUFFER_ID = 7, IPC_CAPABLE = 10, RANGE_START = 11, RANGE_SIZE = 12 };
-enum { CALL_OPEN = 1, CALL_CLOSE, CALL_CHECK, CALL_WRITE, CALL_RANGE, CALL_ATTRIBUTE, CALL_MARK, CALL_EXPORT, CALL_CONTEXT, CALL_END };
+enum { CALL_OPEN = 1, CALL_CLOSE, CALL_CHECK, CALL_WRITE, CALL_RANGE, CALL_ATTRIBUTE, CALL_MARK, CALL_EXPORT, CALL_CONTEXT, CALL_CLOSE_BUSY, CALL_END };
 
 typedef struct { int call, flags; ipc_handle handle; ptr at; uint64_t words, seed; char name[32]; } request;
 typedef struct { int code; ptr at; uint64_t value; ipc_handle handle; } reply;
@@ -56,6 +57,29 @@ static uint64_t wrong_words(ptr p, uint64_t words, uint64_t from)
     return wrong;
 }
 
+static void sleep_long(void *unused)
+{
+    (void)unused;
+    usleep(300 * 1000);
+}
+
+/* Closes a block that queued work is still to read; what that work's stream says then. */
+static reply close_busy(ptr p, uint64_t words)
+{
+    reply out = {0};
+    handle stream;
+    ptr copy;
+    OK(cuMemAlloc_v2(&copy, words * 8));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuLaunchHostFunc(stream, sleep_long, 0));
+    OK(cuMemcpyDtoDAsync_v2(copy, p, words * 8, stream));
+    out.code = cuIpcCloseMemHandle(p);
+    out.value = cuStreamQuery(stream);
+    OK(cuStreamDestroy_v2(stream));
+    OK(cuMemFree_v2(copy));
+    return out;
+}
+
 /* The other process. */
 static int serve(int fd)
 {
@@ -71,6 +95,7 @@ static int serve(int fd)
         switch (it.call) {
         case CALL_OPEN: out.code = cuIpcOpenMemHandle_v2(&out.at, it.handle, it.flags); break;
         case CALL_CLOSE: out.code = cuIpcCloseMemHandle(it.at); break;
+        case CALL_CLOSE_BUSY: out = close_busy(it.at, it.words); break;
         case CALL_CHECK: out.value = wrong_words(it.at, it.words, it.seed); break;
         case CALL_WRITE: write_words(it.at, it.words, it.seed); break;
         case CALL_RANGE: out.code = cuMemGetAddressRange_v2(&out.at, &bytes, it.at), out.value = bytes; break;
@@ -233,7 +258,24 @@ static void close_order(void)
     mark("end");
 }
 
-/* The owner frees what the other has open, and uses as much memory as there is. */
+/* Two blocks of one slab, closed while work that reads them is queued. */
+static void closed_while_read(void)
+{
+    other there = begin_other(1);
+    begin_here();
+    ptr p[2];
+    reply out[2];
+    for (int n = 0; n < 2; ++n) p[n] = made(1000, seed + n);
+    for (int n = 0; n < 2; ++n) out[n] = open_there(there, exported(p[n]));
+    for (int n = 0; n < 2; ++n) {
+        reply closed = call(there, (request){.call = CALL_CLOSE_BUSY, .at = out[n].at, .words = 1000});
+        printf("open %d, close %d, its work %llu\n", out[n].code, closed.code, (unsigned long long)closed.value);
+    }
+    mark("end");
+    end_other(there);
+}
+
+/* The owner frees what the other has open, and uses as much memory as there is. It can open no file then. */
 static void freed_while_open(void)
 {
     enum { COUNT = 64 };
@@ -243,7 +285,12 @@ static void freed_while_open(void)
     ipc_handle handle = exported(kept);
     reply out = open_there(there, handle);
     printf("open %d\n", out.code);
+    struct rlimit files, none;
+    getrlimit(RLIMIT_NOFILE, &files);
+    none = files, none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
     SAY(cuMemFree_v2(kept));
+    setrlimit(RLIMIT_NOFILE, &files);
     SAY(cuMemFree_v2(kept));
     SAY(cuMemFreeAsync(kept, 0));
     SAY(cuMemGetAddressRange_v2(&base, 0, kept));
@@ -419,7 +466,7 @@ static void forged(void)
     struct stat meta = {0};
     stat(path, &meta);
     printf("the share is private: %d, %d links\n", (meta.st_mode & 0777) == 0600 && length > 64, (int)meta.st_nlink);
-    for (int kind = 0; kind < 8; ++kind) {
+    for (int kind = 0; kind < 9; ++kind) {
         rename(path, kept);
         size_t written = kind == 0 ? 0 : kind == 1 ? length - 1 : kind == 2 ? length + 1 : length;
         char content[4096];
@@ -427,8 +474,9 @@ static void forged(void)
         if (kind == 3) content[0] ^= 1;         /* of another kind */
         if (kind == 4) content[8] ^= 1;         /* of another version */
         if (kind == 5) content[30] ^= 0x40;     /* more than the whole */
+        if (kind == 8) content[35] ^= 1;        /* the whole larger than it is */
         if (kind == 6 && symlink(kept, path)) return;
-        if (kind < 6 || kind == 7) {
+        if (kind != 6) {
             int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0600);
             if (write(fd, content, written) != (ssize_t)written) return;
             if (kind == 7) fchmod(fd, 0644);    /* others may read it */
@@ -506,7 +554,7 @@ static void random_order(void)
 
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {{"both_ways", both_ways}, {"close_order", close_order}, {"freed_while_open", freed_while_open},
+    static const test_case cases[] = {{"both_ways", both_ways}, {"close_order", close_order}, {"closed_while_read", closed_while_read}, {"freed_while_open", freed_while_open},
         {"importer_dies", importer_dies}, {"exporter_dies", exporter_dies}, {"without_hook", without_hook}, {"context_ends", context_ends},
         {"capable", capable}, {"forged", forged},
         {"random_order", random_order}, {0, 0}};

@@ -71,6 +71,13 @@ fn a_slab_is_open_once_and_until_its_last_block_is_closed() {
 }
 
 #[test]
+fn a_block_is_closed_behind_the_work_that_reads_it() {
+    let run = shared("closed_while_read", &seed());
+    let expected = "open 0, close 0, its work 0\n".repeat(2);
+    assert!(run.said.starts_with(&expected), "{}", run.said);
+}
+
+#[test]
 fn memory_that_is_freed_while_another_process_has_it_open_is_given_to_nobody() {
     let run = shared("freed_while_open", &seed());
     let expected = "open 0\ncuMemFree_v2(kept) = 0\ncuMemFree_v2(kept) = 1\ncuMemFreeAsync(kept, 0) = 1\n\
@@ -150,7 +157,7 @@ fn handles_and_shares_that_were_tampered_with_open_nothing() {
         "{said}"
     );
     assert!(said.contains("the share is private: 1, 1 links\n"));
-    for kind in 0..8 {
+    for kind in 0..9 {
         assert!(
             said.contains(&format!("share {kind}: opened 0, answered otherwise 0\n")),
             "{said}"

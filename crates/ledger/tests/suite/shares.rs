@@ -36,8 +36,8 @@ fn what_is_shared_is_read_by_its_name_and_is_private() {
     let all: Vec<(Share, ShareName)> = (0..20)
         .map(|_| {
             let share = share(&mut random);
-            let name = folder.share(&share, ledger.path().unwrap()).unwrap();
-            (share, name)
+            let offered = folder.share(&share, ledger.path().unwrap()).unwrap();
+            (share, offered.name)
         })
         .collect();
     for (share, name) in &all {
@@ -55,17 +55,19 @@ fn who_withdraws_learns_whether_somebody_has_it_open() {
     let ledger = open(&folder);
     let share = share(&mut Random::new());
     let fresh = || folder.share(&share, ledger.path().unwrap()).unwrap();
-    let name = fresh();
-    assert!(folder.withdraw(name).unwrap().is_none());
+    let offered = fresh();
+    let name = offered.name;
+    assert!(folder.withdraw(offered).is_none());
     assert!(!exists(&path(&folder, name)));
-    assert!(folder.open_share(name).is_err() && folder.withdraw(name).is_err());
+    assert!(folder.open_share(name).is_err());
 
-    let name = fresh();
+    let offered = fresh();
+    let name = offered.name;
     let both = [
         folder.open_share(name).unwrap(),
         folder.open_share(name).unwrap(),
     ];
-    let lingering = folder.withdraw(name).unwrap().unwrap();
+    let lingering = folder.withdraw(offered).unwrap();
     assert!(folder.open_share(name).is_err());
     for opened in both {
         assert!(!lingering.is_over());
@@ -74,21 +76,66 @@ fn who_withdraws_learns_whether_somebody_has_it_open() {
     assert!(lingering.is_over());
 
     // Opened and closed before, it is nobody's.
-    let name = fresh();
-    drop(folder.open_share(name).unwrap());
-    assert!(folder.withdraw(name).unwrap().is_none());
+    let offered = fresh();
+    drop(folder.open_share(offered.name).unwrap());
+    assert!(folder.withdraw(offered).is_none());
+}
+
+#[test]
+fn who_withdraws_what_was_swept_or_cannot_be_removed_misses_nobody() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = share(&mut Random::new());
+    let fresh = || folder.share(&share, ledger.path().unwrap()).unwrap();
+
+    let offered = fresh();
+    let opened = folder.open_share(offered.name).unwrap();
+    fs::remove_file(path(&folder, offered.name)).unwrap();
+    let lingering = folder.withdraw(offered).unwrap();
+    assert!(!lingering.is_over());
+    drop(opened);
+    assert!(lingering.is_over());
+
+    // A folder of its name cannot be removed as a file; it has another name.
+    let offered = fresh();
+    let at = path(&folder, offered.name);
+    let other = ShareName([7; 16]);
+    fs::rename(&at, path(&folder, other)).unwrap();
+    fs::create_dir(&at).unwrap();
+    let opened = folder.open_share(other).unwrap();
+    let lingering = folder.withdraw(offered).unwrap();
+    assert!(exists(&at) && folder.open_share(other).is_err());
+    assert!(!lingering.is_over());
+    drop(opened);
+    assert!(lingering.is_over());
+    drop(lingering);
+    assert!(folder.open_share(other).is_err());
+}
+
+#[test]
+fn a_share_whose_ledger_cannot_be_opened_is_not_swept() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = share(&mut Random::new());
+    let offered = folder.share(&share, ledger.path().unwrap()).unwrap();
+    // One that others may read is refused.
+    fs::set_permissions(ledger.path().unwrap(), Permissions::from_mode(0o644)).unwrap();
+    folder.sweep().unwrap();
+    assert!(exists(&path(&folder, offered.name)));
 }
 
 #[test]
 fn one_that_is_opened_while_it_is_withdrawn_is_seen_or_is_not_open() {
     let (_root, folder) = folder();
-    let ledger = open(&folder);
+    let folder = &folder;
+    let ledger = open(folder);
     let share = share(&mut Random::new());
     for _ in 0..300 {
-        let name = folder.share(&share, ledger.path().unwrap()).unwrap();
+        let offered = folder.share(&share, ledger.path().unwrap()).unwrap();
+        let name = offered.name;
         let (opened, lingering) = std::thread::scope(|scope| {
-            let opener = scope.spawn(|| folder.open_share(name).ok());
-            let lingering = folder.withdraw(name).unwrap();
+            let opener = scope.spawn(move || folder.open_share(name).ok());
+            let lingering = folder.withdraw(offered);
             (opener.join().unwrap(), lingering)
         });
         if opened.is_some() {
@@ -104,11 +151,11 @@ fn shares_of_processes_that_are_gone_are_swept() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let share = share(&mut Random::new());
-    let kept = folder.share(&share, ledger.path().unwrap()).unwrap();
+    let kept = folder.share(&share, ledger.path().unwrap()).unwrap().name;
     let gone = folder.path().join("1-1-0.ledger");
-    let stray = folder.share(&share, &gone).unwrap();
+    let stray = folder.share(&share, &gone).unwrap().name;
     let elsewhere = Path::new("..");
-    let odd = folder.share(&share, elsewhere).unwrap();
+    let odd = folder.share(&share, elsewhere).unwrap().name;
     let part = folder.path().join("part.share");
     fs::write(&part, "feRsha").unwrap();
     fs::set_permissions(&part, Permissions::from_mode(0o600)).unwrap();
@@ -132,7 +179,7 @@ fn whatever_is_in_a_share_it_is_whole_or_refused() {
     let ledger = open(&folder);
     let mut random = Random::new();
     let share = share(&mut random);
-    let name = folder.share(&share, ledger.path().unwrap()).unwrap();
+    let name = folder.share(&share, ledger.path().unwrap()).unwrap().name;
     let path = path(&folder, name);
     let good = fs::read(&path).unwrap();
     let mut opened = 0;
