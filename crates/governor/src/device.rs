@@ -204,7 +204,10 @@ impl Governor {
         let peers = (!slabs).then(|| Arc::new(Peers::new(self.driver, raw)));
         let source = |extent: &Arc<Extent>| {
             let memory = match (&owner, &peers) {
-                (Some(owner), _) => Memory::Slabs(Slabs::new(self.driver, owner.clone())),
+                (Some(owner), _) => {
+                    let told = (owner.clone(), extent.clone());
+                    Memory::Slabs(Slabs::new(self.driver, told))
+                }
                 (None, Some(peers)) => {
                     Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw).ok()?)
                 }

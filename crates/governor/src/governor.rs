@@ -372,10 +372,16 @@ impl Governor {
         lock(&self.primaries).get(&device).copied()
     }
 
-    /// The handle of a context to which memory belongs: of none that is green,
-    /// whose memory is the primary one's.
-    fn memory_owner(&self, context: ContextId) -> Option<CUcontext> {
-        let raw = self.raw(context)?;
+    /// The handle of a context to which memory of a device belongs: of none that
+    /// is green, whose memory is the primary one's, or another device's, which
+    /// may ask in a stream's order.
+    fn memory_owner(&self, context: ContextId, device: &Device) -> Option<CUcontext> {
+        let is_it = |it: &(ContextId, u32)| *it == (context, device.ordinal);
+        let contexts = read(&self.contexts);
+        let raw = contexts
+            .iter()
+            .find_map(|(raw, it)| is_it(it).then_some(*raw))?;
+        drop(contexts);
         (!lock(&self.greens).contains(&raw)).then_some(raw)
     }
 
@@ -918,7 +924,7 @@ impl<'g> Seat<'g> {
             return Err(Denied::Driver);
         }
         let device = governor.device(device).ok_or(Denied::Driver)?;
-        if !device.serves(context, || governor.memory_owner(context)) {
+        if !device.serves(context, || governor.memory_owner(context, device)) {
             return Err(Denied::Driver);
         }
         let stream = match place {

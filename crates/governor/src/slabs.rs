@@ -22,6 +22,7 @@ use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr};
 use fercuda_pool::{Backing, Refused, Span};
 
 use crate::clock::{ContextId, Current, read, write};
+use crate::source::Extent;
 use crate::vmm::{Relaxed, done};
 
 /// Slabs are multiples of so much, which is what drivers reserve at a time for
@@ -123,6 +124,8 @@ struct Slab {
 pub(crate) struct Slabs {
     driver: &'static Driver,
     owner: Arc<Owner>,
+    /// Told what is given back.
+    extent: Arc<Extent>,
     /// By address.
     slabs: BTreeMap<u64, Slab>,
     bytes: u64,
@@ -133,10 +136,11 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    pub(crate) fn new(driver: &'static Driver, owner: Arc<Owner>) -> Self {
+    pub(crate) fn new(driver: &'static Driver, (owner, extent): (Arc<Owner>, Arc<Extent>)) -> Self {
         Self {
             driver,
             owner,
+            extent,
             slabs: BTreeMap::new(),
             bytes: 0,
             spare: Vec::new(),
@@ -144,9 +148,11 @@ impl Slabs {
         }
     }
 
-    /// Where slabs are, and how large.
+    /// Where slabs are, and how large: also those that the driver has not yet.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.slabs.values().map(|slab| (slab.address, slab.bytes))
+        let left = self.spare.iter().chain(&self.kept);
+        let all = self.slabs.values().chain(left);
+        all.map(|slab| (slab.address, slab.bytes))
     }
 
     fn free(&self, address: CUdeviceptr) -> Result<(), Refused> {
@@ -237,12 +243,25 @@ impl Backing for Slabs {
         let all: u64 = spare.iter().map(|slab| slab.bytes).sum();
         let owner = read(&self.owner.context);
         // Those of a context that has ended are the driver's already.
-        spare.retain(|slab| owner.is_some_and(|(_, id)| id == slab.context));
+        spare.retain(|slab| {
+            let is_ours = owner.is_some_and(|(_, id)| id == slab.context);
+            if !is_ours {
+                self.extent.leave(slab.address);
+            }
+            is_ours
+        });
         if let Some((raw, _)) = *owner
             && let Some(_current) = Current::push(self.driver, raw)
         {
             let _relaxed = Relaxed::enter(self.driver);
-            spare.retain(|slab| self.free(slab.address).is_err());
+            spare.retain(|slab| {
+                self.extent.leave(slab.address);
+                let is_kept = self.free(slab.address).is_err();
+                if is_kept {
+                    self.extent.stay((slab.address, slab.bytes));
+                }
+                is_kept
+            });
         }
         drop(owner);
         self.kept = spare;

@@ -62,6 +62,17 @@ impl Extent {
         self.low.load(Relaxed) <= address && address < self.high.load(Relaxed)
     }
 
+    /// The range that begins there is about to be the driver's, who may give it
+    /// to anybody.
+    pub(crate) fn leave(&self, begin: u64) {
+        write(&self.ranges).retain(|(at, _)| *at != begin);
+    }
+
+    /// The driver did not take it.
+    pub(crate) fn stay(&self, range: (u64, u64)) {
+        write(&self.ranges).push(range);
+    }
+
     /// Before any block of them is given.
     fn set(&self, ranges: &[(u64, u64)]) {
         let mut held = write(&self.ranges);

@@ -71,9 +71,39 @@ static void freed_twice(void)
     mark("end");
 }
 
+/* A stream of one device allocates from another's pool before anybody else does. */
+static void other_device(void)
+{
+    OK(cuInit(0));
+    handle first, second, stream, pool;
+    ptr p, q;
+    int device;
+    OK(cuCtxCreate_v2(&second, 0, 1));
+    OK(cuCtxCreate_v2(&first, 0, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuDeviceGetDefaultMemPool(&pool, 1));
+    OK(cuMemAllocFromPoolAsync(&p, MiB, pool, stream));
+    OK(cuStreamSynchronize(stream));
+    SAY(cuPointerGetAttribute(&device, 9, p));
+    printf("of device %d\n", device);
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc_v2(&q, MiB));
+    SAY(cuPointerGetAttribute(&device, 9, q));
+    printf("of device %d\n", device);
+    mark("both");
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemFreeAsync(p, stream));
+    SAY(cuCtxDestroy_v2(first));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemsetD32_v2(q, 5, MiB / 4));
+    printf("still %u\n", first_word(q));
+    SAY(cuMemFree_v2(q));
+    mark("end");
+}
+
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {{"owners", owners}, {"freed_twice", freed_twice}, {0, 0}};
+    static const test_case cases[] = {{"owners", owners}, {"freed_twice", freed_twice}, {"other_device", other_device}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     return run_case(cases, argc, argv);
 }

@@ -7,7 +7,7 @@ use fercuda_ledger::{EventKind, Governed};
 use crate::calls::{all_is_back, same_answers_of};
 use crate::differential::compare;
 use crate::streams::is_safe_with;
-use crate::support::{counts, first, governed, hooked};
+use crate::support::{counts, device, first, governed, hooked};
 
 const MIB: u64 = 1 << 20;
 const SLABS: (&str, &str) = ("FERCUDA_BACKING", "slabs");
@@ -142,4 +142,19 @@ fn a_slab_is_not_freed_by_who_frees_its_first_block_twice() {
     assert_eq!(counts(run.ledger()), (12, 12));
     all_is_back(&run);
     assert_eq!(first(run.ledger()).ungoverned_bytes, 0);
+}
+
+#[test]
+fn a_devices_slabs_are_of_its_own_contexts_whoever_asks_first() {
+    let environment = [SLABS, ("FERCUDA_SOFT_DEVICES", "2")];
+    let run = same_answers_of("slabs.c", "other_device", &environment);
+    assert_eq!(run.said.matches("of device 1\n").count(), 2);
+    // The stream's is of the driver's pool, and the context's the first of ours.
+    let both = run.at("both");
+    let rows = || both.devices.iter();
+    assert_eq!(device(&both, 1).map(|row| row.live_bytes), Some(MIB));
+    assert_eq!(rows().map(|row| row.live_bytes).sum::<u64>(), MIB);
+    let passed = rows().map(|row| governed(row, Governed::DriverPool));
+    assert_eq!(passed.sum::<u64>(), MIB);
+    all_is_back(&run);
 }
