@@ -1,5 +1,6 @@
 /* What single calls answer at their edges: printed, for who compares runs. */
 #include "driver.h"
+#include <pthread.h>
 
 #define MiB (1ull << 20)
 
@@ -789,6 +790,37 @@ static void leak(void)
     mark("end");
 }
 
+/* Contexts that come and go in several threads at once, with memory in use. */
+static void *one_of_many(void *number)
+{
+    for (int round = 0; round < 60; ++round) {
+        handle own, primary;
+        size_t free_bytes, bytes;
+        ptr p, q, after;
+        OK(cuCtxCreate_v2(&own, 0, 0));
+        OK(cuMemAlloc_v2(&p, 3000));
+        OK(cuMemAllocAsync(&q, 5000, 0));
+        OK(cuMemGetInfo_v2(&free_bytes, &bytes));
+        OK(cuCtxDestroy_v2(own));
+        OK(cuDevicePrimaryCtxRetain(&primary, 0));
+        OK(cuCtxSetCurrent(primary));
+        OK(cuMemAlloc_v2(&after, 7000));
+        OK(cuMemFree_v2(after));
+        OK(cuCtxSetCurrent(0));
+        OK(cuDevicePrimaryCtxRelease_v2(0));
+    }
+    return number;
+}
+
+static void many_contexts(void)
+{
+    begin();
+    pthread_t all[6];
+    for (int n = 0; n < 6; ++n) pthread_create(&all[n], 0, one_of_many, 0);
+    for (int n = 0; n < 6; ++n) pthread_join(all[n], 0);
+    mark("end");
+}
+
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {
@@ -799,7 +831,8 @@ int main(int argc, char **argv)
         {"physical_memory", physical_memory}, {"buffer_ids", buffer_ids},
         {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"before_init", before_init},
         {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"peer_access", peer_access},
-        {"pool_access", pool_access}, {"no_access", no_access}, {"shared", shared}, {0, 0}};
+        {"pool_access", pool_access}, {"no_access", no_access}, {"shared", shared},
+        {"many_contexts", many_contexts}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     return run_case(cases, argc, argv);
 }

@@ -281,6 +281,15 @@ fn destroying_a_context_gives_everything_back_to_the_byte() {
 }
 
 #[test]
+fn contexts_that_come_and_go_in_several_threads_keep_their_own_blocks() {
+    let run = same_answers("many_contexts", &[]);
+    all_is_back(&run);
+    let row = &run.at("end");
+    assert_eq!(first(row).mapped_bytes, 0);
+    assert_eq!(first(row).allocs, 6 * 60 * 3);
+}
+
+#[test]
 fn physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone() {
     let run = same_answers("physical_memory", &[]);
     assert!(run.said.contains("the other view holds 5"), "{}", run.said);
