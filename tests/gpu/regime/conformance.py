@@ -217,7 +217,8 @@ def calls_are_answered_as_by_the_driver(bench):
     """The suite's own programs of single calls, over NVIDIA's driver."""
     program = bench.of_the_driver(PROGRAMS / "calls.c")
     # Those that free all they allocate, print no figures of the device, and need neither a limit nor a second one.
-    parts = "wrong_frees crossed_frees pitches captured_frees destroy".split()
+    # Not wrong_frees: NVIDIA's driver 580 crashes where memory of cuMemAlloc is freed twice by cuMemFreeAsync.
+    parts = "crossed_frees pitches captured_frees destroy".split()
     return [problem for part in parts for problem in bench.same([program, part])]
 
 

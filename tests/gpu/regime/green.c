@@ -82,6 +82,8 @@ int main(int argc, char **argv)
             OK(cuLaunchHostFunc(stream[n], delay, 0));
             differ(stream[n], p, WORDS, value, counter);
             /* Freed before that kernel has begun, and wanted again in another part, in no stream and in the same. */
+            /* Of memory in a stream's order cuMemFree takes it that its use is over. */
+            if (ordered && !in_order) OK(cuStreamSynchronize(stream[n]));
             OK(in_order ? cuMemFreeAsync(p, stream[n]) : cuMemFree_v2(p));
             ALLOCATED(cuMemAllocAsync(&q, BYTES, late));
             fill(late, q, WORDS, ~value);

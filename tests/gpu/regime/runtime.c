@@ -236,6 +236,8 @@ static void streams(uint64_t seed)
         if (random_bits(&state) % 2) {
             OK(cudaFreeAsync(p, a));
         } else {
+            /* Of memory in a stream's order cudaFree takes it that its use is over. */
+            if (from != 0) OK(cudaStreamSynchronize(a));
             OK(cudaFree(p));
         }
         ALLOCATED(cudaMallocAsync(&q, 4 * WORDS, b));
@@ -342,8 +344,11 @@ static void reset(uint64_t seed)
         OK(cudaFree(0));
         OK(cudaMemGetInfo(&free[round], &total));
         for (int n = 0; n < 20; ++n) ALLOCATED(cudaMalloc(&p, 1 + random_bits(&state) % (4 * MiB)));
-        ALLOCATED(cudaMallocAsync(&p, MiB, 0));
-        printf("holds %u\n", holds(p, MiB, &state));
+        void *ordered;
+        ALLOCATED(cudaMallocAsync(&ordered, MiB, 0));
+        printf("holds %u %u\n", holds(p, MiB, &state), holds(ordered, MiB, &state));
+        /* What is in a stream's order is its pool's, which is no context's. */
+        OK(cudaFree(ordered));
         SAY(cudaDeviceReset());
         SAY(cudaFree(p));
     }

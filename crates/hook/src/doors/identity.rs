@@ -140,6 +140,12 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID => {
                 data.cast::<u64>().write(block.buffer);
             }
+            CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
+                // As of allocated memory, whoever may use it; a driver tells of
+                // mapped memory which devices do.
+                const READ_AND_WRITE: u32 = 3;
+                data.cast::<u32>().write(READ_AND_WRITE);
+            }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT => {
                 let context = governor().and_then(|governor| governor.raw(block.context));
                 let context = context.unwrap_or(CUcontext::NULL);

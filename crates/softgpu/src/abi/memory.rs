@@ -81,9 +81,11 @@ fn attribute(
         P::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             let device = crate::device::context::current_any(m).map_or(0, |c| c.device);
             u32s(match m.space.access_of(ptr, device) {
+                // Also of another device's memory, before its access is
+                // enabled, as the driver of two H200s says.
+                _ if !matches!(a.source, Source::Mapped) => 3,
                 (_, true) => 3,
                 (true, false) => 1,
-                _ if a.is_host() => 3,
                 _ => 0,
             })
         }
