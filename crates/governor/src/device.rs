@@ -53,6 +53,17 @@ pub struct Device {
 const SLAB_THRIFT: Thrift = Thrift {
     slack_bytes: 32 << 20,
     slack_part: 16,
+    others_bytes: 2 << 20,
+    high_bytes: u64::MAX,
+    low_bytes: u64::MAX,
+};
+
+/// Nobody allocates large blocks so often that streams get in each other's way;
+/// what matters is how much memory there is.
+const LARGE_THRIFT: Thrift = Thrift {
+    slack_bytes: 8 << 20,
+    slack_part: 64,
+    others_bytes: 0,
     high_bytes: u64::MAX,
     low_bytes: u64::MAX,
 };
@@ -226,12 +237,16 @@ impl Governor {
             }
             Some(pool)
         };
+        let large = region(&extents[1])?;
+        if !slabs {
+            large.set_thrift(LARGE_THRIFT);
+        }
         Some(Device {
             ordinal,
             row,
             total_bytes,
             small: region(&extents[0])?,
-            large: region(&extents[1])?,
+            large,
             physical: physical.clone(),
             limited: AtomicU64::new(0),
             extents: extents.clone(),

@@ -152,21 +152,19 @@ fn classify(path: &str) -> Object {
     if BRIDGES.iter().any(|bridge| file.starts_with(bridge)) {
         return Object::Transparent;
     }
+    let stem = file.split(".so").next().unwrap_or(file);
+    let stem = stem.split(".cpython").next().unwrap_or(stem);
+    let stem = stem.strip_prefix("lib").unwrap_or(stem);
+    // python3.11 and python3.12 are one tenant, in whatever environment.
+    if stem.starts_with("python") {
+        return Object::Named("python".to_owned());
+    }
     // Vendored copies are renamed: `libcudart-1a2b3c.so.12`, in some folder.
     let families = FAMILIES.iter();
     let family = families.filter_map(|(part, name)| Some((path.rfind(part)?, name)));
     if let Some((_, name)) = family.max_by_key(|(at, _)| *at) {
         return Object::Named((*name).to_owned());
     }
-    let stem = file.split(".so").next().unwrap_or(file);
-    let stem = stem.split(".cpython").next().unwrap_or(stem);
-    let stem = stem.strip_prefix("lib").unwrap_or(stem);
-    // python3.11 and python3.12 are one tenant.
-    let stem = if stem.starts_with("python") {
-        "python"
-    } else {
-        stem
-    };
     match stem {
         "" => Object::Unknown,
         stem => Object::Named(stem.to_owned()),
@@ -303,6 +301,7 @@ mod tests {
             ("/x/nvidia/nccl/lib/libnccl.so.2", "nccl"),
             ("/x/.triton/cache/ABC/cuda_utils.cpython-312.so", "triton"),
             ("/usr/bin/python3.12", "python"),
+            ("/opt/torch/bin/python3.12", "python"),
             ("/usr/lib/libpython3.11.so.1.0", "python"),
             ("/opt/app/libmylib.so.3", "mylib"),
             ("./train", "train"),

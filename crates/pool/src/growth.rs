@@ -27,9 +27,8 @@ const LENDERS: usize = 4;
 /// host does after the request, so there is an end to it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How much more slack there is for each thread but the first that keeps what
-/// it freed, so that threads do not take it from each other all the time.
-const KEEPER_BYTES: u64 = 2 << 20;
+/// Streams and threads that add to the slack, at most.
+const MOST_OTHERS: u64 = 64;
 
 /// Why there is no more memory to be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,6 +139,9 @@ pub struct Thrift {
     pub slack_bytes: u64,
     /// One part of so many.
     pub slack_part: u64,
+    /// So much more for each stream, or each thread that keeps what it freed, but
+    /// the first: else they take it from each other all the time.
+    pub others_bytes: u64,
     /// When more than this is ready, memory is given back to the driver.
     pub high_bytes: u64,
     /// So much of it stays then.
@@ -147,11 +149,12 @@ pub struct Thrift {
 }
 
 impl Default for Thrift {
-    /// One part of 64; nothing is given back unasked.
+    /// One part of 64, and 2 MiB; nothing is given back unasked.
     fn default() -> Self {
         Self {
             slack_bytes: 8 << 20,
             slack_part: 64,
+            others_bytes: 2 << 20,
             high_bytes: u64::MAX,
             low_bytes: u64::MAX,
         }
@@ -386,9 +389,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// growth.
     fn is_modest(&self, growth: &Growth<B>, bytes: u64) -> bool {
         let peak = growth.peak_live;
-        let bytes = self.order().blocks().bytes().saturating_add(bytes);
-        let others = self.held.keepers().saturating_sub(1);
-        let slack = growth.thrift.slack(peak) + others * KEEPER_BYTES;
+        let order = self.order();
+        let bytes = order.blocks().bytes().saturating_add(bytes);
+        let others = (order.queues() as u64).max(self.held.keepers());
+        let others = others.clamp(1, MOST_OTHERS) - 1;
+        let slack = growth.thrift.slack(peak) + others * growth.thrift.others_bytes;
         bytes <= peak.saturating_add(slack)
     }
 

@@ -269,6 +269,11 @@ impl<P> Order<P> {
             .collect()
     }
 
+    /// How many queues there are.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
     /// All queues.
     pub fn places(&self) -> Vec<Place> {
         self.queues.keys().copied().collect()

@@ -341,7 +341,7 @@ const TWO: [(&str, &str); 1] = [("FERCUDA_SOFT_DEVICES", "2")];
 #[test]
 fn a_device_uses_the_memory_of_a_peer_whenever_that_was_allocated() {
     let run = same_answers("peer_access", &TWO);
-    assert!(run.said.contains("before: 0, access 0\n"), "{}", run.said);
+    assert!(run.said.contains("before: 0, access 3\n"), "{}", run.said);
     assert!(run.said.contains("enabled: 0, access 3\n"), "{}", run.said);
     let good = run
         .said
@@ -369,7 +369,7 @@ fn slabs_are_not_opened_as_a_pool_and_the_program_is_told_so() {
         said.contains("cuMemPoolSetAccess(one, &first, 1) = 801\n"),
         "{said}"
     );
-    assert!(said.contains("it has 0\nset: 0, access 0\n"), "{said}");
+    assert!(said.contains("it has 0\nset: 0, access 3\n"), "{said}");
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn a_device_uses_the_memory_of_a_pool_that_was_opened_to_it() {
 fn a_kernel_that_has_no_access_to_another_device_fails() {
     let run = same_answers("no_access", &TWO);
     assert!(
-        run.said.contains("never enabled: 0, access 0\n"),
+        run.said.contains("never enabled: 0, access 3\n"),
         "{}",
         run.said
     );

@@ -767,6 +767,7 @@ impl World {
             Op::Thrift { slack, high } => self.pool.set_thrift(Thrift {
                 slack_bytes: DEVICE_BYTES / 16 * slack,
                 slack_part: if slack < 16 { 64 } else { 1 },
+                others_bytes: PIECE * (slack % 3),
                 high_bytes: if high < 16 {
                     DEVICE_BYTES / 16 * high
                 } else {
