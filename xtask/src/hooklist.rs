@@ -248,6 +248,7 @@ const ROWS: &[Row] = &[
         &[
             "calls::resetting_a_context_gives_everything_back_to_the_byte",
             "calls::destroying_a_context_gives_everything_back_to_the_byte",
+            "calls::contexts_that_come_and_go_in_several_threads_keep_their_own_blocks",
         ],
     ),
     row(
@@ -377,6 +378,7 @@ const ROWS: &[Row] = &[
             "ipc::memory_that_a_killed_process_had_open_is_given_again",
             "ipc::memory_of_a_killed_process_can_be_closed_and_not_opened",
             "ipc::blocks_are_closed_with_the_context_that_opened_them_and_with_their_own",
+            "ipc::a_block_is_closed_behind_the_work_that_reads_it",
         ],
     ),
     row(
@@ -412,7 +414,10 @@ const ROWS: &[Row] = &[
     row(
         "slabs",
         "the context that owns them is destroyed, others live on",
-        &["slabs::a_context_takes_its_slabs_along_and_no_other_contexts_memory"],
+        &[
+            "slabs::a_context_takes_its_slabs_along_and_no_other_contexts_memory",
+            "slabs::a_devices_slabs_are_of_its_own_contexts_whoever_asks_first",
+        ],
     ),
     row("frameworks", "PyTorch, JAX, CuPy, Triton", &[]),
 ];

@@ -19,6 +19,8 @@ static void owners(void)
     OK(cuCtxCreate_v2(&first, 0, 0));
     OK(cuMemAlloc_v2(&a, MiB));
     OK(cuMemsetD32_v2(a, 11, MiB / 4));
+    /* The other context waits for nothing of this one. */
+    OK(cuCtxSynchronize());
     OK(cuCtxCreate_v2(&second, 0, 0));
     OK(cuMemAlloc_v2(&b, MiB));
     OK(cuMemsetD32_v2(b, 22, MiB / 4));
