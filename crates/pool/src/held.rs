@@ -12,8 +12,9 @@
 //!
 //! Invariants: a block is live, or kept and in the list of its part, which holds
 //! so many and so many bytes at most; whoever runs out of memory takes all kept
-//! blocks away. Live bytes are counted where the block is, under the same lock;
-//! for a tenant with a limit in one counter besides, before there is a block.
+//! blocks away. What is live is counted by threads, each change under the lock of
+//! the block's part; for a tenant with a limit in one counter besides, before
+//! there is a block.
 //!
 //! Elsewhere: what blocks are ([`crate::blocks`]), when they may be reused
 //! ([`crate::order`]).
