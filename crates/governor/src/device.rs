@@ -53,19 +53,14 @@ pub struct Device {
 const SLAB_THRIFT: Thrift = Thrift {
     slack_bytes: 32 << 20,
     slack_part: 16,
-    others_bytes: 2 << 20,
-    high_bytes: u64::MAX,
-    low_bytes: u64::MAX,
+    ..Thrift::DEFAULT
 };
 
 /// Nobody allocates large blocks so often that streams get in each other's way;
 /// what matters is how much memory there is.
 const LARGE_THRIFT: Thrift = Thrift {
-    slack_bytes: 8 << 20,
-    slack_part: 64,
     others_bytes: 0,
-    high_bytes: u64::MAX,
-    low_bytes: u64::MAX,
+    ..Thrift::DEFAULT
 };
 
 /// Blocks from this size on are large.

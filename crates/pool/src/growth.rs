@@ -149,19 +149,22 @@ pub struct Thrift {
 }
 
 impl Default for Thrift {
-    /// One part of 64, and 2 MiB; nothing is given back unasked.
     fn default() -> Self {
-        Self {
-            slack_bytes: 8 << 20,
-            slack_part: 64,
-            others_bytes: 2 << 20,
-            high_bytes: u64::MAX,
-            low_bytes: u64::MAX,
-        }
+        Self::DEFAULT
     }
 }
 
 impl Thrift {
+    /// 8 MiB or one part of 64, and 2 MiB for each of the others; nothing is
+    /// given back unasked.
+    pub const DEFAULT: Self = Self {
+        slack_bytes: 8 << 20,
+        slack_part: 64,
+        others_bytes: 2 << 20,
+        high_bytes: u64::MAX,
+        low_bytes: u64::MAX,
+    };
+
     fn slack(&self, live: u64) -> u64 {
         self.slack_bytes.max(live / self.slack_part.max(1))
     }

@@ -468,9 +468,7 @@ const LARGEST_LEAST_SLAB: u64 = 32 << 20;
 const SLAB_THRIFT: Thrift = Thrift {
     slack_bytes: 32 << 20,
     slack_part: 16,
-    others_bytes: 2 << 20,
-    high_bytes: u64::MAX,
-    low_bytes: u64::MAX,
+    ..Thrift::DEFAULT
 };
 
 /// Memory in handles, as a driver maps it; or in slabs.
