@@ -72,11 +72,7 @@ unsafe extern "C" fn open(
 ) -> CUresult {
     // SAFETY: the entry gave the frame of the call that is under way; the rest
     // is the program's.
-    unsafe {
-        opened(into, &handle, flags, frame, |driver, into, handle| {
-            driver.cuIpcOpenMemHandle_v2(into, handle, flags)
-        })
-    }
+    unsafe { opened(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle_v2) }
 }
 
 unsafe extern "C" fn open_v1(
@@ -89,12 +85,12 @@ unsafe extern "C" fn open_v1(
     frame: *const usize,
 ) -> CUresult {
     // SAFETY: as in `open`.
-    unsafe {
-        opened(into, &handle, flags, frame, |driver, into, handle| {
-            driver.cuIpcOpenMemHandle(into, handle, flags)
-        })
-    }
+    unsafe { opened(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle) }
 }
+
+/// One of the driver's two functions that open handles.
+type Open =
+    unsafe fn(&Driver, *mut CUdeviceptr, CUipcMemHandle, c_uint) -> Result<CUresult, Missing>;
 
 /// Opens a handle: ours, or as the driver does it.
 ///
@@ -105,13 +101,14 @@ unsafe fn opened(
     handle: &CUipcMemHandle,
     flags: c_uint,
     frame: *const usize,
-    call: impl Fn(&'static Driver, *mut CUdeviceptr, CUipcMemHandle) -> Result<CUresult, Missing>,
+    call: Open,
 ) -> CUresult {
     // SAFETY: passed on.
     let tenant = || unsafe { tenant_of(frame) };
     let open = |handle| {
         let mut address = 0;
-        match ask(|driver| call(driver, &mut address, handle)) {
+        // SAFETY: `address` outlives the call.
+        match ask(|driver| unsafe { call(driver, &mut address, handle, flags) }) {
             CUresult::CUDA_SUCCESS => Ok(address),
             code => Err(code),
         }
@@ -130,7 +127,8 @@ unsafe fn opened(
         Some(Err(code)) => return code,
         None => {}
     }
-    let result = ask(|driver| call(driver, into, *handle));
+    // SAFETY: the program's own arguments.
+    let result = ask(|driver| unsafe { call(driver, into, *handle, flags) });
     if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
         let mut bytes = 0;
         // SAFETY: the driver has just written the address.
