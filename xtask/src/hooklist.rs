@@ -262,6 +262,20 @@ const ROWS: &[Row] = &[
         &["calls::the_drivers_pools_are_answered_for_as_by_the_driver"],
     ),
     row(
+        "calls",
+        "a defect of ours is not the program's",
+        &[
+            "defects::a_door_that_fails_leaves_the_call_to_the_driver",
+            "defects::whichever_door_fails_the_program_is_not_ended",
+            "defects::a_program_that_nobody_listens_to_is_told_things_without_harm",
+        ],
+    ),
+    row(
+        "calls",
+        "every function, with nothing but zeros",
+        &["defects::every_function_answers_a_call_with_nothing_as_the_driver_does"],
+    ),
+    row(
         "streams",
         "a late kernel, free, allocate: each kind of stream",
         &[
@@ -552,6 +566,7 @@ mod tests {
             "loader",
             "process",
             "calls",
+            "defects",
             "differential",
             "ipc",
             "nvml",

@@ -31,7 +31,7 @@ extern "C" fn no_driver() -> CUresult {
 }
 
 /// Answers in place of a function that the driver has not.
-extern "C" fn no_function() -> CUresult {
+pub(crate) extern "C" fn no_function() -> CUresult {
     CUresult::CUDA_ERROR_NOT_SUPPORTED
 }
 

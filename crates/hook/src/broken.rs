@@ -1,7 +1,9 @@
-//! Lets a test break a rule of reuse. In builds for tests alone (feature
-//! `broken-rules`); no variable reaches it, only a program that calls it.
+//! Lets a test break a rule of reuse, or make what is ours fail. In builds for
+//! tests alone (feature `broken-rules`); no variable reaches it, only a program
+//! that calls it.
 
 use core::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fercuda_pool::Rule;
 
@@ -26,5 +28,24 @@ extern "C" fn fercuda_break_rule(device: c_uint, rule: c_uint) -> c_int {
             0
         }
         _ => 1,
+    }
+}
+
+/// Of so many times that a door asks for the governor the last fails; 0: none.
+static EVERY: AtomicU32 = AtomicU32::new(0);
+
+/// From now on every so many a door fails.
+// SAFETY: nothing else has this name.
+#[unsafe(no_mangle)]
+extern "C" fn fercuda_fail(every: c_uint) {
+    EVERY.store(every, Relaxed);
+}
+
+/// Fails, if a test wants it.
+pub(crate) fn fail() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let every = EVERY.load(Relaxed);
+    if every > 0 && ASKED.fetch_add(1, Relaxed) % every == every - 1 {
+        panic!("a test wants this door to fail");
     }
 }

@@ -13,15 +13,19 @@ use std::sync::atomic::{AtomicPtr, Ordering::Release};
 
 use fercuda_cuda_sys::Symbol;
 
-use crate::bind;
+use crate::{bind, regime};
 
 /// Binds the slot with this number and says where it leads now.
 ///
 /// Called by `bind_and_jump` alone, with the arguments of some function saved.
 extern "C" fn bind_slot(index: usize) -> *mut c_void {
-    let address = bind::target(index);
-    SLOTS[index].store(address, Release);
-    address
+    match regime::guarded(|| Some((SLOTS.get(index)?, bind::target(index)))) {
+        Some((slot, address)) => {
+            slot.store(address, Release);
+            address
+        }
+        None => bind::no_function as *mut c_void,
+    }
 }
 
 /// Saves what arguments may be in, asks where to go, and goes there.

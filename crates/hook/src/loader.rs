@@ -9,7 +9,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
-use crate::{bind, real, say};
+use crate::{bind, real, regime, say};
 
 /// A name that no file can have, by which the loader says that there is none:
 /// programs look for the end of it in what it says. It is a path, or else the
@@ -76,15 +76,20 @@ unsafe extern "C" fn choose(name: *const c_char) -> Way {
     let function = next_dlopen();
     // SAFETY: the caller's promise.
     let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
-    if !is_ours || bind::is_disabled() {
+    if !is_ours {
         return Way { function, name };
     }
-    let name = match (real::real(), real::own_path()) {
-        (Some(_), Some(own)) => own,
-        // There is no driver; this library must not hide it.
-        _ => NOWHERE,
-    };
-    let name = name.as_ptr();
+    let led = regime::guarded(|| {
+        if bind::is_disabled() {
+            return None;
+        }
+        Some(match (real::real(), real::own_path()) {
+            (Some(_), Some(own)) => own,
+            // There is no driver; this library must not hide it.
+            _ => NOWHERE,
+        })
+    });
+    let name = led.map_or(name, CStr::as_ptr);
     Way { function, name }
 }
 
@@ -98,12 +103,15 @@ unsafe extern "C" fn note_namespace(name: *const c_char) -> *mut c_void {
     static SAID: AtomicBool = AtomicBool::new(false);
     // SAFETY: the caller's promise.
     let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
-    if is_ours && !bind::is_disabled() && !SAID.swap(true, Relaxed) {
-        say(
-            "a library opens the driver in a namespace of its own (dlmopen)\n\
-             what it allocates there is not governed; reconciling shows it as ungoverned",
-        );
-    }
+    regime::guarded(|| {
+        if is_ours && !bind::is_disabled() && !SAID.swap(true, Relaxed) {
+            say(
+                "a library opens the driver in a namespace of its own (dlmopen)\n\
+                 what it allocates there is not governed; reconciling shows it as ungoverned",
+            );
+        }
+        Some(())
+    });
     next(&NEXT, c"dlmopen")
 }
 

@@ -209,7 +209,7 @@ fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, 
 // SAFETY: stands before NVML's function of this name and type, and calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) -> c_int {
-    let Some(nvml) = Nvml::get() else {
+    let Some(nvml) = regime::guarded(Nvml::get) else {
         return LIBRARY_NOT_FOUND;
     };
     // SAFETY: the program's own arguments.
@@ -230,7 +230,11 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) -> c_int {
-    let Some((nvml, info)) = Nvml::get().and_then(|nvml| Some((nvml, nvml.info_v2?))) else {
+    let found = regime::guarded(|| {
+        let nvml = Nvml::get()?;
+        Some((nvml, nvml.info_v2?))
+    });
+    let Some((nvml, info)) = found else {
         return LIBRARY_NOT_FOUND;
     };
     // SAFETY: the program's own arguments.
@@ -320,14 +324,25 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
         _ if asked == INFO_V2 => nvmlDeviceGetMemoryInfo_v2 as *mut c_void,
         _ => return null_mut(),
     };
-    // What these find depends on who asks; the loader finds the exported ones.
-    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || bind::is_disabled() {
-        return null_mut();
-    }
     // SAFETY: the caller's handle, and names.
     let find = |name: &CStr| unsafe { next_dlsym_of(handle, name) };
+    let is_its = regime::guarded(|| is_of_nvml(handle, asked, find).then_some(()));
+    is_its.map_or(null_mut(), |()| own)
+}
+
+/// Whether what the loader finds under a name, by `find`, is the NVML that is
+/// answered for.
+fn is_of_nvml(
+    handle: *mut c_void,
+    asked: &CStr,
+    find: impl Fn(&CStr) -> *mut c_void + Copy,
+) -> bool {
+    // What these find depends on who asks; the loader finds the exported ones.
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || bind::is_disabled() {
+        return false;
+    }
     let Some(base) = base_of_nvml(find(asked)) else {
-        return null_mut();
+        return false;
     };
     if NVML.get().is_none()
         && let Some(nvml) = Nvml::found(find)
@@ -336,10 +351,7 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
         let _it_is_set = NVML.set(nvml);
     }
     // A second copy of NVML has handles of its own and is left alone.
-    match NVML.get() {
-        Some(nvml) if nvml.base == base => own,
-        _ => null_mut(),
-    }
+    NVML.get().is_some_and(|nvml| nvml.base == base)
 }
 
 /// See the module.

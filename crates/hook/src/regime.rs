@@ -4,7 +4,7 @@
 //! say is not true of it, and a driver that was used does not work in it. A
 //! child of a process that had not used the driver yet is governed by itself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,21 @@ use crate::{say, settings, trace};
 static GOVERNOR: OnceLock<Option<Box<Governor>>> = OnceLock::new();
 
 thread_local! {
-    static SEAT: RefCell<Option<Seat<'static>>> = const { RefCell::new(None) };
+    static SEAT: RefCell<Kept> = const { RefCell::new(Kept(None)) };
+}
+
+/// A thread's seat, once it has one.
+struct Kept(Option<Seat<'static>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // At a thread's end nothing may unwind.
+        let seat = self.0.take();
+        guarded(|| {
+            drop(seat);
+            Some(())
+        });
+    }
 }
 
 /// The governor; none where nothing is governed.
@@ -29,8 +43,11 @@ thread_local! {
 pub(crate) fn governor() -> Option<&'static Governor> {
     let governor = match GOVERNOR.get() {
         Some(governor) => governor,
-        None => GOVERNOR.get_or_init(begin),
+        // Outside of any guard, as doors look here first.
+        None => GOVERNOR.get_or_init(|| guarded(begin)),
     };
+    #[cfg(feature = "broken-rules")]
+    crate::broken::fail();
     let governor: &'static Governor = governor.as_deref()?;
     governor.ledger().is_mine().then_some(governor)
 }
@@ -77,13 +94,15 @@ fn next_number() -> u64 {
 /// or if `work` has failed in a way that it should not have.
 #[inline]
 pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
-    let governor = governor()?;
     guarded(|| {
+        let governor = governor()?;
         let mut work = Some(work);
         let done = SEAT.try_with(|seat| {
             // Taken if the driver calls back while it works for this thread.
             let mut seat = seat.try_borrow_mut().ok()?;
-            let seat = seat.get_or_insert_with(|| Seat::new(governor, next_number()));
+            let seat = seat
+                .0
+                .get_or_insert_with(|| Seat::new(governor, next_number()));
             Some(work.take()?(seat))
         });
         match (done, work) {
@@ -107,9 +126,41 @@ pub(crate) fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     })
 }
 
+/// Runs work of ours around a call of the driver, of which it makes none, one
+/// or several. If the work fails in a way that it should not have, the program
+/// hears what the driver answered last; where nothing is governed, or the driver
+/// was not asked before, that is all that is done.
+pub(crate) fn around(
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
+    work: impl FnOnce(&'static Governor, &dyn Fn() -> CUresult) -> CUresult,
+) -> CUresult {
+    let last = Cell::new(None);
+    let asked = || {
+        let answer = ask(&call);
+        last.set(Some(answer));
+        answer
+    };
+    let done = guarded(|| Some(work(governor()?, &asked)));
+    done.or(last.get()).unwrap_or_else(asked)
+}
+
 /// What the driver below answers.
 pub(crate) fn ask(call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>) -> CUresult {
     real().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |real| {
         answer(call(real.driver))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_nothing_and_what_does_not_is_itself() {
+        assert_eq!(guarded(|| Some(7)), Some(7));
+        assert_eq!(
+            guarded(|| -> Option<u32> { panic!("as a test wants it") }),
+            None
+        );
+    }
 }

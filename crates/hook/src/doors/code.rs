@@ -9,7 +9,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Key;
 
 use super::linear::released;
-use crate::regime::{ask, governor, seated};
+use crate::regime::{ask, governor, guarded, seated};
 
 /// Images are no larger than this; what says so is not believed.
 const LARGEST: u64 = 8 << 30;
@@ -59,11 +59,13 @@ unsafe fn image_bytes(image: *const c_void) -> u64 {
 }
 
 /// Notes code of so many bytes under a handle.
-fn note(handle: usize, bytes: u64) {
-    if let Some(governor) = governor() {
+fn note(handle: usize, bytes: impl FnOnce() -> u64) {
+    guarded(|| {
+        let governor = governor()?;
         let device = seated(|seat| Some(seat.current()?.1)).unwrap_or(0);
-        governor.code_given(Key::Code(handle), device, bytes.min(LARGEST));
-    }
+        governor.code_given(Key::Code(handle), device, bytes().min(LARGEST));
+        Some(())
+    });
 }
 
 /// Lets the driver load an image.
@@ -79,8 +81,10 @@ unsafe fn loaded<H: Copy>(
 ) -> CUresult {
     let result = ask(load);
     if result == CUresult::CUDA_SUCCESS && !image.is_null() && !into.is_null() {
-        // SAFETY: the driver has just read one and written the other.
-        unsafe { note(handle(*into), image_bytes(image)) };
+        // SAFETY: the driver has just written it.
+        let handle = handle(unsafe { *into });
+        // SAFETY: the driver has just read it.
+        note(handle, || unsafe { image_bytes(image) });
     }
     result
 }
@@ -100,7 +104,7 @@ unsafe fn loaded_file<H: Copy>(
         // SAFETY: the driver has just read one and written the other.
         let (name, into) = unsafe { (CStr::from_ptr(file), *into) };
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
-        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
+        let bytes = || std::fs::metadata(path).map_or(0, |data| data.len());
         note(handle(into), bytes);
     }
     result

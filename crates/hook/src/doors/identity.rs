@@ -12,7 +12,7 @@ use fercuda_cuda_sys::types::{
 use fercuda_governor::{ContextId, Governor, PoolNumber};
 
 use crate::real::real;
-use crate::regime::{answer, ask, governor, seated};
+use crate::regime::{answer, ask, governor, guarded, seated};
 
 /// An address that no driver gives.
 pub(super) const NOWHERE: CUdeviceptr = 0x1000;
@@ -65,7 +65,10 @@ struct Block {
 
 /// The block that an address is in.
 fn block(address: u64) -> Option<Block> {
-    let governor = governor()?;
+    guarded(|| block_of(governor()?, address))
+}
+
+fn block_of(governor: &Governor, address: u64) -> Option<Block> {
     let Some((device, live)) = governor.find(address) else {
         let imported = governor.imported(address)?;
         return Some(Block {
@@ -119,7 +122,8 @@ pub(super) unsafe extern "C" fn range(
 pub(super) fn is_nobodys(address: u64) -> bool {
     let within =
         |governor: &Governor| governor.is_pooled(address) || governor.is_in_imported_slab(address);
-    governor().is_some_and(within) && block(address).is_none()
+    let is_ours = guarded(|| Some(within(governor()?)));
+    is_ours == Some(true) && block(address).is_none()
 }
 
 /// Writes what is true of a block; whether there is anything else to say than
@@ -129,7 +133,7 @@ pub(super) fn is_nobodys(address: u64) -> bool {
 /// `data` may be written with what the attribute is.
 unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) -> bool {
     // SAFETY: the caller's promise.
-    unsafe {
+    let said = guarded(|| unsafe {
         match attribute {
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
                 data.cast::<CUdeviceptr>().write(block.address);
@@ -147,20 +151,19 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
                 data.cast::<u32>().write(READ_AND_WRITE);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT => {
-                let context = governor().and_then(|governor| governor.raw(block.context));
+                let context = governor()?.raw(block.context);
                 let context = context.unwrap_or(CUcontext::NULL);
                 data.cast::<CUcontext>().write(context);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
-                let pool =
-                    governor().map(|governor| governor.pool_handle(block.device, block.pool));
-                let pool = pool.unwrap_or(CUmemoryPool::NULL);
+                let pool = governor()?.pool_handle(block.device, block.pool);
                 data.cast::<CUmemoryPool>().write(pool);
             }
-            _ => return false,
+            _ => return None,
         }
-    }
-    true
+        Some(())
+    });
+    said.is_some()
 }
 
 /// Mends what the driver said of a block.

@@ -9,24 +9,22 @@ use fercuda_cuda_sys::types::{
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Capturing;
 
-use crate::real::real;
-use crate::regime::{answer, ask, governor, seated};
+use crate::regime::{answer, around, ask, guarded, seated};
 
 /// Lets the driver make a context and notes it.
 fn made(
     into: *mut CUcontext,
-    make: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+    make: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(governor) = governor() else {
-        return ask(make);
-    };
-    governor.in_turn(|| {
-        let result = ask(make);
-        if result == CUresult::CUDA_SUCCESS && !into.is_null() {
-            // SAFETY: the driver has just written it.
-            governor.context_made(unsafe { *into });
-        }
-        result
+    around(make, |governor, make| {
+        governor.in_turn(|| {
+            let result = make();
+            if result == CUresult::CUDA_SUCCESS && !into.is_null() {
+                // SAFETY: the driver has just written it.
+                governor.context_made(unsafe { *into });
+            }
+            result
+        })
     })
 }
 
@@ -68,39 +66,34 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
 
 pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the program's own arguments.
-    let retain = || ask(|driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) });
-    let Some(governor) = governor() else {
-        return retain();
-    };
-    governor.in_turn(|| {
-        let result = retain();
-        if result == CUresult::CUDA_SUCCESS && !into.is_null() {
-            // SAFETY: the driver has just written it.
-            governor.primary_made(device, unsafe { *into });
-        }
-        result
+    let retain = |driver: &Driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) };
+    around(retain, |governor, retain| {
+        governor.in_turn(|| {
+            let result = retain();
+            if result == CUresult::CUDA_SUCCESS && !into.is_null() {
+                // SAFETY: the driver has just written it.
+                governor.primary_made(device, unsafe { *into });
+            }
+            result
+        })
     })
 }
 
 /// Lets the driver destroy a context.
 fn destroyed(
     context: CUcontext,
-    destroy: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+    destroy: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let Some(governor) = governor() else {
-        return answer(destroy(real.driver));
-    };
-    governor.while_destroying(|| {
-        let result = answer(destroy(real.driver));
-        let gone = if result == CUresult::CUDA_SUCCESS {
-            vec![context]
-        } else {
-            Vec::new()
-        };
-        (gone, result)
+    around(destroy, |governor, destroy| {
+        governor.while_destroying(|| {
+            let result = destroy();
+            let gone = if result == CUresult::CUDA_SUCCESS {
+                vec![context]
+            } else {
+                Vec::new()
+            };
+            (gone, result)
+        })
     })
 }
 
@@ -117,44 +110,37 @@ pub(super) unsafe extern "C" fn ctx_destroy_v1(context: CUcontext) -> CUresult {
 /// Lets the driver count one user of a context less, and destroy it after the
 /// last.
 pub(super) unsafe extern "C" fn ctx_detach(context: CUcontext) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own argument.
-    let detach = || answer(unsafe { real.driver.cuCtxDetach(context) });
-    let Some(governor) = governor() else {
-        return detach();
-    };
-    governor.while_destroying(|| {
-        let result = detach();
-        let mut version = 0;
-        // SAFETY: `version` outlives the call; the driver says which handles
-        // are contexts, and no other thread makes one now.
-        let asked = answer(unsafe { real.driver.cuCtxGetApiVersion(context, &mut version) });
-        let is_gone = result == CUresult::CUDA_SUCCESS && asked != CUresult::CUDA_SUCCESS;
-        (if is_gone { vec![context] } else { Vec::new() }, result)
+    let detach = |driver: &Driver| unsafe { driver.cuCtxDetach(context) };
+    around(detach, |governor, detach| {
+        governor.while_destroying(|| {
+            let result = detach();
+            let mut version = 0;
+            let driver = governor.driver();
+            // SAFETY: `version` outlives the call; the driver says which handles
+            // are contexts, and no other thread makes one now.
+            let asked = answer(unsafe { driver.cuCtxGetApiVersion(context, &mut version) });
+            let is_gone = result == CUresult::CUDA_SUCCESS && asked != CUresult::CUDA_SUCCESS;
+            (if is_gone { vec![context] } else { Vec::new() }, result)
+        })
     })
 }
 
 /// Lets the driver give up a device's primary context, which may end it.
 fn primary(
     device: CUdevice,
-    end: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+    end: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let Some(governor) = governor() else {
-        return answer(end(real.driver));
-    };
-    governor.in_turn(|| {
-        let Some(context) = governor.primary(device) else {
-            return answer(end(real.driver));
-        };
-        governor.while_destroying(|| {
-            let result = answer(end(real.driver));
-            let is_gone = !governor.is_primary_active(device);
-            (if is_gone { vec![context] } else { Vec::new() }, result)
+    around(end, |governor, end| {
+        governor.in_turn(|| {
+            let Some(context) = governor.primary(device) else {
+                return end();
+            };
+            governor.while_destroying(|| {
+                let result = end();
+                let is_gone = !governor.is_primary_active(device);
+                (if is_gone { vec![context] } else { Vec::new() }, result)
+            })
         })
     })
 }
@@ -202,56 +188,49 @@ pub(super) unsafe extern "C" fn green_create(
     flags: c_uint,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let make = || ask(|driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) });
-    let Some(governor) = governor() else {
-        return make();
-    };
-    governor.in_turn(|| {
-        let result = make();
-        if result == CUresult::CUDA_SUCCESS
-            && !into.is_null()
-            // SAFETY: the driver has just written it.
-            && let Some(context) = converted(unsafe { *into })
-        {
-            governor.green_made(context);
-        }
-        result
+    let make = |driver: &Driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) };
+    around(make, |governor, make| {
+        governor.in_turn(|| {
+            let result = make();
+            if result == CUresult::CUDA_SUCCESS
+                && !into.is_null()
+                // SAFETY: the driver has just written it.
+                && let Some(context) = converted(unsafe { *into })
+            {
+                governor.green_made(context);
+            }
+            result
+        })
     })
 }
 
 /// Lets the driver destroy a green context, when its work is over: nothing can
 /// be asked of it afterwards.
 pub(super) unsafe extern "C" fn green_destroy(green: CUgreenCtx) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own argument.
-    let destroy = || answer(unsafe { real.driver.cuGreenCtxDestroy(green) });
-    let Some((governor, context)) = governor().zip(converted(green)) else {
-        return destroy();
-    };
-    let Some((_, device)) = governor.context(context) else {
-        return destroy();
-    };
-    governor.finish(context);
-    governor.while_destroying_green((context, device as CUdevice), || {
-        let result = destroy();
-        (result == CUresult::CUDA_SUCCESS, result)
+    let destroy = |driver: &Driver| unsafe { driver.cuGreenCtxDestroy(green) };
+    around(destroy, |governor, destroy| {
+        let known = converted(green).and_then(|it| Some((it, governor.context(it)?.1)));
+        let Some((context, device)) = known else {
+            return destroy();
+        };
+        governor.finish(context);
+        governor.while_destroying_green((context, device as CUdevice), || {
+            let result = destroy();
+            (result == CUresult::CUDA_SUCCESS, result)
+        })
     })
 }
 
 /// Takes a stream out before the driver destroys it.
 fn stream_ends(
     stream: CUstream,
-    destroy: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+    destroy: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    if let Some(governor) = governor() {
+    around(destroy, |governor, destroy| {
         governor.remove_stream(stream);
-    }
-    answer(destroy(real.driver))
+        destroy()
+    })
 }
 
 pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
@@ -271,18 +250,14 @@ fn begun(
     stream: CUstream,
     per_thread: bool,
     mode: CUstreamCaptureMode,
-    begin: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+    begin: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let known = seated(|seat| Some((seat.governor(), seat.stream(stream, per_thread)?)));
-    let Some((governor, known)) = known else {
-        return answer(begin(real.driver));
-    };
-    let capturing = Capturing::new(stream, per_thread);
-    governor.begin_capture(capturing, (known.context, mode), || {
-        answer(begin(real.driver))
+    around(begin, |governor, begin| {
+        let Some(known) = seated(|seat| seat.stream(stream, per_thread)) else {
+            return begin();
+        };
+        let capturing = Capturing::new(stream, per_thread);
+        governor.begin_capture(capturing, (known.context, mode), begin)
     })
 }
 
@@ -326,15 +301,11 @@ begin!(begin_capture_to_graph_per_thread, true, mode, cuStreamBeginCaptureToGrap
 macro_rules! end {
     ($door:ident, $per_thread:literal, $real:ident) => {
         pub(super) unsafe extern "C" fn $door(stream: CUstream, graph: *mut CUgraph) -> CUresult {
-            let Some(real) = real() else {
-                return CUresult::CUDA_ERROR_STUB_LIBRARY;
-            };
             // SAFETY: the program's own arguments.
-            let end = || answer(unsafe { real.driver.$real(stream, graph) });
-            match governor() {
-                Some(governor) => governor.end_capture(Capturing::new(stream, $per_thread), end),
-                None => end(),
-            }
+            let end = |driver: &Driver| unsafe { driver.$real(stream, graph) };
+            around(end, |governor, end| {
+                governor.end_capture(Capturing::new(stream, $per_thread), end)
+            })
         }
     };
 }
@@ -348,9 +319,6 @@ fn waited(
     place: Option<(CUstream, bool)>,
     wait: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     let begun = seated(|seat| {
         let stream = match place {
             Some((stream, per_thread)) => Some(seat.stream(stream, per_thread)?.id),
@@ -358,14 +326,16 @@ fn waited(
         };
         Some((seat.governor(), seat.governor().wait_begins(stream)))
     });
-    let result = answer(wait(real.driver));
-    if let Some((governor, begun)) = begun {
+    let result = ask(wait);
+    guarded(|| {
+        let (governor, begun) = begun?;
         if result == CUresult::CUDA_SUCCESS {
             governor.wait_ended(&begun);
         } else {
             governor.failed(result);
         }
-    }
+        Some(())
+    });
     result
 }
 

@@ -6,15 +6,15 @@
 use core::ffi::c_uint;
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUdeviceptr_v1, CUresult};
-use fercuda_governor::{Denied, Device, Key, Piece, PoolNumber, Seat};
+use fercuda_cuda_sys::{Driver, Missing};
+use fercuda_governor::{Denied, Device, Governor, Key, Piece, PoolNumber, Seat};
 use fercuda_ledger::{Governed, Tenant};
 use fercuda_pool::{Error, Place};
 
 use super::asked;
 use super::identity::NOWHERE;
 use crate::caller;
-use crate::real::real;
-use crate::regime::{answer, seated};
+use crate::regime::{around, ask, governor, guarded, seated};
 use crate::{say, trace};
 
 /// Rows of pitched memory begin at multiples of so much; see `alloc_pitch`.
@@ -52,11 +52,9 @@ unsafe extern "C" fn alloc(
 /// # Safety
 /// As for [`caller::tenant`].
 pub(super) unsafe fn tenant_of(frame: *const usize) -> Tenant {
-    match crate::regime::governor() {
-        // SAFETY: passed on.
-        Some(governor) => unsafe { caller::tenant(governor, frame) },
-        None => Tenant::OTHERS,
-    }
+    // SAFETY: passed on.
+    let tenant = guarded(|| Some(unsafe { caller::tenant(governor()?, frame) }));
+    tenant.unwrap_or(Tenant::OTHERS)
 }
 
 /// Allocates from the pool of the current context's device; none if the driver
@@ -134,9 +132,9 @@ pub(super) fn fall_back(
     into: *mut CUdeviceptr,
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    governed(Governed::Linear, bytes, tenant, ask, || {
+    governed(Governed::Linear, bytes, tenant, call, || {
         // SAFETY: the driver has just written it.
         Key::Address(unsafe { *into })
     })
@@ -148,12 +146,9 @@ pub(super) fn governed(
     kind: Governed,
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
     key: impl FnOnce() -> Key,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     let piece = (bytes > 0).then(|| {
         seated(|seat| {
             let (context, device) = seat.current()?;
@@ -169,41 +164,36 @@ pub(super) fn governed(
         })
     });
     let Some(piece) = piece.flatten() else {
-        return answer(ask(real.driver));
+        return ask(call);
     };
-    admitted(
-        &piece,
-        || answer(ask(real.driver)),
-        |governor| governor.made(key(), piece),
-    )
+    admitted(&piece, call, |governor| governor.made(key(), piece))
 }
 
 /// Makes a piece if there is room for it; if the driver has none, the pool
 /// gives it what it can do without.
 pub(super) fn admitted(
     piece: &Piece,
-    ask: impl Fn() -> CUresult,
-    made: impl FnOnce(&'static fercuda_governor::Governor),
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
+    made: impl FnOnce(&'static Governor),
 ) -> CUresult {
-    let Some(governor) = crate::regime::governor() else {
-        return ask();
-    };
-    if !governor.admit(piece) {
-        return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    let mut result = ask();
-    if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-        && let Some(device) = governor.device(piece.device)
-        && device.trim() > 0
-    {
-        result = ask();
-    }
-    if result == CUresult::CUDA_SUCCESS {
-        made(governor);
-    } else {
-        governor.forgo(piece);
-    }
-    result
+    around(call, |governor, call| {
+        if !governor.admit(piece) {
+            return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        let mut result = call();
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            && let Some(device) = governor.device(piece.device)
+            && device.trim() > 0
+        {
+            result = call();
+        }
+        if result == CUresult::CUDA_SUCCESS {
+            made(governor);
+        } else {
+            governor.forgo(piece);
+        }
+        result
+    })
 }
 
 /// Pitched memory: rows at multiples of 512 bytes, as the driver lays them out
@@ -331,34 +321,34 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
 /// A slab of the pool, which it would free, is not shown to it.
 pub(super) fn pass_free(
     address: u64,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver, u64) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: impl Fn(&'static Driver, u64) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let is_slab = crate::regime::governor().is_some_and(|governor| governor.is_slab(address));
-    let asked = if is_slab { NOWHERE } else { address };
-    released(Key::Address(address), |driver| ask(driver, asked))
+    let is_slab = guarded(|| Some(governor()?.is_slab(address)));
+    let asked = if is_slab == Some(true) {
+        NOWHERE
+    } else {
+        address
+    };
+    released(Key::Address(address), |driver| call(driver, asked))
 }
 
 /// Lets the driver take back what stands under a key.
 pub(super) fn released(
     key: Key,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let Some(governor) = crate::regime::governor() else {
-        return answer(ask(real.driver));
-    };
-    // Taken out first: once the driver has it back another thread may be given
-    // the same key.
-    let piece = governor.governed().remove(key);
-    let result = answer(ask(real.driver));
-    match piece {
-        Some(piece) if result == CUresult::CUDA_SUCCESS => governor.ended(&piece),
-        Some(piece) => {
-            governor.governed().insert(key, piece);
+    around(call, |governor, call| {
+        // Taken out first: once the driver has it back another thread may be
+        // given the same key.
+        let piece = governor.governed().remove(key);
+        let result = call();
+        match piece {
+            Some(piece) if result == CUresult::CUDA_SUCCESS => governor.ended(&piece),
+            Some(piece) => {
+                governor.governed().insert(key, piece);
+            }
+            None => {}
         }
-        None => {}
-    }
-    result
+        result
+    })
 }

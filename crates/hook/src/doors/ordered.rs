@@ -9,6 +9,7 @@ use fercuda_cuda_sys::types::{
     CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemLocationType, CUmemPool_attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
+use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{Note, Served};
 use fercuda_ledger::Governed;
 use fercuda_pool::Place;
@@ -16,8 +17,7 @@ use fercuda_pool::Place;
 use super::asked;
 use super::linear::{give, governed, pass_free, tenant_of};
 use crate::caller;
-use crate::real::real;
-use crate::regime::{answer, ask, governor, seated};
+use crate::regime::{around, ask, governor, guarded, seated};
 use crate::trace;
 
 asked!(alloc_entry => alloc);
@@ -79,20 +79,18 @@ fn passed(
     bytes: usize,
     (stream, per_thread): (CUstream, bool),
     frame: *const usize,
-    ask: impl Fn(&'static fercuda_cuda_sys::Driver) -> Result<CUresult, fercuda_cuda_sys::Missing>,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
-    let captured = governor().is_some_and(|governor| {
-        governor.anything_captures() && governor.is_capturing(stream, per_thread)
+    let captured = guarded(|| {
+        let governor = governor()?;
+        Some(governor.anything_captures() && governor.is_capturing(stream, per_thread))
     });
-    if captured {
-        return answer(ask(real.driver));
+    if captured == Some(true) {
+        return ask(call);
     }
     // SAFETY: the call is under way.
     let tenant = || unsafe { tenant_of(frame) };
-    governed(Governed::DriverPool, bytes as u64, tenant, ask, || {
+    governed(Governed::DriverPool, bytes as u64, tenant, call, || {
         // SAFETY: the driver has just written it.
         fercuda_governor::Key::Address(unsafe { *into })
     })
@@ -206,28 +204,31 @@ pub(super) unsafe extern "C" fn pool_create(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemPoolCreate(pool, properties) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        // SAFETY: the driver has just read one and written the other.
-        let (pool, properties) = unsafe { (*pool, &*properties) };
-        let exported = properties.handleTypes != CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
-        let location = properties.location;
-        let on_device = location.r#type == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        let device = match u32::try_from(location.id) {
-            Ok(device) if on_device && !exported => Some(device),
-            _ => None,
-        };
-        governor.pool_made(pool, device);
+    if result != CUresult::CUDA_SUCCESS {
+        return result;
     }
+    // SAFETY: the driver has just read one and written the other.
+    let (pool, properties) = unsafe { (*pool, &*properties) };
+    let exported = properties.handleTypes != CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+    let location = properties.location;
+    let on_device = location.r#type == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    let device = match u32::try_from(location.id) {
+        Ok(device) if on_device && !exported => Some(device),
+        _ => None,
+    };
+    guarded(|| {
+        governor()?.pool_made(pool, device);
+        Some(())
+    });
     result
 }
 
 pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
     // SAFETY: the program's own argument.
-    let destroy = || ask(|driver| unsafe { driver.cuMemPoolDestroy(pool) });
-    match governor() {
-        Some(governor) => governor.destroy_pool(pool, destroy),
-        None => destroy(),
-    }
+    let destroy = |driver: &Driver| unsafe { driver.cuMemPoolDestroy(pool) };
+    around(destroy, |governor, destroy| {
+        governor.destroy_pool(pool, destroy)
+    })
 }
 
 /// The device whose pool of ours serves a pool.
@@ -242,10 +243,12 @@ fn here(pool: CUmemoryPool) -> Option<(&'static fercuda_governor::Governor, u32)
 pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemPoolTrimTo(pool, keep) });
-    if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool))
-        && let Some(device) = governor.device(device)
-    {
-        device.trim();
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            let (governor, device) = here(pool)?;
+            governor.device(device)?.trim();
+            Some(())
+        });
     }
     result
 }
@@ -264,18 +267,26 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
         CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => 3,
         _ => return result,
     };
+    if result == CUresult::CUDA_SUCCESS {
+        let figures = guarded(|| {
+            tell_level();
+            let (governor, device) = here(pool)?;
+            governor.pool_figures(device)
+        });
+        if let Some(figures) = figures {
+            // SAFETY: the driver has just written a figure of this size there.
+            unsafe { *value.cast::<u64>() += figures[figure] };
+        }
+    }
+    result
+}
+
+/// Tells what this thread has in use in streams' order.
+fn tell_level() {
     seated(|seat| {
         seat.tell_level();
         Some(())
     });
-    if result == CUresult::CUDA_SUCCESS
-        && let Some((governor, device)) = here(pool)
-        && let Some(figures) = governor.pool_figures(device)
-    {
-        // SAFETY: the driver has just written a figure of this size there.
-        unsafe { *value.cast::<u64>() += figures[figure] };
-    }
-    result
 }
 
 pub(super) unsafe extern "C" fn pool_set_attribute(
@@ -290,12 +301,13 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
         CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => false,
         _ => return result,
     };
-    if let (CUresult::CUDA_SUCCESS, Some((governor, device))) = (result, here(pool)) {
-        seated(|seat| {
-            seat.tell_level();
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            let (governor, device) = here(pool)?;
+            tell_level();
+            governor.reset_pool_marks(device, used);
             Some(())
         });
-        governor.reset_pool_marks(device, used);
     }
     result
 }
@@ -303,8 +315,11 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
 pub(super) unsafe extern "C" fn device_set_pool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuDeviceSetMemPool(device, pool) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        governor.set_current_pool(device, pool);
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            governor()?.set_current_pool(device, pool);
+            Some(())
+        });
     }
     result
 }

@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_governor::{Governor, Served};
 
-use crate::regime::{ask, governor, seated};
+use crate::regime::{ask, governor, guarded, seated};
 
 const NONE: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
 const BOTH: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn enable(peer: CUcontext, flags: c_uint) -> CUresu
     if result != CUresult::CUDA_SUCCESS && result != was_before {
         return result;
     }
-    let is_granted = known().is_none_or(|it| it == CUresult::CUDA_SUCCESS);
+    let is_granted = guarded(known).is_none_or(|it| it == CUresult::CUDA_SUCCESS);
     if is_granted || result == was_before {
         return result;
     }
@@ -49,27 +49,29 @@ pub(super) unsafe extern "C" fn pool_set_access(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemPoolSetAccess(pool, map, count) });
-    let Some(governor) = governor().filter(|_| result == CUresult::CUDA_SUCCESS && count > 0)
-    else {
+    if result != CUresult::CUDA_SUCCESS || count == 0 {
         return result;
-    };
-    let Served::Here(owner, _) = governor.served(pool) else {
-        return result;
-    };
+    }
     // SAFETY: the driver has just read as many.
     let all = unsafe { core::slice::from_raw_parts(map, count) };
-    match granted(governor, owner, all) {
-        CUresult::CUDA_SUCCESS => result,
-        refused => {
-            let mut none = all.to_vec();
-            none.retain(|to| to.location.id != owner as i32);
-            none.iter_mut().for_each(|to| to.flags = NONE);
-            // SAFETY: `none` outlives the call.
-            let _what_it_had_allowed =
-                ask(|driver| unsafe { driver.cuMemPoolSetAccess(pool, none.as_ptr(), none.len()) });
-            refused
+    let refused = guarded(|| {
+        let governor = governor()?;
+        let Served::Here(owner, _) = governor.served(pool) else {
+            return None;
+        };
+        let refused = granted(governor, owner, all);
+        if refused == CUresult::CUDA_SUCCESS {
+            return None;
         }
-    }
+        let mut none = all.to_vec();
+        none.retain(|to| to.location.id != owner as i32);
+        none.iter_mut().for_each(|to| to.flags = NONE);
+        // SAFETY: `none` outlives the call.
+        let _what_it_had_allowed =
+            ask(|driver| unsafe { driver.cuMemPoolSetAccess(pool, none.as_ptr(), none.len()) });
+        Some(refused)
+    });
+    refused.unwrap_or(result)
 }
 
 fn granted(governor: &Governor, owner: u32, all: &[CUmemAccessDesc]) -> CUresult {

@@ -7,13 +7,13 @@ use fercuda_cuda_sys::types::{
     CUdeviceptr, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
+use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{GovernedMemory, Piece, Taken};
 use fercuda_ledger::Governed;
 
 use super::asked;
 use super::linear::{admitted, tenant_of};
-use crate::real::real;
-use crate::regime::{answer, ask, governor};
+use crate::regime::{around, ask, governor, guarded};
 
 asked!(create_entry => create);
 asked!(multicast_entry => multicast);
@@ -26,24 +26,20 @@ unsafe extern "C" fn create(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
-    let ask = || answer(unsafe { real.driver.cuMemCreate(handle, bytes, properties, flags) });
+    let make = |driver: &Driver| unsafe { driver.cuMemCreate(handle, bytes, properties, flags) };
     if handle.is_null() || properties.is_null() {
-        return ask();
+        return ask(make);
     }
     let mut granule = 0;
     let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: `granule` outlives the call; the program promises properties there.
-    let known = answer(unsafe {
-        let driver = real.driver;
+    let known = ask(|driver| unsafe {
         driver.cuMemGetAllocationGranularity(&mut granule, properties, least)
     });
     // What cannot be made at all is not refused for want of room.
     if known != CUresult::CUDA_SUCCESS || granule == 0 || !bytes.is_multiple_of(granule) {
-        return ask();
+        return ask(make);
     }
     // SAFETY: not null; the program promises properties there.
     let location = unsafe { (*properties).location };
@@ -60,7 +56,7 @@ unsafe extern "C" fn create(
         bytes: bytes as u64,
         context: None,
     };
-    admitted(&piece, ask, |governor| {
+    admitted(&piece, make, |governor| {
         // SAFETY: the driver has just written it.
         governor.made_physical(unsafe { *handle }, piece);
     })
@@ -77,10 +73,10 @@ unsafe extern "C" fn multicast(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMulticastCreate(handle, properties) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
+    if result == CUresult::CUDA_SUCCESS {
         // SAFETY: the call is under way; the driver has just read one and
         // written the other.
-        unsafe {
+        guarded(|| unsafe {
             let piece = Piece {
                 device: 0,
                 tenant: tenant_of(frame),
@@ -88,33 +84,36 @@ unsafe extern "C" fn multicast(
                 bytes: (*properties).size as u64,
                 context: None,
             };
-            governor.made_physical(*handle, piece);
-        }
+            governor()?.made_physical(*handle, piece);
+            Some(())
+        });
     }
     result
 }
 
 /// Lets the driver take back what `take` takes out. That is first: once the
 /// driver has it, another thread may be given the same handle or address.
-fn taken(take: impl FnOnce(&GovernedMemory) -> Taken, ask: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(governor) = governor() else {
-        return ask();
-    };
-    let taken = take(governor.governed());
-    let result = ask();
-    if result == CUresult::CUDA_SUCCESS {
-        taken.ended().for_each(|piece| governor.ended(piece));
-    } else {
-        governor.governed().put_back(taken);
-    }
-    result
+fn taken(
+    take: impl FnOnce(&GovernedMemory) -> Taken,
+    call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    around(call, |governor, call| {
+        let taken = take(governor.governed());
+        let result = call();
+        if result == CUresult::CUDA_SUCCESS {
+            taken.ended().for_each(|piece| governor.ended(piece));
+        } else {
+            governor.governed().put_back(taken);
+        }
+        result
+    })
 }
 
 pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
     taken(
         |governed| governed.released(handle),
         // SAFETY: the program's own argument.
-        || ask(|driver| unsafe { driver.cuMemRelease(handle) }),
+        |driver| unsafe { driver.cuMemRelease(handle) },
     )
 }
 
@@ -127,8 +126,12 @@ pub(super) unsafe extern "C" fn map(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        governor.governed().mapped(address, bytes as u64, handle);
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            let governed = governor()?.governed();
+            governed.mapped(address, bytes as u64, handle);
+            Some(())
+        });
     }
     result
 }
@@ -137,7 +140,7 @@ pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUr
     taken(
         |governed| governed.unmapped(address, bytes as u64),
         // SAFETY: the program's own arguments.
-        || ask(|driver| unsafe { driver.cuMemUnmap(address, bytes) }),
+        |driver| unsafe { driver.cuMemUnmap(address, bytes) },
     )
 }
 
@@ -147,14 +150,17 @@ pub(super) unsafe extern "C" fn retain(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        // SAFETY: the driver has just written it.
-        governor.governed().retained(unsafe { *handle });
-        // Memory of the pool that the program holds by its own handle stays
-        // where it is.
-        if let Some((device, live)) = governor.find(address as u64) {
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            let governor = governor()?;
+            // SAFETY: the driver has just written it.
+            governor.governed().retained(unsafe { *handle });
+            // Memory of the pool that the program holds by its own handle stays
+            // where it is.
+            let (device, live) = governor.find(address as u64)?;
             device.pin(live.span.address);
-        }
+            Some(())
+        });
     }
     result
 }

@@ -15,7 +15,7 @@ use fercuda_ledger::Governed;
 use super::asked;
 use super::identity::{NOWHERE, is_nobodys};
 use super::linear::{released, tenant_of};
-use crate::regime::{ask, governor, seated};
+use crate::regime::{ask, governor, guarded, seated};
 use crate::say;
 
 asked!(open_entry => open);
@@ -129,38 +129,41 @@ unsafe fn opened(
     }
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { call(driver, into, *handle, flags) });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor()) {
-        let mut bytes = 0;
+    if result == CUresult::CUDA_SUCCESS {
         // SAFETY: the driver has just written the address.
         let address = unsafe { *into };
-        // SAFETY: `bytes` outlives the call, and a base is not asked for.
-        let _unsized_counts_as_nothing = ask(|driver| unsafe {
-            driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
+        guarded(|| {
+            let mut bytes = 0;
+            // SAFETY: `bytes` outlives the call, and a base is not asked for.
+            let _unsized_counts_as_nothing = ask(|driver| unsafe {
+                driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
+            });
+            let current = seated(|seat| seat.current());
+            let piece = Piece {
+                device: current.map_or(0, |(_, device)| device),
+                tenant: tenant(),
+                kind: Governed::IpcImport,
+                bytes: bytes as u64,
+                context: current.map(|(context, _)| context),
+            };
+            governor()?.made(Key::Address(address), piece);
+            Some(())
         });
-        let current = seated(|seat| seat.current());
-        let piece = Piece {
-            device: current.map_or(0, |(_, device)| device),
-            tenant: tenant(),
-            kind: Governed::IpcImport,
-            bytes: bytes as u64,
-            context: current.map(|(context, _)| context),
-        };
-        governor.made(Key::Address(address), piece);
     }
     result
 }
 
 pub(super) unsafe extern "C" fn close(address: CUdeviceptr) -> CUresult {
-    let Some(governor) = governor() else {
-        // SAFETY: the program's own argument.
-        return ask(|driver| unsafe { driver.cuIpcCloseMemHandle(address) });
-    };
-    if let Some(closed) = governor.close_import(address) {
+    if let Some(closed) = guarded(|| governor()?.close_import(address)) {
         return closed;
     }
     // A slab is closed when its last block is, and not by its address.
-    let is_slab = governor.is_in_imported_slab(address);
-    let asked = if is_slab { NOWHERE } else { address };
+    let is_slab = guarded(|| Some(governor()?.is_in_imported_slab(address)));
+    let asked = if is_slab == Some(true) {
+        NOWHERE
+    } else {
+        address
+    };
     // SAFETY: the program's own argument, or no address at all.
     released(Key::Address(asked), |driver| unsafe {
         driver.cuIpcCloseMemHandle(asked)
@@ -186,11 +189,13 @@ pub(super) unsafe extern "C" fn range_handle(
     let result = ask(|driver| unsafe {
         driver.cuMemGetHandleForAddressRange(handle, asked, bytes, kind, flags)
     });
-    if let (CUresult::CUDA_SUCCESS, Some(governor)) = (result, governor())
-        && governor.is_pooled(asked)
-    {
-        // It was live until now, and what is live is not moved.
-        governor.pin_range(asked, bytes as u64);
+    if result == CUresult::CUDA_SUCCESS {
+        guarded(|| {
+            let governor = governor().filter(|governor| governor.is_pooled(asked))?;
+            // It was live until now, and what is live is not moved.
+            governor.pin_range(asked, bytes as u64);
+            Some(())
+        });
     }
     result
 }

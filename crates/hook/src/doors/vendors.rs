@@ -6,7 +6,7 @@ use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
 
 use crate::bind;
 use crate::real::real;
-use crate::regime::answer;
+use crate::regime::{answer, guarded};
 
 /// Exchanges what the driver answered for the door before it.
 ///
@@ -19,7 +19,9 @@ unsafe fn exchanged(result: CUresult, symbol: *const c_char, pointer: *mut *mut 
     // SAFETY: see above.
     unsafe {
         let asked = CStr::from_ptr(symbol).to_bytes();
-        *pointer = bind::exchange(*pointer, asked);
+        if let Some(door) = guarded(|| Some(bind::exchange(*pointer, asked))) {
+            *pointer = door;
+        }
     }
 }
 

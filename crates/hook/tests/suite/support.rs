@@ -110,9 +110,19 @@ pub(crate) fn nvml() -> PathBuf {
     folder
 }
 
+/// What a program's standard error may be instead of a file.
+#[derive(Clone, Copy)]
+pub(crate) enum Listener {
+    /// A device that has no room.
+    Full,
+    /// A pipe whose reader has closed it.
+    Gone,
+}
+
 /// A program about to run.
 pub(crate) struct Client {
     command: Command,
+    listener: Option<Listener>,
     folder: TempDir,
 }
 
@@ -143,7 +153,16 @@ impl Client {
         command.args(args).env("XDG_RUNTIME_DIR", runtime);
         // Each test has a process, and there are several tests at a time.
         command.env("FERCUDA_SOFT_THREADS", "2");
-        Client { command, folder }
+        Client {
+            command,
+            listener: None,
+            folder,
+        }
+    }
+
+    pub(crate) fn complaining_to(self, listener: Listener) -> Client {
+        let listener = Some(listener);
+        Client { listener, ..self }
     }
 
     /// The driver alone.
@@ -188,6 +207,18 @@ impl Client {
             .stdin(Stdio::from(File::open(path("in")).unwrap()))
             .stdout(Stdio::from(File::create(&out).unwrap()))
             .stderr(Stdio::from(File::create(&err).unwrap()));
+        match self.listener {
+            None => {}
+            Some(Listener::Full) => {
+                let full = File::options().write(true).open("/dev/full");
+                self.command.stderr(Stdio::from(full.unwrap()));
+            }
+            Some(Listener::Gone) => {
+                let (reader, writer) = std::io::pipe().unwrap();
+                drop(reader);
+                self.command.stderr(Stdio::from(writer));
+            }
+        }
         let mut child = self.command.spawn().unwrap();
         let begun = Instant::now();
         let status = loop {

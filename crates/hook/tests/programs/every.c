@@ -1,0 +1,17 @@
+/* Calls each function whose name stands on standard input, with nothing but zeros, and says what it answers. */
+#define _GNU_SOURCE
+#include "driver.h"
+#include <dlfcn.h>
+
+int main(void)
+{
+    char name[200];
+    begin();
+    while (scanf("%199s", name) == 1) {
+        int (*call)() = (int (*)())dlsym(RTLD_DEFAULT, name);
+        printf("%s = ", name);
+        fflush(stdout);
+        printf("%d\n", call ? call(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) : -1);
+    }
+    return 0;
+}
