@@ -64,16 +64,7 @@ const TRAP: &str = "\
 }
 ";
 
-const SAXPY_ARGS: [&str; 8] = [
-    "--arg",
-    "f32:2",
-    "--arg",
-    "buf:f32[100]=iota",
-    "--arg",
-    "out:f32[100]=1",
-    "--arg",
-    "u32:100",
-];
+const SAXPY_ARGS: &str = "--arg f32:2 --arg buf:f32[100]=iota --arg out:f32[100]=1 --arg u32:100";
 
 struct Run {
     status: i32,
@@ -110,10 +101,24 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 /// `fercuda check` of a text, with these words behind.
-fn check(text: &str, words: &[&str]) -> Run {
+fn check(text: &str, words: &str) -> Run {
     let folder = tempfile::tempdir().expect("a folder of our own");
     let file = written(folder.path(), "kernel.ptx", text);
-    finish(fercuda().arg("check").arg(file).args(words))
+    finish(&mut check_of(&file, words))
+}
+
+/// The same of CUDA C++ in a file of this name, compiled anew.
+fn check_source(name: &str, text: &str, words: &str) -> Run {
+    let folder = tempfile::tempdir().expect("a folder of our own");
+    let file = written(folder.path(), name, text);
+    finish(check_of(&file, words).env("XDG_CACHE_HOME", folder.path()))
+}
+
+fn check_of(file: &Path, words: &str) -> Command {
+    let mut command = fercuda();
+    let words = words.split_ascii_whitespace();
+    command.arg("check").arg(file).args(words);
+    command
 }
 
 #[track_caller]
@@ -125,33 +130,16 @@ fn assert_contains(text: &str, parts: &[&str]) {
 
 #[test]
 fn a_clean_kernel_passes_and_its_output_is_printed() {
-    let run = check(
-        SAXPY,
-        &[&["--grid", "1", "--block", "128"], &SAXPY_ARGS[..]].concat(),
-    );
+    let run = check(SAXPY, &format!("--grid 1 --block 128 {SAXPY_ARGS}"));
     assert_eq!(run.status, 0, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["no findings", "out:f32[100]", "1 3 5 7"]);
 }
 
 #[test]
 fn an_access_past_the_end_is_reported_with_line_thread_and_allocation() {
-    let words = [
-        "--kernel",
-        "saxpy",
-        "--grid",
-        "1",
-        "--block",
-        "128",
-        "--arg",
-        "f32:2",
-        "--arg",
-        "buf:f32[100]=iota",
-        "--arg",
-        "out:f32[128]=1",
-        "--arg",
-        "u32:128",
-    ];
-    let run = check(SAXPY, &words);
+    let words = "--kernel saxpy --grid 1 --block 128 \
+                 --arg f32:2 --arg buf:f32[100]=iota --arg out:f32[128]=1 --arg u32:128";
+    let run = check(SAXPY, words);
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(
         &run.out,
@@ -167,43 +155,18 @@ fn an_access_past_the_end_is_reported_with_line_thread_and_allocation() {
 
 #[test]
 fn reading_what_nobody_wrote_is_a_finding() {
-    let words = [
-        "--grid",
-        "1",
-        "--block",
-        "128",
-        "--arg",
-        "f32:2",
-        "--arg",
-        "buf:f32[100]",
-        "--arg",
-        "out:f32[100]=1",
-        "--arg",
-        "u32:100",
-    ];
-    let run = check(SAXPY, &words);
+    let words = "--grid 1 --block 128 \
+                 --arg f32:2 --arg buf:f32[100] --arg out:f32[100]=1 --arg u32:100";
+    let run = check(SAXPY, words);
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["uninitialised"]);
 }
 
 #[test]
 fn the_report_as_json_is_one_object_with_the_findings() {
-    let words = [
-        "--json",
-        "--grid",
-        "1",
-        "--block",
-        "128",
-        "--arg",
-        "f32:2",
-        "--arg",
-        "buf:f32[100]=iota",
-        "--arg",
-        "out:f32[128]=1",
-        "--arg",
-        "u32:128",
-    ];
-    let run = check(SAXPY, &words);
+    let words = "--json --grid 1 --block 128 \
+                 --arg f32:2 --arg buf:f32[100]=iota --arg out:f32[128]=1 --arg u32:128";
+    let run = check(SAXPY, words);
     assert_eq!(run.status, 1);
     let json: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["kernel"], "saxpy");
@@ -214,17 +177,15 @@ fn the_report_as_json_is_one_object_with_the_findings() {
 
 #[test]
 fn broken_ptx_is_refused_with_line_and_column() {
-    let run = check(
-        &SAXPY.replace("mul.wide", "mull.wide"),
-        &["--grid", "1", "--block", "1"],
-    );
+    let broken = SAXPY.replace("mul.wide", "mull.wide");
+    let run = check(&broken, "--grid 1 --block 1");
     assert_eq!(run.status, 2);
     assert_contains(&run.err, &["kernel.ptx", "line 20", "column", "mull"]);
 }
 
 #[test]
 fn a_misspelt_kernel_is_refused_with_the_right_name() {
-    let run = check(SAXPY, &["--kernel", "saxpi", "--grid", "1", "--block", "1"]);
+    let run = check(SAXPY, "--kernel saxpi --grid 1 --block 1");
     assert_eq!(run.status, 2);
     assert_contains(
         &run.err,
@@ -238,26 +199,22 @@ fn a_misspelt_kernel_is_refused_with_the_right_name() {
 
 #[test]
 fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
-    let geometry = ["--grid", "1", "--block", "1"];
-    let few = check(SAXPY, &[&geometry[..], &SAXPY_ARGS[..6]].concat());
+    let given = format!("--grid 1 --block 1 {SAXPY_ARGS}");
+    let few = check(SAXPY, given.trim_end_matches("--arg u32:100"));
     assert_eq!(few.status, 2);
     assert_contains(
         &few.err,
         &["takes 4 arguments, given 3", "try: add --arg u32:1024"],
     );
 
-    let mut wide = SAXPY_ARGS;
-    wide[1] = "f64:2";
-    let wide = check(SAXPY, &[&geometry[..], &wide[..]].concat());
+    let wide = check(SAXPY, &given.replace("f32:2", "f64:2"));
     assert_eq!(wide.status, 2);
     assert_contains(
         &wide.err,
         &["argument 1 is f64:2", "8 bytes", "4 bytes", "f32:1.0"],
     );
 
-    let mut typed = SAXPY_ARGS;
-    typed[1] = "f32:two";
-    let typed = check(SAXPY, &[&geometry[..], &typed[..]].concat());
+    let typed = check(SAXPY, &given.replace("f32:2", "f32:two"));
     assert_eq!(typed.status, 2);
     assert_contains(&typed.err, &["\"two\" is no f32", "try: f32:2.5"]);
 }
@@ -265,18 +222,18 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
 #[test]
 fn a_launch_outside_the_limits_is_refused_with_the_limit() {
     for (geometry, parts) in [
-        (["--grid", "1", "--block", "2048"], ["2048", "1024"]),
-        (["--grid", "1", "--block", "64,32"], ["2048", "1024"]),
-        (["--grid", "1,70000", "--block", "32"], ["70000", "65535"]),
-        (["--grid", "0", "--block", "32"], ["0", "at least 1"]),
+        ("--grid 1 --block 2048", ["2048", "1024"]),
+        ("--grid 1 --block 64,32", ["2048", "1024"]),
+        ("--grid 1,70000 --block 32", ["70000", "65535"]),
+        ("--grid 0 --block 32", ["0", "at least 1"]),
     ] {
-        let run = check(SAXPY, &[&geometry[..], &SAXPY_ARGS[..]].concat());
+        let run = check(SAXPY, &format!("{geometry} {SAXPY_ARGS}"));
         assert_eq!(run.status, 2, "{geometry:?}: {}{}", run.out, run.err);
         assert_contains(&run.err, &parts);
         assert_contains(&run.err, &["try: "]);
     }
-    let geometry = ["--grid", "1", "--block", "32", "--shared", "1000000"];
-    let run = check(SAXPY, &[&geometry[..], &SAXPY_ARGS[..]].concat());
+    let words = format!("--grid 1 --block 32 --shared 1000000 {SAXPY_ARGS}");
+    let run = check(SAXPY, &words);
     assert_eq!(run.status, 2, "{}{}", run.out, run.err);
     assert_contains(&run.err, &["1000000", "232448"]);
 }
@@ -285,37 +242,23 @@ fn a_launch_outside_the_limits_is_refused_with_the_limit() {
 fn a_buffer_that_does_not_fit_the_device_is_refused_with_both_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "kernel.ptx", SAXPY);
-    let run = finish(
-        fercuda()
-            .env("FERCUDA_SOFT_MEMORY", "64MiB")
-            .arg("check")
-            .arg(file)
-            .args(["--grid", "1", "--block", "32", "--arg", "f32:1", "--arg"])
-            .args([
-                "buf:f32[100000000]",
-                "--arg",
-                "out:f32[1]",
-                "--arg",
-                "u32:1",
-            ]),
-    );
+    let words = "--grid 1 --block 32 \
+                 --arg f32:1 --arg buf:f32[100000000] --arg out:f32[1] --arg u32:1";
+    let run = finish(check_of(&file, words).env("FERCUDA_SOFT_MEMORY", "64MiB"));
     assert_eq!(run.status, 2, "{}{}", run.out, run.err);
     assert_contains(&run.err, &["381.5 MiB", "64.0 MiB", "try: "]);
 }
 
 #[test]
 fn a_kernel_that_never_ends_is_ended_and_reported() {
-    let run = check(
-        ENDLESS,
-        &["--grid", "1", "--block", "32", "--timeout", "300ms"],
-    );
+    let run = check(ENDLESS, "--grid 1 --block 32 --timeout 300ms");
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["300 ms", "endless"]);
 }
 
 #[test]
 fn a_kernel_that_traps_is_reported_with_its_thread() {
-    let run = check(TRAP, &["--grid", "2", "--block", "32"]);
+    let run = check(TRAP, "--grid 2 --block 32");
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(&run.out, &["trap", "stop", "thread: (0,0,0)"]);
 }
@@ -327,11 +270,9 @@ fn buffers_come_from_files_and_go_to_files() {
     let x = folder.path().join("x.txt");
     std::fs::write(&x, "1 2\n3 4\n").unwrap();
     let y = folder.path().join("y.bin");
+    let first = "--grid 1 --block 4 --arg f32:10 --arg";
     let run = finish(
-        fercuda()
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "4", "--arg", "f32:10", "--arg"])
+        check_of(&file, first)
             .arg(format!("buf:f32[4]=@{}", x.display()))
             .arg("--arg")
             .arg(format!("out:f32[4]=0.5@{}", y.display()))
@@ -346,10 +287,7 @@ fn buffers_come_from_files_and_go_to_files() {
     assert_eq!(got, [10.5, 20.5, 30.5, 40.5]);
 
     let short = finish(
-        fercuda()
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "4", "--arg", "f32:10", "--arg"])
+        check_of(&file, first)
             .arg(format!("buf:f32[5]=@{}", x.display()))
             .args(["--arg", "out:f32[5]", "--arg", "u32:4"]),
     );
@@ -361,22 +299,12 @@ fn buffers_come_from_files_and_go_to_files() {
 fn a_file_that_is_no_source_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let fatbin = written(folder.path(), "kernel.fatbin", "\u{1}\u{2}");
-    let run = finish(
-        fercuda()
-            .arg("check")
-            .arg(fatbin)
-            .args(["--grid", "1", "--block", "1"]),
-    );
+    let run = finish(&mut check_of(&fatbin, "--grid 1 --block 1"));
     assert_eq!(run.status, 2);
     assert_contains(&run.err, &["kernel.fatbin", ".cu", ".ptx"]);
 
     let none = folder.path().join("none.ptx");
-    let run = finish(
-        fercuda()
-            .arg("check")
-            .arg(none)
-            .args(["--grid", "1", "--block", "1"]),
-    );
+    let run = finish(&mut check_of(&none, "--grid 1 --block 1"));
     assert_eq!(run.status, 2);
     assert_contains(&run.err, &["cannot read", "none.ptx"]);
 }
@@ -390,16 +318,8 @@ extern "C" __global__ void shift(float* x, int n) {
 
 #[test]
 fn cuda_source_is_compiled_and_reported_by_its_own_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = written(folder.path(), "shift.cu", CUDA_BUG);
-    let run = finish(
-        fercuda()
-            .env("XDG_CACHE_HOME", folder.path())
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "64", "--arg", "out:f32[64]=iota"])
-            .args(["--arg", "s32:64"]),
-    );
+    let words = "--grid 1 --block 64 --arg out:f32[64]=iota --arg s32:64";
+    let run = check_source("shift.cu", CUDA_BUG, words);
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(
         &run.out,
@@ -409,19 +329,8 @@ fn cuda_source_is_compiled_and_reported_by_its_own_line() {
 
 #[test]
 fn cuda_source_that_does_not_compile_shows_the_compilers_first_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = written(
-        folder.path(),
-        "bad.cu",
-        &CUDA_BUG.replace("float*", "flaot*"),
-    );
-    let run = finish(
-        fercuda()
-            .env("XDG_CACHE_HOME", folder.path())
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "64"]),
-    );
+    let bad = CUDA_BUG.replace("float*", "flaot*");
+    let run = check_source("bad.cu", &bad, "--grid 1 --block 64");
     assert_eq!(run.status, 2, "{}{}", run.out, run.err);
     assert_contains(&run.err, &["bad.cu(2)", "flaot"]);
 }
@@ -434,15 +343,8 @@ extern "C" __global__ void positive(const float* x) {
     assert(x[threadIdx.x] > 0.0f);
 }
 "#;
-    let folder = tempfile::tempdir().unwrap();
-    let file = written(folder.path(), "positive.cu", source);
-    let run = finish(
-        fercuda()
-            .env("XDG_CACHE_HOME", folder.path())
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "32", "--arg", "buf:f32[32]=-1"]),
-    );
+    let words = "--grid 1 --block 32 --arg buf:f32[32]=-1";
+    let run = check_source("positive.cu", source, words);
     assert_eq!(run.status, 1, "{}{}", run.out, run.err);
     assert_contains(
         &run.out,
@@ -460,14 +362,11 @@ fn a_cache_that_cannot_be_written_does_not_stop_a_check() {
     let file = written(folder.path(), "shift.cu", CUDA_BUG);
     // A file where the cache's folder should be: not even root can write there.
     let blocked = written(folder.path(), "cache", "");
+    let words = "--grid 1 --block 63 --arg out:f32[64]=iota --arg s32:64";
     let run = finish(
-        fercuda()
+        check_of(&file, words)
             .env("XDG_CACHE_HOME", &blocked)
-            .env("FERCUDA_CACHE", blocked.join("inside"))
-            .arg("check")
-            .arg(&file)
-            .args(["--grid", "1", "--block", "63", "--arg", "out:f32[64]=iota"])
-            .args(["--arg", "s32:64"]),
+            .env("FERCUDA_CACHE", blocked.join("inside")),
     );
     assert_eq!(run.status, 0, "{}{}", run.out, run.err);
 }

@@ -285,9 +285,9 @@ impl<W: Write> Writer<W> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::hash::{BuildHasher as _, RandomState};
 
     use super::super::pickle::{Pickle, Value};
+    use super::super::random;
     use super::*;
 
     /// What a pickle's dictionary has under a name.
@@ -301,12 +301,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_whatever_the_trace_was() {
-        let seed = std::env::var("FERCUDA_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0));
-        println!("FERCUDA_SEED={seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
+        let mut random = random();
         for _ in 0..100 {
             let mut snapshot = Snapshot::default();
             let mut model: HashMap<u64, (u64, u64)> = HashMap::new();

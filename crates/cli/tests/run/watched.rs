@@ -117,21 +117,27 @@ const LEFT: &str = "\x1b[?1049l";
 /// The cursor is.
 const SHOWN: &str = "\x1b[?25h";
 
-/// `fercuda top` on a terminal, until `end` has made it end.
-fn on_a_terminal(
-    it: &Installed,
-    end: impl FnOnce(&Child, &mut File),
-) -> (Option<i32>, Option<i32>, String) {
-    let (mut master, slave) = terminal();
+/// `fercuda top` on a terminal, and the terminal's other side.
+fn top_on_a_terminal(it: &Installed, words: &[&str]) -> (Child, File) {
+    let (master, slave) = terminal();
     let mut command = it.fercuda();
     command
         .arg("top")
+        .args(words)
         .env("TERM", "xterm-256color")
         .stdin(slave.try_clone().unwrap())
         .stdout(slave.try_clone().unwrap())
         .stderr(slave);
-    let mut child = command.spawn().unwrap();
-    drop(command);
+    // Nobody but the program has the terminal when this returns.
+    (command.spawn().unwrap(), master)
+}
+
+/// What it says, until `end` has made it end.
+fn on_a_terminal(
+    it: &Installed,
+    end: impl FnOnce(&Child, &mut File),
+) -> (Option<i32>, Option<i32>, String) {
+    let (mut child, mut master) = top_on_a_terminal(it, &[]);
     let mut said = String::new();
     let mut bytes = [0; 4096];
     let mut read = |master: &mut File, said: &mut String| match master.read(&mut bytes) {
@@ -173,16 +179,7 @@ fn the_terminal_is_given_back_after_a_key_and_after_a_signal() {
 fn a_key_shows_streams_in_the_tenants_place() {
     let it = Installed::new();
     let (mut governed, _) = governed(&it);
-    let (mut master, slave) = terminal();
-    let mut command = it.fercuda();
-    command
-        .args(["top", "--by", "tenant"])
-        .env("TERM", "xterm-256color")
-        .stdin(slave.try_clone().unwrap())
-        .stdout(slave.try_clone().unwrap())
-        .stderr(slave);
-    let mut child = command.spawn().unwrap();
-    drop(command);
+    let (mut child, mut master) = top_on_a_terminal(&it, &["--by", "tenant"]);
     let mut bytes = [0; 4096];
     // Only what differs is drawn: no letter of these stands in the same place.
     for (word, key) in [("TENANT", "v"), ("STREAM", "q")] {

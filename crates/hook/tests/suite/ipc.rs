@@ -2,17 +2,9 @@
 
 use fercuda_ledger::{Governed, Snapshot};
 
-use crate::support::{Run, device, first, governed, hooked, plain};
+use crate::support::{Run, device, first, governed, hooked, plain, seed};
 
 const MIB: u64 = 1 << 20;
-
-#[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
-fn seed() -> String {
-    let given = std::env::var("FERCUDA_SEED").ok();
-    let seed = given.unwrap_or_else(|| fastrand::u64(..1 << 32).to_string());
-    println!("FERCUDA_SEED={seed}");
-    seed
-}
 
 /// A case with both processes over slabs.
 #[track_caller]
@@ -26,7 +18,7 @@ fn shared(case: &str, seed: &str) -> Run {
 /// The same, which says what it says over the driver alone.
 #[track_caller]
 fn same(case: &str) -> Run {
-    let seed = seed();
+    let seed = seed().to_string();
     let alone = plain("ipc.c", &[case, &seed]).run().succeeds();
     let run = shared(case, &seed);
     assert_eq!(alone.said, run.said);
@@ -58,7 +50,7 @@ fn what_one_process_writes_at_an_offset_another_reads_and_changes() {
 
 #[test]
 fn a_slab_is_open_once_and_until_its_last_block_is_closed() {
-    let run = shared("close_order", &seed());
+    let run = shared("close_order", &seed().to_string());
     let expected = "opened 0 0 0, the same again 1\n\
         close 0, wrong 0\nclose inside refused 1\nclose 0, wrong 0\nonce more refused 1\n\
         closed, it is in a range: 0\nclose 0\nonce more refused 1\nagain 0, wrong 0\n\
@@ -72,14 +64,14 @@ fn a_slab_is_open_once_and_until_its_last_block_is_closed() {
 
 #[test]
 fn a_block_is_closed_behind_the_work_that_reads_it() {
-    let run = shared("closed_while_read", &seed());
+    let run = shared("closed_while_read", &seed().to_string());
     let expected = "open 0, close 0, its work 0\n".repeat(2);
     assert!(run.said.starts_with(&expected), "{}", run.said);
 }
 
 #[test]
 fn memory_that_is_freed_while_another_process_has_it_open_is_given_to_nobody() {
-    let run = shared("freed_while_open", &seed());
+    let run = shared("freed_while_open", &seed().to_string());
     let expected = "open 0\ncuMemFree_v2(kept) = 0\ncuMemFree_v2(kept) = 1\ncuMemFreeAsync(kept, 0) = 1\n\
         cuMemGetAddressRange_v2(&base, 0, kept) = 500\ncuIpcGetMemHandle(&handle, kept) = 1\n\
         given again 0, wrong there 0\nopen what was freed: 1\nwrong here 0\nclose 0\n";
@@ -92,7 +84,7 @@ fn memory_that_is_freed_while_another_process_has_it_open_is_given_to_nobody() {
 
 #[test]
 fn memory_that_a_killed_process_had_open_is_given_again() {
-    let run = shared("importer_dies", &seed());
+    let run = shared("importer_dies", &seed().to_string());
     assert!(run.said.contains("given again 1\n"), "{}", run.said);
     assert_eq!(first(&run.at("end")).live_bytes, 64 * (128 << 10));
 }
@@ -107,7 +99,7 @@ fn memory_of_a_killed_process_can_be_closed_and_not_opened() {
 
 #[test]
 fn who_has_no_hook_gets_an_error_and_its_own_memory_is_opened_as_ever() {
-    let run = shared("without_hook", &seed());
+    let run = shared("without_hook", &seed().to_string());
     let expected = "refused 1\nexported 0, open 0\nwrong 0\ncuIpcCloseMemHandle(its) = 0\n";
     assert!(run.said.starts_with(expected), "{}", run.said);
     assert!(imported(&run.at("open")) >= 40_000);
@@ -150,7 +142,7 @@ fn what_says_that_it_can_be_shared_can_and_the_rest_cannot() {
 
 #[test]
 fn handles_and_shares_that_were_tampered_with_open_nothing() {
-    let run = shared("forged", &seed());
+    let run = shared("forged", &seed().to_string());
     let said = &run.said;
     assert!(
         said.starts_with("made up: 0 opened, 0 answered otherwise\n"),
@@ -170,7 +162,7 @@ fn handles_and_shares_that_were_tampered_with_open_nothing() {
 #[test]
 fn blocks_that_are_shared_in_any_order_hold_what_either_side_wrote() {
     for _ in 0..3 {
-        let run = shared("random_order", &seed());
+        let run = shared("random_order", &seed().to_string());
         assert!(
             run.said
                 .starts_with("wrong 0, refused 0, stale 0, left 0\nenough 1\n"),

@@ -7,7 +7,7 @@ use fercuda_ledger::{EventKind, Governed};
 use crate::calls::{all_is_back, same_answers_of};
 use crate::differential::compare;
 use crate::streams::is_safe_with;
-use crate::support::{counts, device, first, governed, hooked};
+use crate::support::{counts, device, first, governed, hooked, seed};
 
 const MIB: u64 = 1 << 20;
 const SLABS: (&str, &str) = ("FERCUDA_BACKING", "slabs");
@@ -90,8 +90,7 @@ fn random_programs_are_answered_over_slabs_as_by_the_driver_alone() {
 
 #[test]
 fn programs_of_several_streams_have_no_hazard_over_slabs() {
-    let seed = fastrand::u64(..1 << 32).to_string();
-    println!("seed {seed}");
+    let seed = seed().to_string();
     for args in [
         &["legacy"][..],
         &["per_thread"],

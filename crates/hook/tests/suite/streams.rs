@@ -4,7 +4,7 @@
 
 use fercuda_ledger::Governed;
 
-use crate::support::{Run, counts, first, governed, hooked};
+use crate::support::{Run, counts, first, governed, hooked, seed};
 
 /// Little memory, so that it is used again all the time.
 const LIMIT: &str = "32MiB";
@@ -122,16 +122,9 @@ fn memory_that_a_graph_allocates_is_the_graphs_and_freed_with_it() {
 const RANDOM_PROGRAMS: u64 = 6;
 const STEPS: &str = "2000";
 
-fn seed() -> u64 {
-    let given = std::env::var("FERCUDA_SEED").ok();
-    let seed = given.and_then(|it| it.parse().ok());
-    seed.unwrap_or_else(|| fastrand::u64(..1 << 32))
-}
-
 #[test]
 fn random_programs_of_several_streams_have_no_hazard() {
     let seed = seed();
-    println!("FERCUDA_SEED={seed}");
     for n in 0..RANDOM_PROGRAMS {
         let run = is_safe(&["random", &(seed + n).to_string(), STEPS]);
         let end = run.at("end");
@@ -152,7 +145,6 @@ const RULES: [(&str, &str); 4] = [
 #[test]
 fn a_broken_rule_of_reuse_is_seen() {
     let seed = seed();
-    println!("FERCUDA_SEED={seed}");
     for (what, rule) in RULES {
         let seen = (0..20).find(|n| {
             let seed = (seed + n).to_string();

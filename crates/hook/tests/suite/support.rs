@@ -18,6 +18,17 @@ use tempfile::TempDir;
 /// No program here takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The seed that was asked for, or a fresh one; a failing test shows it.
+#[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
+pub(crate) fn seed() -> u64 {
+    let seed = match std::env::var("FERCUDA_SEED") {
+        Ok(seed) => seed.parse().expect("FERCUDA_SEED is a number"),
+        Err(_) => fastrand::u64(..1 << 32),
+    };
+    println!("FERCUDA_SEED={seed}");
+    seed
+}
+
 /// A library as cargo built it for this profile.
 fn built(name: &str) -> PathBuf {
     let exe = std::env::current_exe().unwrap();
