@@ -584,6 +584,7 @@ impl Blocks {
     pub fn ready(&self, bytes: u64) -> impl Iterator<Item = Span> {
         let least = Class::of(Want::new(bytes, 1).units);
         let set = self.set(SetId::READY);
+        // There is no list for what is larger than any block.
         let heads = set.heads.get(least.0..).unwrap_or_default();
         let blocks = heads.iter().rev().flat_map(|head| self.list_at(*head));
         blocks

@@ -4,10 +4,12 @@
 //! out. Python runs what lies in its folders, so a `build/venv` that a stranger
 //! can write to is passed over.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::nvrtc::find::is_trusted;
 use serde::Deserialize;
 
@@ -25,12 +27,19 @@ pub(super) struct Python {
     pub(super) has: Vec<String>,
 }
 
-/// The Python that has most of `packages`, or none if no Python has any.
-pub(super) fn find(packages: &[&str]) -> Option<Python> {
+/// The Python that has most of `packages`, or none if no Python has any; and
+/// which ones did not say what they have, and why.
+pub(super) fn find(packages: &[&str]) -> (Option<Python>, Vec<String>) {
     let mut best: Option<Python> = None;
+    let mut silent = Vec::new();
     for candidate in candidates() {
-        let Some(python) = ask(&candidate, packages) else {
-            continue;
+        let python = match ask(&candidate, packages) {
+            Ok(Some(python)) => python,
+            Ok(None) => continue,
+            Err(error) => {
+                silent.push(format!("{}: {error:#}", candidate.display()));
+                continue;
+            }
         };
         let more = best.as_ref().map_or(0, |best| best.has.len());
         if python.has.len() > more {
@@ -43,7 +52,7 @@ pub(super) fn find(packages: &[&str]) -> Option<Python> {
             break;
         }
     }
-    best
+    (best, silent)
 }
 
 /// The checkout's own, the active environment's, the first in `PATH`.
@@ -59,27 +68,37 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-fn ask(python: &PathBuf, packages: &[&str]) -> Option<Python> {
-    let mut child = Command::new(python)
+/// What a Python has; none if there is no such Python.
+fn ask(python: &PathBuf, packages: &[&str]) -> Result<Option<Python>> {
+    let child = Command::new(python)
         .args(["-c", PROBE])
         .args(packages)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+        .spawn();
+    let mut child = match child {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        child => child?,
+    };
     let begun = Instant::now();
-    while child.try_wait().ok()?.is_none() {
+    while child.try_wait()?.is_none() {
         if begun.elapsed() > PATIENCE {
             // It may have ended meanwhile.
             child.kill().ok();
+            child.wait()?;
+            bail!("it did not answer in {} s", PATIENCE.as_secs());
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     // What it says fits a pipe.
-    let output = child.wait_with_output().ok()?;
-    serde_json::from_slice(&output.stdout).ok()
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("it ended with {}", output.status);
+    }
+    let python = serde_json::from_slice(&output.stdout);
+    python.context("it did not say what it has").map(Some)
 }
 
 #[cfg(test)]
@@ -87,6 +106,17 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_python_that_does_not_answer_is_told_from_one_that_is_not_there() {
+        let asked = |program: &str| ask(&PathBuf::from(program), &["json"]);
+        assert_eq!(asked("python3").unwrap().unwrap().has, ["json"]);
+        assert_eq!(asked("no-python-of-this-name").unwrap(), None);
+        let error = asked("false").unwrap_err();
+        assert_eq!(error.to_string(), "it ended with exit status: 1");
+        let error = asked("echo").unwrap_err();
+        assert_eq!(error.to_string(), "it did not say what it has");
+    }
 
     #[test]
     fn builds_for_the_processor_alone_are_no_tenants() {

@@ -9,7 +9,7 @@
 //! come from different places, the ledger's accounts and the driver.
 //! Elsewhere: the tenants (`tenants.py`, `here`), where they run (`python`).
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -129,6 +129,8 @@ pub(super) struct Together {
     python: Option<String>,
     /// What would add tenants.
     hint: Option<String>,
+    /// Pythons that did not say what they have, and why.
+    silent: Vec<String>,
     /// Its ledger when it held its memory, and at its end.
     holding: Snapshot,
     ended: Snapshot,
@@ -148,7 +150,7 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
         .filter(|known| !(known.needs_gpu && software))
         .filter_map(|known| known.package)
         .collect();
-    let python = python::find(&packages);
+    let (python, silent) = python::find(&packages);
     let has = |known: &&Known| match (&python, known.package) {
         (Some(python), Some(package)) => python.has.iter().any(|has| has == package),
         (_, package) => package.is_none(),
@@ -201,6 +203,7 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
         device,
         parts,
         hint: hint(&wanted, software),
+        silent,
         python: python.map(|python| python.version),
         accounted_bytes: row.map_or(0, |row| row.accounted_bytes()),
         driver_used_bytes: row.and_then(|row| row.driver_used_bytes()),
@@ -354,7 +357,7 @@ fn ungoverned(row: &fercuda_ledger::DeviceSnapshot) -> Vec<String> {
 /// The process with the tenants, while it runs.
 struct Process {
     child: Child,
-    answers: Receiver<String>,
+    answers: Receiver<io::Result<String>>,
     complaints: Option<thread::JoinHandle<String>>,
     deadline: Instant,
 }
@@ -370,11 +373,13 @@ impl Process {
         let (send, answers) = mpsc::channel();
         if let Some(out) = child.stdout.take() {
             thread::spawn(move || {
-                let lines = BufReader::new(out).lines().map_while(Result::ok);
-                // Whoever does not wait any more needs no answers.
-                lines
-                    .take_while(|line| send.send(line.clone()).is_ok())
-                    .for_each(drop);
+                for line in BufReader::new(out).lines() {
+                    let is_last = line.is_err();
+                    // Whoever does not wait any more needs no answers.
+                    if send.send(line).is_err() || is_last {
+                        break;
+                    }
+                }
             });
         }
         let complaints = child.stderr.take().map(|err| {
@@ -382,6 +387,7 @@ impl Process {
                 let mut text = Vec::new();
                 let mut err = BufReader::new(err);
                 // The first of it is kept; the rest must not block the writer.
+                // What cannot be read would only be shown beside a failure.
                 err.by_ref().take(1 << 20).read_to_end(&mut text).ok();
                 std::io::copy(&mut err, &mut std::io::sink()).ok();
                 String::from_utf8_lossy(&text).into_owned()
@@ -429,7 +435,8 @@ impl Process {
     fn answer(&self) -> Result<Answer> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match self.answers.recv_timeout(left) {
-            Ok(line) => serde_json::from_str(&line)
+            Ok(Err(error)) => Err(error).context("what it says cannot be read"),
+            Ok(Ok(line)) => serde_json::from_str(&line)
                 .with_context(|| format!("it said {:?}", clipped(&line, 60))),
             Err(RecvTimeoutError::Timeout) => {
                 bail!("it was not done after {} s", PATIENCE.as_secs())
@@ -455,6 +462,7 @@ impl Process {
         // It may have ended by itself.
         self.child.kill().ok();
         let status = self.child.wait();
+        // Nothing in that thread panics.
         let complaints = self.complaints.take().and_then(|thread| thread.join().ok());
         let complaints = complaints.unwrap_or_default();
         let mut last: Vec<&str> = complaints.trim_end().lines().rev().take(8).collect();
@@ -507,6 +515,10 @@ impl Together {
         }
         if let Some(hint) = &self.hint {
             wrapped(hint, 80).iter().for_each(|line| say!("{line}"));
+        }
+        for python in &self.silent {
+            let text = format!("Passed over {python}");
+            wrapped(&text, 80).iter().for_each(|line| say!("{line}"));
         }
         say!("");
         let holding = of_device(&self.holding, self.device);
@@ -627,6 +639,23 @@ mod tests {
                 });
             },
         );
+    }
+
+    #[test]
+    fn what_the_process_says_is_read_or_said_to_be_unreadable() {
+        let said = |text: &str| {
+            let mut process = Process::start(Command::new("printf").arg(text)).unwrap();
+            let answer = process.answer();
+            assert!(process.wait().unwrap().success());
+            answer
+        };
+        assert!(matches!(said("\"done\"\\n"), Ok(Answer::Done)));
+        let error = said("\\377\\n").unwrap_err();
+        assert_eq!(error.to_string(), "what it says cannot be read");
+        let error = said("hello\\n").unwrap_err();
+        assert_eq!(error.to_string(), "it said \"hello\"");
+        let error = said("").unwrap_err();
+        assert_eq!(error.to_string(), "it ended too early");
     }
 
     #[test]

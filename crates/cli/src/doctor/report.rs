@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use fercuda_cuda::nvrtc::Nvrtc;
-use fercuda_cuda::{Cuda, Device, Select};
+use fercuda_cuda::{Cuda, Device, Error, Select};
 use serde::Serialize;
 
 /// Everything.
@@ -98,7 +98,14 @@ impl Report {
                     let place = cuda.driver().origin().to_string();
                     let mut item = item.found(version, place);
                     match cuda.devices() {
-                        Ok(found) => devices.extend(found.iter().filter_map(device)),
+                        Ok(found) => {
+                            for found in &found {
+                                match device(found) {
+                                    Ok(found) => devices.push(found),
+                                    Err(error) => item.why = Some(error.to_string()),
+                                }
+                            }
+                        }
                         Err(error) => item.why = Some(error.to_string()),
                     }
                     item
@@ -124,15 +131,15 @@ impl Report {
     }
 }
 
-/// A device that answers; one that does not is not there for anyone.
-fn device(device: &Device) -> Option<DeviceItem> {
-    Some(DeviceItem {
+/// A device, if it answers.
+fn device(device: &Device) -> Result<DeviceItem, Error> {
+    Ok(DeviceItem {
         ordinal: device.ordinal(),
-        name: device.name().ok()?,
+        name: device.name()?,
         software: device.cuda().is_software(),
-        compute_capability: device.compute_capability().ok()?,
-        memory_bytes: device.memory_bytes().ok()?,
-        multiprocessors: device.multiprocessors().ok()?,
+        compute_capability: device.compute_capability()?,
+        memory_bytes: device.memory_bytes()?,
+        multiprocessors: device.multiprocessors()?,
     })
 }
 

@@ -122,6 +122,7 @@ fn from_log(mut reader: impl BufRead, each: Each<'_>) -> Result<()> {
 /// of no size, or because it was refused.
 fn row(text: &str) -> Result<Option<Row>> {
     let mut cells = text.split(',').map(str::trim);
+    // A cell that is not there is refused below as an empty one.
     let mut next = || cells.next().unwrap_or_default();
     let (_thread, time, action) = (next(), next(), next());
     let (pointer, size, stream) = (next(), next(), next());
