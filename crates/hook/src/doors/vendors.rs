@@ -3,26 +3,31 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
+use fercuda_cuda_sys::{Driver, Missing};
 
 use crate::bind;
-use crate::real::real;
-use crate::regime::{answer, guarded};
+use crate::regime::{ask, guarded};
 
-/// Exchanges what the driver answered for the door before it.
+/// Exchanges what the driver answers for the door before it.
 ///
 /// # Safety
 /// `symbol` is a C string, and `pointer` was written, if the driver says so.
-unsafe fn exchanged(result: CUresult, symbol: *const c_char, pointer: *mut *mut c_void) {
-    if result != CUresult::CUDA_SUCCESS || symbol.is_null() || pointer.is_null() {
-        return;
-    }
-    // SAFETY: see above.
-    unsafe {
-        let asked = CStr::from_ptr(symbol).to_bytes();
-        if let Some(door) = guarded(|| Some(bind::exchange(*pointer, asked))) {
-            *pointer = door;
+unsafe fn exchanged(
+    symbol: *const c_char,
+    pointer: *mut *mut c_void,
+    call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    let result = ask(call);
+    if result == CUresult::CUDA_SUCCESS && !symbol.is_null() && !pointer.is_null() {
+        // SAFETY: see above.
+        unsafe {
+            let asked = CStr::from_ptr(symbol).to_bytes();
+            if let Some(door) = guarded(|| Some(bind::exchange(*pointer, asked))) {
+                *pointer = door;
+            }
         }
     }
+    result
 }
 
 pub(super) unsafe extern "C" fn get_proc_address_v2(
@@ -32,17 +37,11 @@ pub(super) unsafe extern "C" fn get_proc_address_v2(
     flags: u64,
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
     unsafe {
-        let asked = real
-            .driver
-            .cuGetProcAddress_v2(symbol, pointer, version, flags, status);
-        let result = answer(asked);
-        exchanged(result, symbol, pointer);
-        result
+        exchanged(symbol, pointer, |driver| {
+            driver.cuGetProcAddress_v2(symbol, pointer, version, flags, status)
+        })
     }
 }
 
@@ -52,16 +51,10 @@ pub(super) unsafe extern "C" fn get_proc_address_v1(
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    let Some(real) = real() else {
-        return CUresult::CUDA_ERROR_STUB_LIBRARY;
-    };
     // SAFETY: the program's own arguments.
     unsafe {
-        let asked = real
-            .driver
-            .cuGetProcAddress(symbol, pointer, version, flags);
-        let result = answer(asked);
-        exchanged(result, symbol, pointer);
-        result
+        exchanged(symbol, pointer, |driver| {
+            driver.cuGetProcAddress(symbol, pointer, version, flags)
+        })
     }
 }
