@@ -145,13 +145,18 @@ fn dependencies_of(package: &Value) -> impl Iterator<Item = &Value> {
     package["dependencies"].as_array().into_iter().flatten()
 }
 
-/// First cells of a Markdown table's rows, unquoted, in order.
-fn first_cells(text: &str) -> Vec<&str> {
+/// The rows of Markdown tables of crates, heads left out: each one's first
+/// cell, unquoted, and the rest.
+fn rows(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines()
         .filter_map(|line| line.strip_prefix("| ")?.split_once(" |"))
-        .map(|(cell, _)| cell.trim_matches('`'))
-        .filter(|cell| *cell != "crate")
-        .collect()
+        .map(|(cell, rest)| (cell.trim_matches('`'), rest))
+        .filter(|(cell, _)| *cell != "crate")
+}
+
+/// First cells of tables' rows, in order.
+fn first_cells(text: &str) -> Vec<&str> {
+    rows(text).map(|(cell, _)| cell).collect()
 }
 
 /// ARCHITECTURE.md lists every crate, each above those that use it.
@@ -192,34 +197,60 @@ fn crate_table(repository: &Repository, dislikes: &mut Vec<String>) {
     }
 }
 
-/// docs/dependencies.md has a row for each crate we asked for, and no other.
+/// docs/dependencies.md has a row for each crate we asked for, and no other;
+/// each says who uses it.
 fn dependencies(repository: &Repository, dislikes: &mut Vec<String>) {
-    let listed: BTreeSet<&str> = first_cells(repository.text("docs/dependencies.md"))
-        .into_iter()
-        .collect();
-    let mut used = BTreeMap::new();
-    for package in repository.members() {
-        for dependency in dependencies_of(package) {
-            let name = name_of(dependency);
-            if !name.starts_with("fercuda-") {
-                used.insert(name, name_of(package));
-            }
-        }
-    }
+    let text = repository.text("docs/dependencies.md");
+    let said_by_row = rows(text).map(|(name, rest)| {
+        let second = rest.split('|').next();
+        (name, second.map_or("", str::trim))
+    });
+    let listed: BTreeMap<&str, &str> = said_by_row.collect();
+    let used = users(repository.members());
     for (name, by) in &used {
-        if !listed.contains(name) {
-            dislikes.push(format!(
+        match listed.get(name) {
+            None => dislikes.push(format!(
                 "docs/dependencies.md: {name}, used by {by}, has no row; try: say why it earns its place"
-            ));
+            )),
+            Some(said) if said != by => dislikes.push(format!(
+                "docs/dependencies.md: {name} is said to be used by {said}; try: {by}"
+            )),
+            Some(_) => {}
         }
     }
-    for name in listed {
+    for name in listed.keys() {
         if !used.contains_key(name) {
             dislikes.push(format!(
                 "docs/dependencies.md: nothing uses {name}; try: remove its row"
             ));
         }
     }
+}
+
+/// Who uses each crate that is not ours: `cli, hook; pool (tests)`.
+fn users<'a>(packages: impl Iterator<Item = &'a Value>) -> BTreeMap<&'a str, String> {
+    let mut users: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
+    for package in packages {
+        let user = name_of(package);
+        let user = user.strip_prefix("fercuda-").unwrap_or(user);
+        for dependency in dependencies_of(package) {
+            let name = name_of(dependency);
+            if !name.starts_with("fercuda-") {
+                let of_tests = dependency["kind"] == "dev";
+                users.entry(name).or_default()[usize::from(of_tests)].insert(user);
+            }
+        }
+    }
+    let join = |users: &BTreeSet<&str>| Vec::from_iter(users.iter().copied()).join(", ");
+    let said = |[all, tests]: [BTreeSet<&str>; 2]| match (join(&all), join(&tests)) {
+        (all, tests) if tests.is_empty() => all,
+        (all, tests) if all.is_empty() => format!("{tests} (tests)"),
+        (all, tests) => format!("{all}; {tests} (tests)"),
+    };
+    users
+        .into_iter()
+        .map(|(name, by)| (name, said(by)))
+        .collect()
 }
 
 /// The feature that lets a rule of reuse be broken.
@@ -241,8 +272,8 @@ fn broken_rules(repository: &Repository, dislikes: &mut Vec<String>) {
 /// What of a package turns it on for more than its tests.
 fn breaks_rules(package: &Value) -> Vec<String> {
     let is_it = |feature: &Value| {
-        let name = feature.as_str().unwrap_or_default();
-        name.rsplit('/').next() == Some(BROKEN)
+        let name = feature.as_str().and_then(|name| name.rsplit('/').next());
+        name == Some(BROKEN)
     };
     let lists_it = |list: &Value| list.as_array().into_iter().flatten().any(is_it);
     let needs = dependencies_of(package).filter(|it| it["kind"] != "dev");
@@ -475,6 +506,34 @@ mod tests {
         assert_eq!(needs, ["the dependency pool"]);
         let features = breaks_rules(&package("dev".into(), "default"));
         assert_eq!(features, ["the feature default"]);
+    }
+
+    #[test]
+    fn who_uses_a_crate_is_said_with_tests_apart() {
+        let package = |name: &str, kind: Value| {
+            serde_json::json!({
+                "name": name,
+                "dependencies": [
+                    {"name": "fercuda-ptx", "kind": null},
+                    {"name": "all", "kind": null},
+                    {"name": "some", "kind": kind},
+                    {"name": "tests", "kind": "dev"},
+                ],
+            })
+        };
+        let packages = [
+            package("fercuda-pool", "dev".into()),
+            package("fercuda-cli", Value::Null),
+        ];
+        let users = users(packages.iter());
+        assert_eq!(
+            users,
+            BTreeMap::from([
+                ("all", "cli, pool".to_owned()),
+                ("some", "cli; pool (tests)".to_owned()),
+                ("tests", "cli, pool (tests)".to_owned()),
+            ])
+        );
     }
 
     #[test]
