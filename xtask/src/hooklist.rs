@@ -116,6 +116,16 @@ const ROWS: &[Row] = &[
     ),
     row(
         "loader",
+        "first calls in a library's constructor, and in another thread meanwhile",
+        &["loader::the_driver_is_used_in_a_librarys_constructor_while_others_use_it_first"],
+    ),
+    row(
+        "loader",
+        "the C library before the hook",
+        &["loader::a_c_library_that_is_preloaded_first_has_the_loaders_functions"],
+    ),
+    row(
+        "loader",
         "variables that are none, or cannot be read",
         &[
             "loader::unknown_variables_are_warned_about",

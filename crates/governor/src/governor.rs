@@ -262,13 +262,16 @@ impl Governor {
     /// is limited here, and who comes later finds the device.
     #[cold]
     fn fill<'s>(&self, slot: &'s Slot, ordinal: u32) -> &'s Option<Box<Device>> {
+        // The driver is asked while nothing is held. Of two that are made at
+        // once one is dropped, and has had no memory.
+        let made = self.make(ordinal).map(Box::new);
         let tenants = lock(&self.tenants);
         slot.get_or_init(|| {
-            let device = self.make(ordinal)?;
+            let device = made?;
             for (name, tenant) in tenants.iter() {
                 self.limit_tenant(&device, name, *tenant);
             }
-            Some(Box::new(device))
+            Some(device)
         })
     }
 

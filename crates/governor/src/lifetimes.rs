@@ -5,8 +5,9 @@
 //! other thread makes or destroys a context in between, nor uses a handle that
 //! it has from what is noted.
 //!
-//! Invariant: this is the outermost of all locks. A thread that holds it, and
-//! to which the driver calls back, holds it still.
+//! Invariant: this is the outermost of all locks but the loader's, for which a
+//! driver may wait in such a call, as it may with locks of its own. A thread that
+//! holds it, and to which the driver calls back, holds it still.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
@@ -60,7 +61,9 @@ impl Lifetimes {
     }
 
     fn is_held_here(&self) -> bool {
-        *lock(&self.holder) == Some(std::thread::current().id())
+        // First: what a thread notes of itself, the loader is told once.
+        let this = std::thread::current().id();
+        *lock(&self.holder) == Some(this)
     }
 
     fn held<'a>(&'a self, turn: MutexGuard<'a, ()>) -> Held<'a> {

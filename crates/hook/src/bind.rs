@@ -67,27 +67,34 @@ type Exchange = FxHashMap<usize, Vec<(&'static str, usize)>>;
 
 fn exchange_table() -> &'static Exchange {
     static TABLE: OnceLock<Exchange> = OnceLock::new();
-    TABLE.get_or_init(|| {
-        let mut table = Exchange::default();
-        let Some(real) = real() else { return table };
-        for (symbol, _) in doors::all() {
-            let (Some(door), Some(base)) = (door(symbol as usize), base(symbol)) else {
-                continue;
-            };
-            let mut addresses: Vec<usize> = Vec::new();
-            let exported = CString::new(symbol.name()).ok();
-            let exported = exported.and_then(|name| real.find(&name));
-            addresses.extend(exported.map(|address| address.as_ptr() as usize));
-            addresses.extend(ask_the_driver(real, symbol));
-            addresses.sort_unstable();
-            addresses.dedup();
-            for address in addresses {
-                let entry = table.entry(address).or_default();
-                entry.push((base, door.as_ptr() as usize));
-            }
-        }
-        table
+    TABLE.get().unwrap_or_else(|| {
+        // Made while nobody waits for it: the loader is asked (see `real`).
+        let made = made_table();
+        TABLE.get_or_init(|| made)
     })
+}
+
+#[cold]
+fn made_table() -> Exchange {
+    let mut table = Exchange::default();
+    let Some(real) = real() else { return table };
+    for (symbol, _) in doors::all() {
+        let (Some(door), Some(base)) = (door(symbol as usize), base(symbol)) else {
+            continue;
+        };
+        let mut addresses: Vec<usize> = Vec::new();
+        let exported = CString::new(symbol.name()).ok();
+        let exported = exported.and_then(|name| real.find(&name));
+        addresses.extend(exported.map(|address| address.as_ptr() as usize));
+        addresses.extend(ask_the_driver(real, symbol));
+        addresses.sort_unstable();
+        addresses.dedup();
+        for address in addresses {
+            let entry = table.entry(address).or_default();
+            entry.push((base, door.as_ptr() as usize));
+        }
+    }
+    table
 }
 
 /// The row of a symbol, and whether it is the per-thread twin.

@@ -29,10 +29,27 @@ fn next(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: a name, and the handle that means the libraries behind this one.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let places = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
+    // SAFETY: a name, and the handles that mean the libraries behind this one,
+    // and all.
+    let all = places.map(|place| unsafe { libc::dlsym(place, name.as_ptr()) });
+    let found = behind(all).unwrap_or(opens_nothing as *mut c_void);
     slot.store(found, Relaxed);
     found
+}
+
+/// The function that one of ours stands before, if it was found: in a library
+/// behind this one, or in one that was loaded before it, as a C library may be
+/// that is preloaded too. Which of them a name means in our own code is the
+/// loader's to say, so the address tells.
+pub(crate) fn behind([next, first]: [*mut c_void; 2]) -> Option<*mut c_void> {
+    let found = if next.is_null() { first } else { next };
+    (!found.is_null() && !real::is_own(found)).then_some(found)
+}
+
+/// In place of a function that no library has.
+extern "C" fn opens_nothing() -> *mut c_void {
+    core::ptr::null_mut()
 }
 
 fn next_dlopen() -> *mut c_void {
@@ -45,16 +62,13 @@ fn next_dlopen() -> *mut c_void {
 /// # Safety
 /// As for `dlopen`.
 pub(crate) unsafe fn open(name: *const c_char, flags: c_int) -> *mut c_void {
-    let function = next_dlopen();
-    if function.is_null() {
-        return function;
-    }
-    // SAFETY: the loader's function of this type; the caller answers for the rest.
+    // SAFETY: the loader's function of this type, or one that looks at nothing;
+    // the caller answers for the rest.
     unsafe {
         let function = core::mem::transmute::<
             *mut c_void,
             unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
-        >(function);
+        >(next_dlopen());
         function(name, flags)
     }
 }
@@ -156,6 +170,26 @@ unsafe extern "C" fn dlmopen() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_library_has_opens_nothing() {
+        let slot = AtomicPtr::new(core::ptr::null_mut());
+        let found = next(&slot, c"dlopen_of_no_library");
+        assert_eq!(found, opens_nothing as *mut c_void);
+        assert_eq!(slot.load(Relaxed), found);
+        assert!(opens_nothing().is_null());
+    }
+
+    #[test]
+    fn a_function_of_the_loaders_is_never_the_one_that_stands_before_it() {
+        let own = opens_nothing as *mut c_void;
+        let other = libc::getpid as *mut c_void;
+        let none = core::ptr::null_mut();
+        assert_eq!(behind([other, own]), Some(other));
+        assert_eq!(behind([none, other]), Some(other));
+        assert_eq!(behind([none, own]), None);
+        assert_eq!(behind([none, none]), None);
+    }
 
     #[test]
     fn only_the_drivers_own_names_are_led_here() {

@@ -267,11 +267,14 @@ static NEXT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(find_next_dlsym as *mut c_
 /// Finds the loader's own `dlsym`. It had a version from the first on.
 extern "C" fn next_dlsym() -> *mut c_void {
     let versions = [c"GLIBC_2.2.5", c"GLIBC_2.34"];
-    let mut all = versions.iter().map(|version| {
-        // SAFETY: names, and the handle that means the libraries behind this one.
-        unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) }
+    let found = versions.iter().find_map(|version| {
+        let places = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
+        // SAFETY: names, and the handles that mean the libraries behind this
+        // one, and all.
+        let all =
+            places.map(|place| unsafe { libc::dlvsym(place, c"dlsym".as_ptr(), version.as_ptr()) });
+        loader::behind(all)
     });
-    let found = all.find(|found| !found.is_null());
     let found = found.unwrap_or(finds_nothing as *mut c_void);
     NEXT_DLSYM.store(found, Relaxed);
     found

@@ -4,7 +4,9 @@
 //! path: the one that the launcher names, or the first found where the loader
 //! would look.
 //!
-//! Invariant: what is opened is never the hook itself.
+//! Invariants: what is opened is never the hook itself. Nothing of ours is held
+//! or waited for while the loader works: it has a lock, and a library's
+//! constructor, which holds it, may be the next who asks for the driver.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
@@ -15,7 +17,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use fercuda_cuda_sys::{Driver, Origin};
+use fercuda_cuda_sys::{Driver, Origin, Symbol};
 
 use crate::{loader, settings};
 
@@ -50,8 +52,17 @@ unsafe impl Sync for Real {}
 
 /// The driver below; none on a machine that has none.
 pub(crate) fn real() -> Option<&'static Real> {
-    static REAL: OnceLock<Option<Real>> = OnceLock::new();
-    REAL.get_or_init(open).as_ref()
+    REAL.get().map_or_else(first, Option::as_ref)
+}
+
+static REAL: OnceLock<Option<Real>> = OnceLock::new();
+
+/// Opens it. Threads that come at once open it each, which is one library to
+/// the loader, and go on with what the first has found.
+#[cold]
+fn first() -> Option<&'static Real> {
+    let opened = open();
+    REAL.get_or_init(|| opened).as_ref()
 }
 
 impl Real {
@@ -89,6 +100,11 @@ fn open() -> Option<Real> {
         };
         // SAFETY: what the driver exports under its names are its functions.
         let driver = unsafe { Driver::from_resolver(Box::new(find), Origin::Library(path)) };
+        for symbol in Symbol::ALL {
+            // Each is found now, and not by its first caller, who may hold
+            // something then. Which there are is asked again by who calls them.
+            driver.has(*symbol);
+        }
         return Some(Real {
             handle,
             // For the life of the process, as the library.
@@ -104,16 +120,24 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((data.dev(), data.ino()))
 }
 
-/// The file that this very code was loaded from.
-pub(crate) fn own_path() -> Option<&'static CStr> {
+/// The object that holds an address.
+fn object(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: any address may be asked for; `info` is filled if it answers so.
-    let found = unsafe { libc::dladdr(own_path as *const c_void, info.as_mut_ptr()) };
-    if found == 0 {
-        return None;
-    }
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
     // SAFETY: filled, see above.
-    let name: *const c_char = unsafe { info.assume_init() }.dli_fname;
+    (found != 0).then(|| unsafe { info.assume_init() })
+}
+
+/// Whether an address is in this library.
+pub(crate) fn is_own(address: *const c_void) -> bool {
+    let base = |of| object(of).map(|object| object.dli_fbase);
+    base(address) == base(own_path as *const c_void)
+}
+
+/// The file that this very code was loaded from.
+pub(crate) fn own_path() -> Option<&'static CStr> {
+    let name: *const c_char = object(own_path as *const c_void)?.dli_fname;
     // SAFETY: the loader's own string for an object that is never unloaded.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
 }

@@ -15,7 +15,7 @@ pub(crate) use fercuda_governor::answer;
 use fercuda_governor::{Governor, Seat};
 use fercuda_ledger::Ledger;
 
-use crate::real::real;
+use crate::real::{Real, real};
 use crate::{say, settings, trace};
 
 static GOVERNOR: OnceLock<Option<Box<Governor>>> = OnceLock::new();
@@ -44,12 +44,18 @@ pub(crate) fn governor() -> Option<&'static Governor> {
     let governor = match GOVERNOR.get() {
         Some(governor) => governor,
         // Outside of any guard, as doors look here first.
-        None => GOVERNOR.get_or_init(|| guarded(begin)),
+        None => first(),
     };
     #[cfg(feature = "broken-rules")]
     crate::broken::fail();
     let governor: &'static Governor = governor.as_deref()?;
     governor.ledger().is_mine().then_some(governor)
+}
+
+#[cold]
+fn first() -> &'static Option<Box<Governor>> {
+    let real = real();
+    GOVERNOR.get_or_init(|| guarded(|| begin(real?)))
 }
 
 /// The governor if it is there, for who must not begin it: none before that,
@@ -59,9 +65,10 @@ pub(crate) fn begun() -> Option<Option<&'static Governor>> {
     Some(governor.filter(|governor| governor.ledger().is_mine()))
 }
 
+/// Others wait until it has begun, in whatever they hold; so nothing here comes
+/// to the loader, who has let `real` have all that is needed.
 #[cold]
-fn begin() -> Option<Box<Governor>> {
-    let real = real()?;
+fn begin(real: &Real) -> Option<Box<Governor>> {
     let config = settings::get();
     let (ledger, warning) = Ledger::open(config.run);
     if let Some(warning) = warning {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use fercuda_cuda_sys::{ENTRIES, Resolution, UNTYPED, resolve};
 
-use crate::support::{Client, compiled, counts, driver, first, hook, hooked, sources};
+use crate::support::{Client, compiled, compiled_as, counts, driver, first, hook, hooked, sources};
 
 /// What variables of ours begin with; the one misspelt here is none.
 const OURS: &str = "FERCUDA_";
@@ -303,6 +303,32 @@ fn a_linked_program_without_a_driver_is_told_so() {
     );
     assert!(run.said.contains("cuInit(0) answered 34"), "{}", run.said);
     assert_eq!((run.code, run.complained.as_str()), (3, ""));
+}
+
+#[test]
+fn the_driver_is_used_in_a_librarys_constructor_while_others_use_it_first() {
+    let library = compiled_as("libearly.so", "early.c", &["-shared", "-fPIC"]);
+    let program = compiled_as("constructor", "constructor.c", &["-rdynamic", "-lcuda"]);
+    let args = &[library.to_str().unwrap(), "40"];
+    for backing in ["vmm", "slabs"] {
+        let run = Client::new(&program, args)
+            .hooked()
+            .env("FERCUDA_BACKING", backing)
+            .run();
+        assert_eq!((run.said.as_str(), run.code), ("0 failed\n", 0));
+        assert_eq!(run.complained, "");
+    }
+}
+
+#[test]
+fn a_c_library_that_is_preloaded_first_has_the_loaders_functions() {
+    let both = format!("libc.so.6:{}", hook().display());
+    let run = hooked("calls.c", &["one"])
+        .env("LD_PRELOAD", &both)
+        .run()
+        .succeeds();
+    assert_eq!(run.said, "holds 3\nend\n");
+    assert_eq!(counts(run.ledger()), (1, 1));
 }
 
 #[test]
