@@ -216,6 +216,11 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "who asks through a library, on a fiber's stack, a thread's and a handler's",
+        &["calls::whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it"],
+    ),
+    row(
+        "calls",
         "`cuMemGetInfo` is the ledger",
         &["calls::mem_get_info_is_what_the_ledger_says"],
     ),

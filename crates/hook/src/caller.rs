@@ -5,9 +5,11 @@
 //! over. Where their callers' return addresses lie on the stack is found by
 //! unwinding once for each place they call from; after that it is one load.
 //!
-//! Invariant: a wrong answer charges the wrong tenant and does nothing else.
+//! Invariants: a wrong answer charges the wrong tenant and does nothing else.
 //! So a distance on the stack that was learned is used only if what lies there
-//! is a return address that was looked up before.
+//! is a return address that was looked up before. And nothing is read there
+//! but on the thread's own stack: the next call from that place may be made
+//! with less above it, on the small stack of a fiber or a signal's handler.
 
 use core::ffi::{CStr, c_int, c_void};
 use std::cell::Cell;
@@ -36,9 +38,55 @@ enum Meaning {
     Somewhere,
 }
 
+/// What a thread knows.
+struct Known {
+    /// Where its own stack is mapped, from which address to which, once that
+    /// was asked for.
+    stack: Cell<(usize, usize)>,
+    callers: [Cell<(usize, Meaning)>; REMEMBERED],
+}
+
 thread_local! {
-    static KNOWN: Cell<[(usize, Meaning); REMEMBERED]> =
-        const { Cell::new([(0, Meaning::Somewhere); REMEMBERED]) };
+    static KNOWN: Known = const {
+        Known {
+            stack: Cell::new((0, 0)),
+            callers: [const { Cell::new((0, Meaning::Somewhere)) }; REMEMBERED],
+        }
+    };
+}
+
+impl Known {
+    #[inline]
+    fn meaning(&self, address: usize) -> Option<Meaning> {
+        let (of, meaning) = self.callers[place(address)].get();
+        (of == address).then_some(meaning)
+    }
+
+    /// The tenant of a call, if all that is needed for that is known.
+    ///
+    /// # Safety
+    /// As for [`tenant`].
+    #[inline]
+    unsafe fn tenant(&self, frame: *const usize) -> Option<Tenant> {
+        // SAFETY: the caller's promise.
+        let distance = match self.meaning(unsafe { *frame })? {
+            Meaning::Of(tenant) => return Some(tenant),
+            Meaning::For(distance) => distance,
+            Meaning::Somewhere => return None,
+        };
+        let beyond = frame.wrapping_add(distance);
+        let (from, end) = self.stack.get();
+        // A frame on the thread's own stack has all of that stack above it.
+        if (frame as usize) < from || (beyond as usize) >= end {
+            return None;
+        }
+        // SAFETY: between a frame of the thread's own stack and that stack's
+        // end, which words do not straddle.
+        match self.meaning(unsafe { *beyond })? {
+            Meaning::Of(tenant) => Some(tenant),
+            _ => None,
+        }
+    }
 }
 
 /// The tenant who made the call that found this stack: `frame` points to the
@@ -50,22 +98,11 @@ thread_local! {
 #[inline]
 pub(crate) unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant {
     // SAFETY: the caller's promise.
-    let address = unsafe { *frame };
-    let meaning = recall(address);
-    match meaning {
-        Some(Meaning::Of(tenant)) => return tenant,
-        Some(Meaning::For(distance)) => {
-            // SAFETY: as far up as there was a frame when the distance was
-            // learned; a stack ends at the frames of its thread's start, which
-            // `learn` leaves room for.
-            let beyond = unsafe { *frame.add(distance) };
-            if let Some(Meaning::Of(tenant)) = recall(beyond) {
-                return tenant;
-            }
-        }
-        _ => {}
+    match KNOWN.try_with(|known| unsafe { known.tenant(frame) }) {
+        Ok(Some(tenant)) => tenant,
+        // SAFETY: the caller's promise.
+        _ => learn(governor, unsafe { *frame }, frame),
     }
-    learn(governor, address, frame)
 }
 
 #[inline]
@@ -73,25 +110,32 @@ fn place(address: usize) -> usize {
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) % REMEMBERED
 }
 
-#[inline]
-fn recall(address: usize) -> Option<Meaning> {
-    let known = KNOWN.try_with(|known| {
-        let all: *const (usize, Meaning) = known.as_ptr().cast();
-        // SAFETY: in bounds, and nothing changes it meanwhile in this thread.
-        unsafe { *all.add(place(address)) }
-    });
-    known
-        .ok()
-        .filter(|(of, _)| *of == address)
-        .map(|(_, meaning)| meaning)
-}
-
 fn remember(address: usize, meaning: Meaning) {
     let _a_thread_at_its_end_remembers_nothing = KNOWN.try_with(|known| {
-        let mut all = known.get();
-        all[place(address)] = (address, meaning);
-        known.set(all);
+        known.callers[place(address)].set((address, meaning));
+        if matches!(meaning, Meaning::For(_)) && known.stack.get() == (0, 0) {
+            known.stack.set(own_stack().unwrap_or_default());
+        }
     });
+}
+
+/// Where the calling thread's own stack is, whichever it is on. Of the first
+/// thread's, which grows, it is as far as it may come to reach.
+fn own_stack() -> Option<(usize, usize)> {
+    let mut attributes = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut from, mut bytes) = (core::ptr::null_mut(), 0);
+    // SAFETY: the attributes are filled if the first call says so, and destroyed
+    // once; the results outlive the calls.
+    let found = unsafe {
+        let this = libc::pthread_self();
+        libc::pthread_getattr_np(this, attributes.as_mut_ptr()) == 0 && {
+            let found =
+                libc::pthread_attr_getstack(attributes.as_ptr(), &mut from, &mut bytes) == 0;
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            found
+        }
+    };
+    found.then_some((from as usize, from as usize + bytes))
 }
 
 /// The object that holds an address, and what it is for.
@@ -233,6 +277,8 @@ fn known_object(address: usize) -> Object {
 fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
     struct Walk {
         from: usize,
+        /// Whether that frame was come to.
+        is_above: bool,
         frames: Vec<(usize, Option<usize>)>,
     }
 
@@ -241,25 +287,31 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
             trace: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
             argument: *mut c_void,
         ) -> c_int;
-        fn _Unwind_GetIP(context: *mut c_void) -> usize;
+        fn _Unwind_GetIPInfo(context: *mut c_void, interrupted: *mut c_int) -> usize;
         fn _Unwind_GetCFA(context: *mut c_void) -> usize;
     }
 
     extern "C" fn trace(context: *mut c_void, walk: *mut c_void) -> c_int {
         const CONTINUE: c_int = 0;
         const STOP: c_int = 5;
+        let mut interrupted = 0;
         // SAFETY: `walk` is what `frames_above` gave, and the unwinder gives
-        // its context to these two.
+        // its context to these two; `interrupted` outlives the call.
         let (walk, address, above) = unsafe {
             let walk = &mut *walk.cast::<Walk>();
-            (walk, _Unwind_GetIP(context), _Unwind_GetCFA(context))
+            let address = _Unwind_GetIPInfo(context, &mut interrupted);
+            (walk, address, _Unwind_GetCFA(context))
         };
         let slot = above.wrapping_sub(size_of::<usize>());
-        // Frames of this library lie below.
-        if slot > walk.from {
-            // SAFETY: a word of this thread's stack, in a frame that has not
-            // returned: the unwinder has just read it.
-            let is_there = unsafe { *(slot as *const usize) } == address;
+        // Frames of this library come first.
+        walk.is_above |= slot == walk.from;
+        if walk.is_above && slot != walk.from {
+            // What a signal interrupted made no call, and has no return address.
+            let is_there = interrupted == 0 && {
+                // SAFETY: a word of this stack, in a frame that has not
+                // returned: the unwinder has just read it.
+                address == unsafe { *(slot as *const usize) }
+            };
             walk.frames.push((address, is_there.then_some(slot)));
         }
         if walk.frames.len() < FRAMES {
@@ -271,6 +323,7 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
 
     let mut walk = Walk {
         from: frame as usize,
+        is_above: false,
         frames: Vec::new(),
     };
     // SAFETY: `walk` outlives the call.

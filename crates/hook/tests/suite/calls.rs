@@ -3,7 +3,9 @@
 
 use fercuda_ledger::{EventKind, Governed};
 
-use crate::support::{Run, counts, device, first, governed, hooked, plain, tenant_live};
+use crate::support::{
+    Run, compiled_as, counts, device, first, governed, hooked, plain, tenant_live,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -421,6 +423,22 @@ fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
     let run = hooked("calls.c", &["leak"]).run().succeeds();
     assert_eq!(tenant_live(run.ledger(), "calls", 0), Some(10 * MIB));
     assert_eq!(run.ledger().owner, fercuda_ledger::Owner::Gone);
+}
+
+#[test]
+fn whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it() {
+    let bridge = compiled_as(
+        "libcudart-bridge.so",
+        "bridge.c",
+        &["-shared", "-fPIC", "-lcuda"],
+    );
+    let run = hooked("stacks.c", &[bridge.to_str().unwrap()])
+        .run()
+        .succeeds();
+    assert_eq!(run.said.lines().count(), 3, "{}", run.said);
+    // Nine blocks, each of the program's, whatever stands between.
+    assert_eq!(tenant_live(run.ledger(), "stacks", 0), Some(9 * MIB));
+    assert_eq!(counts(run.ledger()), (9, 0));
 }
 
 #[test]
