@@ -52,9 +52,9 @@ Examples:
   fercuda run -- fercuda bench alloc --device gpu     # through the hook
   fercuda bench alloc --json | python3 -m json.tool")]
 struct Alloc {
-    /// Which device: a GPU if there is one, else the software device.
-    #[arg(long, value_enum, default_value = "auto")]
-    device: DeviceKind,
+    /// Which device; as FERCUDA_DEVICE says, or auto, without this.
+    #[arg(long, value_enum)]
+    device: Option<DeviceKind>,
     /// How many threads allocate at once in the rows that say so.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -112,7 +112,8 @@ const GROWTHS: [(u64, &str); 3] = [
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let What::Alloc(args) = &args.what;
     let threads = usize::from(args.threads);
-    let machine = Machine::open(args.device.into(), threads)?;
+    let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
+    let machine = Machine::open(kind.into(), threads)?;
     let samples = args.samples as usize;
     let mut rows = Vec::new();
     for (holes, what, target) in [

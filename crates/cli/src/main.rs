@@ -61,8 +61,8 @@ enum Command {
     Check(Box<check::Args>),
     Run(Box<run::Args>),
     Top(top::Args),
-    Bench(bench::Args),
     Replay(replay::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -112,4 +112,31 @@ fn report(error: &anyhow::Error, status: u8) -> ExitCode {
         eprintln!("{hint}");
     }
     ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// Commands with all that are below them.
+    fn commands(of: &clap::Command) -> Vec<&clap::Command> {
+        let below = of.get_subcommands().flat_map(commands);
+        std::iter::once(of).chain(below).collect()
+    }
+
+    #[test]
+    fn help_is_broken_into_lines_where_it_was_written() {
+        let all = Args::command();
+        for command in commands(&all) {
+            let Some(text) = command.get_after_help() else {
+                continue;
+            };
+            for line in text.to_string().lines() {
+                let name = command.get_name();
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+        }
+    }
 }

@@ -30,13 +30,28 @@ fn replay(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
 fn replay_only(rows: &str, words: &[&str]) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.csv");
-    std::fs::write(
-        &file,
-        format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}"),
-    )
-    .unwrap();
+    std::fs::write(&file, format!("{HEAD}{rows}")).unwrap();
     fercuda(&[&["replay", file.to_str().unwrap()], words].concat())
 }
+
+#[test]
+fn the_variable_chooses_the_device_where_no_option_does() {
+    let unknown = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+        let output = command.args(words).env("FERCUDA_DEVICE", "tpu").output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("try: soft, gpu or auto"), "{said}");
+    };
+    unknown(&["bench", "alloc", "--samples", "10", "--threads", "1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.csv");
+    std::fs::write(&file, format!("{HEAD}{SMALL}")).unwrap();
+    unknown(&["replay", file.to_str().unwrap()]);
+}
+
+const HEAD: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 /// 32 MiB live at most, in two streams.
 const SMALL: &str = "\

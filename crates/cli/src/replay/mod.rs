@@ -41,10 +41,11 @@ between them: latencies are the allocators' own, times of the trace are ignored.
   STRANDED   of it, what was in no live block then
 A step that fails is counted, and so is not in PHYSICAL.
 
---snapshot writes the trace as a memory snapshot of PyTorch, and replays nothing:
-its events, and what is live at its end. pytorch.org/memory_viz shows such files.
-A trace of a process that runs will do, but for its last lines. Segments are runs
-of live blocks side by side; a trace does not say on which device they are.
+--snapshot writes the trace as a memory snapshot of PyTorch, and replays
+nothing: its events, and what is live at its end. pytorch.org/memory_viz shows
+such files. A trace of a process that still runs will do, but for its last
+lines. Segments are runs of live blocks side by side; a trace does not say on
+which device they are.
 
 Exit status: 0; 1 if the device failed; 2 if the trace cannot be read.
 
@@ -57,9 +58,9 @@ pub(crate) struct Args {
     /// The trace.
     #[arg(value_name = "TRACE")]
     file: PathBuf,
-    /// Which device: a GPU if there is one, else the software device.
-    #[arg(long, value_enum, default_value = "auto")]
-    device: DeviceKind,
+    /// Which device; as FERCUDA_DEVICE says, or auto, without this.
+    #[arg(long, value_enum)]
+    device: Option<DeviceKind>,
     /// Write it as a memory snapshot of PyTorch to this file instead.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "json"])]
     snapshot: Option<PathBuf>,
@@ -116,7 +117,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(trace) => trace,
         Err(error) => return Ok(crate::report(&error, 2)),
     };
-    let machine = Machine::open(args.device.into(), trace.streams.min(STREAMS) as usize)?;
+    let kind = args.device.map_or_else(DeviceKind::from_env, Ok)?;
+    let machine = Machine::open(kind.into(), trace.streams.min(STREAMS) as usize)?;
     // One after the other: each has the whole device, addresses included.
     let allocators = vec![
         {

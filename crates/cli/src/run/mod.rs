@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Let other processes open the program's memory (cudaIpcGetMemHandle).
     #[arg(long)]
     ipc: bool,
-    /// The driver below: NVIDIA's, the software device's, or what is here.
+    /// The driver below; as FERCUDA_DEVICE says, or auto, without this.
     #[arg(long, value_enum)]
     device: Option<DeviceKind>,
     /// Write every allocation and free to this file.
@@ -101,12 +101,12 @@ governed too. `fercuda top` shows them while they run.
 Set for the program, unless it is set already:
 {settings}FERCUDA_* variables set what has no option: docs/environment.md.
 
---ipc takes memory from the driver in slabs, which other processes can open: those
-that run under fercuda as the same user. It costs memory: a slab goes back only
-when all of it is free, and what is free in one does not join what is free in
-another. Of a device with several contexts the first has the pool; what the
-others ask for is the driver's, and is charged. Without it memory is mapped, goes
-back in small pieces, and cannot be opened.
+--ipc takes memory from the driver in slabs, which other processes can open:
+those that run under fercuda as the same user. It costs memory: a slab goes back
+only when all of it is free, and what is free in one does not join what is free
+in another. Of a device with several contexts the first has the pool; what the
+others ask for is the driver's, and is charged. Without it memory is mapped,
+goes back in small pieces, and cannot be opened.
 
 Refused before it starts, since nothing can be preloaded into it: a program that
 is statically linked, set-user-ID or with file capabilities, 32-bit, or linked
@@ -252,11 +252,7 @@ fn environment(args: &Args, run: NonZeroU64) -> Result<BTreeMap<OsString, OsStri
         Some(kind) => Some(kind),
         // Who names a driver means it.
         None if is_set("FERCUDA_DRIVER") => None,
-        None => Some(match fercuda_cuda::Select::from_env()? {
-            fercuda_cuda::Select::Auto => DeviceKind::Auto,
-            fercuda_cuda::Select::Hardware => DeviceKind::Gpu,
-            fercuda_cuda::Select::Software => DeviceKind::Soft,
-        }),
+        None => Some(DeviceKind::from_env()?),
     };
     if let Some(driver) = kind.map(|kind| places.driver(kind)).transpose()?.flatten() {
         set("FERCUDA_DRIVER", driver.as_os_str());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use fercuda_cuda::Select;
 use fercuda_cuda_sys::{Driver, Origin};
 
 /// The library that is preloaded.
@@ -15,7 +16,7 @@ const GUEST: &str = "libfercuda_guest.so";
 /// Tegra, and Windows' under WSL.
 const GPU_SIGNS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"];
 
-/// Which driver is to be below the hook.
+/// Which driver is to be used, or to be below the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DeviceKind {
     /// A GPU if the machine has one, else the software device.
@@ -26,13 +27,24 @@ pub(crate) enum DeviceKind {
     Soft,
 }
 
-impl From<DeviceKind> for fercuda_cuda::Select {
+impl From<DeviceKind> for Select {
     fn from(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Auto => Self::Auto,
             DeviceKind::Gpu => Self::Hardware,
             DeviceKind::Soft => Self::Software,
         }
+    }
+}
+
+impl DeviceKind {
+    /// What `FERCUDA_DEVICE` asks for.
+    pub(crate) fn from_env() -> fercuda_cuda::Result<Self> {
+        Ok(match Select::from_env()? {
+            Select::Auto => Self::Auto,
+            Select::Hardware => Self::Gpu,
+            Select::Software => Self::Soft,
+        })
     }
 }
 

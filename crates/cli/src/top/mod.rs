@@ -42,11 +42,11 @@ impl By {
 #[derive(clap::Args)]
 #[command(after_help = "\
 A process is governed if `fercuda run` started it, or if the hook was preloaded
-into it by hand. Shown are your own, whether in a container or not, as long as
-it has the same folder of ledgers.
+into it by hand. Shown are your own, also those in a container that has the same
+folder of ledgers.
 
-Keys: up and down, or k and j, choose a process; v shows its memory by tenant, by
-stream or by thread; p pauses; q, Escape or Ctrl-C ends. Where stdout is no
+Keys: up and down, or k and j, choose a process; v shows its memory by tenant,
+by stream or by thread; p pauses; q, Escape or Ctrl-C ends. Where stdout is no
 terminal, the table is printed once.
 
   LIVE      allocated from the pool and not freed
