@@ -736,7 +736,33 @@ impl Governor {
         for (bytes, name) in tenants {
             let _never_fails = write!(text, "\n  {name} holds {:.1} MiB", mib(bytes));
         }
+        if let Some(hint) = self.hint(error) {
+            text.push_str("\ntry: ");
+            text.push_str(&hint);
+        }
         text
+    }
+
+    /// Which limit was in the way, if one was.
+    fn hint(&self, error: &Error) -> Option<String> {
+        match error {
+            Error::Exhausted {
+                bytes,
+                used_bytes,
+                limit_bytes,
+                ..
+            } if used_bytes + bytes > *limit_bytes => {
+                let limit = self.config().limit?;
+                Some(format!(
+                    "a higher limit (fercuda run --limit or FERCUDA_LIMIT, now {limit})"
+                ))
+            }
+            Error::Tenant { .. } => Some(
+                "a higher limit of its own (fercuda run --tenant or FERCUDA_TENANT_LIMITS)"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
     }
 }
 

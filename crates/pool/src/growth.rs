@@ -13,6 +13,7 @@
 //! Elsewhere: which blocks may be taken when ([`crate::order`]), blocks that
 //! are found at once ([`crate::pool`]).
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -127,6 +128,22 @@ impl Budget {
     pub fn refund(&self, bytes: u64) {
         let less = |used: u64| Some(used.saturating_sub(bytes));
         let _always = self.used.fetch_update(Relaxed, Relaxed, less);
+    }
+}
+
+/// A size in words: `1.5 GiB`.
+pub(crate) struct Size(pub(crate) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
+            Some((shift, unit)) => {
+                let size = self.0 as f64 / (1u64 << shift) as f64;
+                write!(f, "{size:.1} {unit}")
+            }
+            None => write!(f, "{} B", self.0),
+        }
     }
 }
 
@@ -433,7 +450,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         self.budget.refund(backing.release(bytes));
         let new = backing.new_bytes(bytes);
         if !self.budget.charge(new) {
-            return Err(Refused(format!("{new} bytes more are above the limit")));
+            return Err(Refused(format!("{} more are above the limit", Size(new))));
         }
         let span = match backing.grow(bytes) {
             Ok(span) => span,

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::blocks::{BlockId, SetId, Span, Want};
-use crate::growth::{Backing, Budget, Growth, Refused};
+use crate::growth::{Backing, Budget, Growth, Refused, Size};
 use crate::held::{Charged, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
 use crate::order::{Epoch, Order, Place, StreamId};
 
@@ -164,8 +164,9 @@ pub struct Usage {
 pub enum Error {
     /// There is no such block, and none can be made.
     #[error(
-        "no memory for {bytes} bytes: {} in use, {} ready (largest block {}), {} waiting for the device, {used_bytes} of {limit_bytes} granted; {refused}",
-        .usage.live_bytes, .usage.ready_bytes, .usage.largest_ready_bytes, .usage.waiting_bytes
+        "no memory for {}: {} in use, {} ready (largest block {}), {} waiting for the device, {} of {} granted; {refused}",
+        Size(*.bytes), Size(.usage.live_bytes), Size(.usage.ready_bytes), Size(.usage.largest_ready_bytes),
+        Size(.usage.waiting_bytes), Size(*.used_bytes), Size(*.limit_bytes)
     )]
     Exhausted {
         /// What was asked for.
@@ -181,8 +182,8 @@ pub enum Error {
     },
     /// The tenant's own limit.
     #[error(
-        "no memory for {bytes} bytes: the tenant holds {} of its {}",
-        .account.live_bytes, .account.limit_bytes
+        "no memory for {}: the tenant holds {} of its {}",
+        Size(*.bytes), Size(.account.live_bytes), Size(.account.limit_bytes)
     )]
     Tenant {
         /// What was asked for.

@@ -114,9 +114,15 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
     assert_eq!(run.said, expected);
     let report = &run.complained;
     assert!(
-        report.contains("GPU 0: no memory for 1048576 bytes: 33554432 in use"),
+        report.contains("GPU 0: no memory for 1.0 MiB: 32.0 MiB in use, 0 B ready"),
         "{report}"
     );
+    assert!(
+        report.contains("32.0 MiB of 32.0 MiB granted; 2.0 MiB more are above the limit"),
+        "{report}"
+    );
+    let hint = "try: a higher limit (fercuda run --limit or FERCUDA_LIMIT, now 32MiB)";
+    assert!(report.contains(hint), "{report}");
     assert!(report.contains("calls holds 32.0 MiB"), "{report}");
     let full = run.at("full");
     assert_eq!(first(&full).live_bytes, 32 * MIB);
@@ -172,6 +178,13 @@ fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
         "{}",
         run.said
     );
+    let report = &run.complained;
+    assert!(
+        report.contains("no memory for 1.0 MiB: the tenant holds 8.0 MiB of its 8.0 MiB"),
+        "{report}"
+    );
+    let hint = "try: a higher limit of its own (fercuda run --tenant or FERCUDA_TENANT_LIMITS)";
+    assert!(report.contains(hint), "{report}");
     let full = run.at("full");
     assert_eq!(tenant_live(&full, "calls", 0), Some(8 * MIB));
     assert_eq!(counts(&full), (8, 0));
@@ -196,7 +209,7 @@ fn a_limit_below_what_is_needed_at_all_is_an_error_and_no_crash() {
         run.said
     );
     assert!(
-        run.complained.contains("no memory for 1048576 bytes"),
+        run.complained.contains("no memory for 1.0 MiB"),
         "{}",
         run.complained
     );
