@@ -10,9 +10,11 @@
 //! the driver's too.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 /// Which process, on this machine since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,7 +37,10 @@ impl Process {
     pub(crate) fn this() -> Process {
         Process {
             pid: u64::from(std::process::id()),
-            start_ticks: Stat::read("self").map_or(0, |stat| stat.start_ticks),
+            start_ticks: match Stat::read("self") {
+                Ok(Some(stat)) => stat.start_ticks,
+                Ok(None) | Err(_) => 0,
+            },
             sight: Sight::this(),
         }
     }
@@ -49,12 +54,17 @@ impl Process {
         !same_sight || self.start_ticks == 0 || self.runs()
     }
 
+    /// Whether it runs; what cannot be found out, as without a descriptor to
+    /// look with, leaves it to the lock.
     fn runs(&self) -> bool {
         let pid = self.pid.to_string();
-        let Some(stat) = Stat::read(&pid) else {
-            return false;
-        };
-        stat.start_ticks == self.start_ticks && (!stat.ended || has_threads(&pid))
+        match Stat::read(&pid) {
+            Ok(Some(stat)) => {
+                stat.start_ticks == self.start_ticks && (!stat.ended || has_threads(&pid))
+            }
+            Ok(None) => false,
+            Err(_) => true,
+        }
     }
 }
 
@@ -84,10 +94,21 @@ struct Stat {
 }
 
 impl Stat {
-    fn read(pid: &str) -> Option<Stat> {
+    /// None if there is no such process.
+    fn read(pid: &str) -> io::Result<Option<Stat>> {
+        Stat::of(fs::read(format!("/proc/{pid}/stat")))
+    }
+
+    fn of(read: io::Result<Vec<u8>>) -> io::Result<Option<Stat>> {
+        let text = match read {
+            Ok(text) => text,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         // A program's name may hold any bytes.
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Stat::parse(&String::from_utf8_lossy(&text))
+        let stat = Stat::parse(&String::from_utf8_lossy(&text));
+        stat.map(Some)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// The name, in parentheses, may hold blanks and parentheses too, so the
@@ -101,9 +122,20 @@ impl Stat {
     }
 }
 
-/// Whether a process whose first thread has ended goes on in others.
+/// Whether the kernel says that there is no such process, before its file was
+/// opened or after.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+}
+
+/// Whether a process whose first thread has ended goes on in others, unless the
+/// contrary was seen.
 fn has_threads(pid: &str) -> bool {
-    fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
+    match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(tasks) => tasks.count() > 1,
+        Err(error) => !is_gone(&error),
+    }
 }
 
 /// Whether somebody holds the lock of its owner. For a moment this holds a shared
@@ -140,6 +172,18 @@ mod tests {
         assert!(stat.is_some_and(|stat| stat.ended));
         assert_eq!(Stat::parse("17 (x) S 1 2"), None);
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_is_gone_only_if_the_kernel_says_so() {
+        let read = |errno: Errno| Stat::of(Err(errno.into()));
+        for errno in [Errno::NOENT, Errno::SRCH] {
+            assert!(matches!(read(errno), Ok(None)), "{errno}");
+        }
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS] {
+            assert!(read(errno).is_err(), "{errno}");
+        }
+        assert!(Stat::of(Ok(b"17 (x) S 1 2".to_vec())).is_err());
     }
 
     #[test]

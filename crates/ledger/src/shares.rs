@@ -20,6 +20,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Result};
 use crate::folder::Folder;
@@ -88,13 +89,17 @@ pub struct Opened {
     pub share: Share,
     /// Its lock says that somebody uses the memory.
     file: File,
+    /// Who opened it.
+    process: Pid,
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
         // A child that was forked meanwhile has the same lock, and would keep it
-        // when this descriptor is closed.
-        let _else_it_goes_with_the_last_descriptor = flock(&self.file, FlockOperation::Unlock);
+        // when this descriptor is closed. In that child it is the parent's.
+        if self.process == getpid() {
+            let _else_it_goes_with_the_last_descriptor = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -206,7 +211,11 @@ impl Folder {
         };
         let path = self.path().join(name.file());
         let share = look().map_err(Error::system("open", path))?;
-        Ok(Opened { share, file })
+        Ok(Opened {
+            share,
+            file,
+            process: getpid(),
+        })
     }
 
     /// Takes a share back: nobody opens it any more. What is returned says

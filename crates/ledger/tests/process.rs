@@ -5,13 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 #![expect(clippy::print_stdout, reason = "this program is the test harness")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use fercuda_ledger::{
-    Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Snapshot,
+    Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Share, Snapshot,
 };
 
 type Scenario = (&'static str, fn());
@@ -31,6 +33,14 @@ const SCENARIOS: &[Scenario] = &[
     (
         "a_forked_child_writes_nothing_into_its_parents_ledger_and_may_open_its_own",
         forked,
+    ),
+    (
+        "a_forked_child_does_not_close_what_its_parent_has_open",
+        forked_with_share,
+    ),
+    (
+        "an_owner_is_alive_for_who_has_no_descriptor_left_to_look",
+        few_descriptors,
     ),
     (
         "a_process_whose_first_thread_has_ended_is_alive",
@@ -328,28 +338,38 @@ fn forked() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let device = Device::new(0);
-    let mut local = ledger.local(1);
-    let charged = local.charge(device, ledger.tenant("torch"), 7, 100);
+    let mut local = Some(ledger.local(1));
+    let torch = ledger.tenant("torch");
+    let charged = local.as_mut().unwrap().charge(device, torch, 7, 100);
     let before = ledger.snapshot().unwrap();
+    in_child(|| {
+        assert!(!ledger.is_mine());
+        charge(&ledger, 50);
+        let mut local = local.take().unwrap();
+        local.charge(device, ledger.tenant("child"), 7, 50);
+        ledger.charge(device, ledger.tenant("torch"), 50);
+        ledger.discharge(charged, 100);
+        local.discharge(charged, 100);
+        drop(local);
+        ledger.set(device, Gauge::Ready, 1);
+        let own = open(&folder);
+        assert!(own.is_mine());
+        charge(&own, 7);
+        assert_eq!(live_bytes(&own.snapshot().unwrap()), 7);
+        assert_eq!(owners(&folder), [Owner::Alive; 2]);
+    });
+    assert!(ledger.is_mine());
+    assert_eq!(ledger.snapshot().unwrap(), before);
+    assert_eq!(folder.sweep().unwrap(), 1);
+    assert_eq!(owners(&folder), [Owner::Alive]);
+}
+
+/// Does some work in a forked child, which has to come to its end.
+fn in_child(work: impl FnOnce()) {
     // SAFETY: this process has one thread, so its child may do anything.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let right = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            assert!(!ledger.is_mine());
-            charge(&ledger, 50);
-            local.charge(device, ledger.tenant("child"), 7, 50);
-            ledger.charge(device, ledger.tenant("torch"), 50);
-            ledger.discharge(charged, 100);
-            local.discharge(charged, 100);
-            drop(local);
-            ledger.set(device, Gauge::Ready, 1);
-            let own = open(&folder);
-            assert!(own.is_mine());
-            charge(&own, 7);
-            assert_eq!(live_bytes(&own.snapshot().unwrap()), 7);
-            assert_eq!(owners(&folder), [Owner::Alive; 2]);
-        }))
-        .is_ok();
+        let right = std::panic::catch_unwind(AssertUnwindSafe(work)).is_ok();
         // SAFETY: ends the child without what its parent has yet to do.
         unsafe { libc::_exit(i32::from(!right)) };
     }
@@ -357,10 +377,47 @@ fn forked() {
     // SAFETY: `status` is a place for the answer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    assert!(ledger.is_mine());
-    assert_eq!(ledger.snapshot().unwrap(), before);
-    assert_eq!(folder.sweep().unwrap(), 1);
-    assert_eq!(owners(&folder), [Owner::Alive]);
+}
+
+fn forked_with_share() {
+    let (_root, folder) = folder();
+    let ledger = open(&folder);
+    let share = Share {
+        handle: [7; 64],
+        offset_bytes: 0,
+        bytes: 1,
+        whole_bytes: 1,
+    };
+    let offered = folder.share(&share, ledger.path().unwrap()).unwrap();
+    let mut opened = Some(folder.open_share(offered.name).unwrap());
+    in_child(|| drop(opened.take()));
+    let lingering = folder.withdraw(offered).expect("it is open here");
+    assert!(!lingering.is_over());
+    drop(opened);
+    assert!(lingering.is_over());
+}
+
+/// Others take descriptors and give them back while an owner is asked for: one
+/// that reads the owner's file finds none at any point of that.
+fn few_descriptors() {
+    let (_root, folder) = folder();
+    let process = Process::start("plain", &folder);
+    let reader = Reader::open(Path::new(&process.said)).unwrap();
+    set_limit(libc::RLIMIT_NOFILE, 32);
+    let until = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < until {
+                let _all_there_are: Vec<File> =
+                    std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            }
+        });
+        while Instant::now() < until {
+            assert_eq!(reader.owner().unwrap(), Owner::Alive);
+        }
+    });
+    process.end();
+    assert_eq!(reader.owner().unwrap(), Owner::Gone);
 }
 
 fn first_thread() {
