@@ -59,8 +59,8 @@ pub(crate) fn devices(processes: &[Snapshot], limit: usize) -> Vec<String> {
             device.device,
             bytes(device.live_bytes),
             bytes(device.peak_bytes),
-            bytes(device.mapped_bytes),
-            bytes(device.ready_bytes.saturating_add(device.waiting_bytes)),
+            bytes(device.pooled_bytes),
+            bytes(device.free_bytes()),
             bytes(device.governed_bytes()),
         )
     };

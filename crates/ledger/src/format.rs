@@ -152,9 +152,9 @@ records! {
         8 peak_bytes,
         // What allocations write has a cache line to itself.
         16 device_reserved [6],
-        /// Address space that the pool has taken from the driver.
+        /// Physical memory that the pool has taken from the driver.
         64 pooled_bytes,
-        /// That part of it which has memory behind it.
+        /// That part of it which is mapped; the rest is spare.
         72 mapped_bytes,
         /// Free, and reusable at once.
         80 ready_bytes,

@@ -60,25 +60,25 @@ const DEVICE: &[Metric<DeviceSnapshot>] = &[
     Metric {
         name: "fercuda_device_pooled_bytes",
         kind: "gauge",
-        help: "Address space that the pool has taken.",
+        help: "Physical memory that the pool has taken from the driver.",
         value: |device| Some(device.pooled_bytes),
     },
     Metric {
         name: "fercuda_device_mapped_bytes",
         kind: "gauge",
-        help: "Pooled address space that has memory behind it.",
+        help: "That part of the pool's memory which is mapped.",
         value: |device| Some(device.mapped_bytes),
     },
     Metric {
         name: "fercuda_device_ready_bytes",
         kind: "gauge",
-        help: "Free in the pool and reusable at once.",
+        help: "Free in the pool and reusable at once, when the driver was last asked.",
         value: |device| Some(device.ready_bytes),
     },
     Metric {
         name: "fercuda_device_waiting_bytes",
         kind: "gauge",
-        help: "Free in the pool and waiting for work that may still touch it.",
+        help: "Free in the pool and waiting for work, when the driver was last asked.",
         value: |device| Some(device.waiting_bytes),
     },
     Metric {

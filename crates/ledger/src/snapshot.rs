@@ -77,13 +77,13 @@ pub struct DeviceSnapshot {
     pub live_bytes: u64,
     /// The most that was live; up to 256 KiB of each thread may be missing.
     pub peak_bytes: u64,
-    /// Address space that the pool has taken.
+    /// Physical memory that the pool has taken from the driver.
     pub pooled_bytes: u64,
-    /// That part of it which has memory behind it.
+    /// That part of it which is mapped; the rest is spare.
     pub mapped_bytes: u64,
-    /// Free and reusable at once.
+    /// Free and reusable at once, when the driver was last asked what is used.
     pub ready_bytes: u64,
-    /// Free and waiting for work that may still touch it.
+    /// Free and waiting for work that may still touch it, at that time.
     pub waiting_bytes: u64,
     /// The limit; `None` if there is none.
     pub limit_bytes: Option<u64>,
@@ -222,6 +222,11 @@ impl Snapshot {
 }
 
 impl DeviceSnapshot {
+    /// Of the pool's memory, what is in no live block.
+    pub fn free_bytes(&self) -> u64 {
+        self.pooled_bytes.saturating_sub(self.live_bytes)
+    }
+
     /// Governed bytes of all kinds.
     pub fn governed_bytes(&self) -> u64 {
         sum(self.governed.iter().map(|part| part.bytes))

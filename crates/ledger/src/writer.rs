@@ -85,9 +85,9 @@ pub struct Local<'a> {
 /// Figures of a device that the pool sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gauge {
-    /// Address space taken from the driver.
+    /// Physical memory taken from the driver.
     Pooled,
-    /// That part of it which has memory behind it.
+    /// That part of it which is mapped.
     Mapped,
     /// Free and reusable at once.
     Ready,

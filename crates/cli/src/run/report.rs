@@ -177,7 +177,7 @@ mod tests {
                     thread: 1,
                 });
             }
-            ledger.set(device, Gauge::Mapped, 3 << 40);
+            ledger.set(device, Gauge::Pooled, 3 << 40);
         }
         Report {
             program: "/opt/a/".to_owned() + &"name".repeat(40),

@@ -51,7 +51,7 @@ terminal, the table is printed once.
 
   LIVE      allocated from the pool and not freed
   POOL      physical memory that the pool has taken from the driver
-  FREE      of it, what is ready or waits for work that may still touch it
+  FREE      of it, what is in no live block
   GOVERNED  what the driver gave by itself, charged: contexts, code, arrays
 A stream has the driver's number, or is a default stream; a thread is numbered
 as it first allocated. ALLOCS are those of who has something live or runs.

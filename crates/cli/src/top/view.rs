@@ -194,14 +194,13 @@ impl View {
         let first = (place + 1).saturating_sub(most);
         let mut lines = vec![self.table_head("PROCESS", &PROCESSES, width)];
         for (at, (process, device)) in rows.iter().enumerate().skip(first).take(most) {
-            let free = device.ready_bytes.saturating_add(device.waiting_bytes);
             let cells = [
                 process.pid.to_string(),
                 device.device.to_string(),
                 bytes(device.live_bytes),
                 bytes(device.peak_bytes),
-                bytes(device.mapped_bytes),
-                bytes(free),
+                bytes(device.pooled_bytes),
+                bytes(device.free_bytes()),
                 bytes(device.governed_bytes()),
             ];
             let name = |width| ledgers::name(process, width);
@@ -220,8 +219,7 @@ impl View {
         // The scale is the limit, or the memory of the device, or the pool.
         let parts = [
             ("live", device.live_bytes, '#', Color::Green),
-            ("waiting", device.waiting_bytes, '~', Color::Yellow),
-            ("ready", device.ready_bytes, '-', Color::Blue),
+            ("free", device.free_bytes(), '-', Color::Blue),
             ("governed", device.governed_bytes(), '+', Color::Cyan),
         ];
         let used = parts
@@ -230,7 +228,7 @@ impl View {
         let (whole, of) = match (device.limit_bytes, device.driver_total_bytes) {
             (Some(limit), _) => (limit, "limit"),
             (None, total) if total > 0 => (total, "device"),
-            (None, _) => (device.mapped_bytes, "pool"),
+            (None, _) => (device.pooled_bytes, "pool"),
         };
         let scale = whole.max(used).max(1);
         let room = width.saturating_sub(2);
@@ -536,9 +534,7 @@ mod tests {
             local.charge(device, blas, 7, 64 << 20);
             ledger.charge(device, ledger.tenant("triton"), 1 << 20);
             ledger.govern(device, torch, Governed::Context, 512 << 20);
-            ledger.set(device, Gauge::Mapped, 5 << 30);
-            ledger.set(device, Gauge::Ready, 640 << 20);
-            ledger.set(device, Gauge::Waiting, 320 << 20);
+            ledger.set(device, Gauge::Pooled, 5 << 30);
             ledger.set(device, Gauge::Limit, 8 << 30);
             ledger.set_tenant_limit(device, torch, 6 << 30);
             for (kind, bytes, detail) in [
@@ -563,7 +559,7 @@ mod tests {
         let serving = process(4800, "a-server-with-a-very-long-name", |ledger| {
             let device = Device::new(1);
             ledger.charge(device, ledger.tenant("jax"), 20 << 30);
-            ledger.set(device, Gauge::Mapped, 24 << 30);
+            ledger.set(device, Gauge::Pooled, 24 << 30);
             ledger.reconcile(device, 141 << 30, 100 << 30, 3 << 20);
         });
         let mut view = View::new(false);
