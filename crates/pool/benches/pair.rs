@@ -153,20 +153,25 @@ fn pool(holes: usize, place: Place, one: bool, what: &str) {
     print(what, holes, &times);
 }
 
-/// Each in a stream of its own, blocks of a few sizes, some live all the time. Prints pairs a second, all together, and
+/// Each in a stream of its own, blocks of ten sizes or of any, so many live all the time. Prints pairs a second, all together, and
 /// how long single pairs take, the clock included.
-fn threads(count: u64) {
-    const PAIRS: u64 = 400_000;
+fn threads(count: u64, any: bool, live: usize) {
+    const PAIRS: u64 = 200_000;
     let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
     let pool = &pool;
     let work = move |n: u64, mut each: Option<&mut Vec<f64>>| {
         let place = Place::Stream(StreamId(n));
         let mut random = Rng::with_seed(n);
-        let mut live = [0; 8];
+        let mut live = vec![0; live];
+        let count = live.len();
         for _ in 0..PAIRS {
             let bits = random.u64(..);
             let request = Request {
-                bytes: 512 << (bits % 10),
+                bytes: if any {
+                    (bits % 4096 + 1) * UNIT_BYTES
+                } else {
+                    512 << (bits % 10)
+                },
                 align_bytes: 512,
                 place,
                 tenant: TenantId(n as u16 % 4),
@@ -174,7 +179,7 @@ fn threads(count: u64) {
             };
             let begun = each.is_some().then(Instant::now);
             let address = pool.allocate(&request).expect("there is room").address;
-            let gone = std::mem::replace(&mut live[(bits >> 32) as usize % 8], address);
+            let gone = std::mem::replace(&mut live[(bits >> 32) as usize % count], address);
             if gone != 0 {
                 pool.free(gone, place).expect("it is live");
             }
@@ -207,7 +212,8 @@ fn threads(count: u64) {
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[(part * (times.len() - 1) as f64) as usize];
     println!(
-        "{count:>3} threads, a stream each      {rate:>8.2} M pairs/s   {:.0} {:.0} {:.0} ns",
+        "{count:>3} threads, {}, {live} live each {rate:>8.2} M pairs/s   {:.0} {:.0} {:.0} ns",
+        if any { "any size" } else { "ten sizes" },
         at(0.5),
         at(0.99),
         at(0.999)
@@ -225,7 +231,9 @@ fn main() {
         pool(holes, stream, false, "pool, any size in a stream");
         pool(holes, Place::Anywhere, false, "pool, any size anywhere");
     }
-    for count in [1, 4, 16, 32] {
-        threads(count);
+    for (any, live) in [(false, 8), (true, 1), (true, 8)] {
+        for count in [1, 4, 16, 32] {
+            threads(count, any, live);
+        }
     }
 }

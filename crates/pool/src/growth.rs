@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::blocks::{BadRange, SetId, Span, Want};
 use crate::order::{Mark, Order, Place};
-use crate::pool::{Asked, Clock, Error, Pins, Pool, lock};
+use crate::pool::{Asked, Clock, Error, Found, Pins, Pool, lock};
 
 /// Other streams that one request waits for at most.
 const LENDERS: usize = 4;
@@ -217,9 +217,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// The long way to a block.
     #[cold]
-    pub(crate) fn find(&self, asked: &Asked<'_, N>) -> Result<Span, Error> {
+    pub(crate) fn find(&self, asked: &Asked) -> Result<Found, Error> {
         let mut refused = match self.find_now(asked) {
-            Ok(span) => return Ok(span),
+            Ok(found) => return Ok(found),
             Err(refused) => refused,
         };
         let callbacks = lock(&self.on_exhausted).clone();
@@ -232,7 +232,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             }
         }
         Err(Error::Exhausted {
-            bytes: asked.request.bytes,
+            bytes: asked.bytes,
             usage: self.usage(),
             used_bytes: self.budget.used_bytes(),
             limit_bytes: self.budget.limit_bytes(),
@@ -240,7 +240,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         })
     }
 
-    fn find_now(&self, asked: &Asked<'_, N>) -> Result<Span, Refused> {
+    fn find_now(&self, asked: &Asked) -> Result<Found, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut growth = lock(&self.growth);
         let take = || self.take(asked);
@@ -254,7 +254,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         {
             return Ok(span);
         }
-        self.give_back_all();
+        self.give_back_all(None);
         let found = take().or_else(|| self.borrow(asked)).or_else(|| {
             self.mark_all();
             self.look_at_all().then(take)?
@@ -280,9 +280,23 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         found.ok_or(refused)
     }
 
+    /// Takes a block that is there, or that a little more memory makes, if that
+    /// needs no waiting.
+    #[cold]
+    pub(crate) fn find_soon(&self, asked: &Asked) -> Option<Found> {
+        self.take(asked).or_else(|| {
+            let mut growth = self.growth.try_lock().ok()?;
+            let (bytes, _) = self.addition(&growth.backing, asked.want);
+            let live = self.order().blocks().live_bytes() + asked.want.bytes();
+            growth.peak_live = growth.peak_live.max(live);
+            let modest = self.is_modest(&growth, bytes);
+            modest.then(|| self.extend(&mut growth.backing, asked).ok())?
+        })
+    }
+
     /// Takes a block of another stream, after a wait.
-    fn borrow(&self, asked: &Asked<'_, N>) -> Option<Span> {
-        let Place::Stream(stream) = asked.request.place else {
+    fn borrow(&self, asked: &Asked) -> Option<Found> {
+        let Place::Stream(stream) = asked.place else {
             return None;
         };
         for _ in 0..LENDERS {
@@ -308,8 +322,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// Takes a block of what the stream may use and what is ready beside it.
-    fn gather(&self, asked: &Asked<'_, N>) -> Option<Span> {
-        let Place::Stream(stream) = asked.request.place else {
+    fn gather(&self, asked: &Asked) -> Option<Found> {
+        let Place::Stream(stream) = asked.place else {
             return None;
         };
         self.order().gather(stream);
@@ -344,12 +358,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Takes a block of memory that comes, from elsewhere if there is much.
     /// `sparing`: there is no more new memory, or too little.
-    fn grow(
-        &self,
-        growth: &mut Growth<B>,
-        asked: &Asked<'_, N>,
-        sparing: bool,
-    ) -> Result<Span, Refused> {
+    fn grow(&self, growth: &mut Growth<B>, asked: &Asked, sparing: bool) -> Result<Found, Refused> {
         let want = asked.want;
         let mut gathered = false;
         loop {
@@ -393,7 +402,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// Adds memory that holds what is asked for, and takes it.
-    fn extend(&self, backing: &mut B, asked: &Asked<'_, N>) -> Result<Span, Refused> {
+    fn extend(&self, backing: &mut B, asked: &Asked) -> Result<Found, Refused> {
         let want = asked.want;
         let (bytes, _) = self.addition(backing, want);
         if let Some(span) = self.add(backing, bytes, asked)? {
@@ -440,12 +449,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Adds `bytes`, which were rounded, and takes a block; none if there is
     /// none with them.
-    fn add(
-        &self,
-        backing: &mut B,
-        bytes: u64,
-        asked: &Asked<'_, N>,
-    ) -> Result<Option<Span>, Refused> {
+    fn add(&self, backing: &mut B, bytes: u64, asked: &Asked) -> Result<Option<Found>, Refused> {
         // Spare memory of the wrong size is given back before there is more.
         self.budget.refund(backing.release(bytes));
         let new = backing.new_bytes(bytes);
@@ -471,7 +475,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             return Err(Refused(format!("{} bytes were added twice", span.bytes)));
         }
         // Nobody else gets it.
-        Ok(self.take_locked(order, asked))
+        Ok(Self::take_locked(&mut order, asked))
     }
 
     /// Unmaps ready memory of at least `bytes`, or as much as can go by
@@ -529,7 +533,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     fn trim_now(&self, growth: &mut Growth<B>, bytes: u64) -> u64 {
-        self.give_back_all();
+        self.give_back_all(None);
         self.mark_all();
         self.look_at_all();
         let ready = self.order().blocks().free_bytes(SetId::READY);
@@ -545,7 +549,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// what waits or is pinned. How many bytes.
     pub fn abandon(&self) -> u64 {
         let growth = &mut *lock(&self.growth);
-        self.give_back_all();
+        self.give_back_all(None);
         lock(&self.pinned).clear();
         // Under one lock, so that nobody takes what is ready in between.
         let mut order = self.order();

@@ -26,6 +26,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
+use crate::arenas::{ARENAS, Home};
 use crate::blocks::{BlockId, Span, UNIT_BYTES, Want};
 use crate::order::{Place, StreamId};
 use crate::pool::{Account, Live, Request, TenantId};
@@ -100,6 +101,7 @@ impl Word for AtomicU64 {
 #[derive(Clone, Copy, Debug)]
 struct Held<N> {
     id: BlockId,
+    home: Home,
     bytes: u64,
     requested_bytes: u64,
     note: N,
@@ -129,6 +131,7 @@ impl<N: Copy> Held<N> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) id: BlockId,
+    pub(crate) home: Home,
     pub(crate) stream: StreamId,
 }
 
@@ -201,6 +204,7 @@ impl<N: Copy> Part<N> {
         self.kept_bytes -= held.bytes;
         Some(Gone {
             id: held.id,
+            home: held.home,
             stream,
         })
     }
@@ -208,14 +212,14 @@ impl<N: Copy> Part<N> {
 
 /// On cache lines of its own.
 #[repr(align(128))]
-struct Apart<T>(T);
+pub(crate) struct Apart<T>(pub(crate) T);
 
 /// What a thread remembers.
 struct Hints<W> {
     /// Addresses of kept blocks with eight bits of their stream's and size's
     /// hash, in each set the newest first.
     sets: [[W; WAYS]; SETS],
-    /// Hashes that were asked for and not found.
+    /// Hashes that were asked for and not found; the lowest bit: twice.
     asked: [W; ASKED],
 }
 
@@ -253,7 +257,7 @@ pub(crate) enum Freeing {
     /// It is kept, instead of another.
     Kept(Option<Gone>),
     /// It is here no more.
-    Away(BlockId),
+    Away(BlockId, Home),
 }
 
 /// Why a block is not freed.
@@ -443,7 +447,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     pub(crate) fn insert(
         &self,
         thread: usize,
-        id: BlockId,
+        (id, home): (BlockId, Home),
         span: Span,
         request: &Request<N>,
         charged: Charged,
@@ -451,6 +455,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     ) {
         let held = Held {
             id,
+            home,
             bytes: span.bytes,
             requested_bytes: request.bytes,
             note: request.note,
@@ -507,11 +512,15 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         }
         let asked = &self.hints[thread % self.hints.len()].0.asked;
         let asked = &asked[(hash >> 50) as usize % ASKED];
-        let often = asked.get() == hash;
-        if !often {
-            asked.set(hash);
+        // Twice may be by chance, three times is a habit.
+        let (first, again) = (hash & !1, hash | 1);
+        match asked.get() {
+            before if before == again => Err(true),
+            before => {
+                asked.set(if before == first { again } else { first });
+                Err(false)
+            }
         }
-        Err(often)
     }
 
     /// Makes a kept block live, if it is there and such; whether it was.
@@ -563,7 +572,9 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                 return Err(Refusal::Kept);
             }
             let bytes = was.span.bytes;
-            let fits = held.often && part.kept_bytes + bytes <= KEPT_BYTES;
+            // An arena's block costs little, and what is kept would clutter it.
+            let fits =
+                held.often && held.home == Home::POOL && part.kept_bytes + bytes <= KEPT_BYTES;
             let freeing = match place {
                 Place::Stream(stream) if fits => {
                     let vacant = part.taken.trailing_ones() as usize;
@@ -581,9 +592,9 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     Freeing::Kept(other)
                 }
                 _ => {
-                    let id = held.id;
+                    let (id, home) = (held.id, held.home);
                     part.blocks.remove(&address);
-                    Freeing::Away(id)
+                    Freeing::Away(id, home)
                 }
             };
             self.mine(thread, was.tenant)
@@ -670,12 +681,16 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         })
     }
 
-    /// Walks everything; how many blocks there are. `span` knows them otherwise.
+    /// Walks everything; how many blocks of each home there are. `span` knows them
+    /// otherwise.
     ///
     /// # Errors
     /// The first thing that does not hold.
-    pub(crate) fn audit(&self, span: impl Fn(BlockId) -> Option<Span>) -> Result<usize, String> {
-        let mut blocks = 0;
+    pub(crate) fn audit(
+        &self,
+        span: impl Fn(Home, BlockId) -> Option<Span>,
+    ) -> Result<[usize; ARENAS + 1], String> {
+        let mut blocks = [0; ARENAS + 1];
         let mut all = [Count::default(); TENANTS];
         for part in &self.parts {
             part.0.with(|part| {
@@ -685,10 +700,10 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                         address: *address,
                         bytes: held.bytes,
                     };
-                    if span(held.id) != Some(here) {
+                    if span(held.home, held.id) != Some(here) {
                         return Err(format!("{here:?} is not what {:?} is", held.id));
                     }
-                    blocks += 1;
+                    blocks[held.home.number()] += 1;
                     if let Some(at) = usize::from(held.kept).checked_sub(1) {
                         if part.kept[at].0 != *address {
                             return Err(format!("{here:?} is not in the list of its part"));
@@ -794,7 +809,7 @@ mod tests {
         for (id, span) in &blocks {
             let charged = table.charge(REQUEST.tenant, span.bytes);
             let charged = charged.expect("there is no limit");
-            table.insert(0, *id, *span, &REQUEST, charged, true);
+            table.insert(0, (*id, Home::POOL), *span, &REQUEST, charged, true);
         }
         (table, memory, blocks)
     }
@@ -811,7 +826,7 @@ mod tests {
     /// Frees a block in its stream; whether it was live, and what goes away.
     fn free(table: &Modelled, address: u64) -> (bool, Vec<BlockId>) {
         match table.free(0, address, REQUEST.place, |()| true) {
-            Ok((_, Freeing::Away(id))) => (true, vec![id]),
+            Ok((_, Freeing::Away(id, _))) => (true, vec![id]),
             Ok((_, Freeing::Kept(other))) => {
                 (true, other.map(|gone| gone.id).into_iter().collect())
             }
@@ -852,7 +867,7 @@ mod tests {
                 > 0;
             let hands = got.iter().filter(|got| **got).count() + usize::from(kept);
             assert_eq!(hands, 1, "{got:?}, kept: {kept}");
-            table.audit(|id| memory.span(id)).expect("sound");
+            table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
 
@@ -868,7 +883,7 @@ mod tests {
             let mine = free(&table, address).0;
             let other = other.join().expect("it does not panic");
             assert!(mine ^ other, "{mine} {other}");
-            table.audit(|id| memory.span(id)).expect("sound");
+            table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
 
@@ -891,7 +906,7 @@ mod tests {
             let away = gone.len() + gone_too.len() + table.drain(None).len();
             let live = usize::from(one.is_some()) + usize::from(other.is_some());
             assert_eq!(live + away, 2, "a block is lost");
-            table.audit(|id| memory.span(id)).expect("sound");
+            table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
 
@@ -913,7 +928,7 @@ mod tests {
             table.set_limit(REQUEST.tenant, 1 << 20);
             other.join().expect("it does not panic");
             // Compares the counter with the blocks.
-            table.audit(|id| memory.span(id)).expect("sound");
+            table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
 }

@@ -1,6 +1,7 @@
 //! The allocator of device memory: pure bookkeeping over opaque addresses.
 #![forbid(unsafe_code)]
 
+mod arenas;
 mod blocks;
 mod growth;
 mod held;

@@ -102,6 +102,8 @@ pub enum Rule {
     MarksHaveAnEnd,
     /// What was freed in no stream waits for all streams.
     AnywhereWaits,
+    /// An arena's blocks that were freed elsewhere are not cut again.
+    ElsewhereIsLost,
 }
 
 /// See the module. Not for several threads at a time; whoever shares it locks.

@@ -11,9 +11,12 @@
 //! same stream just now ([`crate::held`]), so that threads that allocate and free
 //! all the time do not meet at one lock.
 //!
+//! A thread that finds others at the pool's lock again and again cuts small blocks
+//! from chunks of its own ([`crate::arenas`]).
+//!
 //! Invariants: the driver is called only through [`Backing`] and [`Clock`], and
 //! never with `order` locked; of the locks, `growth` comes before `order` and
-//! before those of `held`, and of these two only one is held at a time.
+//! before those of `held` and of arenas, and of these only one is held at a time.
 //!
 //! Elsewhere: which blocks may be taken when ([`crate::order`]), more memory and
 //! less ([`crate::growth`]).
@@ -23,9 +26,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused, Size};
-use crate::held::{Charged, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
+use crate::held::{Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
 use crate::order::{Epoch, Order, Place, StreamId};
 
 /// How often the lock of all is tried before a thread sleeps, with longer and
@@ -205,14 +209,16 @@ pub enum Error {
     },
 }
 
-/// A request that found nothing kept.
-pub(crate) struct Asked<'r, N> {
-    pub(crate) request: &'r Request<N>,
+/// What is looked for.
+pub(crate) struct Asked {
+    pub(crate) place: Place,
     pub(crate) want: Want,
-    pub(crate) charged: Charged,
-    /// Blocks of its size are kept when they are freed.
-    pub(crate) often: bool,
+    /// Before they were rounded.
+    pub(crate) bytes: u64,
 }
+
+/// A block that was found.
+pub(crate) type Found = (BlockId, Span);
 
 /// Something that can give memory back when there is none: told how much is
 /// missing, it says whether it is worth trying again.
@@ -226,6 +232,7 @@ pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 pub struct Pool<B, C: Clock, N = ()> {
     order: Mutex<Order<C::Point>>,
     pub(crate) held: Table<N>,
+    arenas: Arenas<Mutex<Option<Arena>>, AtomicU64>,
     pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<Growth<B>>,
     /// Ready memory above this is given back; MAX for never.
@@ -259,6 +266,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 Ok(order) => return order,
                 Err(TryLockError::Poisoned(order)) => return order.into_inner(),
                 Err(TryLockError::WouldBlock) => {
+                    if tries == 0 {
+                        self.arenas.meets(mine());
+                    }
                     for _ in 0..1 << tries.min(5) {
                         std::hint::spin_loop();
                     }
@@ -271,6 +281,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// Breaks a rule of reuse from now on, for tests that must see it.
     #[cfg(feature = "broken-rules")]
     pub fn break_rule(&self, rule: crate::order::Rule) {
+        if rule == crate::order::Rule::ElsewhereIsLost {
+            self.arenas.break_rule();
+        }
         self.order().break_rule(rule);
     }
 
@@ -373,8 +386,13 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         })?;
         match freeing {
             Freeing::Kept(None) => {}
-            Freeing::Kept(Some(gone)) => self.give_back(&[gone]),
-            Freeing::Away(id) => self.give(id, place),
+            Freeing::Kept(Some(gone)) => self.give_back([gone]),
+            Freeing::Away(id, Home::POOL) => self.give(id, place),
+            Freeing::Away(id, home) => {
+                for (chunk, place) in self.arenas.give(home, id, place) {
+                    self.give(chunk, place);
+                }
+            }
         }
         Ok(was)
     }
@@ -401,14 +419,27 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Puts blocks that were kept into the queues of their streams.
+    /// Puts blocks that were kept where they were cut from, and what arenas do not
+    /// need then into queues.
     #[cold]
-    fn give_back(&self, gone: &[Gone]) {
+    fn give_back(&self, gone: impl IntoIterator<Item = Gone>) {
+        let mut given = Chunks::new();
+        for Gone { id, home, stream } in gone {
+            let place = Place::Stream(stream);
+            match home {
+                Home::POOL => given.push((id, place)),
+                home => given.extend(self.arenas.give(home, id, place)),
+            }
+        }
+        self.give_all(given);
+    }
+
+    /// Puts blocks into the queues of their places.
+    fn give_all(&self, given: Chunks) {
         let mut full = Vec::new();
         let mut order = self.order();
-        for Gone { id, stream } in gone {
-            let place = Place::Stream(*stream);
-            let given = order.give(*id, place);
+        for (id, place) in given {
+            let given = order.give(id, place);
             full.extend(given.and_then(|(_, due)| due.then_some(place)));
         }
         drop(order);
@@ -417,9 +448,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Keeps no blocks any more.
-    pub(crate) fn give_back_all(&self) {
-        self.give_back(&self.held.drain(None));
+    /// Keeps nothing that is not live any more; or nothing for a stream, which
+    /// gets no more work.
+    pub(crate) fn give_back_all(&self, stream: Option<StreamId>) {
+        self.give_back(self.held.drain(stream));
+        self.give_all(self.arenas.clear(stream));
     }
 
     /// Sets a mark where it is due.
@@ -496,7 +529,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// A stream gets no more work: to be called before it is destroyed.
     pub fn retire(&self, stream: StreamId) {
         let place = Place::Stream(stream);
-        self.give_back(&self.held.drain(Some(stream)));
+        self.give_back_all(Some(stream));
         let begun = self.order().begin_mark(place);
         let mark = begun.and_then(|epoch| Some((epoch, self.clock.mark(place)?)));
         self.order().retire(stream, mark);
@@ -542,6 +575,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         Self {
             order: Mutex::default(),
             held: Table::new(),
+            arenas: Arenas::new(),
             pinned: Mutex::default(),
             growth: Mutex::new(Growth::new(backing)),
             high_bytes: AtomicU64::new(u64::MAX),
@@ -569,39 +603,84 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             Err(often) => often,
         };
         let asked = Asked {
-            request,
+            place: request.place,
             want,
-            charged,
-            often,
+            bytes: request.bytes,
         };
-        if let Some(span) = self.take(&asked) {
-            return Ok(span);
-        }
-        let found = self.find(&asked);
-        if found.is_err() {
-            self.held.refund(request.tenant, want.bytes(), charged);
-        }
-        found
-    }
-
-    #[inline]
-    pub(crate) fn take(&self, asked: &Asked<'_, N>) -> Option<Span> {
-        self.take_locked(self.order(), asked)
-    }
-
-    #[inline]
-    pub(crate) fn take_locked(
-        &self,
-        mut order: MutexGuard<'_, Order<C::Point>>,
-        asked: &Asked<'_, N>,
-    ) -> Option<Span> {
-        let id = order.take(asked.request.place, asked.want)?;
-        let span = order.blocks().span(id)?;
-        drop(order);
-        let Asked { charged, often, .. } = *asked;
+        let (id, span, home) = match self.cut(&asked) {
+            Some(cut) => cut,
+            None => match self.take(&asked).map_or_else(|| self.find(&asked), Ok) {
+                Ok((id, span)) => (id, span, Home::POOL),
+                Err(error) => {
+                    self.held.refund(request.tenant, want.bytes(), charged);
+                    return Err(error);
+                }
+            },
+        };
+        let block = (id, home);
         self.held
-            .insert(mine(), id, span, asked.request, charged, often);
-        Some(span)
+            .insert(mine(), block, span, request, charged, often);
+        Ok(span)
+    }
+
+    /// Cuts a block from the thread's arena, if it has one or should.
+    #[inline]
+    fn cut(&self, asked: &Asked) -> Option<(BlockId, Span, Home)> {
+        match asked.place {
+            Place::Stream(stream)
+                if asked.want.bytes() <= LARGEST_CUT && self.arenas.is_worth_it(mine()) =>
+            {
+                self.cut_from(mine(), stream, asked)
+            }
+            _ => None,
+        }
+    }
+
+    fn cut_from(
+        &self,
+        thread: usize,
+        stream: StreamId,
+        asked: &Asked,
+    ) -> Option<(BlockId, Span, Home)> {
+        for _ in 0..2 {
+            match self.arenas.cut(thread, stream, asked.want) {
+                Cut::Block(id, span, home) => return Some((id, span, home)),
+                Cut::No => return None,
+                Cut::Hungry => {}
+            }
+            let chunk = Asked {
+                want: Want::new(CHUNK_BYTES, CHUNK_BYTES.min(asked.want.align_bytes())),
+                bytes: CHUNK_BYTES,
+                ..*asked
+            };
+            let Some((id, span)) = self.find_soon(&chunk) else {
+                self.arenas.had_none(thread);
+                return None;
+            };
+            if !self.arenas.add(thread, stream, id, span) {
+                self.give(id, asked.place);
+                return None;
+            }
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn take(&self, asked: &Asked) -> Option<Found> {
+        self.arenas.meets_nobody(mine());
+        Self::take_locked(&mut self.order(), asked)
+    }
+
+    #[inline]
+    pub(crate) fn take_locked(order: &mut Order<C::Point>, asked: &Asked) -> Option<Found> {
+        let id = order.take(asked.place, asked.want)?;
+        Some((id, order.blocks().span(id)?))
+    }
+
+    /// As if the calling thread had met others all the time; for tests.
+    #[doc(hidden)]
+    pub fn meets_others(&self) {
+        self.arenas.meets_all_the_time(mine());
     }
 
     /// Walks everything and says what does not hold; for tests.
@@ -612,10 +691,18 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub fn audit(&self) -> Result<(), String> {
         let order = self.order();
         order.blocks().audit()?;
-        let blocks = self.held.audit(|id| order.blocks().span(id))?;
-        if blocks != order.blocks().live_blocks() {
-            return Err(format!("{blocks} blocks are held"));
+        let held = self.held.audit(|home, id| match home {
+            Home::POOL => order.blocks().span(id),
+            home => self.arenas.span(home, id),
+        })?;
+        let chunks = self.arenas.audit(&held)?;
+        let live = order.blocks().live_blocks();
+        match live == held[Home::POOL.number()] + chunks {
+            true => Ok(()),
+            false => Err(format!(
+                "{live} blocks live, {} held, {chunks} chunks",
+                held[0]
+            )),
         }
-        Ok(())
     }
 }

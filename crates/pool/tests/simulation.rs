@@ -29,6 +29,7 @@ fn each_rule_of_reuse_that_is_broken_is_seen() {
         Rule::WaitsHaveAnEnd,
         Rule::MarksHaveAnEnd,
         Rule::AnywhereWaits,
+        Rule::ElsewhereIsLost,
     ] {
         let mut world = World::new(Kind::Pieces);
         world.break_rule(rule);

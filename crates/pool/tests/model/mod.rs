@@ -94,6 +94,8 @@ pub(crate) enum Op {
     },
     /// The context ends: all blocks with it, and all memory.
     End,
+    /// The thread finds others at the pool's lock, and gets an arena.
+    Meet,
     /// Gives ready memory back but for some of it.
     Trim {
         sixteenths: u64,
@@ -181,6 +183,7 @@ impl Op {
                 tenant: a as u16 % TENANTS,
                 sixteenths: b as u64 % 24 + 1,
             },
+            249 if c % 16 == 1 => Op::Meet,
             250 => Op::Fail {
                 times: a as u32 % 4,
             },
@@ -753,6 +756,7 @@ impl World {
                     return Err(format!("{} bytes are left", device.physical()));
                 }
             }
+            Op::Meet => self.pool.meets_others(),
             Op::Trim { sixteenths } => {
                 let keep = DEVICE_BYTES / 16 * sixteenths;
                 let before = self.pool.usage().bytes;

@@ -1,0 +1,180 @@
+//! Threads that allocate and free all the time: no two of them ever hold the same
+//! memory, and nothing is lost.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use fercuda_pool::{
+    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId,
+};
+
+const PIECE: u64 = 2 << 20;
+const THREADS: u64 = 8;
+
+/// A device that is done at once.
+struct Idle;
+
+impl Clock for Idle {
+    type Point = ();
+    fn mark(&self, _: Place) -> Option<()> {
+        Some(())
+    }
+    fn passed(&self, (): &()) -> bool {
+        true
+    }
+    fn wait(&self, _: StreamId, (): &()) -> bool {
+        true
+    }
+    fn join(&self, (): &(), _: Duration) -> bool {
+        true
+    }
+}
+
+/// Pieces at addresses that are never used again.
+struct Pieces {
+    top: u64,
+    spare: u64,
+    physical: Arc<AtomicU64>,
+}
+
+impl Backing for Pieces {
+    fn piece_bytes(&self) -> u64 {
+        PIECE
+    }
+    fn rounded(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(PIECE)
+    }
+    fn new_bytes(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.spare)
+    }
+    fn site(&self, _: u64) -> Option<u64> {
+        Some(self.top)
+    }
+    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+        self.physical.fetch_add(self.new_bytes(bytes), Relaxed);
+        self.spare = self.spare.saturating_sub(bytes);
+        let address = self.top;
+        self.top += bytes;
+        Ok(Span { address, bytes })
+    }
+    fn separable(&self, span: Span) -> Option<Span> {
+        let begin = span.address.next_multiple_of(PIECE);
+        let end = span.end() / PIECE * PIECE;
+        (begin < end).then(|| Span {
+            address: begin,
+            bytes: end - begin,
+        })
+    }
+    fn shrink(&mut self, span: Span) {
+        self.spare += span.bytes;
+    }
+    fn release(&mut self, but_for: u64) -> u64 {
+        let gone = self.spare.saturating_sub(but_for);
+        self.spare -= gone;
+        self.physical.fetch_sub(gone, Relaxed);
+        gone
+    }
+}
+
+/// Who holds which memory.
+#[derive(Default)]
+struct Owners(Mutex<BTreeMap<u64, Span>>);
+
+impl Owners {
+    fn take(&self, span: Span) {
+        let mut all = self.0.lock().unwrap();
+        let before = all.range(..span.end()).next_back();
+        let clash = before.filter(|(_, other)| other.end() > span.address);
+        assert!(clash.is_none(), "{span:?} is another's: {clash:?}");
+        all.insert(span.address, span);
+    }
+
+    fn give(&self, span: Span) {
+        let was = self.0.lock().unwrap().remove(&span.address);
+        assert_eq!(was, Some(span));
+    }
+}
+
+#[test]
+fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
+    let seed = fastrand::u64(..);
+    let physical = Arc::new(AtomicU64::new(0));
+    let pieces = Pieces {
+        top: 1 << 40,
+        spare: 0,
+        physical: physical.clone(),
+    };
+    let limit = 256 << 20;
+    let budget = Budget::new(limit);
+    let pool = Pool::new(pieces, Idle, budget.clone());
+    let owners = Owners::default();
+    let work = |thread: u64| {
+        let mut random = Rng::with_seed(seed + thread);
+        let mut live: Vec<(Span, Place)> = Vec::new();
+        for n in 0..100_000 {
+            if n % 1000 == 0 && thread.is_multiple_of(2) {
+                pool.meets_others();
+            }
+            let stream = StreamId(if random.u8(..) < 200 {
+                thread
+            } else {
+                random.u64(..THREADS)
+            });
+            let place = match random.u8(..) {
+                0..8 => Place::Anywhere,
+                _ => Place::Stream(stream),
+            };
+            let most = 1 << random.u32(8..=21);
+            let bytes = random.u64(1..=most);
+            let request = Request {
+                bytes,
+                align_bytes: 512,
+                place,
+                tenant: TenantId(thread as u16),
+                note: (),
+            };
+            if let Ok(span) = pool.allocate(&request) {
+                owners.take(span);
+                live.push((span, place));
+            }
+            while live.len() > 12 || n == 99_999 && !live.is_empty() {
+                let (span, place) = live.swap_remove(random.usize(..live.len()));
+                owners.give(span);
+                let place = if random.u8(..) < 16 {
+                    Place::Anywhere
+                } else {
+                    place
+                };
+                pool.free(span.address, place).unwrap();
+            }
+            match random.u32(..4096) {
+                0 => drop(pool.trim()),
+                1 => pool.retire(StreamId(random.u64(..THREADS) + 1000)),
+                _ => {}
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    pool.audit()
+        .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    let usage = pool.usage();
+    assert_eq!((usage.live_bytes, usage.blocks), (0, 0), "seed {seed}");
+    assert!(physical.load(Relaxed) <= limit, "seed {seed}");
+    pool.trim();
+    let usage = pool.usage();
+    assert_eq!(
+        (usage.bytes, budget.used_bytes()),
+        (0, 0),
+        "seed {seed}: {usage:?}"
+    );
+    assert_eq!(physical.load(Relaxed), 0, "seed {seed}");
+}
