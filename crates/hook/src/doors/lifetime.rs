@@ -12,7 +12,10 @@ use fercuda_governor::Capturing;
 use crate::regime::{answer, around, ask, guarded, seated};
 
 /// Lets the driver make a context and notes it.
-fn made(
+///
+/// # Safety
+/// `make` succeeds only if it has written `into`, or that is null.
+unsafe fn made(
     into: *mut CUcontext,
     make: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
@@ -33,10 +36,8 @@ pub(super) unsafe extern "C" fn ctx_create_v2(
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the program's own arguments.
-    made(into, |driver| unsafe {
-        driver.cuCtxCreate_v2(into, flags, device)
-    })
+    // SAFETY: the program's own arguments, of which the driver writes `into`.
+    unsafe { made(into, |driver| driver.cuCtxCreate_v2(into, flags, device)) }
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v3(
@@ -46,10 +47,12 @@ pub(super) unsafe extern "C" fn ctx_create_v3(
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the program's own arguments.
-    made(into, |driver| unsafe {
-        driver.cuCtxCreate_v3(into, affinities, count, flags, device)
-    })
+    // SAFETY: the program's own arguments, of which the driver writes `into`.
+    unsafe {
+        made(into, |driver| {
+            driver.cuCtxCreate_v3(into, affinities, count, flags, device)
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v4(
@@ -58,10 +61,12 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the program's own arguments.
-    made(into, |driver| unsafe {
-        driver.cuCtxCreate_v4(into, parameters, flags, device)
-    })
+    // SAFETY: the program's own arguments, of which the driver writes `into`.
+    unsafe {
+        made(into, |driver| {
+            driver.cuCtxCreate_v4(into, parameters, flags, device)
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {

@@ -40,10 +40,12 @@ unsafe extern "C" fn alloc(
     done.unwrap_or_else(|| {
         // SAFETY: as above.
         let tenant = || unsafe { tenant_of(frame) };
-        // SAFETY: the program's own arguments.
-        fall_back(into, bytes as u64, tenant, |driver| unsafe {
-            driver.cuMemAlloc_v2(into, bytes)
-        })
+        // SAFETY: the program's own arguments, of which the driver writes `into`.
+        unsafe {
+            fall_back(into, bytes as u64, tenant, |driver| {
+                driver.cuMemAlloc_v2(into, bytes)
+            })
+        }
     })
 }
 
@@ -127,8 +129,11 @@ fn tell(seat: &Seat<'static>, device: &Device, error: &Error) {
 }
 
 /// Lets the driver allocate, and charges what it gives.
+///
+/// # Safety
+/// `call` succeeds only if it has written `into`.
 #[cold]
-pub(super) fn fall_back(
+unsafe fn fall_back(
     into: *mut CUdeviceptr,
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
@@ -221,10 +226,12 @@ unsafe extern "C" fn alloc_pitch(
     }
     // SAFETY: as in `alloc`.
     let tenant = || unsafe { tenant_of(frame) };
-    // SAFETY: the program's own arguments.
-    fall_back(into, size.unwrap_or(0) as u64, tenant, |driver| unsafe {
-        driver.cuMemAllocPitch_v2(into, pitch, width, height, element)
-    })
+    // SAFETY: the program's own arguments, of which the driver writes `into`.
+    unsafe {
+        fall_back(into, size.unwrap_or(0) as u64, tenant, |driver| {
+            driver.cuMemAllocPitch_v2(into, pitch, width, height, element)
+        })
+    }
 }
 
 unsafe extern "C" fn alloc_managed(

@@ -73,8 +73,11 @@ unsafe fn pooled(
 }
 
 /// Lets the driver allocate, and charges what a pool of its own gives.
+///
+/// # Safety
+/// As for [`caller::tenant`]; `call` succeeds only if it has written `into`.
 #[cold]
-fn passed(
+unsafe fn passed(
     into: *mut CUdeviceptr,
     bytes: usize,
     (stream, per_thread): (CUstream, bool),
@@ -88,7 +91,7 @@ fn passed(
     if captured == Some(true) {
         return ask(call);
     }
-    // SAFETY: the call is under way.
+    // SAFETY: passed on.
     let tenant = || unsafe { tenant_of(frame) };
     governed(Governed::DriverPool, bytes as u64, tenant, call, || {
         // SAFETY: the driver has just written it.
@@ -111,10 +114,12 @@ macro_rules! alloc {
             // the rest is the program's.
             let done = unsafe { pooled(into, bytes, From::Current, named, frame) };
             done.unwrap_or_else(|| {
-                // SAFETY: the program's own arguments.
-                passed(into, bytes, named, frame, |driver| unsafe {
-                    driver.$real(into, bytes, stream)
-                })
+                // SAFETY: as above; the driver writes `into`.
+                unsafe {
+                    passed(into, bytes, named, frame, |driver| {
+                        driver.$real(into, bytes, stream)
+                    })
+                }
             })
         }
     };
@@ -137,10 +142,12 @@ macro_rules! alloc_from_pool {
             // SAFETY: as above.
             let done = unsafe { pooled(into, bytes, From::Pool(pool), named, frame) };
             done.unwrap_or_else(|| {
-                // SAFETY: the program's own arguments.
-                passed(into, bytes, named, frame, |driver| unsafe {
-                    driver.$real(into, bytes, pool, stream)
-                })
+                // SAFETY: as above; the driver writes `into`.
+                unsafe {
+                    passed(into, bytes, named, frame, |driver| {
+                        driver.$real(into, bytes, pool, stream)
+                    })
+                }
             })
         }
     };
