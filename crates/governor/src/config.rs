@@ -12,6 +12,8 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use fercuda_ledger::TENANTS;
+
 use crate::variables::{is_mistaken, nearest};
 
 /// How a process is governed.
@@ -110,6 +112,14 @@ pub enum ValueError {
         first: Bytes,
         /// And to what.
         second: Bytes,
+    },
+    /// More tenants are limited than have rows of their own in a ledger.
+    #[error("{count} tenants are limited, of which a ledger tells {most} apart\ntry: fewer")]
+    TooMany {
+        /// How many.
+        count: usize,
+        /// At most.
+        most: usize,
     },
     /// A path is relative: processes have working folders of their own.
     #[error("it is no absolute path\ntry: one that begins with /")]
@@ -337,6 +347,11 @@ fn tenant_limits(text: &str) -> Result<Vec<TenantLimit>, ValueError> {
         .map(str::trim)
         .filter(|item| !item.is_empty());
     let limits: Vec<TenantLimit> = items.map(str::parse).collect::<Result<_, _>>()?;
+    // One row is that of all others.
+    let (count, most) = (limits.len(), TENANTS - 1);
+    if count > most {
+        return Err(ValueError::TooMany { count, most });
+    }
     for (place, one) in limits.iter().enumerate() {
         if let Some(other) = limits[..place].iter().find(|it| it.tenant == one.tenant) {
             return Err(ValueError::Twice {
@@ -496,6 +511,21 @@ mod tests {
             assert!(text.contains(expected), "{text}");
             assert!(text.contains("\ntry: "), "{text}");
         }
+    }
+
+    #[test]
+    fn as_many_tenants_are_limited_as_have_rows() {
+        let list = |count| {
+            (0..count)
+                .map(|n| format!("t{n}=1GiB,"))
+                .collect::<String>()
+        };
+        let (config, errors) = read(&[("FERCUDA_TENANT_LIMITS", &list(63))]);
+        assert_eq!((config.tenant_limits.len(), errors), (63, vec![]));
+        let (config, errors) = read(&[("FERCUDA_TENANT_LIMITS", &list(64))]);
+        assert_eq!(config.tenant_limits, []);
+        let text = errors[0].to_string();
+        assert!(text.contains("64 tenants are limited, of which a ledger tells 63 apart"));
     }
 
     #[test]

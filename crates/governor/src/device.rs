@@ -236,7 +236,7 @@ impl Governor {
         if !slabs {
             large.set_thrift(LARGE_THRIFT);
         }
-        Some(Device {
+        let device = Device {
             ordinal,
             row,
             total_bytes,
@@ -249,6 +249,11 @@ impl Governor {
             peers: peers.clone(),
             account: Account::default(),
             watermarks: Watermarks::default(),
-        })
+        };
+        for (tenant, bytes) in &self.limited {
+            device.limit(*tenant, *bytes);
+            self.ledger.set_tenant_limit(row, *tenant, *bytes);
+        }
+        Some(device)
     }
 }

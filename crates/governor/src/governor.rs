@@ -181,6 +181,9 @@ pub struct Governor {
     /// Default streams of threads that have ended.
     ended: Mutex<Vec<StreamId>>,
     tenants: Mutex<FxHashMap<String, Tenant>>,
+    /// Tenants that may hold so much on each device. Their rows in the ledger
+    /// are theirs from the first on, before others can take the last.
+    pub(crate) limited: Vec<(Tenant, u64)>,
     next_unnamed: AtomicU64,
     next_buffer: AtomicU64,
 }
@@ -197,6 +200,14 @@ pub(crate) fn is_done(result: Result<CUresult, Missing>) -> bool {
 impl Governor {
     /// Over a driver's table, charging a ledger.
     pub fn new(driver: &'static Driver, ledger: Ledger, config: Config) -> Self {
+        let limits = config.tenant_limits.iter();
+        let named = limits.map(|it| (it.tenant.clone(), ledger.tenant(&it.tenant)));
+        let tenants: FxHashMap<String, Tenant> = named.collect();
+        // Whoever shares a row with others is not limited by it, nor are they.
+        let limits = config.tenant_limits.iter();
+        let limited = limits.map(|it| (tenants[&it.tenant], it.limit.get()));
+        let limited = limited.filter(|(tenant, _)| *tenant != Tenant::OTHERS);
+        let limited = limited.collect();
         Self {
             driver,
             ledger: Arc::new(ledger),
@@ -219,7 +230,8 @@ impl Governor {
             passing_devices: AtomicU64::new(0),
             capturing: Mutex::default(),
             ended: Mutex::default(),
-            tenants: Mutex::default(),
+            tenants: Mutex::new(tenants),
+            limited,
             next_unnamed: AtomicU64::new(UNNAMED),
             next_buffer: AtomicU64::new(1),
         }
@@ -258,21 +270,12 @@ impl Governor {
         device.as_deref()
     }
 
-    /// Makes a device for its slot. Tenants come before or after: who is known
-    /// is limited here, and who comes later finds the device.
+    /// Makes a device for its slot, while nobody waits for it. Of two that are
+    /// made at once one is dropped, and has had no memory.
     #[cold]
     fn fill<'s>(&self, slot: &'s Slot, ordinal: u32) -> &'s Option<Box<Device>> {
-        // The driver is asked while nothing is held. Of two that are made at
-        // once one is dropped, and has had no memory.
         let made = self.make(ordinal).map(Box::new);
-        let tenants = lock(&self.tenants);
-        slot.get_or_init(|| {
-            let device = made?;
-            for (name, tenant) in tenants.iter() {
-                self.limit_tenant(&device, name, *tenant);
-            }
-            Some(device)
-        })
+        slot.get_or_init(|| made)
     }
 
     /// The devices that have pools by now.
@@ -280,15 +283,6 @@ impl Governor {
         self.devices
             .iter()
             .filter_map(|slot| slot.get()?.as_deref())
-    }
-
-    fn limit_tenant(&self, device: &Device, name: &str, tenant: Tenant) {
-        let mut limits = self.config.tenant_limits.iter();
-        if let Some(found) = limits.find(|limit| limit.tenant == name) {
-            let bytes = found.limit.get();
-            device.limit(tenant, bytes);
-            self.ledger.set_tenant_limit(device.row, tenant, bytes);
-        }
     }
 
     /// The tenant of this name.
@@ -299,9 +293,6 @@ impl Governor {
         }
         let tenant = self.ledger.tenant(name);
         tenants.insert(name.to_owned(), tenant);
-        for device in self.devices() {
-            self.limit_tenant(device, name, tenant);
-        }
         tenant
     }
 

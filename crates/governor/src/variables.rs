@@ -71,7 +71,7 @@ pub const VARIABLES: &[Variable] = &[
     row(
         Reader::Hook,
         "FERCUDA_TENANT_LIMITS",
-        "such as `torch=4GiB,jax=2GiB`, default none",
+        "such as `torch=4GiB,jax=2GiB`, at most 63, default none",
         "what a library may use on each device, by its name in the ledger",
     ),
     row(

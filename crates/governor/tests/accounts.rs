@@ -2,20 +2,17 @@
 //! a program would have got past the governor is had here from the driver.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_governor::{
-    Bytes, Capturing, Config, Denied, Device, Governor, Piece, PoolNumber, Seat, Served,
-    TenantLimit,
+    Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served, TenantLimit,
 };
-use fercuda_ledger::{Governed, Ledger};
+use fercuda_ledger::{Governed, Ledger, TENANTS};
 use fercuda_pool::Place;
 use fercuda_softgpu::control::{self, Config as Soft};
 
@@ -136,67 +133,52 @@ fn what_others_use_stays_charged_when_a_context_ends() {
     }
 }
 
-/// Stops a thread where it allocates the memory of a device, which is when all
-/// else of it is there: until the other thread is done, or a while.
-struct Stopping;
-
-thread_local! {
-    static STOPS: Cell<bool> = const { Cell::new(false) };
-}
-static STOPPED: AtomicBool = AtomicBool::new(false);
-static DONE: AtomicBool = AtomicBool::new(false);
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Stopping {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout == Layout::new::<Device>() && STOPS.try_with(Cell::get).unwrap_or(false) {
-            STOPPED.store(true, Release);
-            let begun = Instant::now();
-            while !DONE.load(Acquire) && begun.elapsed() < Duration::from_millis(200) {
-                std::thread::yield_now();
-            }
-        }
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { System.dealloc(at, layout) }
+/// What is asked for in a context, for a tenant; whether it was had.
+fn asked(governor: &Governor, context: CUcontext, name: &str, bytes: u64) -> bool {
+    let mut seat = Seat::new(governor, 1);
+    let of = governor.context(context).unwrap();
+    let tenant = governor.tenant(name);
+    match seat.allocate(tenant, of, Place::Anywhere, PoolNumber::NONE, bytes) {
+        Ok(_) => true,
+        Err(Denied::OutOfMemory(_)) => false,
+        Err(Denied::Driver) => panic!("it is not pooled"),
     }
 }
-
-#[global_allocator]
-static ALLOCATOR: Stopping = Stopping;
 
 #[test]
-fn a_tenant_that_comes_while_a_device_is_made_is_limited_there() {
+fn a_tenants_limit_is_its_own_however_many_came_before() {
     let _one = one();
     ok!(cuInit(0));
     let context = context();
-    let mut config = Config::default();
-    config.tenant_limits = vec![TenantLimit {
-        tenant: "somebody".to_owned(),
+    let limit = |tenant: &str| TenantLimit {
+        tenant: tenant.to_owned(),
         limit: "1MiB".parse::<Bytes>().unwrap(),
-    }];
+    };
+    let mut config = Config::default();
+    config.tenant_limits = vec![limit("late"), limit("last")];
     let governor = Governor::new(driver(), Ledger::in_memory(), config);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            STOPS.set(true);
-            governor.device(0).unwrap();
-        });
-        while !STOPPED.load(Acquire) {
-            std::thread::yield_now();
-        }
-        governor.tenant("somebody");
-        DONE.store(true, Release);
-    });
-    let tenant = governor.tenant("somebody");
-    let mut seat = Seat::new(&governor, 1);
-    let of = governor.context(context).unwrap();
-    let mut get = |bytes| seat.allocate(tenant, of, Place::Anywhere, PoolNumber::NONE, bytes);
-    assert!(get(MIB).is_ok());
-    assert!(matches!(get(2 * MIB), Err(Denied::OutOfMemory(_))));
+    // More than there are rows, some before there is a device.
+    let names: Vec<String> = (0..2 * TENANTS).map(|n| format!("tenant {n}")).collect();
+    let (before, after) = names.split_at(names.len() / 2);
+    for name in before {
+        governor.tenant(name);
+    }
+    for name in after {
+        assert!(asked(&governor, context, name, 2 * MIB));
+    }
+    for name in ["late", "last"] {
+        assert!(asked(&governor, context, name, MIB));
+        assert!(!asked(&governor, context, name, 2 * MIB));
+    }
+    assert!(asked(&governor, context, &names[0], 2 * MIB));
+    assert!(asked(&governor, context, names.last().unwrap(), 2 * MIB));
+    let snapshot = governor.ledger().snapshot().unwrap();
+    let its = snapshot
+        .tenants
+        .iter()
+        .find(|it| it.name == "late")
+        .unwrap();
+    assert_eq!(its.accounts[0].live_bytes, MIB);
     ok!(cuCtxDestroy_v2(context));
 }
 
