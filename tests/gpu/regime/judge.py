@@ -1,8 +1,8 @@
 """Runs the frameworks on a GPU with and without `fercuda run`, and judges what the ledger and their results say.
 
-    python3 judge.py FERCUDA OUT_DIR [--only NAME,...]
+    python3 judge.py FERCUDA OUT_DIR [--only NAME,...] [--times N]
 
-Each case runs bare and governed in turn. Governed, nothing may be ungoverned or have fallen back to the driver, and
+Each case runs bare and governed in turn, every other time in the other order. Governed, nothing may be ungoverned or have fallen back to the driver, and
 what is computed must be what the bare run computed. OUT_DIR gets `regime.json` and `regime.md`. Exit status 1 if any
 case fails.
 """
@@ -92,25 +92,28 @@ def step_ms(result):
     return result["result"].get("step_ms")
 
 
-def judge(name, fercuda, out):
-    program, environment, times = CASES[name]
+def judge(name, fercuda, out, times):
+    program, environment, usual = CASES[name]
     label = "".join(c if c.isalnum() else "-" for c in name)
     bare, governed, ledgers = [], [], []
     command = [sys.executable, str(HERE / "tenants.py"), program]
-    for n in range(times):
+    for n in range(times or usual):
         # The step's rival is PyTorch's own caching allocator, which it has if nothing is set.
-        bare.append(run(command, environment, out, f"{label}-bare-{n}"))
+        if n % 2 == 0:
+            bare.append(run(command, environment, out, f"{label}-bare-{n}"))
         with tempfile.NamedTemporaryFile(suffix=".json", delete=False) as file:
             path = file.name
         wrapped = [fercuda, "run", "--report", "--json", path, "--", *command]
         governed.append(run(wrapped, environment, out, f"{label}-governed-{n}"))
+        if n % 2 == 1:
+            bare.append(run(command, environment, out, f"{label}-bare-{n}"))
         try:
             ledgers.append(figures(json.loads(pathlib.Path(path).read_text())["processes"]))
         except (OSError, ValueError, KeyError) as error:
             ledgers.append({"unreadable": f"{type(error).__name__}: {error}"})
         os.unlink(path)
     problems = []
-    for n in range(times):
+    for n in range(times or usual):
         if governed[n]["status"] != 0:
             problems.append(f"governed run failed: {governed[n]['result'].get('failed')}")
         if name in MUST_FAIL_BARE:
@@ -128,23 +131,28 @@ def judge(name, fercuda, out):
         if not seen["allocs"] and not seen["governed"].get("vmm"):
             problems.append("nothing was governed")
     case = {"name": name, "problems": problems, "bare": bare, "governed": governed, "ledgers": ledgers}
-    times_bare = [t for t in map(step_ms, bare) if t]
-    times_governed = [t for t in map(step_ms, governed) if t]
-    if times_bare and times_governed:
-        case["step_ms"] = {"bare": statistics.median(times_bare), "governed": statistics.median(times_governed)}
+    pairs = [(a, b) for a, b in zip(map(step_ms, bare), map(step_ms, governed)) if a and b]
+    if pairs:
+        ratios = sorted(b / a for a, b in pairs)
+        case["step_ms"] = {
+            "bare": statistics.median(a for a, _ in pairs),
+            "governed": statistics.median(b for _, b in pairs),
+            "ratio": statistics.median(ratios),
+            "ratios": [round(ratio, 3) for ratio in ratios],
+        }
     return case
 
 
 def table(cases):
     lines = [
-        "| program | verdict | step, bare / governed | ungoverned | fallback | peak physical / live | tenants' peaks, MiB |",
+        "| program | verdict | step, bare / governed, median of ratios | ungoverned | fallback | peak physical / live | tenants' peaks, MiB |",
         "|---|---|---|---|---|---|---|",
     ]
     for case in cases:
         seen = case["ledgers"][-1]
         verdict = "; ".join(sorted(set(case["problems"]))) or "equal"
         step = case.get("step_ms")
-        step = f"{step['bare']:.2f} / {step['governed']:.2f} ms" if step else ""
+        step = f"{step['bare']:.2f} / {step['governed']:.2f} ms, {step['ratio']:.3f}" if step else ""
         if "unreadable" in seen:
             lines.append(f"| {case['name']} | {verdict} | {step} | | | | |")
             continue
@@ -162,13 +170,14 @@ def main():
     parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--only", help="cases that contain one of these, separated by commas")
+    parser.add_argument("--times", type=int, help="how often each case runs; else 1, and 5 where steps are compared")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = [n for n in CASES if not args.only or any(part in n for part in args.only.split(","))]
     cases = []
     for name in wanted:
         try:
-            case = judge(name, args.fercuda, args.out)
+            case = judge(name, args.fercuda, args.out, args.times)
         except subprocess.TimeoutExpired as error:
             case = {"name": name, "problems": [f"took longer than {error.timeout} s"], "bare": [], "governed": [], "ledgers": [{"unreadable": ""}]}
         cases.append(case)
