@@ -529,8 +529,8 @@ fn shown(row: &Row, results: &Results, record: Option<&Record>) -> (String, Stri
         result.push(recorded.unwrap_or_else(|| "not run on a GPU".to_owned()));
     }
     if shown.is_empty() {
-        shown.push("on a GPU: `cargo xtask gpu`".to_owned());
-        result.push("not recorded".to_owned());
+        shown.push("on a GPU: `tests/gpu/regime/judge.py`".to_owned());
+        result.push("[its figures](gpu-figures.md)".to_owned());
     }
     result.dedup();
     (shown.join("<br>"), result.join("<br>"))
