@@ -274,7 +274,10 @@ const ROWS: &[Row] = &[
     row(
         "calls",
         "the driver's pools",
-        &["calls::the_drivers_pools_are_answered_for_as_by_the_driver"],
+        &[
+            "calls::the_drivers_pools_are_answered_for_as_by_the_driver",
+            "calls::each_of_the_drivers_pools_has_its_own_figures",
+        ],
     ),
     row(
         "calls",

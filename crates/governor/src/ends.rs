@@ -135,14 +135,13 @@ impl Governor {
             let freed = device
                 .regions()
                 .map(|region| region.free_all(Place::Anywhere, of_it));
-            let mut ordered = 0;
             for freed in freed.iter().flatten() {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
                 if freed.note.is_ordered() {
-                    ordered += freed.span.bytes as i64;
+                    let less = -(freed.span.bytes as i64);
+                    device.watermarks.change(freed.note.pool, less, 0);
                 }
             }
-            device.watermarks.change(-ordered, 0);
             device.trim();
             if let Some(owner) = device.owner().filter(|owner| owner.has_ended()) {
                 for region in device.regions() {

@@ -766,10 +766,11 @@ pub(crate) fn id(tenant: Tenant) -> TenantId {
     TenantId(tenant.index() as u16)
 }
 
-/// What a thread has allocated and freed in streams' order since it last told.
+/// What a thread has allocated of a pool and freed since it last told.
 #[derive(Clone, Copy, Debug, Default)]
 struct Untold {
     device: u32,
+    pool: PoolNumber,
     bytes: i64,
     peak: i64,
 }
@@ -787,7 +788,7 @@ pub struct Seat<'g> {
     seen: u64,
     stream: Option<(StreamKey, Stream)>,
     context: Option<(CUcontext, (ContextId, u32))>,
-    /// What the level of this device has not heard of, and the most of it.
+    /// What the level of a pool has not heard of, and the most of it.
     untold: Untold,
     /// Its default streams.
     own: Vec<StreamId>,
@@ -983,7 +984,7 @@ impl<'g> Seat<'g> {
                     None => governor.ledger.count(charge, span.bytes),
                 }
                 if pool != PoolNumber::NONE {
-                    self.level(device, span.bytes as i64);
+                    self.level(device, pool, span.bytes as i64);
                 }
                 Ok(span.address)
             }
@@ -1048,18 +1049,18 @@ impl<'g> Seat<'g> {
         let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.is_ordered() {
-            self.level(device, -(freed.span.bytes as i64));
+            self.level(device, freed.note.pool, -(freed.span.bytes as i64));
         }
         Some(freed)
     }
 
-    /// What is in use in streams' order has changed; told in steps, so that
-    /// threads with small blocks do not meet there.
+    /// What is in use of a pool has changed; told in steps, so that threads with
+    /// small blocks do not meet there.
     #[inline]
-    fn level(&mut self, device: &Device, change: i64) {
-        if self.untold.device != device.ordinal {
+    fn level(&mut self, device: &Device, pool: PoolNumber, change: i64) {
+        if (self.untold.device, self.untold.pool) != (device.ordinal, pool) {
             self.tell_level();
-            self.untold.device = device.ordinal;
+            (self.untold.device, self.untold.pool) = (device.ordinal, pool);
         }
         self.untold.bytes += change;
         self.untold.peak = self.untold.peak.max(self.untold.bytes);
@@ -1072,13 +1073,14 @@ impl<'g> Seat<'g> {
     pub fn tell_level(&mut self) {
         let Untold {
             device,
+            pool,
             bytes,
             peak,
         } = std::mem::take(&mut self.untold);
-        self.untold.device = device;
+        (self.untold.device, self.untold.pool) = (device, pool);
         if peak != 0 || bytes != 0 {
             let device = self.governor.device(device);
-            device.inspect(|device| device.watermarks.change(bytes, peak));
+            device.inspect(|device| device.watermarks.change(pool, bytes, peak));
         }
     }
 

@@ -8,12 +8,14 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool, CUresult};
+use rustc_hash::FxHashMap;
 
 use crate::clock::{read, write};
+use crate::device::Device;
 use crate::governor::{DEVICES, Governor, is_done};
 
 /// Which pool a block was asked of, by a number that fits into its note.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PoolNumber(u16);
 
 impl PoolNumber {
@@ -70,24 +72,55 @@ pub enum Served {
     ByTheDriver,
 }
 
-/// What programs may ask of a pool: the most that was in use. Threads tell in
-/// steps (256 KiB) what they use, and the most since the last; so what is known
-/// is exact for one thread, and of several may miss as much of each.
+/// What programs may ask of the pools of a device that ours serves: the most
+/// that was in use of each, and the most that ours held. Threads tell in steps
+/// (256 KiB) what they use of a pool, and the most since the last; so what is
+/// known is exact for one thread, and of several may miss as much of each.
 #[derive(Debug, Default)]
 pub(crate) struct Watermarks {
-    level: AtomicI64,
-    used: AtomicU64,
+    /// The default pool's, which most programs use alone.
+    default: Used,
+    others: RwLock<FxHashMap<PoolNumber, Used>>,
     reserved: AtomicU64,
 }
 
-impl Watermarks {
-    /// So much more, or less, is in use, and `peak` more was in between.
-    pub(crate) fn change(&self, bytes: i64, peak: i64) {
+/// What is in use of one pool.
+#[derive(Debug, Default)]
+struct Used {
+    level: AtomicI64,
+    most: AtomicU64,
+}
+
+impl Used {
+    fn change(&self, bytes: i64, peak: i64) {
         let most = self.level.fetch_add(bytes, Relaxed) + peak.max(bytes);
         let most = u64::try_from(most).unwrap_or(0);
-        if most > self.used.load(Relaxed) {
-            self.used.fetch_max(most, Relaxed);
+        if most > self.most.load(Relaxed) {
+            self.most.fetch_max(most, Relaxed);
         }
+    }
+
+    fn forget(&self) {
+        let now = u64::try_from(self.level.load(Relaxed)).unwrap_or(0);
+        self.most.store(now, Relaxed);
+    }
+}
+
+impl Watermarks {
+    /// So much more, or less, is in use of a pool, and `peak` more was in
+    /// between.
+    pub(crate) fn change(&self, pool: PoolNumber, bytes: i64, peak: i64) {
+        self.of(pool, |used| used.change(bytes, peak));
+    }
+
+    fn of<R>(&self, pool: PoolNumber, work: impl Fn(&Used) -> R) -> R {
+        if pool == PoolNumber::DEFAULT {
+            return work(&self.default);
+        }
+        if let Some(used) = read(&self.others).get(&pool) {
+            return work(used);
+        }
+        work(write(&self.others).entry(pool).or_default())
     }
 }
 
@@ -99,6 +132,12 @@ impl Governor {
             None => Served::ByTheDriver,
         };
         write(&self.pools).insert(pool, served);
+        if let Served::Here(ordinal, number) = served
+            && let Some(device) = self.devices().find(|it| it.ordinal == ordinal)
+        {
+            // A pool before it may have had its handle, and so its number.
+            device.watermarks.of(number, Used::forget);
+        }
     }
 
     /// Runs the call of the driver that destroys a pool. Devices whose current
@@ -195,35 +234,42 @@ impl Governor {
         self.passing_devices.load(Relaxed) & (1u64 << (device & 63)) != 0
     }
 
-    /// What a program is told of a pool that ours serves: bytes in use by
-    /// allocations in streams' order, and bytes held, each now and at most.
-    pub fn pool_figures(&self, device: u32) -> Option<[u64; 4]> {
-        let device = self.device(device)?;
+    /// What a program is told of a pool, if ours serves it: bytes in use of it,
+    /// and bytes that ours holds for all of the device's, each now and at most.
+    pub fn pool_figures(&self, pool: CUmemoryPool) -> Option<[u64; 4]> {
+        let (device, number) = self.served_here(pool)?;
         let mut used = 0;
         for region in device.regions() {
             region.for_each_live(|live| {
-                if live.note.is_ordered() {
+                if live.note.pool == number {
                     used += live.span.bytes;
                 }
             });
         }
         let reserved = device.physical.bytes();
         let marks = &device.watermarks;
-        let most_used = marks.used.fetch_max(used, Relaxed).max(used);
+        let most_used = marks.of(number, |it| it.most.fetch_max(used, Relaxed).max(used));
         let most_reserved = marks.reserved.fetch_max(reserved, Relaxed).max(reserved);
         Some([used, most_used, reserved, most_reserved])
     }
 
-    /// Forgets how much it was at most.
-    pub fn reset_pool_marks(&self, device: u32, used: bool) {
-        if let Some(device) = self.device(device) {
+    /// Forgets how much was at most in use of a pool, or held for all.
+    pub fn reset_pool_marks(&self, pool: CUmemoryPool, used: bool) {
+        if let Some((device, number)) = self.served_here(pool) {
             let marks = &device.watermarks;
             if used {
-                let now = marks.level.load(Relaxed);
-                marks.used.store(u64::try_from(now).unwrap_or(0), Relaxed);
+                marks.of(number, Used::forget);
             } else {
                 marks.reserved.store(device.physical.bytes(), Relaxed);
             }
+        }
+    }
+
+    /// The device whose pool of ours serves a pool, and that one's number.
+    fn served_here(&self, pool: CUmemoryPool) -> Option<(&Device, PoolNumber)> {
+        match self.served(pool) {
+            Served::Here(device, number) => Some((self.device(device)?, number)),
+            Served::ByTheDriver => None,
         }
     }
 }

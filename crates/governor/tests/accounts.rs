@@ -294,14 +294,14 @@ fn what_was_in_use_in_streams_ends_with_its_context() {
     let got = seat.allocate(tenant, of, Place::Anywhere, number, 4 * MIB);
     assert!(got.is_ok());
     drop(seat);
-    let before = governor.pool_figures(0).unwrap();
+    let before = governor.pool_figures(pool).unwrap();
     assert_eq!(before[..2], [4 * MIB; 2]);
     governor.while_destroying(|| {
         ok!(cuCtxDestroy_v2(first));
         (vec![first], CUresult::CUDA_SUCCESS)
     });
-    governor.reset_pool_marks(0, true);
-    assert_eq!(governor.pool_figures(0).unwrap()[..2], [0, 0]);
+    governor.reset_pool_marks(pool, true);
+    assert_eq!(governor.pool_figures(pool).unwrap()[..2], [0, 0]);
 }
 
 #[test]

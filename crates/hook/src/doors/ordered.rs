@@ -238,21 +238,15 @@ pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
     })
 }
 
-/// The device whose pool of ours serves a pool.
-fn here(pool: CUmemoryPool) -> Option<(&'static fercuda_governor::Governor, u32)> {
-    let governor = governor()?;
-    match governor.served(pool) {
-        Served::Here(device, _) => Some((governor, device)),
-        Served::ByTheDriver => None,
-    }
-}
-
 pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) -> CUresult {
     // SAFETY: the program's own arguments.
     let result = ask(|driver| unsafe { driver.cuMemPoolTrimTo(pool, keep) });
     if result == CUresult::CUDA_SUCCESS {
         guarded(|| {
-            let (governor, device) = here(pool)?;
+            let governor = governor()?;
+            let Served::Here(device, _) = governor.served(pool) else {
+                return None;
+            };
             governor.device(device)?.trim();
             Some(())
         });
@@ -277,8 +271,7 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
     if result == CUresult::CUDA_SUCCESS {
         let figures = guarded(|| {
             tell_level();
-            let (governor, device) = here(pool)?;
-            governor.pool_figures(device)
+            governor()?.pool_figures(pool)
         });
         if let Some(figures) = figures {
             // SAFETY: the driver has just written a figure of this size there.
@@ -310,9 +303,8 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
     };
     if result == CUresult::CUDA_SUCCESS {
         guarded(|| {
-            let (governor, device) = here(pool)?;
             tell_level();
-            governor.reset_pool_marks(device, used);
+            governor()?.reset_pool_marks(pool, used);
             Some(())
         });
     }

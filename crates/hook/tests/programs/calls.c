@@ -560,6 +560,59 @@ static void pools(void)
     mark("end");
 }
 
+/* What is in use of each of three pools, now and at most. */
+static void figures(const char *when, handle *pools, handle stream)
+{
+    unsigned long long now, most;
+    OK(cuStreamSynchronize(stream));
+    for (int n = 0; n < 3; ++n) {
+        OK(cuMemPoolGetAttribute(pools[n], 7, &now));
+        OK(cuMemPoolGetAttribute(pools[n], 8, &most));
+        printf("%s: of pool %d %llu MiB, at most %llu\n", when, n, now / MiB, most / MiB);
+    }
+}
+
+static void *free_there(void *block)
+{
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree_v2(*(ptr *)block));
+    return 0;
+}
+
+static void pool_figures(void)
+{
+    begin();
+    pool_kind props = {1, 0, {ON_DEVICE, 0}, 0, 0, 0, {0}};
+    handle stream, pools[3] = {default_pool()};
+    ptr p[6];
+    pthread_t other;
+    unsigned long long nothing = 0;
+    OK(cuStreamCreate(&stream, 1));
+    for (int n = 1; n < 3; ++n) OK(cuMemPoolCreate(&pools[n], &props));
+    figures("at first", pools, stream);
+    for (int n = 0; n < 6; ++n) OK(cuMemAllocFromPoolAsync(&p[n], (n + 1) * 2 * MiB, pools[n % 3], stream));
+    figures("all", pools, stream);
+    OK(cuMemFreeAsync(p[4], stream));
+    pthread_create(&other, 0, free_there, &p[5]);
+    pthread_join(other, 0);
+    figures("two freed", pools, stream);
+    OK(cuMemPoolSetAttribute(pools[2], 8, &nothing));
+    figures("one forgotten", pools, stream);
+    OK(cuDeviceSetMemPool(0, pools[2]));
+    OK(cuMemAllocAsync(&p[4], 4 * MiB, stream));
+    OK(cuDeviceSetMemPool(0, pools[0]));
+    OK(cuMemAllocAsync(&p[5], 32 * MiB, stream));
+    figures("two more", pools, stream);
+    for (int n = 0; n < 6; ++n) OK(cuMemFreeAsync(p[n], stream));
+    figures("none", pools, stream);
+    for (int n = 1; n < 3; ++n) {
+        OK(cuMemPoolDestroy(pools[n]));
+        OK(cuMemPoolCreate(&pools[n], &props));
+    }
+    figures("made anew", pools, stream);
+    mark("end");
+}
+
 /* Memory that no graph allocated, freed in a capture. */
 static void captured_frees(void)
 {
@@ -829,7 +882,7 @@ int main(int argc, char **argv)
         {"out_of_memory", out_of_memory}, {"governed_out_of_memory", governed_out_of_memory}, {"info", info},
         {"other_contexts", other_contexts}, {"host_node", host_node}, {"reset", reset}, {"destroy", destroy},
         {"physical_memory", physical_memory}, {"buffer_ids", buffer_ids},
-        {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"before_init", before_init},
+        {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"pool_figures", pool_figures}, {"before_init", before_init},
         {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"peer_access", peer_access},
         {"pool_access", pool_access}, {"no_access", no_access}, {"shared", shared},
         {"many_contexts", many_contexts}, {0, 0}};

@@ -432,6 +432,15 @@ fn the_drivers_pools_are_answered_for_as_by_the_driver() {
 }
 
 #[test]
+fn each_of_the_drivers_pools_has_its_own_figures() {
+    let run = same_answers("pool_figures", &[]);
+    let said = &run.said;
+    assert!(said.contains("all: of pool 1 14 MiB, at most 14"), "{said}");
+    assert_eq!(counts(run.ledger()), (8, 8));
+    all_is_back(&run);
+}
+
+#[test]
 fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
     let run = hooked("calls.c", &["leak"]).run().succeeds();
     assert_eq!(tenant_live(run.ledger(), "calls", 0), Some(10 * MIB));
