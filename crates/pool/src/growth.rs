@@ -6,7 +6,8 @@
 //! the pool's top, after waiting for the device where that helps. Only where
 //! there is not enough of that, there is new memory.
 //!
-//! Invariants: `growth` is locked by whoever changes what memory there is;
+//! Invariants: `growth` is locked by whoever changes what memory there is, and
+//! by nobody who waits without an end;
 //! memory that is mapped nowhere is there only as long; memory that is pinned
 //! stays mapped where it is.
 //!
@@ -27,6 +28,10 @@ const LENDERS: usize = 4;
 /// How long a request waits for thrift's sake. A device may wait for what the
 /// host does after the request, so there is an end to it.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who waits for as long as it takes lets others in when a device has not gone
+/// on for so long.
+const STEP: Duration = Duration::from_millis(10);
 
 /// Streams and threads that add to the slack, at most.
 const MOST_OTHERS: u64 = 64;
@@ -268,7 +273,18 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         };
         // Whatever the device has still to do is worth waiting for now.
         self.mark_all();
-        while self.join_oldest(Duration::MAX) {
+        loop {
+            let begun = Instant::now();
+            if !self.join_oldest(STEP) {
+                if begun.elapsed() < STEP {
+                    break;
+                }
+                // It does not go on. It may be waiting for the host itself, and
+                // that for a little memory: so others have their way meanwhile.
+                drop(growth);
+                self.join_oldest(STEP);
+                growth = lock(&self.growth);
+            }
             if let Some(span) = take() {
                 return Ok(span);
             }

@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fercuda_pool::{
@@ -31,6 +31,30 @@ impl Clock for Idle {
     }
     fn join(&self, (): &(), _: Duration) -> bool {
         true
+    }
+}
+
+/// A device that waits for the host.
+#[derive(Default)]
+struct Waiting(AtomicBool);
+
+impl Clock for &Waiting {
+    type Point = ();
+    fn mark(&self, _: Place) -> Option<()> {
+        Some(())
+    }
+    fn passed(&self, (): &()) -> bool {
+        self.0.load(Relaxed)
+    }
+    fn wait(&self, _: StreamId, (): &()) -> bool {
+        false
+    }
+    fn join(&self, (): &(), patience: Duration) -> bool {
+        let begun = Instant::now();
+        while !self.passed(&()) && begun.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.passed(&())
     }
 }
 
@@ -177,4 +201,45 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
         "seed {seed}: {usage:?}"
     );
     assert_eq!(physical.load(Relaxed), 0, "seed {seed}");
+}
+
+#[test]
+fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() {
+    let device = Waiting::default();
+    let pieces = Pieces {
+        top: 1 << 40,
+        spare: 0,
+        physical: Arc::default(),
+    };
+    let pool = Pool::new(pieces, &device, Budget::new(8 * PIECE));
+    let request = |pieces: u64, place| Request {
+        bytes: pieces * PIECE,
+        align_bytes: 512,
+        place,
+        tenant: TenantId::default(),
+        note: (),
+    };
+    let of = |stream| Place::Stream(StreamId(stream));
+    let freed = pool.allocate(&request(4, of(1))).unwrap();
+    pool.allocate(&request(2, of(1))).unwrap();
+    pool.free(freed.address, of(1)).unwrap();
+    std::thread::scope(|scope| {
+        // Needs what was freed, and that is used until the device goes on.
+        let large = scope.spawn(|| pool.allocate(&request(5, of(2))));
+        let small = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            let small = pool.allocate(&request(1, of(3)));
+            device.0.store(true, Relaxed);
+            small
+        });
+        let begun = Instant::now();
+        while !small.is_finished() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let had_it_meanwhile = small.is_finished();
+        device.0.store(true, Relaxed);
+        assert!(had_it_meanwhile);
+        assert!(small.join().unwrap().is_ok());
+        assert!(large.join().unwrap().is_ok());
+    });
 }
