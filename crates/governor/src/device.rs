@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
 use fercuda_ledger::{Device as Row, Gauge, Tenant};
-use fercuda_pool::{Budget, Freed, Live, Place, Pool, StreamId, Thrift, Usage};
+use fercuda_pool::{Budget, Freed, Live, Place, Pool, Refused, StreamId, Thrift, Usage};
 
 use crate::clock::{ContextId, DriverClock};
 use crate::config::{Backing, Bytes};
@@ -190,37 +190,35 @@ impl Device {
 }
 
 impl Governor {
-    /// A device; none if its memory cannot be pooled.
-    pub(crate) fn make(&self, ordinal: u32) -> Option<Device> {
-        if !self.driver.has(Symbol::cuCtxRecordEvent) {
-            return None;
-        }
+    /// A device, or why its memory cannot be pooled; none if there is none of
+    /// this number.
+    pub(crate) fn make(&self, ordinal: u32) -> Option<Result<Device, Refused>> {
         let raw = CUdevice::try_from(ordinal).ok()?;
         let mut total = 0;
         // SAFETY: `total` outlives the call.
-        if !is_done(unsafe { self.driver.cuDeviceTotalMem_v2(&mut total, raw) }) {
-            return None;
-        }
-        let total_bytes = total as u64;
+        let is_there = is_done(unsafe { self.driver.cuDeviceTotalMem_v2(&mut total, raw) });
+        is_there.then(|| self.make_of(ordinal, raw, total as u64))
+    }
+
+    fn make_of(&self, ordinal: u32, raw: CUdevice, total_bytes: u64) -> Result<Device, Refused> {
+        let marks = self.driver.address(Symbol::cuCtxRecordEvent);
+        marks.map_err(|missing| Refused(missing.to_string()))?;
         let row = Row::new(ordinal);
         let physical = Arc::new(Physical::default());
         let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
         let slabs = self.config().backing == Backing::Slabs;
         let owner = slabs.then(Arc::<Owner>::default);
-        let peers = (!slabs).then(|| Arc::new(Peers::new(self.driver, raw)));
+        let peers = Arc::new(Peers::new(self.driver, raw));
         let source = |extent: &Arc<Extent>| {
-            let memory = match (&owner, &peers) {
-                (Some(owner), _) => {
+            let memory = match &owner {
+                Some(owner) => {
                     let told = (owner.clone(), extent.clone());
                     Memory::Slabs(Slabs::new(self.driver, told))
                 }
-                (None, Some(peers)) => {
-                    Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw).ok()?)
-                }
-                (None, None) => return None,
+                None => Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw)?),
             };
             let told = (physical.clone(), extent.clone());
-            Some(Source::new(memory, self.ledger.clone(), row, told))
+            Ok(Source::new(memory, self.ledger.clone(), row, told))
         };
         let limit = self.config().limit.map(Bytes::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
@@ -230,7 +228,7 @@ impl Governor {
             if slabs {
                 pool.set_thrift(SLAB_THRIFT);
             }
-            Some(pool)
+            Ok(pool)
         };
         let large = region(&extents[1])?;
         if !slabs {
@@ -246,7 +244,7 @@ impl Governor {
             limited: AtomicU64::new(0),
             extents: extents.clone(),
             owner: owner.clone(),
-            peers: peers.clone(),
+            peers: (!slabs).then(|| peers.clone()),
             account: Account::default(),
             watermarks: Watermarks::default(),
         };
@@ -254,6 +252,6 @@ impl Governor {
             device.limit(*tenant, *bytes);
             self.ledger.set_tenant_limit(row, *tenant, *bytes);
         }
-        Some(device)
+        Ok(device)
     }
 }

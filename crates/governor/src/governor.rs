@@ -25,7 +25,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_ledger::{
     Charge, Device as Row, Event, EventKind, Governed, Ledger, Local, STEP_BYTES, Tenant,
 };
-use fercuda_pool::{Epoch, Error, Freed, Live, Place, Request, Span, StreamId, TenantId};
+use fercuda_pool::{Epoch, Error, Freed, Live, Place, Refused, Request, Span, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
@@ -155,6 +155,7 @@ pub struct Governor {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<DriverClock>,
     config: Config,
+    tell: OnceLock<fn(&str)>,
     devices: [Slot; DEVICES],
     pub(crate) governed: GovernedMemory,
     pub(crate) sharing: Sharing,
@@ -213,6 +214,7 @@ impl Governor {
             ledger: Arc::new(ledger),
             clock: Arc::new(DriverClock::new(driver)),
             config,
+            tell: OnceLock::new(),
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
             sharing: Sharing::default(),
@@ -274,8 +276,24 @@ impl Governor {
     /// made at once one is dropped, and has had no memory.
     #[cold]
     fn fill<'s>(&self, slot: &'s Slot, ordinal: u32) -> &'s Option<Box<Device>> {
-        let made = self.make(ordinal).map(Box::new);
-        slot.get_or_init(|| made)
+        let made = self.make(ordinal);
+        slot.get_or_init(|| match made? {
+            Ok(device) => Some(Box::new(device)),
+            Err(Refused(why)) => {
+                if let Some(tell) = self.tell.get() {
+                    tell(&format!(
+                        "GPU {ordinal}: no pool and no limit, its memory is the driver's alone: {why}"
+                    ));
+                }
+                None
+            }
+        })
+    }
+
+    /// How a user is told, once, that a device has no pool, and why. Nobody is
+    /// before this is called.
+    pub fn tell_by(&self, tell: fn(&str)) {
+        self.tell.get_or_init(|| tell);
     }
 
     /// The devices that have pools by now.
@@ -729,13 +747,13 @@ impl Governor {
         }
         if let Some(hint) = self.hint(error) {
             text.push_str("\ntry: ");
-            text.push_str(&hint);
+            text.push_str(hint);
         }
         text
     }
 
     /// Which limit was in the way, if one was.
-    fn hint(&self, error: &Error) -> Option<String> {
+    fn hint(&self, error: &Error) -> Option<&'static str> {
         match error {
             Error::Exhausted {
                 bytes,
@@ -743,15 +761,13 @@ impl Governor {
                 limit_bytes,
                 ..
             } if used_bytes + bytes > *limit_bytes => {
-                let limit = self.config().limit?;
-                Some(format!(
-                    "a higher limit (fercuda run --limit or FERCUDA_LIMIT, now {limit})"
-                ))
+                // Else it is the device's memory that is at its end.
+                self.config().limit?;
+                Some("a higher limit (fercuda run --limit or FERCUDA_LIMIT)")
             }
-            Error::Tenant { .. } => Some(
-                "a higher limit of its own (fercuda run --tenant or FERCUDA_TENANT_LIMITS)"
-                    .to_owned(),
-            ),
+            Error::Tenant { .. } => {
+                Some("a higher limit of its own (fercuda run --tenant or FERCUDA_TENANT_LIMITS)")
+            }
             _ => None,
         }
     }

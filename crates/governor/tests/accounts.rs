@@ -2,13 +2,14 @@
 //! a program would have got past the governor is had here from the driver.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
+use fercuda_cuda_sys::{Driver, Origin, Symbol};
 use fercuda_governor::{
     Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served, TenantLimit,
 };
@@ -331,4 +332,37 @@ fn the_driver_serves_no_device_after_its_pool_is_gone() {
         CUresult::CUDA_SUCCESS
     });
     assert!(!governor.passes_ordered(0));
+}
+
+#[test]
+fn a_driver_that_is_too_old_for_a_pool_is_told_of_once() {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let _one = one();
+    ok!(cuInit(0));
+    let resolver = |name: &CStr| {
+        let symbols = Symbol::ALL.iter();
+        let mut symbols = symbols.filter(|it| **it != Symbol::cuCtxRecordEvent);
+        let symbol = symbols.find(|it| Ok(it.name()) == name.to_str());
+        symbol.and_then(|symbol| driver().address(*symbol).ok())
+    };
+    let origin = Origin::Linked("a driver for CUDA 12.4");
+    // SAFETY: what it finds is another table's function of that name.
+    let old = unsafe { Driver::from_resolver(Box::new(resolver), origin) };
+    let old: &'static Driver = Box::leak(Box::new(old));
+    let governor = Governor::new(old, Ledger::in_memory(), Config::default());
+    governor.tell_by(|text| SAID.lock().unwrap().push(text.to_owned()));
+    // There is no such device, and that is for the driver to say.
+    assert!(governor.device(7).is_none());
+    assert!(SAID.lock().unwrap().is_empty());
+    for _ in 0..2 {
+        assert!(governor.device(0).is_none());
+    }
+    let said = SAID.lock().unwrap();
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].starts_with("GPU 0: no pool and no limit"),
+        "{said:?}"
+    );
+    assert!(said[0].contains("no `cuCtxRecordEvent`"), "{said:?}");
+    assert!(said[0].contains("CUDA 12.5"), "{said:?}");
 }

@@ -75,6 +75,7 @@ fn begin(real: &Real) -> Option<Box<Governor>> {
         say(&warning.to_string());
     }
     let governor = Governor::new(real.driver, ledger, config.clone());
+    governor.tell_by(say);
     // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
     let _it_is_only_for_last_figures = unsafe { libc::atexit(at_exit) };
     Some(Box::new(governor))

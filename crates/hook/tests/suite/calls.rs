@@ -121,7 +121,7 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
         report.contains("32.0 MiB of 32.0 MiB granted; 2.0 MiB more are above the limit"),
         "{report}"
     );
-    let hint = "try: a higher limit (fercuda run --limit or FERCUDA_LIMIT, now 32MiB)";
+    let hint = "try: a higher limit (fercuda run --limit or FERCUDA_LIMIT)";
     assert!(report.contains(hint), "{report}");
     assert!(report.contains("calls holds 32.0 MiB"), "{report}");
     let full = run.at("full");
