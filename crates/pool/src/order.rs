@@ -32,9 +32,11 @@ use rustc_hash::FxHashMap;
 use crate::blocks::{BlockId, Blocks, SetId, Span, Want};
 
 /// Frees in one queue after which a mark is due; or bytes, so many at least,
-/// and one part of all.
+/// and one part of all. A stream has its own blocks again without a mark; nobody
+/// has what was freed anywhere, and a pool's slack is no larger.
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 32 << 20;
+const BATCH_BYTES_ANYWHERE: u64 = 8 << 20;
 const BATCH_PART: u64 = 64;
 
 /// A stream, by a number that no other stream ever has.
@@ -198,7 +200,11 @@ impl<P> Order<P> {
         if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
             return Some((self.blocks.give(id, SetId::READY, 0)?, false));
         }
-        let batch_bytes = BATCH_BYTES.max(self.blocks.bytes() / BATCH_PART);
+        let batch_bytes = match place {
+            Place::Stream(_) => BATCH_BYTES,
+            Place::Anywhere => BATCH_BYTES_ANYWHERE,
+        };
+        let batch_bytes = batch_bytes.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
         let span = self.blocks.give(id, queue.set, queue.open)?;
         queue.unmarked += 1;

@@ -436,6 +436,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Puts blocks into the queues of their places.
     fn give_all(&self, given: Chunks) {
+        if given.is_empty() {
+            return;
+        }
         let mut full = Vec::new();
         let mut order = self.order();
         for (id, place) in given {
