@@ -140,7 +140,10 @@ const ROWS: &[Row] = &[
     row(
         "processes",
         "fork after it",
-        &["process::a_child_of_a_process_that_has_used_the_driver_is_left_alone"],
+        &[
+            "process::a_child_of_a_process_that_has_used_the_driver_is_left_alone",
+            "process::a_child_that_ends_as_programs_do_leaves_its_parents_ledger_and_shares_alone",
+        ],
     ),
     row(
         "processes",

@@ -32,6 +32,34 @@ fn a_child_of_a_process_that_has_used_the_driver_is_left_alone() {
 }
 
 #[test]
+fn a_child_that_ends_as_programs_do_leaves_its_parents_ledger_and_shares_alone() {
+    for (case, code) in [
+        ("ends_by_exit", 7),
+        ("ends_with_its_thread", 0),
+        ("is_forked_at_exit", 0),
+    ] {
+        let run = hooked("forks.c", &[case]).env("FERCUDA_BACKING", "slabs");
+        let run = run.run().succeeds();
+        let told = format!("child {code} 0, 1 shared\n");
+        assert_eq!(run.said.matches(&told).count(), 1, "{case}: {}", run.said);
+        assert_eq!(run.complained, "", "{case}");
+        let after = run.at("after");
+        let freed = if case == "ends_with_its_thread" {
+            101
+        } else {
+            100
+        };
+        assert_eq!(counts(&after), (freed + 1, freed), "{case}");
+        assert!(!after.racing);
+        // The last figures are the parent's, who takes back what it shared.
+        let row = first(run.ledger());
+        assert_eq!((row.live_bytes, row.ungoverned_bytes), (1 << 20, 0));
+        assert!(row.driver_total_bytes > 0, "{case}");
+        assert_eq!(run.left(".share"), 0, "{case}");
+    }
+}
+
+#[test]
 fn a_program_started_by_a_governed_one_is_governed_by_itself() {
     let run = loaded(&["fork_and_exec"]).run().succeeds();
     assert_eq!(run.said, format!("{USED}{USED}child 0\n"));
