@@ -278,3 +278,180 @@ def test_other_processes_do_not_notice(world):
     free, total = ok(driver.cuMemGetInfo())
     assert 0 < free <= total
     assert np.uint64(int(world.memory)) != 0
+
+
+POINTER = driver.CUpointer_attribute
+USED = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+NO_CONTEXT, NOT_FOUND = 201, 500
+SIZE = 4 << 20
+
+
+def owner(pointer):
+    return int(ok(driver.cuPointerGetAttribute(POINTER.CU_POINTER_ATTRIBUTE_CONTEXT, pointer)))
+
+
+def pool_of(pointer):
+    return int(ok(driver.cuPointerGetAttribute(POINTER.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer)))
+
+
+def own_pool():
+    props = driver.CUmemPoolProps()
+    props.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    props.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    props.location.id = 0
+    return ok(driver.cuMemPoolCreate(props))
+
+
+def mapped(size):
+    """Memory that is mapped, and nobody's allocation: its address and its handle."""
+    props = driver.CUmemAllocationProp()
+    props.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    props.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    props.location.id = 0
+    access = driver.CUmemAccessDesc()
+    access.location = props.location
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    address = ok(driver.cuMemAddressReserve(size, 0, 0, 0))
+    handle = ok(driver.cuMemCreate(size, props, 0))
+    ok(driver.cuMemMap(address, size, 0, handle, 0))
+    ok(driver.cuMemSetAccess(address, size, [access], 1))
+    return address, handle
+
+
+def first_word(pointer):
+    word = np.zeros(1, np.uint32)
+    ok(driver.cuMemcpyDtoH(word.ctypes.data, pointer, 4))
+    return int(word[0])
+
+
+class Held:
+    """Memory of every kind, allocated in the current context and a stream of it; the n-th holds n everywhere."""
+
+    def __init__(self, world):
+        self.pool = ok(driver.cuDeviceGetDefaultMemPool(world.device))
+        self.own = own_pool()
+        stream = world.stream()
+        self.blocks = [ok(driver.cuMemAllocAsync(SIZE, stream)) for _ in range(4)]
+        self.blocks += [ok(driver.cuMemAllocFromPoolAsync(SIZE, self.own, stream)) for _ in range(2)]
+        self.mapped, self.handle = mapped(SIZE)
+        for n, block in enumerate([*self.blocks, self.mapped]):
+            ok(driver.cuMemsetD32Async(block, n, SIZE // 4, stream))
+        self.plain = ok(driver.cuMemAlloc(SIZE))
+        ok(driver.cuMemFreeAsync(self.blocks.pop(3), stream))
+        ok(driver.cuCtxSynchronize())
+
+    def used(self):
+        return [int(ok(driver.cuMemPoolGetAttribute(pool, USED))) // SIZE for pool in (self.pool, self.own)]
+
+
+def test_memory_in_a_streams_order_is_no_contexts(world):
+    stream, own = world.stream(), own_pool()
+    plain, ordered = ok(driver.cuMemAlloc(100)), ok(driver.cuMemAllocAsync(100, stream))
+    of_own = ok(driver.cuMemAllocFromPoolAsync(100, own, stream))
+    default = ok(driver.cuDeviceGetDefaultMemPool(world.device))
+    assert [owner(p) for p in (plain, ordered, of_own)] == [int(world.context), 0, 0]
+    assert [pool_of(p) for p in (plain, ordered, of_own)] == [0, int(default), int(own)]
+    together = [POINTER.CU_POINTER_ATTRIBUTE_CONTEXT, POINTER.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE]
+    assert [int(it) for it in ok(driver.cuPointerGetAttributes(2, together, of_own))] == [0, int(own)]
+    for pointer in (plain, ordered, of_own):
+        ok(driver.cuMemFree(pointer))
+    ok(driver.cuMemPoolDestroy(own))
+    ok(driver.cuStreamDestroy(stream))
+
+
+ENDS = {
+    "reset": """
+        ok(driver.cuDevicePrimaryCtxReset(w.device))
+    """,
+    "released": """
+        ok(driver.cuDevicePrimaryCtxRelease(w.device))
+    """,
+    "destroyed": """
+        ok(driver.cuCtxDestroy(made))
+        ok(driver.cuDevicePrimaryCtxRelease(w.device))
+    """,
+    "destroyed_beside_another": """
+        ok(driver.cuCtxDestroy(made))
+    """,
+}
+
+OUTLIVES = """
+    {made}
+    held = Held(w)
+    {end}
+    {then}
+    print(*held.used(), *(first_word(block) for block in held.blocks), first_word(held.mapped))
+    print(*(owner(block) for block in held.blocks), pool_of(held.blocks[0]) == int(held.pool), pool_of(held.blocks[4]) == int(held.own))
+    print(ok(driver.cuMemGetAddressRange(held.blocks[0]))[1] // SIZE, code(driver.cuMemGetAddressRange(held.plain)))
+    print(code(driver.cuMemcpyDtoH(bytes(4), held.plain, 4)), code(driver.cuMemFree(held.plain)))
+    store = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"store"))
+    for block in (held.blocks[2], held.blocks[4], held.mapped):
+        ok(driver.cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, 0, ((int(block),), (ctypes.c_ulonglong,)), 0))
+        print(first_word(block))
+    print(code(driver.cuMemFreeAsync(held.blocks[0], 0)), code(driver.cuMemFreeAsync(held.blocks[1], w.stream())))
+    ok(driver.cuCtxSynchronize())
+    print(*held.used())
+    print(code(driver.cuMemFree(held.blocks[2])), code(driver.cuMemFree(held.blocks[2])))
+    print(code(driver.cuMemPoolDestroy(held.own)), first_word(held.blocks[3]))
+    print(code(driver.cuMemFree(held.blocks[3])), code(driver.cuMemFreeAsync(held.blocks[4], 0)))
+    print(code(driver.cuMemUnmap(held.mapped, SIZE)), code(driver.cuMemRelease(held.handle)))
+    print(code(driver.cuCtxSynchronize()))
+"""
+
+ANEW = "ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(w.device))))"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_memory_in_a_streams_order_outlives_its_context(world, end):
+    made = "made = ok(driver.cuCtxCreate(None, 0, w.device))" if "destroyed" in end else ""
+    program = OUTLIVES.format(made=made, end=textwrap.dedent(ENDS[end]).strip().replace("\n", "\n    "), then=ANEW)
+    assert run_alone(program) == [
+        *"3 2  0 1 2 4 5 6".split(),
+        *"0 0 0 0 0 True True".split(),
+        "1", str(NOT_FOUND),
+        "1", "1",
+        "1", "1", "1",
+        "0", "0",
+        "1", "2",
+        "0", "1",
+        "0", "4",
+        "0", "0",
+        "0", "0",
+        "0",
+    ]
+
+
+WITHOUT = """
+    held = Held(w)
+    kept, freed = held.blocks[:2]
+    def show(*results): print(*(code(it) for it in results))
+    {end}
+    for gone in (True, False):
+        if not gone:
+            ok(driver.cuCtxSetCurrent(0))
+        show(driver.cuMemFreeAsync(kept, 0), driver.cuMemcpyDtoH(bytes(4), kept, 4), driver.cuMemGetAddressRange(kept))
+        show(driver.cuMemFree(freed), driver.cuMemFree(held.plain), driver.cuMemAllocAsync(SIZE, 0))
+        show(driver.cuPointerGetAttribute(POINTER.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, kept))
+        print(owner(kept), pool_of(kept) == int(held.pool))
+    show(driver.cuMemFree(freed))
+    {then}
+    print(first_word(kept))
+    show(driver.cuMemFree(freed), driver.cuMemFree(kept))
+"""
+
+
+@pytest.mark.parametrize("end", ["reset", "released"])
+def test_memory_that_outlives_its_context_is_freed_in_any_other_or_none(world, end):
+    program = WITHOUT.format(end=ENDS[end].strip(), then=ANEW)
+    gone, none = str(CONTEXT_DESTROYED), str(NO_CONTEXT)
+    assert run_alone(program) == [
+        gone, gone, gone,
+        gone, gone, gone,
+        none, "0", "True",
+        none, none, none,
+        "0", "1", none,
+        none, "0", "True",
+        "1",
+        "0",
+        "1", "0",
+    ]

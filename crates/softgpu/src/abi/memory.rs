@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use fercuda_cuda_sys::types::*;
 
 use super::{get, put, put_if, slice};
-use crate::device::context::{Context, current};
+use crate::device::context::{Context, current, current_any, current_handle};
 use crate::device::memory::{self, Allocation, Source};
 use crate::device::{CuResult, Machine, err, event, ipc, machine, vmm};
 
@@ -16,6 +16,16 @@ fn allocating() -> CuResult<(&'static Machine, Arc<Context>)> {
     let (m, ctx) = current()?;
     m.captures.forbid_unsafe_call()?;
     Ok((m, ctx))
+}
+
+/// The machine, for a call that frees: it needs no current context, but one that is destroyed or has failed forbids it.
+fn freeing() -> CuResult<&'static Machine> {
+    let m = machine()?;
+    if current_handle() != 0 {
+        current()?;
+    }
+    m.captures.forbid_unsafe_call()?;
+    Ok(m)
 }
 
 fn pitched(width: u64, height: u64, element: u32) -> CuResult<(u64, u64)> {
@@ -56,7 +66,10 @@ fn attribute(
     match which {
         P::CU_POINTER_ATTRIBUTE_CONTEXT => u64s(a.ctx_handle as u64),
         P::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => u32s(if a.is_host() { 1 } else { 2 }),
-        P::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => u64s(ptr),
+        P::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
+            current_any(m).map_err(|_| err::INVALID_CONTEXT)?;
+            u64s(ptr)
+        }
         P::CU_POINTER_ATTRIBUTE_HOST_POINTER if a.is_host() || managed => u64s(ptr),
         P::CU_POINTER_ATTRIBUTE_HOST_POINTER => Err(err::INVALID_VALUE),
         P::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => flag(a.sync_memops.load(Ordering::Acquire)),
@@ -79,7 +92,7 @@ fn attribute(
         P::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | P::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => flag(false),
         P::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            let device = crate::device::context::current_any(m).map_or(0, |c| c.device);
+            let device = current_any(m).map_or(0, |c| c.device);
             u32s(match m.space.access_of(ptr, device) {
                 // Also of another device's memory, before its access is
                 // enabled, as the driver of two H200s says.
@@ -145,8 +158,7 @@ driver_fns! {
     }
 
     fn cuMemFree_v2[](dptr: CUdeviceptr) {
-        let (m, _) = allocating()?;
-        memory::free_device(m, dptr)
+        memory::free_device(freeing()?, dptr)
     }
 
     fn cuMemGetAddressRange_v2[](base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) {

@@ -35,7 +35,7 @@ fn alloc(
         return Ok(start);
     }
     capture::gate(m, ctx, stream)?;
-    pool.alloc(m, ctx, stream, bytes as u64, call)
+    pool.alloc(m, stream, bytes as u64, call)
 }
 
 /// A pool for a location, for the functions that name places rather than devices.

@@ -2,6 +2,8 @@
 //!
 //! A block freed on a stream becomes anybody's when the stream has come that far; before that, only
 //! allocations on the same stream may have it, since they are ordered behind the free.
+//!
+//! Invariant: a block is its pool's and no context's. It outlives the context in whose stream it was allocated.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -116,7 +118,6 @@ impl Pool {
     pub(crate) fn alloc(
         self: &Arc<Self>,
         m: &'static Machine,
-        ctx: &Context,
         stream: &Arc<Stream>,
         len: u64,
         call: &'static str,
@@ -135,7 +136,7 @@ impl Pool {
         let used = self.used.fetch_add(round(len), Ordering::AcqRel) + round(len);
         self.used_high.fetch_max(used, Ordering::AcqRel);
         m.memory
-            .insert(m, ctx, start, len, Source::Pool(self.clone()), self.device);
+            .insert_unowned(m, start, len, Source::Pool(self.clone()), self.device);
         let op = if m.config.checks {
             m.order.begin(stream.actor, What::Call(call))
         } else {

@@ -311,6 +311,61 @@ fn a_pool_counts_what_it_gives_and_reuses_what_comes_back() {
 }
 
 #[test]
+fn memory_of_a_pool_outlives_the_context_in_whose_stream_it_was_allocated() {
+    let ctx = Ctx::new();
+    let mut props = CUmemPoolProps::default();
+    props.allocType.0 = 1;
+    props.location.r#type.0 = 1;
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuMemPoolCreate(&mut pool, &props));
+    let used = || {
+        let which = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        let mut value = 0u64;
+        ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
+        value
+    };
+    let s = stream(1);
+    let (mut at, mut second, mut third) = (0, 0, 0);
+    for (block, value) in [(&mut at, 5), (&mut second, 6), (&mut third, 7)] {
+        ok!(cuMemAllocFromPoolAsync(block, 3 << 20, pool, s));
+        ok!(cuMemsetD8Async(*block, value, 3 << 20, s));
+    }
+    // What is freed behind the context's work is free with its end.
+    ok!(cuMemFreeAsync(third, s));
+    let plain = alloc(4096);
+    let context = |of| {
+        let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT;
+        let mut owner = CUcontext(std::ptr::dangling_mut());
+        ok!(cuPointerGetAttribute((&raw mut owner).cast(), which, of));
+        owner
+    };
+    assert_eq!((context(at), context(plain)), (CUcontext::NULL, ctx.0));
+    drop(ctx);
+    assert_eq!(used(), 6 << 20);
+    assert_eq!(context(at), CUcontext::NULL);
+    let device_pointer = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
+    let mut there = 0u64;
+    fails!(
+        CUDA_ERROR_INVALID_CONTEXT,
+        cuPointerGetAttribute((&raw mut there).cast(), device_pointer, at)
+    );
+    fails!(
+        CUDA_ERROR_INVALID_CONTEXT,
+        cuMemFreeAsync(at, CUstream::NULL)
+    );
+    // Freeing at once takes no context.
+    free(second);
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(second));
+    fails!(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(plain));
+    let _other = Ctx::new();
+    assert_eq!(download(at, 3 << 20), vec![5; 3 << 20]);
+    ok!(cuMemFreeAsync(at, CUstream::NULL));
+    ok!(cuCtxSynchronize());
+    assert_eq!(used(), 0);
+    ok!(cuMemPoolDestroy(pool));
+}
+
+#[test]
 fn pointer_attributes_of_foreign_memory_are_zero_when_asked_together() {
     let _ctx = Ctx::new();
     let local = 0u64;
