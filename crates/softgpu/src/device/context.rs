@@ -396,12 +396,9 @@ pub(crate) fn primary_release(m: &Machine, device: i32) -> CuResult {
     Ok(())
 }
 
+/// Ends the context; whoever has retained it is still to release it.
 pub(crate) fn primary_reset(m: &Machine, device: i32) -> CuResult {
-    let device = m.device(device)?;
-    let mut primary = lock(&device.primary);
-    let old = primary.active.take();
-    primary.retained = 0;
-    drop(primary);
+    let old = lock(&m.device(device)?.primary).active.take();
     if let Some(ctx) = old {
         ctx.tear_down(m);
     }

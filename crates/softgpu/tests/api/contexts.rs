@@ -105,7 +105,15 @@ fn a_primary_context_keeps_its_handle_and_is_destroyed_between_users() {
     ok!(cuDevicePrimaryCtxRetain(&mut second, 1));
     assert_eq!(first, second);
     ok!(cuCtxSynchronize());
+    // A reset ends it and releases nothing.
+    ok!(cuDevicePrimaryCtxReset_v2(1));
+    fails!(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxSynchronize());
+    ok!(cuDevicePrimaryCtxRetain(&mut second, 1));
     ok!(cuDevicePrimaryCtxRelease_v2(1));
+    ok!(cuCtxSynchronize());
+    ok!(cuDevicePrimaryCtxRelease_v2(1));
+    fails!(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxSynchronize());
+    fails!(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease_v2(1));
     ok!(cuCtxSetCurrent(CUcontext::NULL));
 }
 
