@@ -266,6 +266,8 @@ const ROWS: &[Row] = &[
         &[
             "calls::resetting_a_context_gives_everything_back_to_the_byte",
             "calls::destroying_a_context_gives_everything_back_to_the_byte",
+            "calls::memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants",
+            "streams::destroyed_contexts_leave_what_others_still_use",
             "calls::contexts_that_come_and_go_in_several_threads_keep_their_own_blocks",
         ],
     ),
@@ -451,6 +453,7 @@ const ROWS: &[Row] = &[
         "the context that owns them is destroyed, others live on",
         &[
             "slabs::a_context_takes_its_slabs_along_and_no_other_contexts_memory",
+            "slabs::memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so",
             "slabs::a_devices_slabs_are_of_its_own_contexts_whoever_asks_first",
         ],
     ),

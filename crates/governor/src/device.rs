@@ -175,6 +175,13 @@ impl Device {
         }
     }
 
+    /// A stream is gone, and its work is done.
+    pub(crate) fn end(&self, stream: StreamId) {
+        for region in self.regions() {
+            region.end(stream);
+        }
+    }
+
     /// Keeps the memory of a live block where it is.
     pub fn pin(&self, address: u64) {
         for region in self.regions() {

@@ -1,5 +1,11 @@
 //! What ends with a context: its streams, its blocks, what the driver gave it.
 //!
+//! Memory in a stream's order does not: it is its pool's, which is no context's.
+//! What is mapped outlives every context, so ours stays, and so do marks behind
+//! what waits there: a driver ends a context when its work is done, so those of
+//! one that is gone have been passed. Slabs are a context's, and all in them
+//! ends with it.
+//!
 //! A green context is a part of a device's processors under the primary
 //! context. Its streams end with it; its memory is the primary one's.
 //!
@@ -10,12 +16,22 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUresult};
-use fercuda_pool::Place;
+use fercuda_pool::{Place, StreamId};
 
 use crate::clock::{ContextId, Gone, lock, write};
 use crate::device::Device;
 use crate::governor::{Governor, Note, is_done};
 use crate::slabs::Owner;
+
+/// What a call came to that may have destroyed contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destroyed {
+    /// What the driver answered.
+    pub result: CUresult,
+    /// Bytes of blocks in streams' order that ended with it, which a driver's
+    /// own would not have: they were in slabs of a context that is gone.
+    pub ordered_bytes: u64,
+}
 
 impl Governor {
     /// Runs a call of the driver that may destroy contexts, which says which
@@ -23,21 +39,30 @@ impl Governor {
     pub fn while_destroying(
         &self,
         destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
-    ) -> CUresult {
+    ) -> Destroyed {
         let _turn = self.turn();
         let before = self.taken_by_contexts();
         let primaries: Vec<CUdevice> = lock(&self.primaries).keys().copied().collect();
         let mut gone = self.take_out(destroy);
+        for device in self.devices() {
+            for stream in &gone.streams {
+                device.end(*stream);
+            }
+        }
+        let mut ordered_bytes = 0;
         if !gone.contexts.is_empty() {
             for device in primaries {
                 if self.primary(device).is_none() {
                     gone.contexts.extend(self.orphans_of(device));
                 }
             }
-            self.end_memory_of(&gone.contexts);
+            ordered_bytes = self.end_memory_of(&gone.contexts);
             self.refund_contexts(&before);
         }
-        gone.result
+        Destroyed {
+            result: gone.result,
+            ordered_bytes,
+        }
     }
 
     /// Runs the call of the driver that destroys a green context, which says
@@ -47,15 +72,20 @@ impl Governor {
         &self,
         (green, device): (CUcontext, CUdevice),
         destroy: impl FnOnce() -> (bool, CUresult),
-    ) -> CUresult {
+    ) -> Destroyed {
         let _turn = self.turn();
         let before = self.taken_by_contexts();
         let gone = self.take_out(|| {
             let (is_gone, result) = destroy();
             (if is_gone { vec![green] } else { Vec::new() }, result)
         });
+        self.retire(&gone.streams);
+        let mut destroyed = Destroyed {
+            result: gone.result,
+            ordered_bytes: 0,
+        };
         if gone.contexts.is_empty() {
-            return gone.result;
+            return destroyed;
         }
         let orphans = gone.contexts.iter().map(|context| (device, *context));
         lock(&self.orphans).extend(orphans);
@@ -63,12 +93,13 @@ impl Governor {
         if !self.is_primary_active(device) {
             let primary = self.primary(device).into_iter().collect();
             let primary = self.take_out(|| (primary, CUresult::CUDA_SUCCESS));
+            self.retire(&primary.streams);
             let mut all = self.orphans_of(device);
             all.extend(primary.contexts);
-            self.end_memory_of(&all);
+            destroyed.ordered_bytes = self.end_memory_of(&all);
         }
         self.refund_contexts(&before);
-        gone.result
+        destroyed
     }
 
     /// Whether a device's primary context is there.
@@ -105,6 +136,7 @@ impl Governor {
         if raw.is_empty() {
             return gone;
         }
+        self.anything_over.store(true, Relaxed);
         let mut contexts = write(&self.contexts);
         contexts.retain(|known, _| !raw.contains(known));
         drop(contexts);
@@ -120,26 +152,38 @@ impl Governor {
             capturing.retain(|_, capture| !gone.contexts.contains(&capture.context));
             *count = capturing.len();
         });
-        for device in self.devices() {
-            for stream in &gone.streams {
-                device.retire(*stream);
-            }
-        }
         gone
     }
 
-    /// Ends what belonged to contexts that are gone.
-    fn end_memory_of(&self, gone: &[ContextId]) {
+    /// Streams are gone with a green context, whose end the driver lets their
+    /// work outlive.
+    fn retire(&self, streams: &[StreamId]) {
         for device in self.devices() {
-            let of_it = |note: &Note| gone.contains(&note.context);
+            for stream in streams {
+                device.retire(*stream);
+            }
+        }
+    }
+
+    /// Ends what belonged to contexts that are gone. How much of it should have
+    /// stayed, and was in their slabs.
+    fn end_memory_of(&self, gone: &[ContextId]) -> u64 {
+        let mut lost = 0;
+        for device in self.devices() {
+            let outlive = device.owner().is_none();
+            let of_it =
+                |note: &Note| gone.contains(&note.context) && !(outlive && note.is_ordered());
             let freed = device
                 .regions()
                 .map(|region| region.free_all(Place::Anywhere, of_it));
             for freed in freed.iter().flatten() {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
                 if freed.note.is_ordered() {
-                    let less = -(freed.span.bytes as i64);
-                    device.watermarks.change(freed.note.pool, less, 0);
+                    let bytes = freed.span.bytes;
+                    device
+                        .watermarks
+                        .change(freed.note.pool, -(bytes as i64), 0);
+                    lost += bytes;
                 }
             }
             device.trim();
@@ -154,5 +198,6 @@ impl Governor {
         for piece in self.governed.gone_with(gone) {
             self.ended(&piece);
         }
+        lost
     }
 }

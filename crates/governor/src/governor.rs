@@ -75,7 +75,8 @@ type Begun = Vec<(Place, Epoch)>;
 pub struct Note {
     /// Where it is charged.
     pub charge: Charge,
-    /// The context that it belongs to.
+    /// The context in which it was allocated. It belongs to that one, unless it
+    /// is in a stream's order: such a block is its pool's, and outlives it.
     pub context: ContextId,
     /// The pool that it was asked of, if it was in a stream's order.
     pub pool: PoolNumber,
@@ -171,6 +172,8 @@ pub struct Governor {
     /// Contexts that have failed.
     pub(crate) lost: Mutex<Vec<ContextId>>,
     anything_lost: AtomicBool,
+    /// Some context has failed or ended.
+    pub(crate) anything_over: AtomicBool,
     /// Counts what makes handles mean something else.
     pub(crate) changes: AtomicU64,
     pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
@@ -226,6 +229,7 @@ impl Governor {
             orphans: Mutex::default(),
             lost: Mutex::default(),
             anything_lost: AtomicBool::new(false),
+            anything_over: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             pools: RwLock::default(),
             pool_numbers: Numbers::default(),
@@ -347,13 +351,18 @@ impl Governor {
 
     #[cold]
     fn add_context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
-        let mut device = 0;
+        let (mut device, mut least, mut greatest) = (0, 0, 0);
         let mut popped = CUcontext::NULL;
+        // One that was destroyed can be made current and says whose it was; what
+        // its streams may be it does not say.
         // SAFETY: the driver says which handles are contexts; the rest outlives the calls.
         let found = unsafe {
             is_done(self.driver.cuCtxPushCurrent_v2(raw)) && {
-                let found = is_done(self.driver.cuCtxGetDevice(&mut device));
-                is_done(self.driver.cuCtxPopCurrent_v2(&mut popped)) && found
+                let driver = self.driver;
+                let found = is_done(driver.cuCtxGetDevice(&mut device));
+                let asked = driver.cuCtxGetStreamPriorityRange(&mut least, &mut greatest);
+                let is_gone = answer(asked) == CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+                is_done(driver.cuCtxPopCurrent_v2(&mut popped)) && found && !is_gone
             }
         };
         let device = u32::try_from(device).ok().filter(|_| found)?;
@@ -465,6 +474,7 @@ impl Governor {
                 lost.push(context);
             }
             self.anything_lost.store(true, Relaxed);
+            self.anything_over.store(true, Relaxed);
         }
     }
 
@@ -869,6 +879,25 @@ impl<'g> Seat<'g> {
         Some(context)
     }
 
+    /// Whether the current context has ended or failed: then the driver answers
+    /// whatever is asked of it. Where none is current it does not.
+    #[inline]
+    pub fn is_current_over(&mut self) -> bool {
+        self.governor.anything_over.load(Relaxed) && self.has_ended_or_failed()
+    }
+
+    #[cold]
+    fn has_ended_or_failed(&mut self) -> bool {
+        let mut raw = CUcontext::NULL;
+        // SAFETY: `raw` outlives the call.
+        let asked = unsafe { self.governor.driver.cuCtxGetCurrent(&mut raw) };
+        if is_done(asked) && raw.is_null() {
+            return false;
+        }
+        let current = self.current();
+        current.is_none_or(|(context, _)| self.governor.is_lost(context))
+    }
+
     /// What a stream's handle means; none if the driver does not know it.
     /// `per_thread`: what the null handle means.
     #[inline]
@@ -1043,7 +1072,8 @@ impl<'g> Seat<'g> {
     }
 
     /// Frees the block at an address, of whatever device, if its note is to the
-    /// caller's liking; none if there is no such block.
+    /// caller's liking; none if there is no such block. What belongs to a context
+    /// that has failed is the driver's to free; what belongs to none is freed.
     #[inline]
     pub fn free(
         &mut self,
@@ -1052,7 +1082,8 @@ impl<'g> Seat<'g> {
         if_so: impl Fn(&Note) -> bool,
     ) -> Option<Freed<Note>> {
         let governor = self.governor;
-        let if_so = |note: &Note| !governor.is_lost(note.context) && if_so(note);
+        let may = |note: &Note| note.is_ordered() || !governor.is_lost(note.context);
+        let if_so = |note: &Note| may(note) && if_so(note);
         if governor.sharing.is_used() {
             match governor.unshare(address, if_so) {
                 Unshared::Free => {}

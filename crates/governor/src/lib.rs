@@ -20,6 +20,7 @@ mod vmm;
 pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
 pub use config::{Backing, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
 pub use device::{Device, Region};
+pub use ends::Destroyed;
 pub use governed::{GovernedMemory, Key, Piece, Taken};
 pub use governor::{Capturing, Denied, Governor, Note, Seat, Stream, UNNAMED, Waiting, answer};
 pub use memory_pools::{PoolNumber, Served};

@@ -6,7 +6,8 @@
 //! A slab belongs to the context in which it was allocated and ends with it.
 //! So all slabs of a device belong to one context, its owner: the first that
 //! asked for memory there. Memory of other contexts is not pooled, since their
-//! blocks would end with a context that is not theirs.
+//! blocks would end with a context that is not theirs. What the owner allocates
+//! in streams' order ends with it too, though a driver's would not.
 //!
 //! Invariants: no slab is asked of a context, or given back to it, while it is
 //! destroyed or after that; then the driver may have given its addresses to

@@ -2,7 +2,7 @@
 //! a program would have got past the governor is had here from the driver.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +11,8 @@ use std::time::Duration;
 use fercuda_cuda_sys::types::*;
 use fercuda_cuda_sys::{Driver, Origin, Symbol};
 use fercuda_governor::{
-    Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served, TenantLimit,
+    Backing, Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served,
+    TenantLimit,
 };
 use fercuda_ledger::{Governed, Ledger, TENANTS};
 use fercuda_pool::Place;
@@ -277,32 +278,147 @@ fn a_capture_of_a_threads_own_stream_ends_by_any_of_its_names() {
     ok!(cuCtxDestroy_v2(context));
 }
 
-#[test]
-fn what_was_in_use_in_streams_ends_with_its_context() {
-    let _one = one();
-    ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
-    let first = context();
-    governor.context_made(first);
-    let mut seat = Seat::passing(&governor, 0);
-    let of = governor.context(first).unwrap();
-    let tenant = governor.tenant("somebody");
+/// A device's default pool, and a block of 4 MiB of it for a context.
+fn block_of_the_default_pool(governor: &Governor, context: CUcontext) -> (CUmemoryPool, u64) {
     let mut pool = CUmemoryPool::NULL;
     ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
     let Served::Here(_, number) = governor.served(pool) else {
         panic!("the default pool is the driver's");
     };
+    let tenant = governor.tenant("somebody");
+    let of = governor.context(context).unwrap();
+    let mut seat = Seat::passing(governor, 0);
     let got = seat.allocate(tenant, of, Place::Anywhere, number, 4 * MIB);
-    assert!(got.is_ok());
-    drop(seat);
+    (pool, got.unwrap())
+}
+
+#[test]
+fn what_is_in_use_in_streams_order_outlives_its_context() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let first = context();
+    governor.context_made(first);
+    let (pool, kept) = block_of_the_default_pool(&governor, first);
     let before = governor.pool_figures(pool).unwrap();
     assert_eq!(before[..2], [4 * MIB; 2]);
-    governor.while_destroying(|| {
+    let destroyed = governor.while_destroying(|| {
         ok!(cuCtxDestroy_v2(first));
         (vec![first], CUresult::CUDA_SUCCESS)
     });
+    assert_eq!(destroyed.ordered_bytes, 0);
+    assert_eq!(governor.pool_figures(pool).unwrap(), before);
+    assert_eq!(governor.find(kept).unwrap().1.requested_bytes, 4 * MIB);
+    // No context is left to ask, and nothing left to wait for.
+    let mut seat = Seat::passing(&governor, 0);
+    assert!(seat.free(kept, Place::Anywhere, |_| true).is_some());
     governor.reset_pool_marks(pool, true);
     assert_eq!(governor.pool_figures(pool).unwrap()[..2], [0, 0]);
+    assert_eq!(governor.device(0).unwrap().trim(), 4 * MIB);
+}
+
+#[test]
+fn what_is_in_use_in_streams_order_ends_with_the_context_of_its_slabs() {
+    let _one = one();
+    ok!(cuInit(0));
+    let mut slabs = Config::default();
+    slabs.backing = Backing::Slabs;
+    let governor = Governor::new(driver(), Ledger::in_memory(), slabs);
+    let first = context();
+    governor.context_made(first);
+    let (pool, lost) = block_of_the_default_pool(&governor, first);
+    let destroyed = governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(destroyed.ordered_bytes, 4 * MIB);
+    assert!(governor.find(lost).is_none());
+    governor.reset_pool_marks(pool, true);
+    assert_eq!(governor.pool_figures(pool).unwrap(), [0; 4]);
+}
+
+#[test]
+fn what_waited_for_a_context_is_ready_with_its_end_whatever_others_do() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let (busy, first) = (context(), context());
+    governor.context_made(busy);
+    governor.context_made(first);
+    let mut raw = CUstream::NULL;
+    ok!(cuStreamCreate(&mut raw, 1));
+    let mut seat = Seat::passing(&governor, 0);
+    let stream = seat.stream(raw, false).unwrap();
+    let place = Place::Stream(stream.id);
+    let (tenant, of) = (
+        governor.tenant("somebody"),
+        governor.context(first).unwrap(),
+    );
+    let mut got = || seat.allocate(tenant, of, place, PoolNumber::NONE, 4 * MIB);
+    let block = got().unwrap();
+    assert!(seat.free(block, place, |_| true).is_some());
+    // The other context has work that goes on for a while.
+    unsafe extern "C" fn until_let_go(held: *mut c_void) {
+        // SAFETY: the test's own, which outlives the work.
+        let held = unsafe { &*held.cast::<AtomicBool>() };
+        while held.load(Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let held = AtomicBool::new(true);
+    ok!(cuCtxSetCurrent(busy));
+    let of_it = (&raw const held).cast_mut().cast();
+    ok!(cuLaunchHostFunc(CUstream::NULL, Some(until_let_go), of_it));
+    let usage = std::thread::scope(|scope| {
+        // Giving memory back to this device waits for all of its work.
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            held.store(false, Release);
+        });
+        governor.while_destroying(|| {
+            ok!(cuCtxDestroy_v2(first));
+            (vec![first], CUresult::CUDA_SUCCESS)
+        });
+        governor.device(0).unwrap().usage()
+    });
+    ok!(cuCtxSynchronize());
+    assert_eq!((usage.waiting_bytes, usage.bytes), (0, 0), "{usage:?}");
+    ok!(cuCtxDestroy_v2(busy));
+}
+
+#[test]
+fn a_context_that_is_gone_is_not_taken_for_one_that_is_there() {
+    let _one = one();
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let mut primary = CUcontext::NULL;
+    ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
+    ok!(cuCtxSetCurrent(primary));
+    governor.primary_made(0, primary);
+    let mut seat = Seat::passing(&governor, 0);
+    let (first, _) = seat.current().unwrap();
+    assert!(!seat.is_current_over());
+    governor.while_destroying(|| {
+        ok!(cuDevicePrimaryCtxReset_v2(0));
+        (vec![primary], CUresult::CUDA_SUCCESS)
+    });
+    // It can be made current yet, and was never anything else here.
+    ok!(cuCtxSetCurrent(primary));
+    assert_eq!(seat.current(), None);
+    assert!(seat.is_current_over());
+    assert_eq!(governor.context(primary), None);
+    ok!(cuCtxSetCurrent(CUcontext::NULL));
+    assert!(!seat.is_current_over());
+    ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
+    ok!(cuCtxSetCurrent(primary));
+    governor.primary_made(0, primary);
+    let (second, _) = seat.current().unwrap();
+    assert_ne!(first, second);
+    assert!(!seat.is_current_over());
+    for _ in 0..2 {
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+    }
+    ok!(cuCtxSetCurrent(CUcontext::NULL));
 }
 
 #[test]

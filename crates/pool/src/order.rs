@@ -57,6 +57,11 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
+impl Epoch {
+    /// Behind everything.
+    pub(crate) const LAST: Epoch = Epoch(u64::MAX);
+}
+
 /// A point behind all blocks of a queue up to an epoch.
 #[derive(Debug)]
 pub struct Mark<P> {
@@ -318,7 +323,7 @@ impl<P> Order<P> {
     /// No work uses anything that was freed: all of it is ready.
     pub fn all_passed(&mut self) {
         for place in self.places() {
-            self.passed(place, Epoch(u64::MAX));
+            self.passed(place, Epoch::LAST);
         }
     }
 

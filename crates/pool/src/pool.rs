@@ -538,6 +538,15 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         self.order().retire(stream, mark);
     }
 
+    /// A stream is gone, and all that was queued in it is done: what was freed
+    /// there is ready.
+    pub fn end(&self, stream: StreamId) {
+        self.give_back_all(Some(stream));
+        let mut order = self.order();
+        order.passed(Place::Stream(stream), Epoch::LAST);
+        order.retire(stream, None);
+    }
+
     // ---- pinning ------------------------------------------------------------
 
     /// Keeps the memory of a live block where it is, also after it is freed,

@@ -347,10 +347,15 @@ static void reset(uint64_t seed)
         void *ordered;
         ALLOCATED(cudaMallocAsync(&ordered, MiB, 0));
         printf("holds %u %u\n", holds(p, MiB, &state), holds(ordered, MiB, &state));
-        /* What is in a stream's order is its pool's, which is no context's. */
-        OK(cudaFree(ordered));
+        /* What is in a stream's order is its pool's, which is no context's, and stays. */
+        unsigned before, after;
+        OK(cudaMemcpy(&before, ordered, sizeof before, TO_HOST));
         SAY(cudaDeviceReset());
         SAY(cudaFree(p));
+        OK(cudaMemcpy(&after, ordered, sizeof after, TO_HOST));
+        printf("stays %d\n", before == after);
+        SAY(cudaFree(ordered));
+        SAY(cudaFree(ordered));
     }
     printf("nothing is lost: %d\n", free[2] + 64 * MiB >= free[0]);
 }

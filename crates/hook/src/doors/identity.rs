@@ -57,7 +57,8 @@ struct Block {
     /// What was asked for.
     bytes: u64,
     buffer: u64,
-    context: ContextId,
+    /// None of what is in a stream's order.
+    context: Option<ContextId>,
     device: u32,
     /// The pool that it was asked of.
     pool: PoolNumber,
@@ -75,7 +76,7 @@ fn block_of(governor: &Governor, address: u64) -> Option<Block> {
             address: imported.address,
             bytes: imported.bytes,
             buffer: imported.buffer,
-            context: imported.context,
+            context: Some(imported.context),
             device: 0,
             pool: PoolNumber::NONE,
         });
@@ -85,7 +86,7 @@ fn block_of(governor: &Governor, address: u64) -> Option<Block> {
         address: live.span.address,
         bytes: live.requested_bytes,
         buffer: live.note.buffer,
-        context: live.note.context,
+        context: (!live.note.is_ordered()).then_some(live.note.context),
         device: device.ordinal(),
         pool: live.note.pool,
     })
@@ -96,6 +97,12 @@ pub(super) unsafe extern "C" fn range(
     bytes: *mut usize,
     address: CUdeviceptr,
 ) -> CUresult {
+    // Asked first: it does not tell everybody.
+    // SAFETY: the program's own arguments.
+    let result = ask(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
+    if result != CUresult::CUDA_SUCCESS {
+        return result;
+    }
     if let Some(block) = block(address) {
         // SAFETY: the program may leave either out.
         unsafe {
@@ -106,11 +113,7 @@ pub(super) unsafe extern "C" fn range(
                 *bytes = block.bytes as usize;
             }
         }
-        return CUresult::CUDA_SUCCESS;
-    }
-    // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
-    if result == CUresult::CUDA_SUCCESS && is_nobodys(address) {
+    } else if is_nobodys(address) {
         // As for memory that was freed.
         return CUresult::CUDA_ERROR_NOT_FOUND;
     }
@@ -151,7 +154,8 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
                 data.cast::<u32>().write(READ_AND_WRITE);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT => {
-                let context = governor()?.raw(block.context);
+                let governor = governor()?;
+                let context = block.context.and_then(|context| governor.raw(context));
                 let context = context.unwrap_or(CUcontext::NULL);
                 data.cast::<CUcontext>().write(context);
             }

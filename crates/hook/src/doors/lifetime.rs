@@ -1,15 +1,17 @@
 //! What comes and goes with memory and streams: contexts, streams, captures.
 
 use core::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{
     CUcontext, CUctxCreateParams, CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgraph,
     CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUresult, CUstream, CUstreamCaptureMode,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::Capturing;
+use fercuda_governor::{Capturing, Destroyed};
 
 use crate::regime::{answer, around, ask, guarded, seated};
+use crate::say;
 
 /// Lets the driver make a context and notes it.
 ///
@@ -84,13 +86,27 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
     })
 }
 
+/// What the program hears of a destruction; and, the first time, that it took
+/// along what a driver's would have left.
+fn told(destroyed: Destroyed) -> CUresult {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let bytes = destroyed.ordered_bytes;
+    if bytes > 0 && !SAID.swap(true, Relaxed) {
+        say(&format!(
+            "{bytes} bytes of memory in streams' order ended with a context that owned their slabs\n\
+             try: FERCUDA_BACKING=vmm, where such memory outlives its context as with the driver alone"
+        ));
+    }
+    destroyed.result
+}
+
 /// Lets the driver destroy a context.
 fn destroyed(
     context: CUcontext,
     destroy: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     around(destroy, |governor, destroy| {
-        governor.while_destroying(|| {
+        told(governor.while_destroying(|| {
             let result = destroy();
             let gone = if result == CUresult::CUDA_SUCCESS {
                 vec![context]
@@ -98,7 +114,7 @@ fn destroyed(
                 Vec::new()
             };
             (gone, result)
-        })
+        }))
     })
 }
 
@@ -118,7 +134,7 @@ pub(super) unsafe extern "C" fn ctx_detach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own argument.
     let detach = |driver: &Driver| unsafe { driver.cuCtxDetach(context) };
     around(detach, |governor, detach| {
-        governor.while_destroying(|| {
+        told(governor.while_destroying(|| {
             let result = detach();
             let mut version = 0;
             let driver = governor.driver();
@@ -127,7 +143,7 @@ pub(super) unsafe extern "C" fn ctx_detach(context: CUcontext) -> CUresult {
             let asked = answer(unsafe { driver.cuCtxGetApiVersion(context, &mut version) });
             let is_gone = result == CUresult::CUDA_SUCCESS && asked != CUresult::CUDA_SUCCESS;
             (if is_gone { vec![context] } else { Vec::new() }, result)
-        })
+        }))
     })
 }
 
@@ -141,11 +157,11 @@ fn primary(
             let Some(context) = governor.primary(device) else {
                 return end();
             };
-            governor.while_destroying(|| {
+            told(governor.while_destroying(|| {
                 let result = end();
                 let is_gone = !governor.is_primary_active(device);
                 (if is_gone { vec![context] } else { Vec::new() }, result)
-            })
+            }))
         })
     })
 }
@@ -220,10 +236,11 @@ pub(super) unsafe extern "C" fn green_destroy(green: CUgreenCtx) -> CUresult {
             return destroy();
         };
         governor.finish(context);
-        governor.while_destroying_green((context, device as CUdevice), || {
+        let green = (context, device as CUdevice);
+        told(governor.while_destroying_green(green, || {
             let result = destroy();
             (result == CUresult::CUDA_SUCCESS, result)
-        })
+        }))
     })
 }
 

@@ -169,6 +169,9 @@ fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUr
             return None;
         }
         let stream = seat.stream(stream, per_thread)?;
+        if governor.is_lost(stream.context) {
+            return None;
+        }
         let mut place = Place::Stream(stream.id);
         let mut freed = seat.free(address, place, Note::is_ordered);
         if freed.is_none() {

@@ -321,6 +321,13 @@ static void something_of_everything(ptr *out)
     OK(cuMemsetD32_v2(out[0], 1, 1000));
 }
 
+/* Of everything, what would outlive its context. */
+static void freed_in_order(ptr *out)
+{
+    int ordered[] = {1, 2, 3, 5};
+    for (int n = 0; n < 4; ++n) OK(cuMemFreeAsync(out[ordered[n]], 0));
+}
+
 static void reset(void)
 {
     OK(cuInit(0));
@@ -333,6 +340,7 @@ static void reset(void)
         OK(cuMemGetInfo_v2(&free_bytes, &total));
         something_of_everything(out);
         mark("full");
+        freed_in_order(out);
         SAY(cuDevicePrimaryCtxReset_v2(0));
         mark("reset");
         OK(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -358,8 +366,123 @@ static void destroy(void)
         ptr out[6];
         OK(cuCtxCreate_v2(&context, 0, 0));
         something_of_everything(out);
+        freed_in_order(out);
         SAY(cuCtxDestroy_v2(context));
         SAY(cuMemFree_v2(out[0]));
+    }
+    mark("end");
+}
+
+static void pool_of(const char *what, ptr p, handle wanted)
+{
+    handle told = (handle)1, together = (handle)1;
+    int which = 17, code = cuPointerGetAttribute(&told, which, p + 10);
+    void *into = &together;
+    printf("%s: %d, %d", what, code, told == wanted);
+    code = cuPointerGetAttributes(1, &which, &into, p);
+    printf("; %d, %d\n", code, together == wanted);
+}
+
+enum { WAYS = 4, KEPT = 4, CONTEXT_OF = 1, USED_NOW = 7 };
+
+static const size_t kept_bytes[KEPT] = {3 * MiB, 1000, 5 * MiB, 777};
+
+static unsigned long long used_of(handle pool)
+{
+    unsigned long long bytes;
+    OK(cuMemPoolGetAttribute(pool, USED_NOW, &bytes));
+    return bytes;
+}
+
+/* How many of a block's words are not value. */
+static unsigned wrong_words(ptr p, size_t bytes, unsigned value)
+{
+    static unsigned words[5 * MiB / 4];
+    unsigned wrong = 0;
+    OK(cuMemcpyDtoH_v2(words, p, bytes));
+    for (size_t n = 0; n < bytes / 4; ++n) wrong += words[n] != value;
+    return wrong;
+}
+
+/* Memory in streams' order when its context ends: loses its last user, is reset, is destroyed, the only one or beside
+   another. */
+static void outlive(void)
+{
+    OK(cuInit(0));
+    for (int way = 0; way < WAYS; ++way) {
+        handle made, other = 0, stream, pool, owner;
+        pool_kind props = {1, 0, {ON_DEVICE, 0}, 0, 0, 0, {0}};
+        ptr kept[KEPT], waiting, plain, later[KEPT], base;
+        char name[20];
+        if (way == 3) OK(cuCtxCreate_v2(&other, 0, 0));
+        OK(way < 2 ? cuDevicePrimaryCtxRetain(&made, 0) : cuCtxCreate_v2(&made, 0, 0));
+        OK(cuCtxSetCurrent(made));
+        OK(cuStreamCreate(&stream, 1));
+        OK(cuMemPoolCreate(&pool, &props));
+        OK(cuMemAllocAsync(&kept[0], kept_bytes[0], stream));
+        OK(cuMemAllocAsync(&kept[1], kept_bytes[1], 0));
+        OK(cuMemAllocFromPoolAsync(&kept[2], kept_bytes[2], pool, stream));
+        OK(cuMemAllocAsync(&kept[3], kept_bytes[3], (handle)PER_THREAD));
+        OK(cuMemAllocAsync(&waiting, 7 * MiB, stream));
+        OK(cuMemAlloc_v2(&plain, MiB));
+        for (int n = 0; n < KEPT; ++n) OK(cuMemsetD32_v2(kept[n], 10 * way + n, kept_bytes[n] / 4));
+        OK(cuMemsetD32Async(waiting, 99, 7 * MiB / 4, stream));
+        OK(cuMemFreeAsync(waiting, stream));
+        OK(cuPointerGetAttribute(&owner, CONTEXT_OF, plain));
+        printf("plain memory is its context's: %d\n", owner == made);
+        printf("used %llu %llu\n", used_of(default_pool()), used_of(pool));
+        snprintf(name, sizeof name, "held %d", way);
+        mark(name);
+        SAY(way == 0 ? cuDevicePrimaryCtxRelease_v2(0) : way == 1 ? cuDevicePrimaryCtxReset_v2(0) : cuCtxDestroy_v2(made));
+        snprintf(name, sizeof name, "ended %d", way);
+        mark(name);
+        printf("used %llu %llu\n", used_of(default_pool()), used_of(pool));
+        for (int none = 0; none < 2 && !other; ++none) {
+            /* In the context that is gone, if that is still current; then in none. */
+            if (none) OK(cuCtxSetCurrent(0));
+            printf("freed in order: %d, range: %d, allocated: %d\n", cuMemFreeAsync(kept[0], 0),
+                   cuMemGetAddressRange_v2(&base, 0, kept[0]), cuMemAlloc_v2(&base, MiB));
+            printf("plain freed: %d\n", cuMemFree_v2(plain));
+            if (way < 2 || none) printf("freed: %d\n", cuMemFree_v2(kept[3]));
+            OK(cuPointerGetAttribute(&owner, CONTEXT_OF, kept[1]));
+            printf("context: %p, its device: %d\n", owner, cuPointerGetAttribute(&base, 3, kept[1]));
+        }
+        handle after = other;
+        if (way < 2) OK(cuDevicePrimaryCtxRetain(&after, 0));
+        if (way == 2) OK(cuCtxCreate_v2(&after, 0, 0));
+        OK(cuCtxSetCurrent(after));
+        if (other) SAY(cuMemFree_v2(kept[3]));
+        SAY(cuMemFree_v2(kept[3]));
+        SAY(cuMemFree_v2(plain));
+        SAY(cuMemGetAddressRange_v2(&base, 0, plain));
+        /* What is allocated now lies elsewhere. */
+        for (int n = 0; n < KEPT; ++n) {
+            OK(n % 2 ? cuMemAlloc_v2(&later[n], kept_bytes[n]) : cuMemAllocAsync(&later[n], kept_bytes[n], 0));
+            OK(cuMemsetD32_v2(later[n], 77, kept_bytes[n] / 4));
+        }
+        OK(cuCtxSynchronize());
+        for (int n = 0; n < KEPT - 1; ++n) {
+            size_t bytes;
+            OK(cuMemGetAddressRange_v2(&base, &bytes, kept[n] + 8));
+            printf("wrong %u, %zu bytes from %lld\n", wrong_words(kept[n], kept_bytes[n], 10 * way + n), bytes,
+                   (long long)(kept[n] - base));
+            pool_of("it", kept[n], n == 2 ? pool : default_pool());
+        }
+        OK(cuStreamCreate(&stream, 1));
+        OK(cuMemsetD32Async(kept[0], 55, kept_bytes[0] / 4, stream));
+        SAY(cuMemFreeAsync(kept[0], stream));
+        SAY(cuMemFreeAsync(kept[0], stream));
+        SAY(cuMemPoolDestroy(pool));
+        printf("wrong %u\n", wrong_words(kept[2], kept_bytes[2], 10 * way + 2));
+        SAY(cuMemFreeAsync(kept[2], 0));
+        SAY(cuMemFree_v2(kept[1]));
+        for (int n = 0; n < KEPT; ++n) OK(cuMemFree_v2(later[n]));
+        OK(cuCtxSynchronize());
+        printf("used %llu\n", used_of(default_pool()));
+        SAY(way < 2 ? cuDevicePrimaryCtxRelease_v2(0) : cuCtxDestroy_v2(after));
+        /* Resetting has released nothing. */
+        if (way == 1) SAY(cuDevicePrimaryCtxRelease_v2(0));
+        OK(cuCtxSetCurrent(0));
     }
     mark("end");
 }
@@ -506,16 +629,6 @@ static void ranges_and_attributes(void)
     SAY(cuPointerGetAttributes(2, which, into, p[0]));
     printf("%u %zu\n", type, length);
     mark("end");
-}
-
-static void pool_of(const char *what, ptr p, handle wanted)
-{
-    handle told = (handle)1, together = (handle)1;
-    int which = 17, code = cuPointerGetAttribute(&told, which, p + 10);
-    void *into = &together;
-    printf("%s: %d, %d", what, code, told == wanted);
-    code = cuPointerGetAttributes(1, &which, &into, p);
-    printf("; %d, %d\n", code, together == wanted);
 }
 
 static void pools(void)
@@ -859,6 +972,7 @@ static void *one_of_many(void *number)
         OK(cuCtxSetCurrent(primary));
         OK(cuMemAlloc_v2(&after, 7000));
         OK(cuMemFree_v2(after));
+        OK(cuMemFree_v2(q));
         OK(cuCtxSetCurrent(0));
         OK(cuDevicePrimaryCtxRelease_v2(0));
     }
@@ -880,7 +994,7 @@ int main(int argc, char **argv)
         {"size_zero", size_zero}, {"null_outputs", null_outputs}, {"wrong_frees", wrong_frees},
         {"crossed_frees", crossed_frees}, {"pitches", pitches}, {"impossible_sizes", impossible_sizes},
         {"out_of_memory", out_of_memory}, {"governed_out_of_memory", governed_out_of_memory}, {"info", info},
-        {"other_contexts", other_contexts}, {"host_node", host_node}, {"reset", reset}, {"destroy", destroy},
+        {"other_contexts", other_contexts}, {"host_node", host_node}, {"reset", reset}, {"destroy", destroy}, {"outlive", outlive},
         {"physical_memory", physical_memory}, {"buffer_ids", buffer_ids},
         {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"pool_figures", pool_figures}, {"before_init", before_init},
         {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"peer_access", peer_access},

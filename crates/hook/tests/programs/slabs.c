@@ -48,6 +48,30 @@ static void owners(void)
     mark("end");
 }
 
+/* Memory in streams' order of the context that asked first, and of another. */
+static void ordered(void)
+{
+    OK(cuInit(0));
+    handle first, second;
+    ptr a, b;
+    OK(cuCtxCreate_v2(&first, 0, 0));
+    OK(cuMemAllocAsync(&a, 2 * MiB, 0));
+    OK(cuCtxSynchronize());
+    OK(cuCtxCreate_v2(&second, 0, 0));
+    OK(cuMemAllocAsync(&b, MiB, 0));
+    OK(cuMemsetD32_v2(b, 22, MiB / 4));
+    OK(cuCtxSynchronize());
+    mark("both");
+    printf("its owner ends: %d\n", cuCtxDestroy_v2(first));
+    mark("one");
+    OK(cuCtxSetCurrent(second));
+    printf("of the owner: %d\n", cuMemFree_v2(a));
+    unsigned word = first_word(b);
+    printf("of the other: %u, %d\n", word, cuMemFree_v2(b));
+    OK(cuCtxDestroy_v2(second));
+    mark("end");
+}
+
 /* A block that fills a slab is freed twice; other blocks live on. */
 static void freed_twice(void)
 {
@@ -105,7 +129,7 @@ static void other_device(void)
 
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {{"owners", owners}, {"freed_twice", freed_twice}, {"other_device", other_device}, {0, 0}};
+    static const test_case cases[] = {{"owners", owners}, {"ordered", ordered}, {"freed_twice", freed_twice}, {"other_device", other_device}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     return run_case(cases, argc, argv);
 }

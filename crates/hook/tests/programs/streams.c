@@ -176,6 +176,54 @@ static void recycled(void)
     mark("end");
 }
 
+/* Contexts end while others use what was allocated in their streams, and what was freed there is allocated again. */
+static void contexts(void)
+{
+    begin();
+    counting();
+    handle own, read;
+    OK(cuStreamCreate(&own, 1));
+    OK(cuEventCreate(&read, 2));
+    for (int round = 0; round < 12; ++round) {
+        handle first, module_there, fill_there, stream, filled;
+        unsigned words = WORDS, value = round, kept_value = 50 + round;
+        ptr p, kept, q, r;
+        void *of_p[] = {&p, &words, &value}, *of_kept[] = {&kept, &words, &kept_value};
+        OK(cuCtxCreate_v2(&first, 0, 0));
+        OK(cuModuleLoadData(&module_there, PTX));
+        OK(cuModuleGetFunction(&fill_there, module_there, "fill"));
+        OK(cuStreamCreate(&stream, 1));
+        OK(cuEventCreate(&filled, 2));
+        OK(alloc_in(0, &p, stream));
+        OK(alloc_in(0, &kept, stream));
+        OK(cuLaunchHostFunc(stream, delay, 0));
+        OK(cuLaunchKernel(fill_there, 1, 1, 1, 64, 1, 1, 0, stream, of_p, 0));
+        OK(cuLaunchKernel(fill_there, 1, 1, 1, 64, 1, 1, 0, stream, of_kept, 0));
+        OK(cuEventRecord(filled, stream));
+        OK(cuStreamWaitEvent(own, filled, 0));
+        OK(cuCtxSetCurrent(context));
+        OK(cuLaunchHostFunc(own, delay, 0));
+        differ(own, p, WORDS, value, counter);
+        OK(cuEventRecord(read, own));
+        OK(cuStreamWaitEvent(stream, read, 0));
+        OK(cuMemFreeAsync(p, stream));
+        if (round % 3 == 0) differ(own, kept, WORDS, kept_value, counter);
+        OK(cuCtxDestroy_v2(first));
+        OK(cuMemAlloc_v2(&r, BYTES));
+        fill(0, r, WORDS, 200 + round);
+        OK(alloc_in(0, &q, own));
+        fill(own, q, WORDS, 100 + round);
+        differ(own, kept, WORDS, kept_value, counter);
+        differ(own, q, WORDS, 100 + round, counter);
+        differ(0, r, WORDS, 200 + round, counter);
+        OK(cuMemFreeAsync(kept, own));
+        OK(round % 2 ? cuMemFreeAsync(q, own) : cuMemFree_v2(q));
+        OK(cuMemFree_v2(r));
+    }
+    counted();
+    mark("end");
+}
+
 static void *with_own_stream(void *number)
 {
     OK(cuCtxSetCurrent(context));
@@ -441,7 +489,7 @@ int main(int argc, char **argv)
     static const test_case cases[] = {
         {"legacy", legacy}, {"legacy_by_name", legacy_by_name}, {"per_thread", per_thread},
         {"per_thread_null", per_thread_null}, {"blocking", blocking}, {"non_blocking", non_blocking},
-        {"high_priority", high_priority}, {"across_streams", across_streams}, {"recycled", recycled},
+        {"high_priority", high_priority}, {"across_streams", across_streams}, {"recycled", recycled}, {"contexts", contexts},
         {"threads", threads}, {"ten_thousand_threads", ten_thousand_threads}, {"capture_global", capture_global},
         {"capture_thread_local", capture_thread_local}, {"capture_relaxed", capture_relaxed}, {"replay", replay},
         {"auto_free", auto_free}, {0, 0}};

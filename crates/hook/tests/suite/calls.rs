@@ -296,6 +296,33 @@ fn destroying_a_context_gives_everything_back_to_the_byte() {
 }
 
 #[test]
+fn memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants() {
+    let run = same_answers("outlive", &[]);
+    assert_eq!(run.said.matches("wrong 0, ").count(), 12, "{}", run.said);
+    let kept: u64 = [3 * MIB, 1000, 5 * MIB, 777]
+        .map(|it: u64| it.next_multiple_of(512))
+        .iter()
+        .sum();
+    for way in 0..4 {
+        let (held, ended) = (
+            run.at(&format!("held {way}")),
+            run.at(&format!("ended {way}")),
+        );
+        assert_eq!(first(&held).live_bytes, kept + MIB);
+        assert_eq!(first(&ended).live_bytes, kept);
+        assert_eq!(tenant_live(&ended, "calls", 0), Some(kept));
+        // What waited for the context's work is the driver's again.
+        assert!(first(&held).mapped_bytes >= kept + 8 * MIB);
+        assert!(first(&ended).mapped_bytes < kept + 4 * MIB);
+    }
+    all_is_back(&run);
+    assert_eq!(first(&run.at("end")).mapped_bytes, 0);
+    assert_eq!(first(&run.at("end")).ungoverned_bytes, 0);
+    let checked = hooked("calls.c", &["outlive"]).checked().run().succeeds();
+    assert_eq!(checked.said, run.said);
+}
+
+#[test]
 fn contexts_that_come_and_go_in_several_threads_keep_their_own_blocks() {
     let run = same_answers("many_contexts", &[]);
     all_is_back(&run);

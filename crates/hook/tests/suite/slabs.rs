@@ -136,6 +136,36 @@ fn a_context_takes_its_slabs_along_and_no_other_contexts_memory() {
 }
 
 #[test]
+fn memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so() {
+    let run = hooked("slabs.c", &["ordered"])
+        .env(SLABS.0, SLABS.1)
+        .run()
+        .succeeds();
+    // Of the slabs' owner gone, of the other context the driver's own.
+    assert_eq!(
+        run.said,
+        "its owner ends: 0\nof the owner: 1\nof the other: 22, 0\nend\n"
+    );
+    assert_eq!(
+        run.complained
+            .matches("2097152 bytes of memory in streams' order ended")
+            .count(),
+        1,
+        "{}",
+        run.complained
+    );
+    let both = run.at("both");
+    assert_eq!(first(&both).live_bytes, 2 * MIB);
+    assert_eq!(governed(first(&both), Governed::DriverPool), MIB);
+    assert_eq!(first(&run.at("one")).live_bytes, 0);
+    assert!(governed(first(&run.at("one")), Governed::DriverPool) >= MIB);
+    all_is_back(&run);
+    // Nobody is told who loses nothing.
+    let owners = same_answers_of("slabs.c", "owners", &[SLABS]);
+    assert_eq!(owners.complained, "");
+}
+
+#[test]
 fn a_slab_is_not_freed_by_who_frees_its_first_block_twice() {
     let run = same_answers_of("slabs.c", "freed_twice", &[SLABS]);
     assert_eq!(counts(run.ledger()), (12, 12));

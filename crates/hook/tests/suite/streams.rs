@@ -65,6 +65,7 @@ late_readers! {
     memory_read_late_in_a_stream_of_high_priority_is_not_given_away = "high_priority", 12;
     memory_that_goes_from_stream_to_stream_is_ordered = "across_streams", 60;
     destroyed_streams_keep_what_they_still_read = "recycled", 80;
+    destroyed_contexts_leave_what_others_still_use = "contexts", 48;
     threads_with_default_streams_of_their_own_share_nothing_unordered = "threads", 240;
     graphs_read_what_they_captured_while_the_pool_changes = "replay", 400;
 }

@@ -92,6 +92,10 @@ pub(crate) enum Op {
     Retire {
         stream: usize,
     },
+    /// The same when all of its work is done.
+    Finish {
+        stream: usize,
+    },
     /// The context ends: all blocks with it, and all memory.
     End,
     /// The thread finds others at the pool's lock, and gets an arena.
@@ -166,7 +170,8 @@ impl Op {
             241 => Op::Synchronise { stream: None },
             242..=243 => Op::Capture,
             244 if c % 1024 == 0 => Op::End,
-            244 => Op::Retire { stream },
+            244 if c % 2 == 0 => Op::Retire { stream },
+            244 => Op::Finish { stream },
             245 if c % 64 == 0 => Op::Trim {
                 sixteenths: b as u64 % 4,
             },
@@ -735,6 +740,16 @@ impl World {
             Op::Retire { stream } => {
                 let id = self.streams[stream];
                 self.pool.retire(id);
+                self.device.lock().slots.remove(&id);
+                self.open(stream);
+            }
+            Op::Finish { stream } => {
+                let (id, slot) = (self.streams[stream], self.slot(stream));
+                let mut device = self.device.lock();
+                let until = device.streams[slot].clocks;
+                device.finish(&until);
+                drop(device);
+                self.pool.end(id);
                 self.device.lock().slots.remove(&id);
                 self.open(stream);
             }
