@@ -101,8 +101,9 @@ struct Seen {
     made: u32,
 }
 
-/// A random program; with `broken`, on a pool that breaks a rule.
-fn run(seed: u64, broken: Option<Rule>) -> Seen {
+/// A random program; with `broken`, on a pool that breaks a rule; with `arenas`,
+/// as of a thread that meets others all the time.
+fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
     let (mut fill, mut differ) = (CUfunction::NULL, CUfunction::NULL);
@@ -131,6 +132,9 @@ fn run(seed: u64, broken: Option<Rule>) -> Seen {
     let mut live: Vec<Block> = Vec::new();
     let mut made = 0;
     for step in 0..3000u64 {
+        if arenas && step.is_multiple_of(64) {
+            pool.meets_others();
+        }
         let bits = random.u64(..);
         let stream = (bits >> 8) as usize % STREAMS;
         if bits.is_multiple_of(2) || live.is_empty() {
@@ -161,22 +165,32 @@ fn run(seed: u64, broken: Option<Rule>) -> Seen {
             });
         } else {
             let block = live.swap_remove((bits >> 16) as usize % live.len());
-            let used_in = streams[block.stream];
+            let follow = || {
+                let clock = pool.clock();
+                let point = clock.mark(Place::Stream(StreamId(block.stream as u64)));
+                assert!(clock.wait(StreamId(stream as u64), &point.unwrap()));
+            };
+            // Read, and freed, in the stream that wrote it, or in another that
+            // waits for that.
+            let reader = match bits % 8 {
+                5 if stream != block.stream => {
+                    follow();
+                    stream
+                }
+                _ => block.stream,
+            };
             launch(
                 differ,
-                used_in,
+                streams[reader],
                 vec![block.address, block.words, block.value, counter],
             );
             let place = match bits % 8 {
                 1 => Place::Anywhere,
-                // Freed in another stream, which waits for the one that used it.
                 3 if stream != block.stream => {
-                    let clock = pool.clock();
-                    let point = clock.mark(Place::Stream(StreamId(block.stream as u64)));
-                    assert!(clock.wait(StreamId(stream as u64), &point.unwrap()));
+                    follow();
                     Place::Stream(StreamId(stream as u64))
                 }
-                _ => Place::Stream(StreamId(block.stream as u64)),
+                _ => Place::Stream(StreamId(reader as u64)),
             };
             pool.free(block.address, place).unwrap();
         }
@@ -221,20 +235,23 @@ fn fresh_seed() -> u64 {
 fn blocks_that_move_between_streams_are_never_in_use_twice_unless_a_rule_is_broken() {
     let seed = fresh_seed();
     println!("seed {seed}");
-    let seen = run(seed, None);
-    assert_eq!(seen.hazards, Vec::<String>::new());
-    assert_eq!(seen.wrong, 0, "words that somebody else had overwritten");
-    assert!(seen.made > 1000, "{} blocks", seen.made);
-    for rule in [
-        Rule::OthersWait,
-        Rule::WaitsHaveAnEnd,
-        Rule::MarksHaveAnEnd,
-        Rule::AnywhereWaits,
+    for arenas in [false, true] {
+        let seen = run(seed, None, arenas);
+        assert_eq!(seen.hazards, Vec::<String>::new());
+        assert_eq!(seen.wrong, 0, "words that somebody else had overwritten");
+        assert!(seen.made > 1000, "{} blocks", seen.made);
+    }
+    for (rule, arenas) in [
+        (Rule::OthersWait, false),
+        (Rule::WaitsHaveAnEnd, false),
+        (Rule::MarksHaveAnEnd, false),
+        (Rule::AnywhereWaits, false),
+        (Rule::ElsewhereIsLost, true),
     ] {
         // Threads keep most of what is freed in a stream for that stream, so
         // that one program in some may show nothing.
         let seen = (0..60)
-            .map(|n| run(seed + n, Some(rule)))
+            .map(|n| run(seed + n, Some(rule), arenas))
             .find(|seen| !seen.hazards.is_empty());
         let seen = seen.unwrap_or_else(|| panic!("{rule:?} is broken, and nothing was seen"));
         println!("{rule:?}: {}", seen.hazards[0]);

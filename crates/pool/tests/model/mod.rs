@@ -188,7 +188,7 @@ impl Op {
                 tenant: a as u16 % TENANTS,
                 sixteenths: b as u64 % 24 + 1,
             },
-            249 if c % 16 == 1 => Op::Meet,
+            249 if c % 2 == 1 => Op::Meet,
             250 => Op::Fail {
                 times: a as u32 % 4,
             },
