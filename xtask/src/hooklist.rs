@@ -268,6 +268,7 @@ const ROWS: &[Row] = &[
             "calls::destroying_a_context_gives_everything_back_to_the_byte",
             "calls::memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants",
             "streams::destroyed_contexts_leave_what_others_still_use",
+            "calls::detaching_from_a_context_ends_it_with_its_last_user",
             "calls::contexts_that_come_and_go_in_several_threads_keep_their_own_blocks",
         ],
     ),

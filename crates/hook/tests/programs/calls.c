@@ -979,6 +979,32 @@ static void *one_of_many(void *number)
     return number;
 }
 
+/* A context that is given up by its last user, and not before. */
+static void detach(void)
+{
+    handle own, again = 0;
+    ptr p, q, base;
+    begin();
+    for (int n = 0; n < 3; ++n) {
+        OK(cuCtxCreate_v2(&own, 0, 0));
+        OK(cuMemAlloc_v2(&p, 3000));
+        OK(cuMemAlloc_v2(&q, 2 * MiB));
+        SAY(cuCtxAttach(&again, 0));
+        printf("the same: %d\n", again == own);
+        SAY(cuCtxDetach(own));
+        SAY(cuMemGetAddressRange_v2(&base, 0, p + 1000));
+        printf("where it begins: %d\n", base == p);
+        if (n == 0) mark("attached");
+        SAY(cuCtxDetach(own));
+        SAY(cuMemGetAddressRange_v2(&base, 0, p));
+        OK(cuCtxSetCurrent(context));
+        SAY(cuMemFree_v2(p));
+        SAY(cuCtxDetach(own));
+    }
+    SAY(cuCtxDetach(0));
+    mark("end");
+}
+
 static void many_contexts(void)
 {
     begin();
@@ -999,7 +1025,7 @@ int main(int argc, char **argv)
         {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"pool_figures", pool_figures}, {"before_init", before_init},
         {"one", one}, {"leak", leak}, {"captured_frees", captured_frees}, {"peers", peers}, {"peer_access", peer_access},
         {"pool_access", pool_access}, {"no_access", no_access}, {"shared", shared},
-        {"many_contexts", many_contexts}, {0, 0}};
+        {"detach", detach}, {"many_contexts", many_contexts}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
     return run_case(cases, argc, argv);
 }

@@ -31,6 +31,8 @@ int cuDeviceGetDefaultMemPool(handle *, int);
 int cuDeviceSetMemPool(int, handle);
 int cuCtxCreate_v2(handle *, unsigned, int);
 int cuCtxDestroy_v2(handle);
+int cuCtxAttach(handle *, unsigned);
+int cuCtxDetach(handle);
 int cuCtxSetCurrent(handle);
 int cuCtxGetCurrent(handle *);
 int cuCtxPushCurrent_v2(handle);

@@ -4,7 +4,7 @@
 use fercuda_ledger::{EventKind, Governed};
 
 use crate::support::{
-    Run, compiled_as, counts, device, first, governed, hooked, plain, tenant_live,
+    Run, compiled_as, counting_driver, counts, device, first, governed, hooked, plain, tenant_live,
 };
 
 const MIB: u64 = 1 << 20;
@@ -320,6 +320,24 @@ fn memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants() {
     assert_eq!(first(&run.at("end")).ungoverned_bytes, 0);
     let checked = hooked("calls.c", &["outlive"]).checked().run().succeeds();
     assert_eq!(checked.said, run.said);
+}
+
+#[test]
+fn detaching_from_a_context_ends_it_with_its_last_user() {
+    let run = hooked("calls.c", &["detach"])
+        .env("FERCUDA_DRIVER", counting_driver())
+        .run()
+        .succeeds();
+    let once = "cuCtxAttach(&again, 0) = 0\nthe same: 1\ncuCtxDetach(own) = 0\n\
+        cuMemGetAddressRange_v2(&base, 0, p + 1000) = 0\nwhere it begins: 1\n\
+        cuCtxDetach(own) = 0\n";
+    assert_eq!(run.said.matches(once).count(), 3, "{}", run.said);
+    assert_eq!(run.said.matches("cuMemFree_v2(p) = 1\n").count(), 3);
+    assert_eq!(counts(&run.at("attached")), (2, 0));
+    all_is_back(&run);
+    let end = run.at("end");
+    assert_eq!(first(&end).mapped_bytes, 0);
+    assert_eq!(counts(&end), (6, 6));
 }
 
 #[test]

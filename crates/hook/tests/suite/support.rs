@@ -66,6 +66,25 @@ pub(crate) fn driver() -> PathBuf {
     made().join("driver/libcuda.so.1")
 }
 
+/// A driver that counts the users of contexts, which the software device does
+/// not, before the software device's library.
+pub(crate) fn counting_driver() -> PathBuf {
+    // Linked while it has no name of its own, the library is needed by its path;
+    // by the driver's name the loader would take the hook for it.
+    let behind = compiled_as("libbehind.so", "early.c", &["-shared", "-fPIC"]);
+    let path = behind.to_str().unwrap();
+    let named = format!("-DBEHIND=\"{path}\"");
+    let counting = compiled_as(
+        "libcounting.so",
+        "counting.c",
+        &["-shared", "-fPIC", "-Wl,--no-as-needed", &named, path],
+    );
+    let draft = made().join(format!("libbehind.{}", std::process::id()));
+    fs::copy(driver(), &draft).unwrap();
+    fs::rename(draft, behind).unwrap();
+    counting
+}
+
 /// Where the programs' sources are.
 pub(crate) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
