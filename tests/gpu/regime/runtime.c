@@ -345,6 +345,7 @@ static void reset(uint64_t seed)
         OK(cudaMemGetInfo(&free[round], &total));
         for (int n = 0; n < 20; ++n) ALLOCATED(cudaMalloc(&p, 1 + random_bits(&state) % (4 * MiB)));
         void *ordered;
+        ALLOCATED(cudaMalloc(&p, MiB));
         ALLOCATED(cudaMallocAsync(&ordered, MiB, 0));
         printf("holds %u %u\n", holds(p, MiB, &state), holds(ordered, MiB, &state));
         /* What is in a stream's order is its pool's, which is no context's, and stays. */

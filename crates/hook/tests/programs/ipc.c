@@ -45,6 +45,8 @@ static void write_words(ptr p, uint64_t words, uint64_t from)
     uint64_t *host = malloc(words * 8);
     for (uint64_t n = 0; n < words; ++n) host[n] = random_bits(&from);
     OK(cuMemcpyHtoD_v2(p, host, words * 8));
+    /* Small copies return when the bytes are staged, and the other process knows nothing of this one's queues. */
+    OK(cuCtxSynchronize());
     free(host);
 }
 
