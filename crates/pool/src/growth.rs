@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::blocks::{BadRange, SetId, Span, Want};
-use crate::order::{Mark, Order, Place};
+use crate::order::{Mark, Newest, Order, Place};
 use crate::pool::{Asked, Clock, Error, Found, Pins, Pool, lock};
 
 /// Other streams that one request waits for at most.
@@ -32,6 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Who waits for as long as it takes lets others in when a device has not gone
 /// on for so long.
 const STEP: Duration = Duration::from_millis(10);
+
+/// How often such a one waits for all that the device has to do then. What it
+/// waited for another thread may have taken; but while others go on there is
+/// always something to wait for, and who asks for too much is to be told.
+const ROUNDS: usize = 16;
 
 /// Streams and threads that add to the slack, at most.
 const MOST_OTHERS: u64 = 64;
@@ -272,21 +277,27 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             Err(refused) => refused,
         };
         // Whatever the device has still to do is worth waiting for now.
-        self.mark_all();
-        loop {
-            let begun = Instant::now();
-            if !self.join_oldest(STEP) {
-                if begun.elapsed() < STEP {
-                    break;
-                }
-                // It does not go on. It may be waiting for the host itself, and
-                // that for a little memory: so others have their way meanwhile.
-                drop(growth);
-                self.join_oldest(STEP);
-                growth = lock(&self.growth);
+        for _ in 0..ROUNDS {
+            self.mark_all();
+            let until = self.order().newest_marks();
+            if until.is_empty() {
+                break;
             }
-            if let Some(span) = take() {
-                return Ok(span);
+            loop {
+                let begun = Instant::now();
+                if !self.join_oldest(STEP, &until) {
+                    if begun.elapsed() < STEP {
+                        break;
+                    }
+                    // It does not go on. It may be waiting for the host itself, and
+                    // that for a little memory: so others have their way meanwhile.
+                    drop(growth);
+                    self.join_oldest(STEP, &until);
+                    growth = lock(&self.growth);
+                }
+                if let Some(span) = take() {
+                    return Ok(span);
+                }
             }
         }
         let found = self.gather(asked);
@@ -354,9 +365,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Waits for the oldest mark of every place; whether one has been passed.
-    fn join_oldest(&self, patience: Duration) -> bool {
-        let marks = self.order().oldest_marks();
+    /// Waits for the oldest mark of every place that is not behind the one of
+    /// `until`; whether one has been passed.
+    fn join_oldest(&self, patience: Duration, until: &Newest) -> bool {
+        let mut marks = self.order().oldest_marks();
+        marks.retain(|mark| until.get(&mark.place) >= Some(&mark.epoch));
         let mut passed = false;
         for Mark {
             place,
@@ -376,7 +389,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// `sparing`: there is no more new memory, or too little.
     fn grow(&self, growth: &mut Growth<B>, asked: &Asked, sparing: bool) -> Result<Found, Refused> {
         let want = asked.want;
-        let mut gathered = false;
+        let mut until = None;
         loop {
             let (bytes, site) = self.addition(&growth.backing, want);
             let live = self.order().blocks().live_bytes() + want.bytes();
@@ -394,15 +407,18 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             if new == 0 || waiting <= slack.min(new) / 4 {
                 break;
             }
-            if !gathered {
-                gathered = true;
-                if let Some(span) = self.gather(asked) {
-                    return Ok(span);
+            let until = match &until {
+                Some(until) => until,
+                None => {
+                    if let Some(span) = self.gather(asked) {
+                        return Ok(span);
+                    }
+                    self.mark_all();
+                    until.insert(self.order().newest_marks())
                 }
-                self.mark_all();
-            }
+            };
             let begun = Instant::now();
-            let passed = self.join_oldest(growth.patience);
+            let passed = self.join_oldest(growth.patience, until);
             growth.patience = match begun.elapsed() < growth.patience {
                 true => (growth.patience * 2).min(PATIENCE),
                 false => growth.patience / 2,

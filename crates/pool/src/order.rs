@@ -82,6 +82,9 @@ impl<P> Clone for Mark<P> {
     }
 }
 
+/// The newest marks that there were, by what they are behind.
+pub(crate) type Newest = FxHashMap<Place, Epoch>;
+
 #[derive(Debug)]
 struct Queue<P> {
     set: SetId,
@@ -279,6 +282,14 @@ impl<P> Order<P> {
         let places = self.queues.keys();
         places
             .filter_map(|place| self.oldest_mark(*place))
+            .collect()
+    }
+
+    /// The newest mark of every queue that has one.
+    pub(crate) fn newest_marks(&self) -> Newest {
+        let queues = self.queues.iter();
+        queues
+            .filter_map(|(place, queue)| Some((*place, Epoch(queue.marks.back()?.0))))
             .collect()
     }
 

@@ -58,6 +58,27 @@ impl Clock for &Waiting {
     }
 }
 
+/// A device that is 50 ms behind its host.
+struct Behind;
+
+impl Clock for Behind {
+    type Point = Instant;
+    fn mark(&self, _: Place) -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(50))
+    }
+    fn passed(&self, point: &Instant) -> bool {
+        *point <= Instant::now()
+    }
+    fn wait(&self, _: StreamId, _: &Instant) -> bool {
+        true
+    }
+    fn join(&self, point: &Instant, patience: Duration) -> bool {
+        let left = point.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(patience));
+        self.passed(point)
+    }
+}
+
 /// Pieces at addresses that are never used again.
 struct Pieces {
     top: u64,
@@ -241,5 +262,48 @@ fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() 
         assert!(had_it_meanwhile);
         assert!(small.join().unwrap().is_ok());
         assert!(large.join().unwrap().is_ok());
+    });
+}
+
+#[test]
+fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
+    let pieces = Pieces {
+        top: 1 << 40,
+        spare: 0,
+        physical: Arc::default(),
+    };
+    let pool = Pool::new(pieces, Behind, Budget::new(64 * PIECE));
+    let request = |bytes, stream| Request {
+        bytes,
+        align_bytes: 512,
+        place: Place::Stream(StreamId(stream)),
+        tenant: TenantId::default(),
+        note: (),
+    };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for stream in 1..4 {
+            let (pool, over, request) = (&pool, &over, &request);
+            scope.spawn(move || {
+                // Never needs more: what it frees it has again.
+                let rest = pool.allocate(&request(PIECE / 4, stream)).unwrap();
+                while !over.load(Relaxed) {
+                    let span = pool.allocate(&request(PIECE / 4 * 3, stream)).unwrap();
+                    pool.free(span.address, Place::Stream(StreamId(stream)))
+                        .unwrap();
+                }
+                pool.free(rest.address, Place::Anywhere).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let large = scope.spawn(|| pool.allocate(&request(65 * PIECE, 9)));
+        let begun = Instant::now();
+        while !large.is_finished() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let had_an_answer = large.is_finished();
+        over.store(true, Relaxed);
+        assert!(had_an_answer, "it waits for work that comes after it");
+        assert!(large.join().unwrap().is_err());
     });
 }
