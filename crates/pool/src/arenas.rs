@@ -13,8 +13,9 @@
 //! behind all work queued so far.
 //!
 //! Invariants: a chunk is a live block of the pool's, and in one arena. Arenas hold
-//! a few chunks each, however many threads and streams there are; who runs out of
-//! memory takes those away of which nothing is live. No other lock of the pool is
+//! a few chunks each, however many threads and streams there are, and no more of a
+//! limit than a part; who runs out of memory takes those away of which nothing is
+//! live. No other lock of the pool is
 //! taken while an arena's is held.
 //!
 //! Elsewhere: which blocks are live ([`crate::held`]); where chunks come from
@@ -29,6 +30,9 @@ pub(crate) const LARGEST_CUT: u64 = 1 << 20;
 /// What a chunk has, and how many chunks an arena has at most.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
 const CHUNKS: usize = 2;
+/// Of a limit all chunks together are about one part of so many at most, or as
+/// much as one arena has: what is free in them is nobody else's.
+const LIMIT_PART: u64 = 8;
 /// Threads share arenas when there are more.
 pub(crate) const ARENAS: usize = 64;
 
@@ -109,15 +113,20 @@ struct Own<L, W> {
 }
 
 impl<L, W: Word> Own<L, W> {
-    fn leave(&self, arena: &mut Option<Arena>) -> Option<Arena> {
+    /// Takes the arena away; with its chunks, which `all` counts.
+    fn leave(&self, arena: &mut Option<Arena>, all: &W) -> Chunks {
         self.open.set(0);
-        arena.take()
+        let gone = arena.take().map_or_else(Chunks::new, Arena::into_chunks);
+        all.add((gone.len() as u64).wrapping_neg());
+        gone
     }
 }
 
 /// See the module.
 pub(crate) struct Arenas<L, W> {
     all: Box<[Apart<Own<L, W>>]>,
+    /// How many chunks there are.
+    chunks: W,
     #[cfg(feature = "broken-rules")]
     broken: std::sync::atomic::AtomicBool,
 }
@@ -137,6 +146,7 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         };
         Self {
             all: (0..count).map(own).collect(),
+            chunks: W::default(),
             #[cfg(feature = "broken-rules")]
             broken: std::sync::atomic::AtomicBool::new(false),
         }
@@ -227,6 +237,12 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         })
     }
 
+    /// Whether there may be another chunk where there is so much memory at most.
+    pub(crate) fn has_room(&self, limit_bytes: u64) -> bool {
+        let most = (limit_bytes / LIMIT_PART / CHUNK_BYTES).max(CHUNKS as u64);
+        self.chunks.get() < most
+    }
+
     /// Adds a chunk that was taken in the order of `stream`; whether it is wanted
     /// still.
     pub(crate) fn add(&self, thread: usize, stream: StreamId, id: BlockId, span: Span) -> bool {
@@ -238,6 +254,7 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
             let added = wanted && arena.blocks.add_apart(span).is_ok();
             if added {
                 arena.chunks.push(id);
+                self.chunks.add(1);
             }
             added
         })
@@ -261,8 +278,10 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
             }
             arena.live -= 1;
             let over = arena.live == 0 && (arena.lost > 0 || arena.closed);
-            let gone = over.then(|| own.leave(there)).flatten();
-            gone.map_or_else(Chunks::new, Arena::into_chunks)
+            match over {
+                true => own.leave(there, &self.chunks),
+                false => Chunks::new(),
+            }
         })
     }
 
@@ -283,10 +302,7 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
                 arena.closed |= stream.is_some() && arena.live > 0;
                 if arena.live == 0 {
                     own.met.set(0);
-                    chunks.extend(
-                        own.leave(there)
-                            .map_or_else(Chunks::new, Arena::into_chunks),
-                    );
+                    chunks.extend(own.leave(there, &self.chunks));
                 }
             });
         }
@@ -327,7 +343,10 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
                 }
             })?;
         }
-        Ok(chunks)
+        match self.chunks.get() == chunks as u64 {
+            true => Ok(chunks),
+            false => Err(format!("{chunks} chunks, {} counted", self.chunks.get())),
+        }
     }
 }
 

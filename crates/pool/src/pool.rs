@@ -154,7 +154,8 @@ pub struct Usage {
     pub ready_bytes: u64,
     /// Freed, and waiting for the device.
     pub waiting_bytes: u64,
-    /// Freed, and kept for the stream that did.
+    /// Kept for the streams of threads: freed there, or free in what they cut
+    /// blocks from.
     pub cached_bytes: u64,
     /// The largest block that is free for all has at least as much.
     pub largest_ready_bytes: u64,
@@ -168,9 +169,9 @@ pub struct Usage {
 pub enum Error {
     /// There is no such block, and none can be made.
     #[error(
-        "no memory for {}: {} in use, {} ready (largest block {}), {} waiting for the device, {} of {} granted; {refused}",
+        "no memory for {}: {} in use, {} ready (largest block {}), {} kept by threads, {} waiting for the device, {} of {} granted; {refused}",
         Size(*.bytes), Size(.usage.live_bytes), Size(.usage.ready_bytes), Size(.usage.largest_ready_bytes),
-        Size(.usage.waiting_bytes), Size(*.used_bytes), Size(*.limit_bytes)
+        Size(.usage.cached_bytes), Size(.usage.waiting_bytes), Size(*.used_bytes), Size(*.limit_bytes)
     )]
     Exhausted {
         /// What was asked for.
@@ -665,7 +666,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 bytes: CHUNK_BYTES,
                 ..*asked
             };
-            let Some((id, span)) = self.find_soon(&chunk) else {
+            let has_room = self.arenas.has_room(self.budget.limit_bytes());
+            let Some((id, span)) = has_room.then(|| self.find_soon(&chunk)).flatten() else {
                 self.arenas.had_none(thread);
                 return None;
             };

@@ -307,3 +307,34 @@ fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
         assert!(large.join().unwrap().is_err());
     });
 }
+
+#[test]
+fn arenas_leave_most_of_a_small_limit_to_others() {
+    let pieces = Pieces {
+        top: 1 << 40,
+        spare: 0,
+        physical: Arc::default(),
+    };
+    let pool = Pool::new(pieces, Idle, Budget::new(32 * PIECE));
+    let request = |bytes, stream| Request {
+        bytes,
+        align_bytes: 512,
+        place: Place::Stream(StreamId(stream)),
+        tenant: TenantId::default(),
+        note: (),
+    };
+    for stream in 0..16 {
+        let small = || {
+            pool.meets_others();
+            pool.allocate(&request(4096, stream)).unwrap()
+        };
+        std::thread::scope(|scope| scope.spawn(small).join()).unwrap();
+    }
+    // Of 64 MiB 64 KiB are live.
+    let large = pool.allocate(&request(24 * PIECE, 99));
+    assert!(large.is_ok(), "{large:?}");
+    let too_much = pool.allocate(&request(24 * PIECE, 99)).unwrap_err();
+    let report = too_much.to_string();
+    assert!(report.contains("8.0 MiB kept by threads"), "{report}");
+    pool.audit().unwrap();
+}
