@@ -121,6 +121,10 @@ pub enum Rule {
 pub struct Order<P> {
     blocks: Blocks,
     queues: FxHashMap<Place, Queue<P>>,
+    /// Queues begin with this epoch. Those of queues that are gone are below it,
+    /// so that nobody who still has a mark of one takes it for a mark of the
+    /// queue that is there now.
+    first: u64,
     #[cfg(feature = "broken-rules")]
     broken: Option<Rule>,
 }
@@ -130,6 +134,7 @@ impl<P> Default for Order<P> {
         Self {
             blocks: Blocks::new(),
             queues: FxHashMap::default(),
+            first: 1,
             #[cfg(feature = "broken-rules")]
             broken: None,
         }
@@ -213,7 +218,7 @@ impl<P> Order<P> {
             Place::Anywhere => BATCH_BYTES_ANYWHERE,
         };
         let batch_bytes = batch_bytes.max(self.blocks.bytes() / BATCH_PART);
-        let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
+        let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
         let span = self.blocks.give(id, queue.set, queue.open)?;
         queue.unmarked += 1;
         // What the stream has taken again waits for no mark.
@@ -226,11 +231,12 @@ impl<P> Order<P> {
     fn queue<'q>(
         queues: &'q mut FxHashMap<Place, Queue<P>>,
         blocks: &mut Blocks,
+        first: u64,
         place: Place,
     ) -> &'q mut Queue<P> {
         queues.entry(place).or_insert_with(|| Queue {
             set: blocks.new_set(),
-            open: 1,
+            open: first,
             marks: VecDeque::new(),
             knows: FxHashMap::default(),
             unmarked: 0,
@@ -320,9 +326,10 @@ impl<P> Order<P> {
             return 0;
         };
         queue.marks.retain(|mark| mark.0 > epoch.0);
-        let (set, retired) = (queue.set, queue.retired);
+        let (set, retired, open) = (queue.set, queue.retired, queue.open);
         let bytes = self.blocks.move_to(set, epoch.0, SetId::READY, 0);
         if retired && self.blocks.drop_set(set) {
+            self.first = self.first.max(open + 1);
             self.queues.remove(&place);
             for queue in self.queues.values_mut() {
                 queue.knows.remove(&place);
@@ -362,7 +369,7 @@ impl<P> Order<P> {
     /// Work queued in `stream` from now on runs behind `mark`.
     pub fn waits(&mut self, stream: StreamId, mark: &Mark<P>) {
         let place = Place::Stream(stream);
-        let queue = Self::queue(&mut self.queues, &mut self.blocks, place);
+        let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
         let known = queue.knows.entry(mark.place).or_insert(0);
         *known = (*known).max(mark.epoch.0);
     }
@@ -398,7 +405,12 @@ impl<P> Order<P> {
         let (set, marked) = (queue.set, queue.marks.back().map_or(0, |mark| mark.0));
         let newest = self.blocks.epochs(set).map_or(0, |epochs| epochs.1);
         if newest > marked {
-            let anywhere = Self::queue(&mut self.queues, &mut self.blocks, Place::Anywhere);
+            let anywhere = Self::queue(
+                &mut self.queues,
+                &mut self.blocks,
+                self.first,
+                Place::Anywhere,
+            );
             let (into, open) = (anywhere.set, anywhere.open);
             anywhere.unmarked += 1;
             self.blocks.move_to(set, u64::MAX, into, open);
