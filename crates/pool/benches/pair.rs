@@ -5,14 +5,18 @@
 //! order, so that so many holes are left.
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
+#[path = "../tests/idle/mod.rs"]
+mod idle;
+
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    Backing, Blocks, Budget, Clock, Place, Pool, Refused, Request, SetId, Span, StreamId, TenantId,
+    Backing, Blocks, Budget, Place, Pool, Refused, Request, SetId, Span, StreamId, TenantId,
     UNIT_BYTES, Want,
 };
+use idle::Idle;
 
 const BATCH: usize = 64;
 const BATCHES: usize = 20_000;
@@ -75,25 +79,6 @@ fn core(holes: usize) {
         }
     });
     print("core: take + give", holes, &times);
-}
-
-/// A clock of which every point has been passed.
-struct Idle;
-
-impl Clock for Idle {
-    type Point = ();
-    fn mark(&self, _: Place) -> Option<()> {
-        Some(())
-    }
-    fn passed(&self, (): &()) -> bool {
-        true
-    }
-    fn wait(&self, _: StreamId, (): &()) -> bool {
-        true
-    }
-    fn join(&self, (): &(), _: Duration) -> bool {
-        true
-    }
 }
 
 /// Memory without end.

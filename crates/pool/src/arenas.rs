@@ -15,8 +15,7 @@
 //! Invariants: a chunk is a live block of the pool's, and in one arena. Arenas hold
 //! a few chunks each, however many threads and streams there are, and no more of a
 //! limit than a part; who runs out of memory takes those away of which nothing is
-//! live. No other lock of the pool is
-//! taken while an arena's is held.
+//! live. No other lock of the pool is taken while an arena's is held.
 //!
 //! Elsewhere: which blocks are live ([`crate::held`]); where chunks come from
 //! ([`crate::pool`], [`crate::growth`]).

@@ -131,7 +131,6 @@ impl<N: Copy> Held<N> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) id: BlockId,
-    pub(crate) home: Home,
     pub(crate) stream: StreamId,
 }
 
@@ -204,7 +203,6 @@ impl<N: Copy> Part<N> {
         self.kept_bytes -= held.bytes;
         Some(Gone {
             id: held.id,
-            home: held.home,
             stream,
         })
     }

@@ -387,7 +387,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         })?;
         match freeing {
             Freeing::Kept(None) => {}
-            Freeing::Kept(Some(gone)) => self.give_back([gone]),
+            Freeing::Kept(Some(Gone { id, stream })) => self.give(id, Place::Stream(stream)),
             Freeing::Away(id, Home::POOL) => self.give(id, place),
             Freeing::Away(id, home) => {
                 for (chunk, place) in self.arenas.give(home, id, place) {
@@ -420,22 +420,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Puts blocks that were kept where they were cut from, and what arenas do not
-    /// need then into queues.
-    #[cold]
-    fn give_back(&self, gone: impl IntoIterator<Item = Gone>) {
-        let mut given = Chunks::new();
-        for Gone { id, home, stream } in gone {
-            let place = Place::Stream(stream);
-            match home {
-                Home::POOL => given.push((id, place)),
-                home => given.extend(self.arenas.give(home, id, place)),
-            }
-        }
-        self.give_all(given);
-    }
-
     /// Puts blocks into the queues of their places.
+    #[cold]
     fn give_all(&self, given: Chunks) {
         if given.is_empty() {
             return;
@@ -455,8 +441,12 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// Keeps nothing that is not live any more; or nothing for a stream, which
     /// gets no more work.
     pub(crate) fn give_back_all(&self, stream: Option<StreamId>) {
-        self.give_back(self.held.drain(stream));
-        self.give_all(self.arenas.clear(stream));
+        let kept = self.held.drain(stream).into_iter();
+        let mut given: Chunks = kept
+            .map(|Gone { id, stream }| (id, Place::Stream(stream)))
+            .collect();
+        given.extend(self.arenas.clear(stream));
+        self.give_all(given);
     }
 
     /// Sets a mark where it is due.

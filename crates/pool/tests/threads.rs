@@ -2,37 +2,22 @@
 //! memory, and nothing is lost.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+mod idle;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fercuda_pool::{
     Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId,
 };
+use idle::Idle;
 
 const PIECE: u64 = 2 << 20;
 const THREADS: u64 = 8;
-
-/// A device that is done at once.
-struct Idle;
-
-impl Clock for Idle {
-    type Point = ();
-    fn mark(&self, _: Place) -> Option<()> {
-        Some(())
-    }
-    fn passed(&self, (): &()) -> bool {
-        true
-    }
-    fn wait(&self, _: StreamId, (): &()) -> bool {
-        true
-    }
-    fn join(&self, (): &(), _: Duration) -> bool {
-        true
-    }
-}
 
 /// A device that waits for the host.
 #[derive(Default)]
@@ -84,6 +69,16 @@ struct Pieces {
     top: u64,
     spare: u64,
     physical: Arc<AtomicU64>,
+}
+
+impl Pieces {
+    fn new() -> Self {
+        Self {
+            top: 1 << 40,
+            spare: 0,
+            physical: Arc::default(),
+        }
+    }
 }
 
 impl Backing for Pieces {
@@ -144,15 +139,31 @@ impl Owners {
     }
 }
 
+/// So many bytes in a stream.
+fn request(bytes: u64, stream: u64) -> Request {
+    Request {
+        bytes,
+        align_bytes: 512,
+        place: Place::Stream(StreamId(stream)),
+        tenant: TenantId::default(),
+        note: (),
+    }
+}
+
+/// Whether a thread ends by itself in this time.
+fn ends_within<T>(time: Duration, thread: &ScopedJoinHandle<'_, T>) -> bool {
+    let begun = Instant::now();
+    while !thread.is_finished() && begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    thread.is_finished()
+}
+
 #[test]
 fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
     let seed = fastrand::u64(..);
-    let physical = Arc::new(AtomicU64::new(0));
-    let pieces = Pieces {
-        top: 1 << 40,
-        spare: 0,
-        physical: physical.clone(),
-    };
+    let pieces = Pieces::new();
+    let physical = pieces.physical.clone();
     let limit = 256 << 20;
     let budget = Budget::new(limit);
     let pool = Pool::new(pieces, Idle, budget.clone());
@@ -227,37 +238,21 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
 #[test]
 fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() {
     let device = Waiting::default();
-    let pieces = Pieces {
-        top: 1 << 40,
-        spare: 0,
-        physical: Arc::default(),
-    };
-    let pool = Pool::new(pieces, &device, Budget::new(8 * PIECE));
-    let request = |pieces: u64, place| Request {
-        bytes: pieces * PIECE,
-        align_bytes: 512,
-        place,
-        tenant: TenantId::default(),
-        note: (),
-    };
-    let of = |stream| Place::Stream(StreamId(stream));
-    let freed = pool.allocate(&request(4, of(1))).unwrap();
-    pool.allocate(&request(2, of(1))).unwrap();
-    pool.free(freed.address, of(1)).unwrap();
+    let pool = Pool::new(Pieces::new(), &device, Budget::new(8 * PIECE));
+    let freed = pool.allocate(&request(4 * PIECE, 1)).unwrap();
+    pool.allocate(&request(2 * PIECE, 1)).unwrap();
+    pool.free(freed.address, Place::Stream(StreamId(1)))
+        .unwrap();
     std::thread::scope(|scope| {
         // Needs what was freed, and that is used until the device goes on.
-        let large = scope.spawn(|| pool.allocate(&request(5, of(2))));
+        let large = scope.spawn(|| pool.allocate(&request(5 * PIECE, 2)));
         let small = scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
-            let small = pool.allocate(&request(1, of(3)));
+            let small = pool.allocate(&request(PIECE, 3));
             device.0.store(true, Relaxed);
             small
         });
-        let begun = Instant::now();
-        while !small.is_finished() && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let had_it_meanwhile = small.is_finished();
+        let had_it_meanwhile = ends_within(Duration::from_secs(10), &small);
         device.0.store(true, Relaxed);
         assert!(had_it_meanwhile);
         assert!(small.join().unwrap().is_ok());
@@ -267,23 +262,11 @@ fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() 
 
 #[test]
 fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
-    let pieces = Pieces {
-        top: 1 << 40,
-        spare: 0,
-        physical: Arc::default(),
-    };
-    let pool = Pool::new(pieces, Behind, Budget::new(64 * PIECE));
-    let request = |bytes, stream| Request {
-        bytes,
-        align_bytes: 512,
-        place: Place::Stream(StreamId(stream)),
-        tenant: TenantId::default(),
-        note: (),
-    };
+    let pool = Pool::new(Pieces::new(), Behind, Budget::new(64 * PIECE));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for stream in 1..4 {
-            let (pool, over, request) = (&pool, &over, &request);
+            let (pool, over) = (&pool, &over);
             scope.spawn(move || {
                 // Never needs more: what it frees it has again.
                 let rest = pool.allocate(&request(PIECE / 4, stream)).unwrap();
@@ -297,11 +280,7 @@ fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
         }
         std::thread::sleep(Duration::from_millis(100));
         let large = scope.spawn(|| pool.allocate(&request(65 * PIECE, 9)));
-        let begun = Instant::now();
-        while !large.is_finished() && begun.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let had_an_answer = large.is_finished();
+        let had_an_answer = ends_within(Duration::from_secs(5), &large);
         over.store(true, Relaxed);
         assert!(had_an_answer, "it waits for work that comes after it");
         assert!(large.join().unwrap().is_err());
@@ -310,19 +289,7 @@ fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
 
 #[test]
 fn arenas_leave_most_of_a_small_limit_to_others() {
-    let pieces = Pieces {
-        top: 1 << 40,
-        spare: 0,
-        physical: Arc::default(),
-    };
-    let pool = Pool::new(pieces, Idle, Budget::new(32 * PIECE));
-    let request = |bytes, stream| Request {
-        bytes,
-        align_bytes: 512,
-        place: Place::Stream(StreamId(stream)),
-        tenant: TenantId::default(),
-        note: (),
-    };
+    let pool = Pool::new(Pieces::new(), Idle, Budget::new(32 * PIECE));
     for stream in 0..16 {
         let small = || {
             pool.meets_others();
