@@ -114,7 +114,10 @@ fn remember(address: usize, meaning: Meaning) {
     let _a_thread_at_its_end_remembers_nothing = KNOWN.try_with(|known| {
         known.callers[place(address)].set((address, meaning));
         if matches!(meaning, Meaning::For(_)) && known.stack.get() == (0, 0) {
-            known.stack.set(own_stack().unwrap_or_default());
+            // What cannot be found out stays nowhere: frames are walked then.
+            if let Some(stack) = own_stack() {
+                known.stack.set(stack);
+            }
         }
     });
 }
