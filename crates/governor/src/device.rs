@@ -118,6 +118,17 @@ impl Device {
         })
     }
 
+    /// Has what is known of the block there fetched while the caller does other
+    /// things.
+    #[inline]
+    pub(crate) fn touch(&self, address: u64) {
+        for (region, extent) in self.regions().into_iter().zip(&self.extents) {
+            if extent.may_hold(address) {
+                region.touch(address);
+            }
+        }
+    }
+
     /// Frees the block that begins there, if its note is such.
     #[inline]
     pub(crate) fn free_if(

@@ -294,6 +294,15 @@ impl Governor {
         })
     }
 
+    /// Has what is known of the block at an address fetched from the host's
+    /// memory while the caller does what comes before it frees the block.
+    #[inline]
+    pub fn touch(&self, address: u64) {
+        for device in self.devices() {
+            device.touch(address);
+        }
+    }
+
     /// How a user is told, once, that a device has no pool, and why. Nobody is
     /// before this is called.
     pub fn tell_by(&self, tell: fn(&str)) {

@@ -20,6 +20,7 @@
 //! ([`crate::order`]).
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
@@ -38,10 +39,15 @@ pub(crate) const TENANTS: usize = 64;
 const PARTS: usize = 1024;
 /// Threads that have hints of their own.
 const THREADS: usize = 64;
+/// Blocks that lie in their part itself.
+const HERE: usize = 3;
 /// Blocks that a part keeps, their bytes, and those of the largest.
 const KEPT: usize = 16;
 const KEPT_BYTES: u64 = 2 << 20;
 const LARGEST_KEPT: u64 = 1 << 20;
+/// Bytes of one size that a thread keeps in a stream, about: what is kept is in
+/// the way of larger blocks.
+const HINTED_BYTES: u64 = 2 << 20;
 /// Hints of a thread: so many sets, and so many hints of one.
 const SETS: usize = 32;
 // The model's orders grow with every word that is shared.
@@ -165,33 +171,90 @@ impl Count {
     }
 }
 
-/// A part of the table.
+/// Blocks by address. A program that does other work between two calls finds
+/// none of this in its processor's caches, and each line that it must fetch takes
+/// as long as all the rest of a call: so the first blocks lie beside the lock of
+/// their part, where a map's would be three lines further on.
+#[repr(C)]
+struct Blocks<N> {
+    more: FxHashMap<u64, Held<N>>,
+    here: [Option<(u64, Held<N>)>; HERE],
+}
+
+impl<N> Blocks<N> {
+    fn new() -> Self {
+        Self {
+            more: FxHashMap::default(),
+            here: [const { None }; HERE],
+        }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, address: u64) -> Option<&mut Held<N>> {
+        let mut here = self.here.iter_mut().flatten();
+        match here.find(|(at, _)| *at == address) {
+            Some((_, held)) => Some(held),
+            None if self.more.is_empty() => None,
+            None => self.more.get_mut(&address),
+        }
+    }
+
+    /// One that is not there.
+    #[inline]
+    fn insert(&mut self, address: u64, held: Held<N>) {
+        match self.here.iter_mut().find(|here| here.is_none()) {
+            Some(here) => *here = Some((address, held)),
+            None => {
+                self.more.insert(address, held);
+            }
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, address: u64) -> Option<Held<N>> {
+        let is_it = |here: &mut (u64, _)| here.0 == address;
+        let mut here = self.here.iter_mut();
+        match here.find_map(|here| here.take_if(is_it)) {
+            Some((_, held)) => Some(held),
+            None => self.more.remove(&address),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &Held<N>)> {
+        let here = self.here.iter().flatten().map(|(at, held)| (*at, held));
+        here.chain(self.more.iter().map(|(at, held)| (*at, held)))
+    }
+}
+
+/// A part of the table, in the order in which it is read.
+#[repr(C)]
 pub(crate) struct Part<N> {
-    blocks: FxHashMap<u64, Held<N>>,
-    /// Kept blocks: where, and for which stream; and which places are taken.
-    kept: [(u64, StreamId); KEPT],
+    /// Which places of kept blocks are taken.
     taken: u32,
-    kept_bytes: u64,
     /// The next that must go when there is no place.
-    oldest: usize,
+    oldest: u32,
+    kept_bytes: u64,
+    blocks: Blocks<N>,
+    /// Kept blocks: where, and for which stream.
+    kept: [(u64, StreamId); KEPT],
 }
 
 impl<N: Copy> Part<N> {
     fn new() -> Self {
         Self {
-            blocks: FxHashMap::default(),
-            kept: [(0, StreamId(0)); KEPT],
             taken: 0,
-            kept_bytes: 0,
             oldest: 0,
+            kept_bytes: 0,
+            blocks: Blocks::new(),
+            kept: [(0, StreamId(0)); KEPT],
         }
     }
 
     /// Takes the oldest kept block out.
     #[cold]
     fn evict_oldest(&mut self) -> Option<Gone> {
-        let at = self.oldest;
-        self.oldest = (at + 1) % KEPT;
+        let at = self.oldest as usize;
+        self.oldest = (self.oldest + 1) % KEPT as u32;
         self.evict(at)
     }
 
@@ -199,7 +262,7 @@ impl<N: Copy> Part<N> {
     fn evict(&mut self, at: usize) -> Option<Gone> {
         let (address, stream) = self.kept[at];
         self.taken &= !(1 << at);
-        let held = self.blocks.remove(&address)?;
+        let held = self.blocks.remove(address)?;
         self.kept_bytes -= held.bytes;
         Some(Gone {
             id: held.id,
@@ -211,6 +274,14 @@ impl<N: Copy> Part<N> {
 /// On cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
+
+/// A part and its lock.
+#[repr(C)]
+struct Locked<L, W> {
+    /// Never written: to be read by who will want the lock's line soon.
+    line: W,
+    part: L,
+}
 
 /// What a thread remembers.
 struct Hints<W> {
@@ -230,7 +301,7 @@ struct Exact {
 
 /// See the module.
 pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
-    parts: Box<[Apart<L>]>,
+    parts: Box<[Apart<Locked<L, W>>]>,
     /// A bit for each part, 0 if it keeps nothing; changed under its lock.
     keeps: Box<[W]>,
     /// A bit for each thread with hints that has kept something since all was
@@ -307,10 +378,14 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
             asked: std::array::from_fn(|_| W::default()),
         };
+        let part = |_| {
+            let (line, part) = (W::default(), L::new(Part::new()));
+            Apart(Locked { line, part })
+        };
         let none = || std::array::from_fn(|_| W::default());
         let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
         Self {
-            parts: (0..parts).map(|_| Apart(L::new(Part::new()))).collect(),
+            parts: (0..parts).map(part).collect(),
             keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
             keepers: W::default(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
@@ -323,7 +398,13 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
 
     #[inline]
     fn part(&self, address: u64) -> &L {
-        &self.parts[self.place(address)].0
+        &self.parts[self.place(address)].0.part
+    }
+
+    /// Has what is known of a block fetched while its caller does other things.
+    #[inline]
+    pub(crate) fn touch(&self, address: u64) {
+        black_box(self.parts[self.place(address)].0.line.get());
     }
 
     #[inline]
@@ -395,7 +476,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// With the parts locked from `at` on, and those before by the caller.
     fn count_exactly(&self, tenant: TenantId, at: usize) {
         if let Some(part) = self.parts.get(at) {
-            return part.0.with(|_| self.count_exactly(tenant, at + 1));
+            return part.0.part.with(|_| self.count_exactly(tenant, at + 1));
         }
         let (_, exact) = &self.limits[tenant.index()];
         if !exact.load(Relaxed) {
@@ -533,7 +614,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         charged: Charged,
     ) -> bool {
         self.part(address).with(|part| {
-            let Some(held) = part.blocks.get_mut(&address) else {
+            let Some(held) = part.blocks.get_mut(address) else {
                 return false;
             };
             let at = usize::from(held.kept);
@@ -563,8 +644,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         may: impl FnOnce(&N) -> bool,
     ) -> Result<(Live<N>, Freeing), Refusal> {
         let place_of_it = self.place(address);
-        let (was, freeing) = self.parts[place_of_it].0.with(|part| {
-            let held = part.blocks.get_mut(&address).ok_or(Refusal::Unknown)?;
+        let (was, freeing) = self.parts[place_of_it].0.part.with(|part| {
+            let held = part.blocks.get_mut(address).ok_or(Refusal::Unknown)?;
             let was = held.live(address).ok_or(Refusal::Unknown)?;
             if !may(&was.note) {
                 return Err(Refusal::Kept);
@@ -574,9 +655,13 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             let fits =
                 held.often && held.home == Home::POOL && part.kept_bytes + bytes <= KEPT_BYTES;
             let freeing = match place {
-                Place::Stream(stream) if fits => {
+                Place::Stream(stream) if fits && !self.is_full(thread, stream, bytes) => {
                     let vacant = part.taken.trailing_ones() as usize;
-                    let at = if vacant < KEPT { vacant } else { part.oldest };
+                    let at = if vacant < KEPT {
+                        vacant
+                    } else {
+                        part.oldest as usize
+                    };
                     held.kept = at as u8 + 1;
                     let other = (vacant >= KEPT).then(|| part.evict_oldest()).flatten();
                     part.kept[at] = (address, stream);
@@ -591,7 +676,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                 }
                 _ => {
                     let (id, home) = (held.id, held.home);
-                    part.blocks.remove(&address);
+                    part.blocks.remove(address);
                     Freeing::Away(id, home)
                 }
             };
@@ -605,6 +690,16 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             return Ok((was, Freeing::Kept(other)));
         }
         Ok((was, freeing))
+    }
+
+    /// Whether as many hints are at blocks of this size as may be, as when a
+    /// program frees many at once: then one more would only make another go.
+    #[inline]
+    fn is_full(&self, thread: usize, stream: StreamId, bytes: u64) -> bool {
+        let hash = hash(stream, bytes);
+        let most = (HINTED_BYTES / bytes).clamp(1, WAYS as u64) as usize;
+        let last = self.set(thread, hash)[most - 1].get();
+        last != 0 && last & 0xff == hint(0, hash)
     }
 
     /// Hints at a block; the one that nothing hints at any more goes.
@@ -625,7 +720,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             return None;
         }
         self.part(forgotten).with(|part| {
-            let at = usize::from(part.blocks.get(&forgotten)?.kept);
+            let at = usize::from(part.blocks.get_mut(forgotten)?.kept);
             part.evict(at.checked_sub(1)?)
         })
     }
@@ -647,7 +742,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                 let bit = bits & bits.wrapping_neg();
                 bits &= !bit;
                 let place = 64 * word + bit.trailing_zeros() as usize;
-                self.parts[place].0.with(|part| {
+                self.parts[place].0.part.with(|part| {
                     for at in 0..KEPT {
                         let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
                         if part.taken >> at & 1 == 1 && is_meant {
@@ -666,14 +761,14 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// The live block that begins at `address`.
     pub(crate) fn get(&self, address: u64) -> Option<Live<N>> {
         self.part(address)
-            .with(|part| part.blocks.get(&address)?.live(address))
+            .with(|part| part.blocks.get_mut(address)?.live(address))
     }
 
     /// The first live block that is such, part by part.
     pub(crate) fn find(&self, mut is: impl FnMut(&Live<N>) -> bool) -> Option<Live<N>> {
         self.parts.iter().find_map(|part| {
-            part.0.with(|part| {
-                let mut all = part.blocks.iter().filter_map(|(at, held)| held.live(*at));
+            part.0.part.with(|part| {
+                let mut all = part.blocks.iter().filter_map(|(at, held)| held.live(at));
                 all.find(|live| is(live))
             })
         })
@@ -691,11 +786,11 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         let mut blocks = [0; ARENAS + 1];
         let mut all = [Count::default(); TENANTS];
         for part in &self.parts {
-            part.0.with(|part| {
+            part.0.part.with(|part| {
                 let (mut kept, mut taken) = (0, 0);
-                for (address, held) in &part.blocks {
+                for (address, held) in part.blocks.iter() {
                     let here = Span {
-                        address: *address,
+                        address,
                         bytes: held.bytes,
                     };
                     if span(held.home, held.id) != Some(here) {
@@ -703,7 +798,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     }
                     blocks[held.home.number()] += 1;
                     if let Some(at) = usize::from(held.kept).checked_sub(1) {
-                        if part.kept[at].0 != *address {
+                        if part.kept[at].0 != address {
                             return Err(format!("{here:?} is not in the list of its part"));
                         }
                         taken |= 1 << at;
@@ -860,7 +955,7 @@ mod tests {
             // Hints may be lost: then it is kept still.
             let parts = table.parts.iter();
             let kept = parts
-                .map(|part| part.0.with(|part| part.kept_bytes))
+                .map(|part| part.0.part.with(|part| part.kept_bytes))
                 .sum::<u64>()
                 > 0;
             let hands = got.iter().filter(|got| **got).count() + usize::from(kept);

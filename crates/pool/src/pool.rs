@@ -360,6 +360,13 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     // ---- freeing ------------------------------------------------------------
 
+    /// Has what is known of the block at `address` fetched from the host's
+    /// memory while the caller does other things, before it frees the block.
+    #[inline]
+    pub fn touch(&self, address: u64) {
+        self.held.touch(address);
+    }
+
     /// Frees the block that begins at `address`, behind the work queued at
     /// `place` so far. Waits for nothing.
     ///

@@ -165,6 +165,7 @@ alloc_from_pool!(
 fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUresult> {
     seated(|seat| {
         let governor = seat.governor();
+        governor.touch(address);
         if governor.anything_captures() && governor.is_capturing(stream, per_thread) {
             return None;
         }
