@@ -6,7 +6,7 @@
 #[path = "../tests/traces/mod.rs"]
 mod traces;
 
-use traces::{Handles, replay, replay_on, traces};
+use traces::{Handles, replay, replay_on, step, traces};
 
 fn main() {
     println!(
@@ -26,7 +26,7 @@ fn main() {
         "ratio",
         "slabs"
     );
-    for trace in traces() {
+    for trace in traces().into_iter().chain([step(40)]) {
         let outcome = replay(&trace);
         let slabs = replay_on(&trace, &Handles::slabs());
         let mib = |bytes: u64| bytes >> 20;

@@ -39,7 +39,7 @@ const PEEK: usize = 8;
 
 /// From this size on, the block that fits best is taken of those looked at: a
 /// large block that is cut without need is seldom whole again.
-const LARGE_UNITS: u64 = 4096;
+pub(crate) const LARGE_UNITS: u64 = 4096;
 
 const NONE: u32 = u32::MAX;
 
@@ -361,6 +361,12 @@ impl Want {
         self.units.get().saturating_mul(UNIT_BYTES)
     }
 
+    /// Whether the block that fits best is worth looking for.
+    #[inline]
+    pub(crate) fn is_large(self) -> bool {
+        self.units.get() >= LARGE_UNITS
+    }
+
     /// What its address is a multiple of.
     #[inline]
     pub fn align_bytes(self) -> u64 {
@@ -622,6 +628,27 @@ impl Blocks {
     #[inline(always)]
     pub fn take(&mut self, set: SetId, want: Want, epoch: u64) -> Option<BlockId> {
         let index = self.find(set, want, epoch)?;
+        Some(self.take_of(index, want))
+    }
+
+    /// Takes a block from `set`, or a ready one if that fits better.
+    #[inline]
+    pub fn take_best(&mut self, set: SetId, want: Want) -> Option<BlockId> {
+        let own = self.find(set, want, u64::MAX);
+        let ready = self.find(SetId::READY, want, 0);
+        let index = match (own, ready) {
+            (Some(own), Some(ready)) => {
+                let len = |index: u32| self.nodes[index as usize].len;
+                if len(ready) < len(own) { ready } else { own }
+            }
+            (own, ready) => own.or(ready)?,
+        };
+        Some(self.take_of(index, want))
+    }
+
+    /// Takes a block of a free one that holds it.
+    #[inline(always)]
+    fn take_of(&mut self, index: u32, want: Want) -> BlockId {
         let start = self.begin(index, want);
         let index = match self.nodes[index as usize].start == start {
             true => self.take_front(index, want.units),
@@ -634,10 +661,10 @@ impl Blocks {
         };
         let node = &mut self.nodes[index as usize];
         node.state = State::Live;
-        Some(BlockId {
+        BlockId {
             index,
             generation: node.generation,
-        })
+        }
     }
 
     /// The epoch of the block that [`Blocks::take`] would take without regard
@@ -665,6 +692,21 @@ impl Blocks {
         node.generation = node.generation.wrapping_add(1);
         self.settle(id.index, set, epoch);
         Some(span)
+    }
+
+    /// The same with what is ready beside the block, so that all of it is one.
+    #[inline]
+    pub fn give_with_ready(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
+        self.span(id)?;
+        let Node { below, above, .. } = self.nodes[id.index as usize];
+        for beside in [below, above] {
+            if self.is_free(beside, SetId::READY) {
+                // Its other neighbour may be free in the set already.
+                self.unlist(beside);
+                self.settle(beside, set, epoch);
+            }
+        }
+        self.give(id, set, epoch)
     }
 
     /// Moves the blocks of `from` that came up to `epoch` to `into`, where

@@ -265,7 +265,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             return Ok(span);
         }
         self.give_back_all(None);
-        let found = take().or_else(|| self.borrow(asked)).or_else(|| {
+        let found = take().or_else(|| self.gather(asked));
+        let found = found.or_else(|| self.borrow(asked)).or_else(|| {
             self.mark_all();
             self.look_at_all().then(take)?
         });

@@ -39,6 +39,15 @@ const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_BYTES_ANYWHERE: u64 = 8 << 20;
 const BATCH_PART: u64 = 64;
 
+/// After so many frees since anybody else took a block, a stream is alone: what it
+/// frees nobody else waits for. Then there are fewer marks, by this, nobody looks
+/// whether they have been passed before there are so many, and what is freed is
+/// one with what is ready beside it, since only the stream's next requests can
+/// tell the two apart.
+const ALONE: u32 = 1024;
+const ALONE_BATCHES: u64 = 4;
+const ALONE_MARKS: usize = 32;
+
 /// A stream, by a number that no other stream ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
@@ -125,6 +134,9 @@ pub struct Order<P> {
     /// so that nobody who still has a mark of one takes it for a mark of the
     /// queue that is there now.
     first: u64,
+    /// Who took a block last, and how many were freed since another did.
+    taker: Place,
+    freed: u32,
     #[cfg(feature = "broken-rules")]
     broken: Option<Rule>,
 }
@@ -135,6 +147,8 @@ impl<P> Default for Order<P> {
             blocks: Blocks::new(),
             queues: FxHashMap::default(),
             first: 1,
+            taker: Place::Anywhere,
+            freed: 0,
             #[cfg(feature = "broken-rules")]
             broken: None,
         }
@@ -179,6 +193,9 @@ impl<P> Order<P> {
     /// own queue, of the ready ones, or of a queue that it waits for.
     #[inline]
     pub fn take(&mut self, place: Place, want: Want) -> Option<BlockId> {
+        if self.taker != place {
+            (self.taker, self.freed) = (place, 0);
+        }
         let queue = match place {
             Place::Stream(_) => self.queues.get(&place),
             Place::Anywhere => None,
@@ -186,9 +203,14 @@ impl<P> Order<P> {
         let Some(queue) = queue else {
             return self.blocks.take(SetId::READY, want, 0);
         };
-        self.blocks
-            .take(queue.set, want, u64::MAX)
-            .or_else(|| self.blocks.take(SetId::READY, want, 0))
+        let found = match want.is_large() {
+            true => self.blocks.take_best(queue.set, want),
+            false => {
+                let own = self.blocks.take(queue.set, want, u64::MAX);
+                own.or_else(|| self.blocks.take(SetId::READY, want, 0))
+            }
+        };
+        found
             .or_else(|| {
                 queue.knows.iter().find_map(|(other, epoch)| {
                     let other = self.queues.get(other)?;
@@ -213,19 +235,44 @@ impl<P> Order<P> {
         if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
             return Some((self.blocks.give(id, SetId::READY, 0)?, false));
         }
+        self.freed = self.freed.saturating_add(1);
         let batch_bytes = match place {
             Place::Stream(_) => BATCH_BYTES,
             Place::Anywhere => BATCH_BYTES_ANYWHERE,
         };
-        let batch_bytes = batch_bytes.max(self.blocks.bytes() / BATCH_PART);
+        let alone = self.is_alone(place);
+        let batches = if alone { ALONE_BATCHES } else { 1 };
+        let batch_bytes = batches * batch_bytes.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
-        let span = self.blocks.give(id, queue.set, queue.open)?;
+        let span = match alone {
+            true => self.blocks.give_with_ready(id, queue.set, queue.open)?,
+            false => self.blocks.give(id, queue.set, queue.open)?,
+        };
         queue.unmarked += 1;
         // What the stream has taken again waits for no mark.
         let there = self.blocks.free_bytes(queue.set);
         queue.unmarked_bytes = there.min(queue.unmarked_bytes + span.bytes);
-        let due = queue.unmarked >= BATCH || queue.unmarked_bytes >= batch_bytes;
+        let due = queue.unmarked >= BATCH * batches as usize || queue.unmarked_bytes >= batch_bytes;
         Some((span, due))
+    }
+
+    /// As if somebody alone had taken blocks for long; for tests.
+    #[doc(hidden)]
+    pub fn leave_alone(&mut self, place: Place) {
+        (self.taker, self.freed) = (place, ALONE);
+    }
+
+    /// Whether nobody but a stream has taken blocks for long.
+    #[inline]
+    fn is_alone(&self, place: Place) -> bool {
+        self.freed >= ALONE && self.taker == place && place != Place::Anywhere
+    }
+
+    /// Whether somebody else may want what a place's marks are behind, or there
+    /// are many.
+    pub fn is_worth_a_look(&self, place: Place) -> bool {
+        let queue = self.queues.get(&place);
+        !self.is_alone(place) || queue.is_some_and(|queue| queue.marks.len() >= ALONE_MARKS)
     }
 
     fn queue<'q>(
@@ -281,6 +328,17 @@ impl<P> Order<P> {
             epoch: Epoch(*epoch),
             point: point.clone(),
         })
+    }
+
+    /// All marks of a queue, the oldest first.
+    pub(crate) fn marks(&self, place: Place) -> Vec<Mark<P>> {
+        let marks = self.queues.get(&place).map(|queue| queue.marks.iter());
+        let named = |(epoch, point): &(u64, Arc<P>)| Mark {
+            place,
+            epoch: Epoch(*epoch),
+            point: point.clone(),
+        };
+        marks.into_iter().flatten().map(named).collect()
     }
 
     /// The oldest mark of every queue.

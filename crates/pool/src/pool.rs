@@ -30,7 +30,7 @@ use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused, Size};
 use crate::held::{Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
-use crate::order::{Epoch, Order, Place, StreamId};
+use crate::order::{Epoch, Mark, Order, Place, StreamId};
 
 /// How often the lock of all is tried before a thread sleeps, with longer and
 /// longer pauses: some microseconds together.
@@ -258,6 +258,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Those at the front for which something is so, which is so for none behind one
+/// for which it is not. Most often that is none, or all: the first is asked, then
+/// the last, then halfway.
+fn leading<T>(all: &[T], is_so: impl Fn(&T) -> bool) -> &[T] {
+    match all {
+        [] => &[],
+        [first, ..] if !is_so(first) => &[],
+        [.., last] if is_so(last) => all,
+        [_, between @ .., _] => &all[..1 + between.partition_point(is_so)],
+        [_] => &[],
+    }
+}
+
 impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub(crate) fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
         // Whoever has it has it for less time than a thread takes to fall asleep
@@ -460,8 +473,10 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     #[cold]
     fn batch(&self, place: Place) {
         self.mark(place);
-        self.look(place);
-        self.relieve();
+        if self.order().is_worth_a_look(place) {
+            self.look(place);
+            self.relieve();
+        }
     }
 
     /// Sets a mark behind what was freed at `place`; whether there is one now.
@@ -476,31 +491,19 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         true
     }
 
-    /// Looks whether the oldest mark of a place has been passed.
-    fn look(&self, place: Place) {
-        let mark = self.order().oldest_mark(place);
-        if let Some(mark) = mark.filter(|mark| self.clock.passed(&mark.point)) {
-            self.order().passed(place, mark.epoch);
-        }
+    /// Looks which marks of a place have been passed; whether any had.
+    fn look(&self, place: Place) -> bool {
+        let marks = self.order().marks(place);
+        let is_passed = |mark: &Mark<C::Point>| self.clock.passed(&mark.point);
+        let passed = leading(&marks, is_passed).last();
+        passed.is_some_and(|mark| self.order().passed(place, mark.epoch) > 0)
     }
 
-    /// Looks at the oldest marks of all places until none has been passed;
-    /// whether any had.
+    /// Looks at the marks of all places; whether any had been passed.
     pub(crate) fn look_at_all(&self) -> bool {
-        let mut any = false;
-        let mut marks = self.order().oldest_marks();
-        while !marks.is_empty() {
-            marks.retain(|mark| self.clock.passed(&mark.point));
-            let mut order = self.order();
-            for mark in &marks {
-                order.passed(mark.place, mark.epoch);
-                any = true;
-            }
-            let places: Vec<Place> = marks.iter().map(|mark| mark.place).collect();
-            marks = order.oldest_marks();
-            marks.retain(|mark| places.contains(&mark.place));
-        }
-        any
+        let places = self.order().places();
+        let looks = places.into_iter().map(|place| self.look(place));
+        looks.fold(false, |any, passed| any | passed)
     }
 
     // ---- what the host knows ------------------------------------------------
@@ -694,6 +697,12 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         self.arenas.meets_all_the_time(mine());
     }
 
+    /// As if a stream alone had taken blocks for long; for tests.
+    #[doc(hidden)]
+    pub fn leave_alone(&self, stream: StreamId) {
+        self.order().leave_alone(Place::Stream(stream));
+    }
+
     /// Walks everything and says what does not hold; for tests.
     ///
     /// # Errors
@@ -714,6 +723,32 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 "{live} blocks live, {} held, {chunks} chunks",
                 held[0]
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_is_found_with_few_questions() {
+        for len in 0..40_usize {
+            let all: Vec<usize> = (0..len).collect();
+            for lead in 0..=len {
+                let asked = std::cell::Cell::new(0);
+                let is_so = |at: &usize| {
+                    asked.set(asked.get() + 1);
+                    *at < lead
+                };
+                assert_eq!(leading(&all, is_so), &all[..lead]);
+                let most = match lead {
+                    0 => 1,
+                    lead if lead == len => 2,
+                    _ => 4 + len.ilog2(),
+                };
+                assert!(asked.get() <= most, "{} for {lead} of {len}", asked.get());
+            }
         }
     }
 }

@@ -46,3 +46,60 @@ fn a_mark_of_a_queue_that_is_gone_is_none_of_the_next() {
     order.passed(place, epoch);
     assert!(order.take(Place::Anywhere, want).is_some());
 }
+
+/// What a lone stream frees is one with what is ready beside it, as nobody else
+/// would have the two apart; once somebody else takes a block it is not.
+#[test]
+fn a_stream_that_is_alone_has_ready_memory_with_its_own() {
+    let lone = Place::Stream(StreamId(7));
+    let all = Span {
+        address: 1 << 30,
+        bytes: 3 << 20,
+    };
+    let (part, whole) = (Want::new(1 << 20, 512), Want::new(3 << 20, 512));
+    let freed_in_the_middle = |alone: bool| {
+        let mut order = Order::<()>::default();
+        order.blocks_mut().add(all).unwrap();
+        let blocks = [0, 1, 2].map(|_| order.take(lone, part).unwrap());
+        for block in [blocks[0], blocks[2]] {
+            order.give(block, lone).unwrap();
+        }
+        let epoch = order.begin_mark(lone).unwrap();
+        order.end_mark(lone, epoch, ());
+        order.passed(lone, epoch);
+        if alone {
+            order.leave_alone(lone);
+        }
+        order.give(blocks[1], lone).unwrap();
+        order
+    };
+    assert!(freed_in_the_middle(true).take(lone, whole).is_some());
+    let mut order = freed_in_the_middle(true);
+    assert_eq!(
+        order.take(Place::Anywhere, part),
+        None,
+        "all is the stream's"
+    );
+    assert!(freed_in_the_middle(false).take(lone, whole).is_none());
+    assert!(
+        freed_in_the_middle(false)
+            .take(Place::Anywhere, part)
+            .is_some()
+    );
+}
+
+/// Of large blocks the one that fits best is taken, be it ready or the stream's.
+#[test]
+fn a_ready_block_that_fits_better_is_taken_before_one_of_the_streams_own() {
+    let place = Place::Stream(StreamId(7));
+    let mut order = Order::<()>::default();
+    for (address, mib) in [(1 << 30, 8), (2 << 30, 4)] {
+        let bytes = mib << 20;
+        order.blocks_mut().add(Span { address, bytes }).unwrap();
+    }
+    let large = order.take(place, Want::new(8 << 20, 512)).unwrap();
+    order.give(large, place).unwrap();
+    let taken = order.take(place, Want::new(4 << 20, 512)).unwrap();
+    assert_eq!(order.blocks().span(taken).unwrap().address, 2 << 30);
+    assert!(order.take(place, Want::new(8 << 20, 512)).is_some());
+}

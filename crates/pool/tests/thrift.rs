@@ -4,7 +4,7 @@
 mod traces;
 
 use fercuda_pool::{Budget, Place, Pool, Request, Span, StreamId, TenantId, Thrift};
-use traces::{Behind, Handles, replay, replay_on, traces};
+use traces::{Behind, Handles, replay, replay_on, step, traces};
 
 type Small = Pool<Handles, Behind>;
 
@@ -39,6 +39,17 @@ fn little_memory_is_there_that_training_and_serving_do_not_use() {
         let outcome = replay(&trace);
         assert!(outcome.ratio() <= most, "{}: {outcome:?}", trace.name);
     }
+}
+
+#[test]
+fn a_step_that_is_always_the_same_moves_no_memory_in_the_end() {
+    let (few, many) = (replay(&step(20)), replay(&step(40)));
+    assert!(many.ratio() <= 1.02, "{many:?}");
+    let costs = |outcome: traces::Outcome| (outcome.made, outcome.moved, outcome.waits);
+    assert_eq!(costs(few), costs(many));
+    // Asking costs time too.
+    let calls = (many.calls - few.calls) / 20;
+    assert!(calls <= 20, "{calls} calls of the clock a step");
 }
 
 #[test]
@@ -96,6 +107,27 @@ fn memory_around_a_pin_is_used_elsewhere() {
     pool.unpin(range.address);
     pool.trim();
     assert_eq!((pool.usage().bytes, pool.budget().used_bytes()), (0, 0));
+}
+
+#[test]
+fn a_thread_keeps_little_of_what_it_frees_at_once() {
+    for (kib, most_kept) in [(4, 8), (256, 8), (512, 4), (1024, 2)] {
+        let (pool, _) = pool(u64::MAX);
+        for _ in 0..4 {
+            let request = Request {
+                bytes: kib << 10,
+                align_bytes: 512,
+                place: STREAM,
+                tenant: TenantId(0),
+                note: (),
+            };
+            let blocks: Vec<Span> = (0..24).map(|_| pool.allocate(&request).unwrap()).collect();
+            for block in blocks {
+                pool.free(block.address, STREAM).unwrap();
+            }
+        }
+        assert_eq!(pool.usage().cached_bytes, most_kept * (kib << 10));
+    }
 }
 
 #[test]

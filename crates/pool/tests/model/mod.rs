@@ -100,6 +100,10 @@ pub(crate) enum Op {
     End,
     /// The thread finds others at the pool's lock, and gets an arena.
     Meet,
+    /// For a while one stream alone allocates and frees, as if for long.
+    Alone {
+        stream: usize,
+    },
     /// Gives ready memory back but for some of it.
     Trim {
         sixteenths: u64,
@@ -189,6 +193,7 @@ impl Op {
                 sixteenths: b as u64 % 24 + 1,
             },
             249 if c % 2 == 1 => Op::Meet,
+            249 => Op::Alone { stream },
             250 => Op::Fail {
                 times: a as u32 % 4,
             },
@@ -225,6 +230,9 @@ pub(crate) enum Kind {
     /// In allocations, which go whole, and may lie beside each other.
     Slabs,
 }
+
+/// Allocations and frees of a stream that is left alone.
+const ALONE: u32 = 100;
 
 /// Slabs are no smaller, and begin somewhere in a piece.
 const LEAST_SLAB: u64 = 4 * PIECE;
@@ -548,6 +556,8 @@ pub(crate) struct World {
     /// No two requests note the same.
     next_note: u64,
     steps: u64,
+    /// The only stream that allocates and frees, for so many more operations.
+    alone: (usize, u32),
     /// What was answered, for those who want to know that something happens.
     pub(crate) counts: Counts,
 }
@@ -596,6 +606,7 @@ impl World {
             tenant_bytes: [0; TENANTS as usize],
             shares: [u64::MAX; TENANTS as usize],
             next_note: 0,
+            alone: (0, 0),
             steps: 0,
             counts: Counts::default(),
         };
@@ -643,7 +654,13 @@ impl World {
     }
 
     /// Does one operation; what is wrong if something is.
-    pub(crate) fn step(&mut self, op: Op) -> Answer {
+    pub(crate) fn step(&mut self, mut op: Op) -> Answer {
+        if let (Op::Allocate { stream, .. } | Op::Free { stream, .. }, (alone, 1..)) =
+            (&mut op, self.alone)
+        {
+            *stream = Some(alone);
+            self.alone.1 -= 1;
+        }
         match op {
             Op::Allocate {
                 stream,
@@ -772,6 +789,10 @@ impl World {
                 }
             }
             Op::Meet => self.pool.meets_others(),
+            Op::Alone { stream } => {
+                self.alone = (stream, ALONE);
+                self.pool.leave_alone(self.streams[stream]);
+            }
             Op::Trim { sixteenths } => {
                 let keep = DEVICE_BYTES / 16 * sixteenths;
                 let before = self.pool.usage().bytes;

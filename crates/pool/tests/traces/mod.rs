@@ -21,8 +21,15 @@ const GIB: u64 = 1 << 30;
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    Allocate { name: u32, bytes: u64 },
-    Free { name: u32 },
+    Allocate {
+        name: u32,
+        bytes: u64,
+    },
+    Free {
+        name: u32,
+    },
+    /// For all that was queued.
+    Wait,
 }
 
 /// Calls in a stream, or (`plain`) as by `cudaMalloc` and `cudaFree`.
@@ -270,6 +277,52 @@ fn perceptron(seed: u64, plain: bool) -> Trace {
     }
 }
 
+/// 24 layers that are wide and narrow in turn, AdamW, 16 bits, 512 rows: PyTorch's
+/// step that is timed on GPUs (`tests/gpu/regime`), but for its small blocks, which
+/// the governor has elsewhere. A step ends with a wait for the device.
+pub(crate) fn step(steps: usize) -> Trace {
+    let (mut w, rows, layers) = (Writer::new(), 512, 24);
+    let width = |layer: usize| if layer.is_multiple_of(2) { 1024 } else { 4096 };
+    let weight = |layer: usize| width(layer) * width(layer + 1) * 2;
+    let weights: Vec<u64> = (0..layers).map(weight).collect();
+    w.all(&weights);
+    let output = |layer: usize| rows * width(layer + 1) * 2;
+    w.all(&[rows * width(0) * 2, rows * width(layers) * 2]);
+    let mut gradients: Vec<u32> = Vec::new();
+    for step in 0..steps {
+        gradients.drain(..).for_each(|name| w.free(name));
+        // What each layer makes of its input, and that through a function.
+        let made: Vec<[u32; 2]> = (0..layers)
+            .map(|layer| [w.allocate(output(layer)), w.allocate(output(layer))])
+            .collect();
+        let mut gradient = w.allocate(output(layers - 1));
+        for layer in (0..layers).rev() {
+            let [before, after] = made[layer];
+            w.free(after);
+            let through = w.allocate(output(layer));
+            w.free(gradient);
+            w.free(before);
+            gradient = w.allocate(rows * width(layer) * 2);
+            gradients.push(w.allocate(weights[layer]));
+            w.free(through);
+        }
+        w.free(gradient);
+        if step == 0 {
+            let moments: Vec<u64> = weights.iter().flat_map(|bytes| [*bytes; 2]).collect();
+            w.all(&moments);
+        }
+        let roots = w.all(&weights);
+        roots.into_iter().rev().for_each(|name| w.free(name));
+        w.events.push(Event::Wait);
+    }
+    Trace {
+        name: "wide and narrow, AdamW",
+        seed: 0,
+        plain: false,
+        events: w.events,
+    }
+}
+
 /// How a request's keys and values are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cache {
@@ -409,6 +462,11 @@ impl Behind {
         self.0
             .done
             .fetch_max(queued.saturating_sub(BEHIND), Relaxed);
+    }
+
+    fn finish(&self) {
+        let queued = self.0.queued.load(Relaxed);
+        self.0.done.fetch_max(queued, Relaxed);
     }
 }
 
@@ -695,6 +753,11 @@ pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
                 let span = blocks[name as usize];
                 live -= span.bytes;
                 pool.free(span.address, place).expect("it is live");
+            }
+            Event::Wait => {
+                let begun = pool.sync_begins(None);
+                device.finish();
+                pool.sync_ended(&begun);
             }
         }
     }
