@@ -16,10 +16,13 @@
 //! neighbours are free in the same set; the blocks of a set stand in the order
 //! of their epochs.
 //!
-//! Elsewhere: what sets and epochs mean ([`crate::order`]).
+//! Elsewhere: which sizes one list has (`classes`), what sets and epochs mean
+//! ([`crate::order`]).
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+
+use crate::classes::{Class, FIRST, SECOND};
 
 /// What addresses and sizes are multiples of.
 pub const UNIT_BYTES: u64 = 256;
@@ -28,12 +31,6 @@ pub const UNIT_BYTES: u64 = 256;
 /// begin at its multiples also end there, and no slivers lie between them.
 const WHOLE_BYTES: u64 = 512;
 
-/// Second levels of a first level, as a power of two.
-const SECOND_BITS: u32 = 5;
-const SECOND: usize = 1 << SECOND_BITS;
-/// First levels: blocks below 32 units, and one for each power of two up to
-/// 2^40 units, which is 256 TiB.
-const FIRST: usize = 40 - SECOND_BITS as usize + 2;
 /// Blocks that are looked at in the list below the one a search rounds up to.
 const PEEK: usize = 8;
 
@@ -130,53 +127,6 @@ struct Was {
     set: SetId,
     epoch: u64,
     later: u32,
-}
-
-/// A list of free blocks: the number of its second level, over all first levels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Class(usize);
-
-/// How far sizes of so many units are shifted to have the bits of a second level.
-#[inline]
-fn shift_of(len: NonZeroU64) -> u32 {
-    (len.get() | SECOND as u64).ilog2() - SECOND_BITS
-}
-
-impl Class {
-    /// That of blocks of `len` units. Has no branch: sizes come in no order that
-    /// a processor could learn.
-    #[inline]
-    fn of(len: NonZeroU64) -> Self {
-        let shift = shift_of(len);
-        // Of the highest bits the first one, which is always set from the
-        // second shift on, is what leads to the next first level.
-        Self(((shift as usize) << SECOND_BITS) + (len.get() >> shift) as usize)
-    }
-
-    /// That of a block.
-    #[inline]
-    fn of_some(len: u64) -> Self {
-        let Some(len) = NonZeroU64::new(len) else {
-            unreachable!("a block has a unit at least");
-        };
-        Self::of(len)
-    }
-
-    /// The first of which every block has at least `len` units.
-    #[inline]
-    fn holding(len: NonZeroU64) -> Self {
-        Self::of(len.saturating_add((1 << shift_of(len)) - 1))
-    }
-
-    #[inline]
-    fn first(self) -> usize {
-        self.0 >> SECOND_BITS
-    }
-
-    #[inline]
-    fn second(self) -> usize {
-        self.0 & (SECOND - 1)
-    }
 }
 
 /// The free blocks of one set.
@@ -1204,34 +1154,6 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn units(n: u64) -> NonZeroU64 {
-        NonZeroU64::new(n).expect("not zero")
-    }
-
-    /// The least size of any block of a class.
-    fn least_of(class: Class) -> u64 {
-        match class.first() {
-            0 => class.second() as u64,
-            first => ((SECOND + class.second()) as u64) << (first - 1),
-        }
-    }
-
-    #[test]
-    fn classes_are_in_order_and_hold_what_they_say() {
-        let mut last = Class(0);
-        for len in (1..100_000).chain((17..40).map(|log| 1 << log)) {
-            let class = Class::of(units(len));
-            assert!(class >= last, "{len}");
-            assert!(least_of(class) <= len);
-            assert!(least_of(Class(class.0 + 1)) > len);
-            let holding = Class::holding(units(len));
-            assert!(least_of(holding) >= len);
-            // No more than a second level is lost.
-            assert!(least_of(holding) - len <= len / 32, "{len}");
-            last = class;
-        }
-    }
 
     #[test]
     fn the_bookkeeping_of_a_block_is_a_cache_line() {

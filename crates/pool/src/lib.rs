@@ -3,6 +3,7 @@
 
 mod arenas;
 mod blocks;
+mod classes;
 mod growth;
 mod held;
 mod order;
