@@ -584,14 +584,15 @@ impl Blocks {
     /// Takes a block from `set`, or a ready one if that fits better.
     #[inline]
     pub fn take_best(&mut self, set: SetId, want: Want) -> Option<BlockId> {
+        let len = |index: u32| self.nodes[index as usize].len;
         let own = self.find(set, want, u64::MAX);
-        let ready = self.find(SetId::READY, want, 0);
-        let index = match (own, ready) {
-            (Some(own), Some(ready)) => {
-                let len = |index: u32| self.nodes[index as usize].len;
-                if len(ready) < len(own) { ready } else { own }
+        let index = match own {
+            Some(own) if len(own) == want.units.get() => own,
+            own => {
+                let ready = self.find(SetId::READY, want, 0);
+                let fits = own.into_iter().chain(ready);
+                fits.min_by_key(|index| len(*index))?
             }
-            (own, ready) => own.or(ready)?,
         };
         Some(self.take_of(index, want))
     }

@@ -20,7 +20,6 @@
 //! ([`crate::order`]).
 
 use std::cell::Cell;
-use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
@@ -278,7 +277,7 @@ pub(crate) struct Apart<T>(pub(crate) T);
 /// A part and its lock.
 #[repr(C)]
 struct Locked<L, W> {
-    /// Never written: to be read by who will want the lock's line soon.
+    /// Means nothing: written by who will want the lock's line soon.
     line: W,
     part: L,
 }
@@ -404,7 +403,8 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// Has what is known of a block fetched while its caller does other things.
     #[inline]
     pub(crate) fn touch(&self, address: u64) {
-        black_box(self.parts[self.place(address)].0.line.get());
+        // Nobody waits for a store, as one would for a load.
+        self.parts[self.place(address)].0.line.set(0);
     }
 
     #[inline]

@@ -13,5 +13,5 @@ pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
 pub use growth::{Backing, Budget, Refused, Thrift};
 #[cfg(feature = "broken-rules")]
 pub use order::Rule;
-pub use order::{Epoch, Mark, Order, Place, StreamId};
+pub use order::{Due, Epoch, Mark, Order, Place, StreamId};
 pub use pool::{Account, Clock, Error, Freed, Live, OnExhausted, Pool, Request, TenantId, Usage};

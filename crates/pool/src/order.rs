@@ -91,6 +91,14 @@ impl<P> Clone for Mark<P> {
     }
 }
 
+/// A mark is due at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// And a look whether earlier ones have been passed: somebody else may want
+    /// what they are behind, or there are many.
+    pub looks: bool,
+}
+
 /// The newest marks that there were, by what they are behind.
 pub(crate) type Newest = FxHashMap<Place, Epoch>;
 
@@ -231,9 +239,9 @@ impl<P> Order<P> {
     /// Frees a block behind the work queued at `place` so far; none if it is
     /// not live. With whether a mark is due there.
     #[inline]
-    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, bool)> {
+    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, Option<Due>)> {
         if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
-            return Some((self.blocks.give(id, SetId::READY, 0)?, false));
+            return Some((self.blocks.give(id, SetId::READY, 0)?, None));
         }
         self.freed = self.freed.saturating_add(1);
         let batch_bytes = match place {
@@ -253,7 +261,8 @@ impl<P> Order<P> {
         let there = self.blocks.free_bytes(queue.set);
         queue.unmarked_bytes = there.min(queue.unmarked_bytes + span.bytes);
         let due = queue.unmarked >= BATCH * batches as usize || queue.unmarked_bytes >= batch_bytes;
-        Some((span, due))
+        let looks = !alone || queue.marks.len() >= ALONE_MARKS;
+        Some((span, due.then_some(Due { looks })))
     }
 
     /// As if somebody alone had taken blocks for long; for tests.
@@ -266,13 +275,6 @@ impl<P> Order<P> {
     #[inline]
     fn is_alone(&self, place: Place) -> bool {
         self.freed >= ALONE && self.taker == place && place != Place::Anywhere
-    }
-
-    /// Whether somebody else may want what a place's marks are behind, or there
-    /// are many.
-    pub fn is_worth_a_look(&self, place: Place) -> bool {
-        let queue = self.queues.get(&place);
-        !self.is_alone(place) || queue.is_some_and(|queue| queue.marks.len() >= ALONE_MARKS)
     }
 
     fn queue<'q>(

@@ -30,7 +30,7 @@ use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused, Size};
 use crate::held::{Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
-use crate::order::{Epoch, Mark, Order, Place, StreamId};
+use crate::order::{Due, Epoch, Order, Place, StreamId};
 
 /// How often the lock of all is tried before a thread sleeps, with longer and
 /// longer pauses: some microseconds together.
@@ -259,15 +259,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Those at the front for which something is so, which is so for none behind one
-/// for which it is not. Most often that is none, or all: the first is asked, then
-/// the last, then halfway.
+/// for which it is not. Often it is so for all: the last is asked first.
 fn leading<T>(all: &[T], is_so: impl Fn(&T) -> bool) -> &[T] {
     match all {
         [] => &[],
-        [first, ..] if !is_so(first) => &[],
         [.., last] if is_so(last) => all,
-        [_, between @ .., _] => &all[..1 + between.partition_point(is_so)],
-        [_] => &[],
+        [front @ .., _] => &front[..front.partition_point(is_so)],
     }
 }
 
@@ -435,8 +432,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// Puts a block into the queue of a place.
     fn give(&self, id: BlockId, place: Place) {
         let given = self.order().give(id, place);
-        if given.is_some_and(|(_, due)| due) {
-            self.batch(place);
+        if let Some((_, Some(due))) = given {
+            self.batch(place, due);
         }
     }
 
@@ -450,11 +447,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         let mut order = self.order();
         for (id, place) in given {
             let given = order.give(id, place);
-            full.extend(given.and_then(|(_, due)| due.then_some(place)));
+            full.extend(given.and_then(|(_, due)| Some((place, due?))));
         }
         drop(order);
-        for place in full {
-            self.batch(place);
+        for (place, due) in full {
+            self.batch(place, due);
         }
     }
 
@@ -471,9 +468,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     /// Sets a mark where it is due.
     #[cold]
-    fn batch(&self, place: Place) {
+    fn batch(&self, place: Place, due: Due) {
         self.mark(place);
-        if self.order().is_worth_a_look(place) {
+        if due.looks {
             self.look(place);
             self.relieve();
         }
@@ -491,19 +488,28 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         true
     }
 
-    /// Looks which marks of a place have been passed; whether any had.
+    /// Looks whether the oldest mark of a place has been passed.
     fn look(&self, place: Place) -> bool {
-        let marks = self.order().marks(place);
-        let is_passed = |mark: &Mark<C::Point>| self.clock.passed(&mark.point);
-        let passed = leading(&marks, is_passed).last();
+        let oldest = self.order().oldest_mark(place);
+        let passed = oldest.filter(|mark| self.clock.passed(&mark.point));
         passed.is_some_and(|mark| self.order().passed(place, mark.epoch) > 0)
     }
 
-    /// Looks at the marks of all places; whether any had been passed.
+    /// Looks which marks of all places have been passed; whether any had.
     pub(crate) fn look_at_all(&self) -> bool {
         let places = self.order().places();
-        let looks = places.into_iter().map(|place| self.look(place));
-        looks.fold(false, |any, passed| any | passed)
+        let mut any = false;
+        for place in places {
+            if self.look(place) {
+                any = true;
+                let others = self.order().marks(place);
+                let passed = leading(&others, |mark| self.clock.passed(&mark.point));
+                if let Some(last) = passed.last() {
+                    self.order().passed(place, last.epoch);
+                }
+            }
+        }
+        any
     }
 
     // ---- what the host knows ------------------------------------------------
@@ -743,9 +749,8 @@ mod tests {
                 };
                 assert_eq!(leading(&all, is_so), &all[..lead]);
                 let most = match lead {
-                    0 => 1,
-                    lead if lead == len => 2,
-                    _ => 4 + len.ilog2(),
+                    lead if lead == len => len.min(1) as u32,
+                    _ => 3 + len.ilog2(),
                 };
                 assert!(asked.get() <= most, "{} for {lead} of {len}", asked.get());
             }
