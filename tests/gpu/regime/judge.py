@@ -88,6 +88,12 @@ def figures(snapshots):
     }
 
 
+def worst(ledgers):
+    """The run that held most beside what was live, or whose ledger says nothing."""
+    ratio = lambda seen: seen["peak_physical_bytes"] / max(seen["peak_live_bytes"], 1)
+    return max(ledgers, key=lambda seen: float("inf") if "unreadable" in seen else ratio(seen))
+
+
 def step_ms(result):
     return result["result"].get("step_ms")
 
@@ -149,7 +155,7 @@ def table(cases):
         "|---|---|---|---|---|---|---|",
     ]
     for case in cases:
-        seen = case["ledgers"][-1]
+        seen = worst(case["ledgers"])
         verdict = "; ".join(sorted(set(case["problems"]))) or "equal"
         step = case.get("step_ms")
         step = f"{step['bare']:.2f} / {step['governed']:.2f} ms, {step['ratio']:.3f}" if step else ""

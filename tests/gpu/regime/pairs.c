@@ -60,6 +60,41 @@ static void ordered(size_t bytes, void *on, double *samples) {
     }
 }
 
+enum { LIVE = 400, SWEPT = 1 << 20 };
+
+static uint64_t random_bits(void) {
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13; state ^= state >> 7; state ^= state << 17;
+    return state;
+}
+
+static void sweep(void) {
+    static char swept[SWEPT];
+    for (size_t i = 0; i < SWEPT; i += 64) ((volatile char *)swept)[i]++;
+}
+
+// One pair each, of a program that has other things in its processor's caches by the next call.
+static void among_other_work(void *on, double *samples) {
+    static const size_t SIZES[] = {1 << 20, 1 << 20, 4 << 20, 8 << 20};
+    static ptr_t live[LIVE];
+    for (int i = 0; i < LIVE; i++) OK(alloc_async(&live[i], SIZES[random_bits() % 4], on));
+    for (int i = 0; i < SAMPLES; i++) {
+        ptr_t *block = &live[random_bits() % LIVE];
+        size_t bytes = SIZES[random_bits() % 4];
+        sweep();
+        double begun = now_ns();
+        OK(free_async(*block, on));
+        samples[i] = now_ns() - begun;
+        sweep();
+        begun = now_ns();
+        OK(alloc_async(block, bytes, on));
+        samples[i] += now_ns() - begun;
+        if (i % 100 == 99) OK(sync_all());
+    }
+    for (int i = 0; i < LIVE; i++) OK(free_async(live[i], on));
+    OK(sync_all());
+}
+
 static void plain(size_t bytes, double *samples, int count) {
     for (int i = 0; i < count; i++) {
         double begun = now_ns();
@@ -122,6 +157,8 @@ int main(void) {
     percentiles("ordered_1MiB", samples, SAMPLES, ",");
     ordered(20 << 20, on, samples);
     percentiles("ordered_20MiB", samples, SAMPLES, ",");
+    among_other_work(on, samples);
+    percentiles("ordered_among_other_work", samples, SAMPLES, ",");
     plain(4096, samples, 200);
     percentiles("plain_4KiB", samples, 200, ",");
     plain(1 << 20, samples, 200);
