@@ -488,11 +488,13 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         true
     }
 
-    /// Looks whether the oldest mark of a place has been passed.
+    /// Looks whether the oldest mark of a place has been passed; whether it had,
+    /// though there may be nothing behind it any more.
     fn look(&self, place: Place) -> bool {
         let oldest = self.order().oldest_mark(place);
         let passed = oldest.filter(|mark| self.clock.passed(&mark.point));
-        passed.is_some_and(|mark| self.order().passed(place, mark.epoch) > 0)
+        let passed = passed.map(|mark| self.order().passed(place, mark.epoch));
+        passed.is_some()
     }
 
     /// Looks which marks of all places have been passed; whether any had.

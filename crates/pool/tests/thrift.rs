@@ -110,6 +110,20 @@ fn memory_around_a_pin_is_used_elsewhere() {
 }
 
 #[test]
+fn a_mark_that_nothing_is_behind_any_more_hides_none_of_the_later_ones() {
+    let (pool, _) = pool(u64::MAX);
+    // A batch by itself each time.
+    for _ in 0..3 {
+        let block = allocate(&pool, 40, STREAM);
+        pool.clock().queue();
+        pool.free(block.address, STREAM).unwrap();
+    }
+    pool.clock().finish();
+    assert_eq!(pool.trim(), 40 << 20);
+    assert_eq!(pool.usage().bytes, 0);
+}
+
+#[test]
 fn a_thread_keeps_little_of_what_it_frees_at_once() {
     for (kib, most_kept) in [(4, 8), (256, 8), (512, 4), (1024, 2)] {
         let (pool, _) = pool(u64::MAX);

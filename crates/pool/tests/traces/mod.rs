@@ -464,7 +464,7 @@ impl Behind {
             .fetch_max(queued.saturating_sub(BEHIND), Relaxed);
     }
 
-    fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let queued = self.0.queued.load(Relaxed);
         self.0.done.fetch_max(queued, Relaxed);
     }
