@@ -312,6 +312,17 @@ impl<P> Order<P> {
         Some(Epoch(closed))
     }
 
+    /// The last epoch of which a block waits, for who waits on the host until all
+    /// that is queued so far is done: then also what is behind a mark is ready. None
+    /// if no block waits.
+    pub fn begin_sync(&mut self, place: Place) -> Option<Epoch> {
+        self.begin_mark(place).or_else(|| {
+            // That which its newest mark is behind is closed.
+            let (_, newest) = self.blocks.epochs(self.queues.get(&place)?.set)?;
+            Some(Epoch(newest))
+        })
+    }
+
     /// The point is taken.
     pub fn end_mark(&mut self, place: Place, epoch: Epoch, point: P) {
         let Some(queue) = self.queues.get_mut(&place) else {

@@ -524,7 +524,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             Some(place) => vec![place],
             None => order.places(),
         };
-        let mut close = |place| Some((place, order.begin_mark(place)?));
+        let mut close = |place| Some((place, order.begin_sync(place)?));
         places.into_iter().filter_map(&mut close).collect()
     }
 

@@ -145,6 +145,19 @@ fn a_thread_keeps_little_of_what_it_frees_at_once() {
 }
 
 #[test]
+fn after_a_wait_for_the_device_all_that_was_freed_is_ready() {
+    let (pool, _) = pool(u64::MAX);
+    let block = allocate(&pool, 256, STREAM);
+    pool.clock().queue();
+    // So much has a mark at once, and nothing waits for one any more.
+    pool.free(block.address, STREAM).unwrap();
+    let begun = pool.sync_begins(None);
+    pool.clock().finish();
+    pool.sync_ended(&begun);
+    assert_eq!(pool.usage().ready_bytes, 256 << 20);
+}
+
+#[test]
 fn after_a_burst_there_stays_what_was_said() {
     let (pool, _) = pool(u64::MAX);
     let burst = |pool: &Small| {
