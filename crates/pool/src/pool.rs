@@ -258,14 +258,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those at the front for which something is so, which is so for none behind one
-/// for which it is not. Often it is so for all: the last is asked first.
-fn leading<T>(all: &[T], is_so: impl Fn(&T) -> bool) -> &[T] {
-    match all {
-        [] => &[],
-        [.., last] if is_so(last) => all,
-        [front @ .., _] => &front[..front.partition_point(is_so)],
+/// The furthest for which something is so, as far as few questions tell: the last
+/// is asked, then halfway. Answers may be in any order, and true once and not the
+/// next time: the one that is found has been asked, and it was so.
+fn furthest<T>(all: &[T], is_so: impl Fn(&T) -> bool) -> Option<&T> {
+    let (last, mut between) = all.split_last()?;
+    if is_so(last) {
+        return Some(last);
     }
+    let mut found = None;
+    while let (before, [half, behind @ ..]) = between.split_at(between.len() / 2) {
+        match is_so(half) {
+            true => (found, between) = (Some(half), behind),
+            false => between = before,
+        }
+    }
+    found
 }
 
 impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
@@ -505,9 +513,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             if self.look(place) {
                 any = true;
                 let others = self.order().marks(place);
-                let passed = leading(&others, |mark| self.clock.passed(&mark.point));
-                if let Some(last) = passed.last() {
-                    self.order().passed(place, last.epoch);
+                let passed = furthest(&others, |mark| self.clock.passed(&mark.point));
+                if let Some(passed) = passed {
+                    self.order().passed(place, passed.epoch);
                 }
             }
         }
@@ -737,25 +745,50 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
-    fn what_leads_is_found_with_few_questions() {
+    fn the_furthest_is_found_with_few_questions() {
         for len in 0..40_usize {
             let all: Vec<usize> = (0..len).collect();
             for lead in 0..=len {
-                let asked = std::cell::Cell::new(0);
+                let asked = Cell::new(0);
                 let is_so = |at: &usize| {
                     asked.set(asked.get() + 1);
                     *at < lead
                 };
-                assert_eq!(leading(&all, is_so), &all[..lead]);
-                let most = match lead {
-                    lead if lead == len => len.min(1) as u32,
-                    _ => 3 + len.ilog2(),
+                assert_eq!(furthest(&all, is_so), all[..lead].last());
+                let most = match len {
+                    0 => 0,
+                    len if lead == len => 1,
+                    len => 2 + len.ilog2(),
                 };
                 assert!(asked.get() <= most, "{} for {lead} of {len}", asked.get());
             }
+        }
+    }
+
+    /// Marks that two threads end at the same time may be passed in any order, and
+    /// a capture may begin between two questions.
+    #[test]
+    fn what_is_found_was_so_whatever_is_answered() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..100_000 {
+            let all: Vec<usize> = (0..random.usize(..12)).collect();
+            let answers = Cell::new(random.u64(..));
+            let so = Cell::new(Vec::new());
+            let found = furthest(&all, |at| {
+                let answer = answers.get();
+                answers.set(answer >> 1);
+                if answer % 2 == 1 {
+                    so.set([so.take(), vec![*at]].concat());
+                }
+                answer % 2 == 1
+            });
+            let so = so.take();
+            assert!(found.is_none_or(|at| so.contains(at)), "{found:?}: {so:?}");
         }
     }
 }
