@@ -22,7 +22,7 @@
 //! less ([`crate::growth`]).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -478,7 +478,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     #[cold]
     fn batch(&self, place: Place, due: Due) {
         self.mark(place);
-        if due.looks {
+        // Who looks seldom would see too late that too much is ready.
+        if due.looks || self.high_bytes.load(Relaxed) < u64::MAX {
             self.look(place);
             self.relieve();
         }

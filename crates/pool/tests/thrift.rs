@@ -185,4 +185,10 @@ fn after_a_burst_there_stays_what_was_said() {
     let usage = pool.usage();
     assert_eq!((usage.ready_bytes, usage.bytes), (32 << 20, 32 << 20));
     assert_eq!(pool.budget().used_bytes(), 32 << 20);
+    // Also of a stream that is alone.
+    pool.leave_alone(StreamId(1));
+    let large = allocate(&pool, 200, STREAM);
+    pool.free(large.address, STREAM).unwrap();
+    let usage = pool.usage();
+    assert!(usage.bytes <= 32 << 20, "{usage:?}");
 }
