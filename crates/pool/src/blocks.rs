@@ -645,13 +645,22 @@ impl Blocks {
         Some(span)
     }
 
-    /// The same with what is ready beside the block, so that all of it is one.
+    /// The same with what is ready beside the block and has up to `most` bytes, so
+    /// that all of it is one.
     #[inline]
-    pub fn give_with_ready(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
+    pub fn give_with_ready(
+        &mut self,
+        id: BlockId,
+        set: SetId,
+        epoch: u64,
+        most: u64,
+    ) -> Option<Span> {
         self.span(id)?;
         let Node { below, above, .. } = self.nodes[id.index as usize];
         for beside in [below, above] {
-            if self.is_free(beside, SetId::READY) {
+            if self.is_free(beside, SetId::READY)
+                && self.nodes[beside as usize].span().bytes <= most
+            {
                 // Its other neighbour may be free in the set already.
                 self.unlist(beside);
                 self.settle(beside, set, epoch);

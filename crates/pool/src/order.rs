@@ -43,10 +43,12 @@ const BATCH_PART: u64 = 64;
 /// frees nobody else waits for. Then there are fewer marks, by this, nobody looks
 /// whether they have been passed before there are so many, and what is freed is
 /// one with what is ready beside it, since only the stream's next requests can
-/// tell the two apart.
+/// tell the two apart: but for what is larger than this, which may be all that
+/// there is for who comes next.
 const ALONE: u32 = 1024;
 const ALONE_BATCHES: u64 = 4;
 const ALONE_MARKS: usize = 32;
+const ALONE_JOINS: u64 = BATCH_BYTES;
 
 /// A stream, by a number that no other stream ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -252,14 +254,18 @@ impl<P> Order<P> {
         let batches = if alone { ALONE_BATCHES } else { 1 };
         let batch_bytes = batches * batch_bytes.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
+        let before = self.blocks.free_bytes(queue.set);
         let span = match alone {
-            true => self.blocks.give_with_ready(id, queue.set, queue.open)?,
+            true => {
+                let (set, epoch) = (queue.set, queue.open);
+                self.blocks.give_with_ready(id, set, epoch, ALONE_JOINS)?
+            }
             false => self.blocks.give(id, queue.set, queue.open)?,
         };
         queue.unmarked += 1;
         // What the stream has taken again waits for no mark.
         let there = self.blocks.free_bytes(queue.set);
-        queue.unmarked_bytes = there.min(queue.unmarked_bytes + span.bytes);
+        queue.unmarked_bytes = there.min(queue.unmarked_bytes + (there - before));
         let due = queue.unmarked >= BATCH * batches as usize || queue.unmarked_bytes >= batch_bytes;
         let looks = !alone || queue.marks.len() >= ALONE_MARKS;
         Some((span, due.then_some(Due { looks })))

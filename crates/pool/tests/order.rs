@@ -88,6 +88,46 @@ fn a_stream_that_is_alone_has_ready_memory_with_its_own() {
     );
 }
 
+/// What is ready and large may be all that there is for who comes next: to have it
+/// from the stream would take a mark, which may be refused.
+#[test]
+fn a_stream_that_is_alone_leaves_large_memory_ready() {
+    let lone = Place::Stream(StreamId(7));
+    let mut order = Order::<()>::default();
+    let all = Span {
+        address: 1 << 30,
+        bytes: 64 << 20,
+    };
+    order.blocks_mut().add(all).unwrap();
+    let small = order.take(lone, Want::new(4 << 20, 512)).unwrap();
+    order.leave_alone(lone);
+    order.give(small, lone).unwrap();
+    let large = Want::new(60 << 20, 512);
+    assert!(order.take(Place::Anywhere, large).is_some());
+}
+
+/// A mark is due for as much as waits for one, also if it was ready before.
+#[test]
+fn what_a_free_takes_along_counts_for_a_mark() {
+    let lone = Place::Stream(StreamId(7));
+    let mut order = Order::<()>::default();
+    let all = Span {
+        address: 1 << 30,
+        bytes: 155 << 20,
+    };
+    order.blocks_mut().add(all).unwrap();
+    let mut take = |mib: u64| order.take(lone, Want::new(mib << 20, 512)).unwrap();
+    let blocks = [0; 5].map(|_| (take(30), take(1)));
+    for (large, _) in blocks {
+        order.give(large, lone).unwrap();
+    }
+    let epoch = order.begin_mark(lone).unwrap();
+    order.passed(lone, epoch);
+    order.leave_alone(lone);
+    let due = blocks.map(|(_, small)| order.give(small, lone).unwrap().1.is_some());
+    assert_eq!(due, [false, false, false, true, true]);
+}
+
 /// Of large blocks the one that fits best is taken, be it ready or the stream's.
 #[test]
 fn a_ready_block_that_fits_better_is_taken_before_one_of_the_streams_own() {
