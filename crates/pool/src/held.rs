@@ -1003,6 +1003,32 @@ mod tests {
         });
     }
 
+    /// There are two hints here, so the third block is one too many, unless another
+    /// thread has taken one.
+    #[test]
+    fn a_block_that_is_one_too_many_goes_away_or_is_kept() {
+        explore(3, || {
+            let (table, memory, blocks) = table(3);
+            let address = |n: usize| blocks[n].1.address;
+            assert_eq!(free(&table, address(0)), (true, vec![]));
+            assert_eq!(free(&table, address(1)), (true, vec![]));
+            let table = Arc::new(table);
+            let other = {
+                let table = table.clone();
+                thread::spawn(move || take(&table))
+            };
+            let (was_live, gone) = free(&table, address(2));
+            assert!(was_live);
+            let mine = take(&table);
+            let other = other.join().expect("it does not panic");
+            assert!(mine.is_none() || mine != other, "{mine:?} twice");
+            let away = gone.len() + table.drain(None).len();
+            let live = usize::from(mine.is_some()) + usize::from(other.is_some());
+            assert_eq!(live + away, 3, "a block is lost");
+            table.audit(|_, id| memory.span(id)).expect("sound");
+        });
+    }
+
     #[test]
     fn a_limit_counts_what_comes_and_goes_while_it_is_set() {
         explore(3, || {

@@ -127,19 +127,25 @@ fn a_mark_that_nothing_is_behind_any_more_hides_none_of_the_later_ones() {
 fn a_thread_keeps_little_of_what_it_frees_at_once() {
     for (kib, most_kept) in [(4, 8), (256, 8), (512, 4), (1024, 2)] {
         let (pool, _) = pool(u64::MAX);
-        for _ in 0..4 {
-            let request = Request {
-                bytes: kib << 10,
-                align_bytes: 512,
-                place: STREAM,
-                tenant: TenantId(0),
-                note: (),
-            };
+        let request = Request {
+            bytes: kib << 10,
+            align_bytes: 512,
+            place: STREAM,
+            tenant: TenantId(0),
+            note: (),
+        };
+        let burst = || {
             let blocks: Vec<Span> = (0..24).map(|_| pool.allocate(&request).unwrap()).collect();
             for block in blocks {
                 pool.free(block.address, STREAM).unwrap();
             }
-        }
+        };
+        (0..4).for_each(|_| burst());
+        assert_eq!(pool.usage().cached_bytes, most_kept * (kib << 10));
+        // What it remembers of blocks that are gone is in nobody's way.
+        pool.trim();
+        assert_eq!(pool.usage().cached_bytes, 0);
+        burst();
         assert_eq!(pool.usage().cached_bytes, most_kept * (kib << 10));
     }
 }
