@@ -341,7 +341,12 @@ impl<P> Order<P> {
 
     /// The oldest mark of a queue.
     pub fn oldest_mark(&self, place: Place) -> Option<Mark<P>> {
-        let (epoch, point) = self.queues.get(&place)?.marks.front()?;
+        self.mark_at(place, 0)
+    }
+
+    /// The mark of a queue that so many are older than.
+    pub(crate) fn mark_at(&self, place: Place, at: usize) -> Option<Mark<P>> {
+        let (epoch, point) = self.queues.get(&place)?.marks.get(at)?;
         Some(Mark {
             place,
             epoch: Epoch(*epoch),
@@ -349,15 +354,9 @@ impl<P> Order<P> {
         })
     }
 
-    /// All marks of a queue, the oldest first.
-    pub(crate) fn marks(&self, place: Place) -> Vec<Mark<P>> {
-        let marks = self.queues.get(&place).map(|queue| queue.marks.iter());
-        let named = |(epoch, point): &(u64, Arc<P>)| Mark {
-            place,
-            epoch: Epoch(*epoch),
-            point: point.clone(),
-        };
-        marks.into_iter().flatten().map(named).collect()
+    /// How many marks a queue has.
+    pub(crate) fn marks(&self, place: Place) -> usize {
+        self.queues.get(&place).map_or(0, |queue| queue.marks.len())
     }
 
     /// The oldest mark of every queue.
