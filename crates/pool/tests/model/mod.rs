@@ -748,6 +748,10 @@ impl World {
                     device.finish(&until);
                     drop(device);
                     self.pool.sync_ended(&begun);
+                    let usage = self.pool.usage();
+                    if stream.is_none() && usage.waiting_bytes > 0 {
+                        return Err(format!("nothing is left to wait for: {usage:?}"));
+                    }
                 }
             }
             Op::Capture => {
@@ -866,8 +870,12 @@ impl World {
         let held = &mut self.tenant_bytes[usize::from(tenant)];
         let span = match answer {
             Ok(span) => span,
-            Err(Error::Exhausted { .. }) => {
+            Err(Error::Exhausted { usage, .. }) => {
                 self.counts.exhausted += 1;
+                // Before it fails all that waits has been waited for.
+                if usage.waiting_bytes > 0 && !self.device.lock().capturing {
+                    return Err(format!("nothing was waited for: {usage:?}"));
+                }
                 return Ok(());
             }
             Err(Error::Tenant { .. }) if *held + rounded > share => {
