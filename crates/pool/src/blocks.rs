@@ -589,7 +589,7 @@ impl Blocks {
         let index = match own {
             Some(own) if len(own) == want.units.get() => own,
             own => {
-                let ready = self.find(SetId::READY, want, 0);
+                let ready = self.find(SetId::READY, want, u64::MAX);
                 let fits = own.into_iter().chain(ready);
                 fits.min_by_key(|index| len(*index))?
             }

@@ -13,9 +13,18 @@ enum Op {
         align_log: u32,
         epochs_ago: u64,
     },
+    TakeBest {
+        set: usize,
+        bytes: u64,
+    },
     Give {
         which: Index,
         set: usize,
+    },
+    GiveWithReady {
+        which: Index,
+        set: usize,
+        most: u64,
     },
     GiveAgain {
         which: Index,
@@ -50,7 +59,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         10 => (0..SETS, bytes, 0..17u32, 0..3u64).prop_map(|(set, bytes, align_log, epochs_ago)| {
             Op::Take { set, bytes, align_log, epochs_ago }
         }),
+        2 => (1..SETS, 0..3_000_000u64).prop_map(|(set, bytes)| Op::TakeBest { set, bytes }),
         9 => (any::<Index>(), 0..SETS).prop_map(|(which, set)| Op::Give { which, set }),
+        3 => (any::<Index>(), 1..SETS, prop_oneof![0..200_000u64, Just(u64::MAX)])
+            .prop_map(|(which, set, most)| Op::GiveWithReady { which, set, most }),
         1 => any::<Index>().prop_map(|which| Op::GiveAgain { which }),
         2 => (1..SETS, 0..SETS, 0..3u64)
             .prop_map(|(from, into, epochs_ago)| Op::Move { from, into, epochs_ago }),
@@ -87,6 +99,14 @@ impl Model {
     fn all(&self, span: Span, is: impl Fn(Unit) -> bool) -> bool {
         (span.address / UNIT_BYTES..span.end() / UNIT_BYTES)
             .all(|at| self.units.get(&at).is_some_and(|unit| is(*unit)))
+    }
+
+    /// How many bytes are ready just below a stretch, and just above.
+    fn ready_beside(&self, span: Span) -> [u64; 2] {
+        let is_ready = |at: &u64| matches!(self.units.get(at), Some(Unit::Free(0, _)));
+        let below = (0..span.address / UNIT_BYTES).rev().take_while(is_ready);
+        let above = (span.end() / UNIT_BYTES..).take_while(is_ready);
+        [below.count(), above.count()].map(|units| units as u64 * UNIT_BYTES)
     }
 
     /// The longest stretch of free units of a set, in bytes.
@@ -142,6 +162,31 @@ proptest! {
                         let padded = wanted + align.max(UNIT_BYTES) - UNIT_BYTES;
                         let sure = padded + padded / 32;
                         prop_assert!(model.longest(set) <= sure, "{} is free, {sure} suffice", model.longest(set));
+                    }
+                }
+                Op::TakeBest { set, bytes } => {
+                    let want = Want::new(bytes, UNIT_BYTES);
+                    if let Some(id) = blocks.take_best(sets[set], want) {
+                        let span = blocks.span(id).expect("it is live");
+                        prop_assert_eq!(span.bytes, want.bytes());
+                        let is_in = |set| model.all(span, |unit| matches!(unit, Unit::Free(s, _) if s == set));
+                        prop_assert!(is_in(set) || is_in(0), "{span:?} was not free in {set}, nor ready");
+                        model.fill(span, Some(Unit::Live));
+                        live.push((id, span));
+                    } else {
+                        let longest = model.longest(set).max(model.longest(0));
+                        prop_assert!(longest <= want.bytes() + want.bytes() / 32, "{longest} is free");
+                    }
+                }
+                Op::GiveWithReady { which, set, most } => {
+                    if !live.is_empty() {
+                        let (id, span) = live.swap_remove(which.index(live.len()));
+                        let [below, above] = model.ready_beside(span).map(|bytes| if bytes <= most { bytes } else { 0 });
+                        prop_assert_eq!(blocks.give_with_ready(id, sets[set], epoch, most), Some(span));
+                        let all = Span { address: span.address - below, bytes: below + span.bytes + above };
+                        model.fill(all, Some(Unit::Free(set, epoch)));
+                        prop_assert_eq!(blocks.free_set(all), Some(sets[set]), "it is one");
+                        gone.push(id);
                     }
                 }
                 Op::Give { which, set } => {
