@@ -400,7 +400,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         &self.parts[self.place(address)].0.part
     }
 
-    /// Has what is known of a block fetched while its caller does other things.
+    /// Has the line of a block's lock fetched while its caller does other things.
     #[inline]
     pub(crate) fn touch(&self, address: u64) {
         // Nobody waits for a store, as one would for a load.

@@ -3,9 +3,10 @@
 //! A request looks, in this order, at: blocks freed in its own stream; ready
 //! blocks; blocks that its stream waits for already; blocks whose marks the
 //! device has passed meanwhile; more memory, up to the slack; blocks that threads
-//! keep; blocks of other streams, after a wait; blocks behind fresh marks; memory
-//! beyond the slack; what others give up when told that there is none. Then it
-//! fails with a report of who holds what.
+//! keep; what is one with ready memory beside its stream's own; blocks of other
+//! streams, after a wait; blocks behind fresh marks; memory beyond the slack; what
+//! others give up when told that there is none. Then it fails with a report of who
+//! holds what.
 //!
 //! Before all that it looks among the few blocks that its thread has freed in the
 //! same stream just now ([`crate::held`]), so that threads that allocate and free
