@@ -591,7 +591,7 @@ impl Blocks {
             own => {
                 let ready = self.find(SetId::READY, want, u64::MAX);
                 let fits = own.into_iter().chain(ready);
-                fits.min_by_key(|index| len(*index))?
+                fits.min_by_key(|index| (len(*index), self.nodes[*index as usize].start))?
             }
         };
         Some(self.take_of(index, want))
@@ -752,13 +752,15 @@ impl Blocks {
         })
     }
 
-    /// Of the first blocks of two lists, that which `fits` with the least left.
+    /// Of the first blocks of two lists, that which `fits` with the least left; the
+    /// lowest of several, so that requests that come again in the same order get
+    /// the same blocks, in whatever order those came here.
     fn find_best(&self, lists: &Set, least: NonZeroU64, fits: impl Fn(u32) -> bool) -> Option<u32> {
         let best = |head: u32| {
             let nodes = self.list_at(head).take(PEEK);
-            let fitting =
-                nodes.filter_map(|(index, node)| fits(index).then_some((node.len, index)));
-            Some(fitting.min()?.1)
+            let fitting = nodes
+                .filter_map(|(index, node)| fits(index).then_some((node.len, node.start, index)));
+            Some(fitting.min()?.2)
         };
         best(lists.head(Class::of(least))?)
             .or_else(|| best(lists.first_from(Class::holding(least))?))
