@@ -36,7 +36,7 @@ const PEEK: usize = 8;
 
 /// From this size on, the block that fits best is taken of those looked at: a
 /// large block that is cut without need is seldom whole again.
-pub(crate) const LARGE_UNITS: u64 = 4096;
+const LARGE_UNITS: u64 = 4096;
 
 const NONE: u32 = u32::MAX;
 
@@ -707,7 +707,7 @@ impl Blocks {
     /// first list that holds larger ones.
     #[inline(always)]
     fn find(&self, set: SetId, want: Want, epoch: u64) -> Option<u32> {
-        if want.units.get() < LARGE_UNITS
+        if !want.is_large()
             && let Some(index) = self.set(set).first_from(Class::holding(want.units))
             && self.fits(index, want, epoch)
         {
@@ -742,7 +742,7 @@ impl Blocks {
     fn find_among(&self, set: SetId, least: NonZeroU64, want: Want, epoch: u64) -> Option<u32> {
         let lists = self.set(set);
         let fits = |index: u32| self.fits(index, want, epoch);
-        if want.units.get() >= LARGE_UNITS {
+        if want.is_large() {
             return self.find_best(lists, least, fits);
         }
         let larger = lists.first_from(Class::holding(least));

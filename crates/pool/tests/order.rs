@@ -1,19 +1,28 @@
 //! Which freed block may be taken where, call by call.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use fercuda_pool::{Order, Place, Span, StreamId, Want};
+
+const STREAM: StreamId = StreamId(7);
+const PLACE: Place = Place::Stream(STREAM);
+
+fn want(mib: u64) -> Want {
+    Want::new(mib << 20, 512)
+}
+
+/// With so much memory, all of it ready.
+fn order(mib: u64) -> Order<()> {
+    let mut order = Order::default();
+    let (address, bytes) = (1 << 30, mib << 20);
+    order.blocks_mut().add(Span { address, bytes }).unwrap();
+    order
+}
 
 /// A thread may free in a stream that another destroys, and a third may still
 /// have a mark of it.
 #[test]
 fn a_mark_of_a_queue_that_is_gone_is_none_of_the_next() {
-    let place = Place::Stream(StreamId(7));
-    let all = Span {
-        address: 1 << 30,
-        bytes: 1 << 20,
-    };
-    let want = Want::new(all.bytes, 512);
-    let mut order = Order::default();
-    order.blocks_mut().add(all).unwrap();
+    let (place, want, mut order) = (PLACE, want(1), order(1));
     // Many marks, so that the last one's epoch is far on.
     for _ in 0..10 {
         let id = order.take(place, want).unwrap();
@@ -29,7 +38,7 @@ fn a_mark_of_a_queue_that_is_gone_is_none_of_the_next() {
         order.begin_mark(place).unwrap()
     };
     order.end_mark(place, last, ());
-    order.retire(StreamId(7), None);
+    order.retire(STREAM, None);
     order.passed(place, last);
     assert_eq!(order.queues(), 0, "the queue is gone");
     let id = order.take(Place::Anywhere, want).unwrap();
@@ -51,15 +60,9 @@ fn a_mark_of_a_queue_that_is_gone_is_none_of_the_next() {
 /// would have the two apart; once somebody else takes a block it is not.
 #[test]
 fn a_stream_that_is_alone_has_ready_memory_with_its_own() {
-    let lone = Place::Stream(StreamId(7));
-    let all = Span {
-        address: 1 << 30,
-        bytes: 3 << 20,
-    };
-    let (part, whole) = (Want::new(1 << 20, 512), Want::new(3 << 20, 512));
+    let (lone, part, whole) = (PLACE, want(1), want(3));
     let freed_in_the_middle = |alone: bool| {
-        let mut order = Order::<()>::default();
-        order.blocks_mut().add(all).unwrap();
+        let mut order = order(3);
         let blocks = [0, 1, 2].map(|_| order.take(lone, part).unwrap());
         for block in [blocks[0], blocks[2]] {
             order.give(block, lone).unwrap();
@@ -92,31 +95,18 @@ fn a_stream_that_is_alone_has_ready_memory_with_its_own() {
 /// from the stream would take a mark, which may be refused.
 #[test]
 fn a_stream_that_is_alone_leaves_large_memory_ready() {
-    let lone = Place::Stream(StreamId(7));
-    let mut order = Order::<()>::default();
-    let all = Span {
-        address: 1 << 30,
-        bytes: 64 << 20,
-    };
-    order.blocks_mut().add(all).unwrap();
-    let small = order.take(lone, Want::new(4 << 20, 512)).unwrap();
+    let (lone, mut order) = (PLACE, order(64));
+    let small = order.take(lone, want(4)).unwrap();
     order.leave_alone(lone);
     order.give(small, lone).unwrap();
-    let large = Want::new(60 << 20, 512);
-    assert!(order.take(Place::Anywhere, large).is_some());
+    assert!(order.take(Place::Anywhere, want(60)).is_some());
 }
 
 /// A mark is due for as much as waits for one, also if it was ready before.
 #[test]
 fn what_a_free_takes_along_counts_for_a_mark() {
-    let lone = Place::Stream(StreamId(7));
-    let mut order = Order::<()>::default();
-    let all = Span {
-        address: 1 << 30,
-        bytes: 155 << 20,
-    };
-    order.blocks_mut().add(all).unwrap();
-    let mut take = |mib: u64| order.take(lone, Want::new(mib << 20, 512)).unwrap();
+    let (lone, mut order) = (PLACE, order(155));
+    let mut take = |mib| order.take(lone, want(mib)).unwrap();
     let blocks = [0; 5].map(|_| (take(30), take(1)));
     for (large, _) in blocks {
         order.give(large, lone).unwrap();
@@ -131,15 +121,12 @@ fn what_a_free_takes_along_counts_for_a_mark() {
 /// Of large blocks the one that fits best is taken, be it ready or the stream's.
 #[test]
 fn a_ready_block_that_fits_better_is_taken_before_one_of_the_streams_own() {
-    let place = Place::Stream(StreamId(7));
-    let mut order = Order::<()>::default();
-    for (address, mib) in [(1 << 30, 8), (2 << 30, 4)] {
-        let bytes = mib << 20;
-        order.blocks_mut().add(Span { address, bytes }).unwrap();
-    }
-    let large = order.take(place, Want::new(8 << 20, 512)).unwrap();
+    let (place, mut order) = (PLACE, order(8));
+    let (address, bytes) = (2 << 30, 4 << 20);
+    order.blocks_mut().add(Span { address, bytes }).unwrap();
+    let large = order.take(place, want(8)).unwrap();
     order.give(large, place).unwrap();
-    let taken = order.take(place, Want::new(4 << 20, 512)).unwrap();
-    assert_eq!(order.blocks().span(taken).unwrap().address, 2 << 30);
-    assert!(order.take(place, Want::new(8 << 20, 512)).is_some());
+    let taken = order.take(place, want(4)).unwrap();
+    assert_eq!(order.blocks().span(taken).unwrap().address, address);
+    assert!(order.take(place, want(8)).is_some());
 }
