@@ -19,8 +19,11 @@ use fercuda_governor::Governor;
 use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
-/// Callers that a thread remembers.
-const REMEMBERED: usize = 32;
+/// Callers that a thread remembers, in sets of a few: where code is loaded
+/// differs from run to run, and two that are always needed together may come to
+/// lie in one set.
+const SETS: usize = 16;
+const IN_A_SET: usize = 4;
 /// Frames that are looked at.
 const FRAMES: usize = 64;
 /// A learned distance is shorter, in words.
@@ -43,23 +46,40 @@ struct Known {
     /// Where its own stack is mapped, from which address to which, once that
     /// was asked for.
     stack: Cell<(usize, usize)>,
-    callers: [Cell<(usize, Meaning)>; REMEMBERED],
+    callers: [Set; SETS],
 }
+
+/// The last return addresses of a set, the newest first.
+type Set = [Cell<(usize, Meaning)>; IN_A_SET];
 
 thread_local! {
     static KNOWN: Known = const {
-        Known {
-            stack: Cell::new((0, 0)),
-            callers: [const { Cell::new((0, Meaning::Somewhere)) }; REMEMBERED],
-        }
+        Known::new()
     };
 }
 
 impl Known {
+    const fn new() -> Self {
+        Self {
+            stack: Cell::new((0, 0)),
+            callers: [const { [const { Cell::new((0, Meaning::Somewhere)) }; IN_A_SET] }; SETS],
+        }
+    }
+
     #[inline]
     fn meaning(&self, address: usize) -> Option<Meaning> {
-        let (of, meaning) = self.callers[place(address)].get();
-        (of == address).then_some(meaning)
+        let set = &self.callers[place(address)];
+        let mut known = set.iter().map(Cell::get);
+        known.find_map(|(of, meaning)| (of == address).then_some(meaning))
+    }
+
+    fn remember(&self, address: usize, meaning: Meaning) {
+        let set = &self.callers[place(address)];
+        let same = set.iter().position(|known| known.get().0 == address);
+        for older in (1..=same.unwrap_or(IN_A_SET - 1)).rev() {
+            set[older].set(set[older - 1].get());
+        }
+        set[0].set((address, meaning));
     }
 
     /// The tenant of a call, if all that is needed for that is known.
@@ -107,12 +127,12 @@ pub(crate) unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant 
 
 #[inline]
 fn place(address: usize) -> usize {
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) % REMEMBERED
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) % SETS
 }
 
 fn remember(address: usize, meaning: Meaning) {
     let _a_thread_at_its_end_remembers_nothing = KNOWN.try_with(|known| {
-        known.callers[place(address)].set((address, meaning));
+        known.remember(address, meaning);
         if matches!(meaning, Meaning::For(_)) && known.stack.get() == (0, 0) {
             // What cannot be found out stays nowhere: frames are walked then.
             if let Some(stack) = own_stack() {
@@ -337,6 +357,31 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A caller and who calls it share a set in some runs, by where they were
+    /// loaded: neither may make the other unknown.
+    #[test]
+    fn callers_of_one_set_are_known_beside_each_other() {
+        let known = Known::new();
+        let of_a_set = |&address: &usize| place(address) == place(0x4000);
+        let mut same = (0x4000..).step_by(16).filter(of_a_set);
+        let all: Vec<usize> = same.by_ref().take(IN_A_SET).collect();
+        let meaning = |&address: &usize| Meaning::For(address);
+        let are_known = |all: &[usize]| {
+            let mut all = all.iter();
+            all.all(|address| known.meaning(*address) == Some(meaning(address)))
+        };
+        for address in &all {
+            known.remember(*address, Meaning::Somewhere);
+            known.remember(*address, meaning(address));
+        }
+        assert!(are_known(&all));
+        // Another takes the place of the one that came first.
+        let another = same.next().unwrap();
+        known.remember(another, meaning(&another));
+        assert!(are_known(&all[1..]) && are_known(&[another]));
+        assert_eq!(known.meaning(all[0]), None);
+    }
 
     #[test]
     fn libraries_are_known_by_their_families() {

@@ -28,9 +28,8 @@ def torch_model(torch, layers=24):
     return torch.nn.Sequential(*parts[:-1]).to("cuda", torch.bfloat16)
 
 
-def torch_train(steps=60, graphs=False):
-    import torch
-
+def torch_step(torch, graphs=False):
+    """The perceptron and one step of its training."""
     model = torch_model(torch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=graphs)
     x = torch.randn(512, 1024, device="cuda", dtype=torch.bfloat16)
@@ -43,6 +42,22 @@ def torch_train(steps=60, graphs=False):
         optimizer.step()
         return loss
 
+    return model, step
+
+
+def timed(torch, step):
+    """A step's result, and its time in seconds with nothing before it still at work."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    result = step()
+    torch.cuda.synchronize()
+    return result, time.perf_counter() - begun
+
+
+def torch_train(steps=60, graphs=False):
+    import torch
+
+    model, step = torch_step(torch, graphs)
     run = step
     if graphs:
         side = torch.cuda.Stream()
@@ -61,11 +76,8 @@ def torch_train(steps=60, graphs=False):
 
     times, losses = [], []
     for n in range(steps):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        loss = run()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
+        loss, seconds = timed(torch, run)
+        times.append(seconds)
         if n % 10 == 9:
             losses.append(loss.item())
     weights = digest(*(p.detach().float().cpu().numpy() for p in model.parameters()))

@@ -1,0 +1,131 @@
+"""Times one training step of PyTorch under several allocators, in processes that take turns on one GPU.
+
+    python3 turns.py FERCUDA [--groups N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
+
+Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for the host, and hosts
+waver. So a group is one process for each allocator, all alive at once, and each in turn makes a few steps while the
+others rest, on the same two processors. A turn's steps are compared with the steps of the same turn, a fraction of a
+second away; who is first changes with every turn. A turn's first two steps are left out (the device changes between processes), and so is each
+process's first turn. Figures are medians: of a turn's steps, of a group's turns, of the groups.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import tenants
+
+ASYNC = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+# What each is set to, and whether `fercuda run` starts it. The first is what the others are compared with.
+ALLOCATORS = {
+    "caching": ({}, False),
+    "fercuda run": ({}, True),
+    "the driver's pool": (ASYNC, False),
+}
+LEFT_OUT = 2
+
+
+def worker():
+    """Makes as many steps as each line of its input says, and answers with their milliseconds."""
+    import torch
+
+    _, step = tenants.torch_step(torch)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps([tenants.timed(torch, step)[1] * 1e3 for _ in range(int(line))]), flush=True)
+
+
+class Rider:
+    """A process that makes steps when it is asked to."""
+
+    def __init__(self, fercuda, name, processors):
+        environment, governed = ALLOCATORS[name]
+        command = [sys.executable, str(pathlib.Path(__file__)), "worker"]
+        self.name = name
+        self.turns = []
+        self.process = subprocess.Popen(
+            [fercuda, "run", "--", *command] if governed else command,
+            env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, processors),
+        )
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name}: ended with status {self.process.wait()} before its turn was over")
+        return line
+
+    def ride(self, steps):
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        self.turns.append(statistics.median(json.loads(self.answer())[LEFT_OUT:]))
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def cores():
+    """One processor of each core that we may use."""
+    seen = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        seen.setdefault(siblings.read_text() if siblings.exists() else cpu, cpu)
+    return list(seen.values())
+
+
+def group(fercuda, names, turns, steps, processors):
+    """Milliseconds of each allocator by turn, without the first."""
+    riders = [Rider(fercuda, name, processors) for name in names]
+    for rider in riders:
+        assert rider.answer() == "ready\n"
+    for turn in range(turns + 1):
+        first = turn % len(riders)
+        for rider in riders[first:] + riders[:first]:
+            rider.ride(steps)
+    for rider in riders:
+        rider.end()
+    return {rider.name: rider.turns[1:] for rider in riders}
+
+
+def ratios(group, name, to):
+    return statistics.median(a / b for a, b in zip(group[name], group[to]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
+    parser.add_argument("--groups", type=int, default=5, help="how often all processes are started anew (5)")
+    parser.add_argument("--turns", type=int, default=30, help="turns of each process (30)")
+    parser.add_argument("--steps", type=int, default=22, help=f"steps of a turn, the first {LEFT_OUT} left out (22)")
+    parser.add_argument("--only", help="allocators that contain one of these, separated by commas, beside the first")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for every turn's milliseconds")
+    args = parser.parse_args()
+    if args.groups < 1 or args.turns < 1 or args.steps <= LEFT_OUT:
+        parser.error(f"at least one group and one turn of more than {LEFT_OUT} steps")
+    base, *others = ALLOCATORS
+    names = [base] + [n for n in others if not args.only or any(part in n for part in args.only.split(","))]
+    groups = []
+    usable = cores()
+    for n in range(args.groups):
+        # One processor for the thread that goes forward, one for autograd's; other groups get others.
+        processors = {usable[k % len(usable)] for k in (2 * n, 2 * n + 1)}
+        groups.append(group(args.fercuda, names, args.turns, args.steps, processors))
+        figures = ", ".join(f"{name} {statistics.median(turns):.3f}" for name, turns in groups[-1].items())
+        print(f"group {n + 1} of {args.groups}, processors {processors}, ms: {figures}", flush=True)
+    print("| allocator | step, ms | of caching, median of groups | each group |")
+    print("|---|---|---|---|")
+    for name in names:
+        step = statistics.median(statistics.median(g[name]) for g in groups)
+        each = sorted(ratios(g, name, base) for g in groups)
+        print(f"| {name} | {step:.3f} | {statistics.median(each):.3f} | {' '.join(f'{r:.3f}' for r in each)} |")
+    if args.json:
+        args.json.write_text(json.dumps(groups))
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1:] == ["worker"] else main()
