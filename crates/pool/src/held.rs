@@ -21,7 +21,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -32,7 +32,7 @@ use crate::order::{Place, StreamId};
 use crate::pool::{Account, Live, Request, TenantId};
 
 /// Tenants that are told apart; further ones count as the last.
-pub(crate) const TENANTS: usize = 64;
+pub(crate) const TENANTS: usize = u64::BITS as usize;
 /// Parts of the table: so many that the blocks of some dozen threads are seldom
 /// in one, since processors that write the same lines wait for each other.
 const PARTS: usize = 1024;
@@ -310,7 +310,10 @@ pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     /// What is live, by thread and tenant; changed under the lock of the block's
     /// part.
     counts: Box<[Apart<[W; TENANTS]>]>,
-    limits: Box<[(AtomicU64, AtomicBool)]>,
+    /// A bit for each tenant that has a limit. Where none has, no more than this
+    /// word is read of limits, and it lies where the pointers to all else do.
+    limited: AtomicU64,
+    limits: Box<[AtomicU64]>,
     exact: Box<[Apart<Exact>]>,
     note: std::marker::PhantomData<fn(N) -> N>,
 }
@@ -382,14 +385,14 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             Apart(Locked { line, part })
         };
         let none = || std::array::from_fn(|_| W::default());
-        let unlimited = || (AtomicU64::new(u64::MAX), AtomicBool::new(false));
         Self {
             parts: (0..parts).map(part).collect(),
             keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
             keepers: W::default(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
             counts: (0..threads).map(|_| Apart(none())).collect(),
-            limits: (0..TENANTS).map(|_| unlimited()).collect(),
+            limited: AtomicU64::new(0),
+            limits: (0..TENANTS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
             note: std::marker::PhantomData,
         }
@@ -422,15 +425,20 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
 
     // ---- limits -------------------------------------------------------------
 
+    /// Whether a tenant has a limit; while a part is locked that does not change.
+    #[inline]
+    fn is_limited(&self, tenant: TenantId) -> bool {
+        self.limited.load(Acquire) >> tenant.index() & 1 != 0
+    }
+
     /// Charges a tenant that has a limit; none if it may not have as much.
     #[inline]
     pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<Charged> {
-        let (limit, exact) = &self.limits[tenant.index()];
-        if !exact.load(Acquire) {
+        if !self.is_limited(tenant) {
             return Some(Charged(false));
         }
         let Exact { bytes: live, peak } = &self.exact[tenant.index()].0;
-        let limit = limit.load(Relaxed);
+        let limit = self.limits[tenant.index()].load(Relaxed);
         let fits = |live: u64| live.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = live.fetch_update(Relaxed, Relaxed, fits).ok()?;
         peak.fetch_max(before + bytes, Relaxed);
@@ -448,7 +456,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     fn settle(&self, tenant: TenantId, bytes: u64, charged: Charged) {
         // The limit may have come after the charge.
-        if !charged.0 && self.limits[tenant.index()].1.load(Relaxed) {
+        if !charged.0 && self.is_limited(tenant) {
             self.exact[tenant.index()].0.bytes.fetch_add(bytes, Relaxed);
         }
     }
@@ -456,18 +464,13 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     /// A block is live no more; under the lock of its part.
     #[inline]
     fn unsettle(&self, tenant: TenantId, bytes: u64) {
-        self.refund(
-            tenant,
-            bytes,
-            Charged(self.limits[tenant.index()].1.load(Relaxed)),
-        );
+        self.refund(tenant, bytes, Charged(self.is_limited(tenant)));
     }
 
     /// How much a tenant may hold. What it holds already stays.
     pub(crate) fn set_limit(&self, tenant: TenantId, bytes: u64) {
-        let (limit, exact) = &self.limits[tenant.index()];
-        limit.store(bytes, Relaxed);
-        if !exact.load(Relaxed) {
+        self.limits[tenant.index()].store(bytes, Relaxed);
+        if !self.is_limited(tenant) {
             // From one moment on every block is counted in one place.
             self.count_exactly(tenant, 0);
         }
@@ -478,12 +481,12 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         if let Some(part) = self.parts.get(at) {
             return part.0.part.with(|_| self.count_exactly(tenant, at + 1));
         }
-        let (_, exact) = &self.limits[tenant.index()];
-        if !exact.load(Relaxed) {
+        if !self.is_limited(tenant) {
             let Exact { bytes, .. } = &self.exact[tenant.index()].0;
             bytes.store(self.count(tenant).bytes, Relaxed);
-            // Who sees this adds to what was stored before.
-            exact.store(true, Release);
+            // Who sees this adds to what was stored before, also if others have
+            // got a limit since.
+            self.limited.fetch_or(1 << tenant.index(), Release);
         }
     }
 
@@ -500,7 +503,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         Account {
             live_bytes: live.bytes,
             peak_bytes: peak.fetch_max(live.bytes, Relaxed).max(live.bytes),
-            limit_bytes: self.limits[tenant.index()].0.load(Relaxed),
+            limit_bytes: self.limits[tenant.index()].load(Relaxed),
             blocks: live.blocks,
         }
     }
@@ -819,7 +822,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         }
         for (tenant, count) in all.iter().enumerate() {
             let account = self.account(TenantId(tenant as u16));
-            let exact = self.limits[tenant].1.load(Relaxed);
+            let exact = self.is_limited(TenantId(tenant as u16));
             let charged = self.exact[tenant].0.bytes.load(Relaxed);
             if (account.live_bytes, account.blocks) != (count.bytes, count.blocks)
                 || exact && charged != count.bytes
