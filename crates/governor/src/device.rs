@@ -18,7 +18,7 @@ use crate::memory_pools::Watermarks;
 use crate::peers::Peers;
 use crate::reconcile::Account;
 use crate::slabs::{Owner, Slabs};
-use crate::source::{Extent, Memory, Physical, Source};
+use crate::source::{Extent, Extents, Memory, Physical, Source};
 use crate::vmm::Vmm;
 
 /// A region of a device's pool.
@@ -36,7 +36,7 @@ pub struct Device {
     small: Region,
     large: Region,
     pub(crate) physical: Arc<Physical>,
-    extents: [Arc<Extent>; 2],
+    extents: Arc<Extents>,
     /// Of slabs, whose they are.
     owner: Option<Arc<Owner>>,
     /// Of mapped memory, who may use it.
@@ -103,8 +103,7 @@ impl Device {
     /// where memory is not in slabs.
     pub(crate) fn slab(&self, address: u64) -> Option<(u64, u64)> {
         self.owner.as_ref()?;
-        let mut extents = self.extents.iter();
-        extents.find_map(|extent| extent.around(address))
+        self.extents.around(address).into_iter().flatten().next()
     }
 
     /// The live block at an address, or around it.
@@ -112,21 +111,22 @@ impl Device {
         let regions = self.regions();
         let exact = regions.iter().find_map(|region| region.live(address));
         exact.or_else(|| {
-            let around = regions.iter().zip(&self.extents);
-            let mut around = around.filter(|(_, extent)| extent.holds(address));
-            around.find_map(|(region, _)| region.containing(address))
+            let mut around = regions.iter().zip(self.extents.around(address));
+            around.find_map(|(region, piece)| piece.and_then(|_| region.containing(address)))
         })
     }
 
     /// Has what is known of the block there fetched while the caller does other
-    /// things.
+    /// things; whether it may be one of the device's.
     #[inline]
-    pub(crate) fn touch(&self, address: u64) {
-        for (region, extent) in self.regions().into_iter().zip(&self.extents) {
-            if extent.may_hold(address) {
+    pub(crate) fn touch(&self, address: u64) -> bool {
+        let there = self.extents.may_hold(address);
+        for (region, there) in self.regions().into_iter().zip(there) {
+            if there {
                 region.touch(address);
             }
         }
+        there.contains(&true)
     }
 
     /// Frees the block that begins there, if its note is such.
@@ -137,16 +137,15 @@ impl Device {
         place: Place,
         may: impl Fn(&Note) -> bool + Copy,
     ) -> Option<Freed<Note>> {
-        let mut regions = self.regions().into_iter().zip(&self.extents);
-        regions.find_map(|(region, extent)| {
-            let there = extent.may_hold(address);
-            there.then(|| region.free_if(address, place, may).ok())?
-        })
+        let there = self.extents.may_hold(address);
+        let mut regions = self.regions().into_iter().zip(there);
+        regions
+            .find_map(|(region, there)| there.then(|| region.free_if(address, place, may).ok())?)
     }
 
     /// Whether an address is one that it has reserved.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        self.extents.iter().any(|extent| extent.holds(address))
+        self.extents.hold(address)
     }
 
     /// A tenant may hold so much; that is counted in one region.
@@ -223,11 +222,11 @@ impl Governor {
         marks.map_err(|missing| Refused(missing.to_string()))?;
         let row = Row::new(ordinal);
         let physical = Arc::new(Physical::default());
-        let extents = [Arc::new(Extent::default()), Arc::new(Extent::default())];
+        let ([small, large], extents) = Extent::new();
         let slabs = self.config().backing == Backing::Slabs;
         let owner = slabs.then(Arc::<Owner>::default);
         let peers = Arc::new(Peers::new(self.driver, raw));
-        let source = |extent: &Arc<Extent>| {
+        let source = |extent: Extent| {
             let memory = match &owner {
                 Some(owner) => {
                     let told = (owner.clone(), extent.clone());
@@ -235,20 +234,20 @@ impl Governor {
                 }
                 None => Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw)?),
             };
-            let told = (physical.clone(), extent.clone());
+            let told = (physical.clone(), extent);
             Ok(Source::new(memory, self.ledger.clone(), row, told))
         };
         let limit = self.config().limit.map(Bytes::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = Budget::new(limit.unwrap_or(total_bytes));
-        let region = |extent: &Arc<Extent>| {
+        let region = |extent: Extent| {
             let pool = Pool::new(source(extent)?, self.clock.clone(), budget.clone());
             if slabs {
                 pool.set_thrift(SLAB_THRIFT);
             }
             Ok(pool)
         };
-        let large = region(&extents[1])?;
+        let large = region(large)?;
         if !slabs {
             large.set_thrift(LARGE_THRIFT);
         }
@@ -256,11 +255,11 @@ impl Governor {
             ordinal,
             row,
             total_bytes,
-            small: region(&extents[0])?,
+            small: region(small)?,
             large,
             physical: physical.clone(),
             limited: AtomicU64::new(0),
-            extents: extents.clone(),
+            extents,
             owner: owner.clone(),
             peers: (!slabs).then(|| peers.clone()),
             account: Account::default(),

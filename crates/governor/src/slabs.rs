@@ -126,7 +126,7 @@ pub(crate) struct Slabs {
     driver: &'static Driver,
     owner: Arc<Owner>,
     /// Told what is given back.
-    extent: Arc<Extent>,
+    extent: Extent,
     /// By address.
     slabs: BTreeMap<u64, Slab>,
     bytes: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    pub(crate) fn new(driver: &'static Driver, (owner, extent): (Arc<Owner>, Arc<Extent>)) -> Self {
+    pub(crate) fn new(driver: &'static Driver, (owner, extent): (Arc<Owner>, Extent)) -> Self {
         Self {
             driver,
             owner,

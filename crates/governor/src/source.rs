@@ -24,63 +24,100 @@ impl Physical {
     }
 }
 
-/// Addresses that a pool has reserved, or slabs, as others may read them.
+/// Addresses that the pools of a device's regions have reserved, or slabs, as
+/// others may read them.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Extents {
+    /// What every free reads: of both on one cache line.
+    bounds: [Bounds; 2],
+    ranges: [RwLock<Vec<(u64, u64)>>; 2],
+}
+
+/// No range has ever begun below the first or ended above the second.
 #[derive(Debug)]
-pub(crate) struct Extent {
-    ranges: RwLock<Vec<(u64, u64)>>,
-    /// No range has ever begun below the first or ended above the second.
+struct Bounds {
     low: AtomicU64,
     high: AtomicU64,
 }
 
-impl Default for Extent {
+impl Default for Bounds {
     fn default() -> Self {
         Self {
-            ranges: RwLock::default(),
             low: AtomicU64::new(u64::MAX),
             high: AtomicU64::new(0),
         }
     }
 }
 
-impl Extent {
-    pub(crate) fn holds(&self, address: u64) -> bool {
-        self.around(address).is_some()
+impl Extents {
+    /// The piece of each region's that an address is in: where it begins, how
+    /// much.
+    pub(crate) fn around(&self, address: u64) -> [Option<(u64, u64)>; 2] {
+        self.ranges.each_ref().map(|ranges| {
+            let ranges = read(ranges);
+            let mut ranges = ranges.iter();
+            let found = ranges.find(|(at, bytes)| address >= *at && address - at < *bytes);
+            found.copied()
+        })
     }
 
-    /// The piece of them that an address is in: where it begins, how much.
-    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
-        let ranges = read(&self.ranges);
-        let mut ranges = ranges.iter();
-        let found = ranges.find(|(at, bytes)| address >= *at && address - at < *bytes);
-        found.copied()
+    /// Whether an address is in one of these pieces.
+    pub(crate) fn hold(&self, address: u64) -> bool {
+        self.around(address).iter().any(Option::is_some)
     }
 
-    /// Whether a block that the pool gave may be there; without a lock.
+    /// Whether a block that a region's pool gave may be there; without a lock.
     #[inline]
-    pub(crate) fn may_hold(&self, address: u64) -> bool {
-        self.low.load(Relaxed) <= address && address < self.high.load(Relaxed)
+    pub(crate) fn may_hold(&self, address: u64) -> [bool; 2] {
+        self.bounds.each_ref().map(|Bounds { low, high }| {
+            low.load(Relaxed) <= address && address < high.load(Relaxed)
+        })
+    }
+}
+
+/// One region's part of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    all: Arc<Extents>,
+    region: usize,
+}
+
+impl Extent {
+    /// Of the small or of the large region, and whoever asks for both.
+    pub(crate) fn new() -> ([Extent; 2], Arc<Extents>) {
+        let all = Arc::new(Extents::default());
+        let of = |region| Extent {
+            all: all.clone(),
+            region,
+        };
+        ([of(0), of(1)], all)
+    }
+
+    fn ranges(&self) -> &RwLock<Vec<(u64, u64)>> {
+        &self.all.ranges[self.region]
     }
 
     /// The range that begins there is about to be the driver's, who may give it
     /// to anybody.
     pub(crate) fn leave(&self, begin: u64) {
-        write(&self.ranges).retain(|(at, _)| *at != begin);
+        write(self.ranges()).retain(|(at, _)| *at != begin);
     }
 
     /// The driver did not take it.
     pub(crate) fn stay(&self, range: (u64, u64)) {
-        write(&self.ranges).push(range);
+        write(self.ranges()).push(range);
     }
 
     /// Before any block of them is given.
     fn set(&self, ranges: &[(u64, u64)]) {
-        let mut held = write(&self.ranges);
+        let mut held = write(self.ranges());
         held.clear();
         held.extend_from_slice(ranges);
+        let Bounds { low, high } = &self.all.bounds[self.region];
         for (at, bytes) in ranges {
-            self.low.fetch_min(*at, Relaxed);
-            self.high.fetch_max(at + bytes, Relaxed);
+            low.fetch_min(*at, Relaxed);
+            high.fetch_max(at + bytes, Relaxed);
         }
     }
 }
@@ -123,7 +160,7 @@ pub struct Source {
     ledger: Arc<Ledger>,
     device: Device,
     physical: Arc<Physical>,
-    extent: Arc<Extent>,
+    extent: Extent,
 }
 
 impl Source {
@@ -131,7 +168,7 @@ impl Source {
         memory: Memory,
         ledger: Arc<Ledger>,
         device: Device,
-        (physical, extent): (Arc<Physical>, Arc<Extent>),
+        (physical, extent): (Arc<Physical>, Extent),
     ) -> Self {
         Self {
             memory,
