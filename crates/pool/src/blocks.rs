@@ -48,6 +48,13 @@ pub struct BlockId {
     generation: u32,
 }
 
+/// A free block that holds what was asked for, until blocks change.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    index: u32,
+    want: Want,
+}
+
 /// A stretch of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
@@ -577,13 +584,20 @@ impl Blocks {
     /// none that is found at once.
     #[inline(always)]
     pub fn take(&mut self, set: SetId, want: Want, epoch: u64) -> Option<BlockId> {
-        let index = self.find(set, want, epoch)?;
-        Some(self.take_of(index, want))
+        let fit = self.fit(set, want, epoch)?;
+        Some(self.take_of(fit))
     }
 
-    /// Takes a block from `set`, or a ready one if that fits better.
+    /// What [`Blocks::take`] would take.
+    #[inline(always)]
+    pub fn fit(&self, set: SetId, want: Want, epoch: u64) -> Option<Fit> {
+        let index = self.find(set, want, epoch)?;
+        Some(Fit { index, want })
+    }
+
+    /// The same, or a ready one if that fits better.
     #[inline]
-    pub fn take_best(&mut self, set: SetId, want: Want) -> Option<BlockId> {
+    pub fn best_fit(&self, set: SetId, want: Want) -> Option<Fit> {
         let len = |index: u32| self.nodes[index as usize].len;
         let own = self.find(set, want, u64::MAX);
         let index = match own {
@@ -594,12 +608,18 @@ impl Blocks {
                 fits.min_by_key(|index| (len(*index), self.nodes[*index as usize].start))?
             }
         };
-        Some(self.take_of(index, want))
+        Some(Fit { index, want })
+    }
+
+    /// Where the block that is taken of a free one will begin.
+    #[inline]
+    pub fn address(&self, Fit { index, want }: Fit) -> u64 {
+        self.begin(index, want) * UNIT_BYTES
     }
 
     /// Takes a block of a free one that holds it.
     #[inline(always)]
-    fn take_of(&mut self, index: u32, want: Want) -> BlockId {
+    pub fn take_of(&mut self, Fit { index, want }: Fit) -> BlockId {
         let start = self.begin(index, want);
         let index = match self.nodes[index as usize].start == start {
             true => self.take_front(index, want.units),

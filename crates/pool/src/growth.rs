@@ -508,7 +508,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             return Err(Refused(format!("{} bytes were added twice", span.bytes)));
         }
         // Nobody else gets it.
-        Ok(Self::take_locked(&mut order, asked))
+        Ok(self.take_locked(&mut order, asked))
     }
 
     /// Unmaps ready memory of at least `bytes`, or as much as can go by

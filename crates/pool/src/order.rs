@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::blocks::{BlockId, Blocks, SetId, Span, Want};
+use crate::blocks::{BlockId, Blocks, Fit, SetId, Span, Want};
 
 /// Frees in one queue after which a mark is due; or bytes, so many at least,
 /// and one part of all. A stream has its own blocks again without a mark; nobody
@@ -203,6 +203,13 @@ impl<P> Order<P> {
     /// own queue, of the ready ones, or of a queue that it waits for.
     #[inline]
     pub fn take(&mut self, place: Place, want: Want) -> Option<BlockId> {
+        let fit = self.find(place, want)?;
+        Some(self.blocks.take_of(fit))
+    }
+
+    /// What [`Order::take`] takes of.
+    #[inline]
+    pub fn find(&mut self, place: Place, want: Want) -> Option<Fit> {
         if self.taker != place {
             (self.taker, self.freed) = (place, 0);
         }
@@ -211,13 +218,13 @@ impl<P> Order<P> {
             Place::Anywhere => None,
         };
         let Some(queue) = queue else {
-            return self.blocks.take(SetId::READY, want, 0);
+            return self.blocks.fit(SetId::READY, want, 0);
         };
         let found = match want.is_large() {
-            true => self.blocks.take_best(queue.set, want),
+            true => self.blocks.best_fit(queue.set, want),
             false => {
-                let own = self.blocks.take(queue.set, want, u64::MAX);
-                own.or_else(|| self.blocks.take(SetId::READY, want, 0))
+                let own = self.blocks.fit(queue.set, want, u64::MAX);
+                own.or_else(|| self.blocks.fit(SetId::READY, want, 0))
             }
         };
         found
@@ -226,7 +233,7 @@ impl<P> Order<P> {
                     let other = self.queues.get(other)?;
                     let bounded = holds!(self, WaitsHaveAnEnd);
                     let epoch = if bounded { *epoch } else { u64::MAX };
-                    self.blocks.take(other.set, want, epoch)
+                    self.blocks.fit(other.set, want, epoch)
                 })
             })
             .or_else(|| {
@@ -234,7 +241,7 @@ impl<P> Order<P> {
                     return None;
                 }
                 let mut others = self.queues.values();
-                others.find_map(|other| self.blocks.take(other.set, want, u64::MAX))
+                others.find_map(|other| self.blocks.fit(other.set, want, u64::MAX))
             })
     }
 

@@ -704,15 +704,19 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         None
     }
 
-    #[inline]
+    // Not part of `allocate`, whose short way would have to make room for it.
+    #[inline(never)]
     pub(crate) fn take(&self, asked: &Asked) -> Option<Found> {
         self.arenas.meets_nobody(mine());
-        Self::take_locked(&mut self.order(), asked)
+        self.take_locked(&mut self.order(), asked)
     }
 
     #[inline]
-    pub(crate) fn take_locked(order: &mut Order<C::Point>, asked: &Asked) -> Option<Found> {
-        let id = order.take(asked.place, asked.want)?;
+    pub(crate) fn take_locked(&self, order: &mut Order<C::Point>, asked: &Asked) -> Option<Found> {
+        let fit = order.find(asked.place, asked.want)?;
+        // Its record will be in this part of the table.
+        self.held.touch(order.blocks().address(fit));
+        let id = order.blocks_mut().take_of(fit);
         Some((id, order.blocks().span(id)?))
     }
 

@@ -166,8 +166,11 @@ proptest! {
                 }
                 Op::TakeBest { set, bytes } => {
                     let want = Want::new(bytes, UNIT_BYTES);
-                    if let Some(id) = blocks.take_best(sets[set], want) {
+                    if let Some(fit) = blocks.best_fit(sets[set], want) {
+                        let address = blocks.address(fit);
+                        let id = blocks.take_of(fit);
                         let span = blocks.span(id).expect("it is live");
+                        prop_assert_eq!(span.address, address);
                         prop_assert_eq!(span.bytes, want.bytes());
                         let is_in = |set| model.all(span, |unit| matches!(unit, Unit::Free(s, _) if s == set));
                         prop_assert!(is_in(set) || is_in(0), "{span:?} was not free in {set}, nor ready");
