@@ -311,6 +311,9 @@ if [[ $FERCUDA_DEVICE == gpu ]]; then
     start=$SECONDS status=0
     python3 "$regime/judge.py" "$here/bin/fercuda" "$out/regime" > "$out/gpu-regime.log" 2>&1 || status=$?
     record gpu frameworks-as-tenants "$status" $((SECONDS - start))
+    start=$SECONDS status=0
+    python3 "$regime/turns.py" "$here/bin/fercuda" --json "$out/turns.json" > "$out/gpu-turns.log" 2>&1 || status=$?
+    record gpu step-in-turns "$status" $((SECONDS - start))
   else
     echo "frameworks as tenants: not run (needs torch, jax, cupy and triton)" | tee -a "$out/table.txt"
   fi

@@ -82,7 +82,7 @@ def group(fercuda, names, turns, steps, processors):
     """Milliseconds of each allocator by turn, without the first."""
     riders = [Rider(fercuda, name, processors) for name in names]
     for rider in riders:
-        assert rider.answer() == "ready\n"
+        rider.answer()  # that it is ready
     for turn in range(turns + 1):
         first = turn % len(riders)
         for rider in riders[first:] + riders[:first]:
