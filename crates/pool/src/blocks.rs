@@ -48,8 +48,8 @@ pub struct BlockId {
     generation: u32,
 }
 
-/// A free block that holds what was asked for, until blocks change.
-#[derive(Clone, Copy, Debug)]
+/// A free block that holds what was asked for, as long as no block changes.
+#[derive(Debug)]
 pub struct Fit {
     index: u32,
     want: Want,
@@ -613,8 +613,8 @@ impl Blocks {
 
     /// Where the block that is taken of a free one will begin.
     #[inline]
-    pub fn address(&self, Fit { index, want }: Fit) -> u64 {
-        self.begin(index, want) * UNIT_BYTES
+    pub fn address(&self, fit: &Fit) -> u64 {
+        self.begin(fit.index, fit.want) * UNIT_BYTES
     }
 
     /// Takes a block of a free one that holds it.

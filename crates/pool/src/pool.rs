@@ -715,7 +715,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub(crate) fn take_locked(&self, order: &mut Order<C::Point>, asked: &Asked) -> Option<Found> {
         let fit = order.find(asked.place, asked.want)?;
         // Its record will be in this part of the table.
-        self.held.touch(order.blocks().address(fit));
+        self.held.touch(order.blocks().address(&fit));
         let id = order.blocks_mut().take_of(fit);
         Some((id, order.blocks().span(id)?))
     }

@@ -167,7 +167,7 @@ proptest! {
                 Op::TakeBest { set, bytes } => {
                     let want = Want::new(bytes, UNIT_BYTES);
                     if let Some(fit) = blocks.best_fit(sets[set], want) {
-                        let address = blocks.address(fit);
+                        let address = blocks.address(&fit);
                         let id = blocks.take_of(fit);
                         let span = blocks.span(id).expect("it is live");
                         prop_assert_eq!(span.address, address);
