@@ -298,7 +298,8 @@ impl Governor {
     /// memory while the caller does what comes before it frees the block.
     #[inline]
     pub fn touch(&self, address: u64) {
-        // An address is one device's, and the slots of others lie further on.
+        // What lies between a device's addresses may be another's, which then has
+        // nothing fetched; slots of further devices are not looked at for it.
         let _found = self.devices().any(|device| device.touch(address));
     }
 

@@ -31,8 +31,13 @@ impl Physical {
 pub(crate) struct Extents {
     /// What every free reads: of both on one cache line.
     bounds: [Bounds; 2],
-    ranges: [RwLock<Vec<(u64, u64)>>; 2],
+    ranges: Apart,
 }
+
+/// Not on the bounds' line, which a reader's lock would take from all others.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Apart([RwLock<Vec<(u64, u64)>>; 2]);
 
 /// No range has ever begun below the first or ended above the second.
 #[derive(Debug)]
@@ -54,7 +59,7 @@ impl Extents {
     /// The piece of each region's that an address is in: where it begins, how
     /// much.
     pub(crate) fn around(&self, address: u64) -> [Option<(u64, u64)>; 2] {
-        self.ranges.each_ref().map(|ranges| {
+        self.ranges.0.each_ref().map(|ranges| {
             let ranges = read(ranges);
             let mut ranges = ranges.iter();
             let found = ranges.find(|(at, bytes)| address >= *at && address - at < *bytes);
@@ -95,7 +100,7 @@ impl Extent {
     }
 
     fn ranges(&self) -> &RwLock<Vec<(u64, u64)>> {
-        &self.all.ranges[self.region]
+        &self.all.ranges.0[self.region]
     }
 
     /// The range that begins there is about to be the driver's, who may give it

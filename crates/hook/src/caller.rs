@@ -362,6 +362,7 @@ mod tests {
     /// loaded: neither may make the other unknown.
     #[test]
     fn callers_of_one_set_are_known_beside_each_other() {
+        const { assert!(IN_A_SET >= 2, "a call through a library needs two") };
         let known = Known::new();
         let of_a_set = |&address: &usize| place(address) == place(0x4000);
         let mut same = (0x4000..).step_by(16).filter(of_a_set);

@@ -620,6 +620,8 @@ impl Blocks {
     /// Takes a block of a free one that holds it.
     #[inline(always)]
     pub fn take_of(&mut self, Fit { index, want }: Fit) -> BlockId {
+        debug_assert_eq!(self.nodes[index as usize].state, State::Free);
+        debug_assert!(self.fits(index, want, u64::MAX));
         let start = self.begin(index, want);
         let index = match self.nodes[index as usize].start == start {
             true => self.take_front(index, want.units),

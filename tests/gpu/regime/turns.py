@@ -6,7 +6,8 @@ Two runs of one program, minutes apart, differ by more than the allocators do: t
 waver. So a group is one process for each allocator, all alive at once, and each in turn makes a few steps while the
 others rest, on the same two processors. A turn's steps are compared with the steps of the same turn, a fraction of a
 second away; who is first changes with every turn. A turn's first two steps are left out (the device changes between processes), and so is each
-process's first turn. Figures are medians: of a turn's steps, of a group's turns, of the groups.
+process's first turn, in which every allocator still grows. Figures are medians: of a turn's steps, of a group's turns, of
+the groups; and beside them the mean of all turns, as what happens seldom shows there alone.
 """
 
 import argparse
@@ -49,7 +50,7 @@ class Rider:
         self.turns = []
         self.process = subprocess.Popen(
             [fercuda, "run", "--", *command] if governed else command,
-            env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**{k: v for k, v in os.environ.items() if k not in ASYNC}, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             preexec_fn=lambda: os.sched_setaffinity(0, processors),
         )
 
@@ -66,7 +67,8 @@ class Rider:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait()
+        if status := self.process.wait():
+            raise SystemExit(f"{self.name}: ended with status {status}")
 
 
 def cores():
@@ -112,17 +114,19 @@ def main():
     groups = []
     usable = cores()
     for n in range(args.groups):
-        # One processor for the thread that goes forward, one for autograd's; other groups get others.
+        # One processor for the thread that goes forward, one for autograd's; other groups get others while there are.
         processors = {usable[k % len(usable)] for k in (2 * n, 2 * n + 1)}
         groups.append(group(args.fercuda, names, args.turns, args.steps, processors))
         figures = ", ".join(f"{name} {statistics.median(turns):.3f}" for name, turns in groups[-1].items())
         print(f"group {n + 1} of {args.groups}, processors {processors}, ms: {figures}", flush=True)
-    print("| allocator | step, ms | of caching, median of groups | each group |")
-    print("|---|---|---|---|")
+    mean = {name: statistics.mean(ms for g in groups for ms in g[name]) for name in names}
+    print("| allocator | step, ms | of caching, median of groups | means | each group |")
+    print("|---|---|---|---|---|")
     for name in names:
         step = statistics.median(statistics.median(g[name]) for g in groups)
         each = sorted(ratios(g, name, base) for g in groups)
-        print(f"| {name} | {step:.3f} | {statistics.median(each):.3f} | {' '.join(f'{r:.3f}' for r in each)} |")
+        median, of_means = statistics.median(each), mean[name] / mean[base]
+        print(f"| {name} | {step:.3f} | {median:.3f} | {of_means:.3f} | {' '.join(f'{r:.3f}' for r in each)} |")
     if args.json:
         args.json.write_text(json.dumps(groups))
 
