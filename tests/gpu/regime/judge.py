@@ -20,15 +20,22 @@ import time
 HERE = pathlib.Path(__file__).parent
 # XLA times candidates and takes the fastest: two bare runs may differ. Without that they do not.
 JAX = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+
+
+def allocator(setting):
+    """PyTorch's setting of that, by both of its names."""
+    return dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), setting)
+
+
 # A user's own setting wins over what `fercuda run` sets, so these are each framework's named mode.
 CASES = {
     "torch, as fercuda run sets it": ("torch_train", {}, 5),
-    "torch, default caching": ("torch_train", {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
-    "torch, no caching": ("torch_train", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
-    "torch, backend:cudaMallocAsync": ("torch_train", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, 1),
-    "torch, expandable segments": ("torch_train", {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, 1),
-    "torch, CUDA graphs": ("torch_graphs", {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, 1),
-    "torch, CUDA graphs, backend:cudaMallocAsync": ("torch_graphs", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, 1),
+    "torch, default caching": ("torch_train", allocator("backend:native"), 1),
+    "torch, no caching": ("torch_train", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", **allocator("backend:native")}, 1),
+    "torch, backend:cudaMallocAsync": ("torch_train", allocator("backend:cudaMallocAsync"), 1),
+    "torch, expandable segments": ("torch_train", allocator("expandable_segments:True"), 1),
+    "torch, CUDA graphs": ("torch_graphs", allocator("backend:native"), 1),
+    "torch, CUDA graphs, backend:cudaMallocAsync": ("torch_graphs", allocator("backend:cudaMallocAsync"), 1),
     "jax, default": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "default", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, 1),
     "jax, platform": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, 1),
     "jax, cuda_async": ("jax_train", {**JAX, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1),

@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import sys
 
+import judge
 import tenants
 
-ASYNC = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+ASYNC = judge.allocator("backend:cudaMallocAsync")
 # What each is set to, and whether `fercuda run` starts it. The first is what the others are compared with.
 ALLOCATORS = {
     "caching": ({}, False),
@@ -94,8 +95,8 @@ def group(fercuda, names, turns, steps, processors):
     return {rider.name: rider.turns[1:] for rider in riders}
 
 
-def ratios(group, name, to):
-    return statistics.median(a / b for a, b in zip(group[name], group[to]))
+def ratio(turns, name, to):
+    return statistics.median(a / b for a, b in zip(turns[name], turns[to]))
 
 
 def main():
@@ -124,7 +125,7 @@ def main():
     print("|---|---|---|---|---|")
     for name in names:
         step = statistics.median(statistics.median(g[name]) for g in groups)
-        each = sorted(ratios(g, name, base) for g in groups)
+        each = sorted(ratio(g, name, base) for g in groups)
         median, of_means = statistics.median(each), mean[name] / mean[base]
         print(f"| {name} | {step:.3f} | {median:.3f} | {of_means:.3f} | {' '.join(f'{r:.3f}' for r in each)} |")
     if args.json:
