@@ -25,7 +25,7 @@ const ON_A_DEVICE: [&str; 2] = ["cuda", "testkit"];
 const NEED_SOURCES: [&str; 3] = ["corpus", "headers", "planted"];
 
 /// Builds everything and fills `out`.
-pub(crate) fn run(out: &Path) -> Result<()> {
+pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     let venv = setup::run(false)?;
     let root = shell::root();
     let out = root.join(out);
@@ -80,8 +80,9 @@ pub(crate) fn run(out: &Path) -> Result<()> {
         &drop_in.join("libcuda.so.1"),
         &out.join("dropin/libcuda.so.1"),
     )?;
-    for (built, place) in dist::parts()? {
-        carry(&built, &out.join(place))?;
+    let parts = dist::parts(profiled)?;
+    for (built, place) in &parts.files {
+        carry(built, &out.join(place))?;
     }
     copy_tracked(&root, &out.join("files"))?;
 
@@ -125,8 +126,9 @@ pub(crate) fn run(out: &Path) -> Result<()> {
     shell::run(pack)?;
     let size_bytes = fs::metadata(&archive)?.len();
     println!(
-        "\n{}: {:.1} MiB; {} test programs, {} benches\n\
+        "\n{}\n{}: {:.1} MiB; {} test programs, {} benches\n\
          run there: tar xzf {} -C FOLDER && FOLDER/run.sh OUTPUT_DIR",
+        parts.profile,
         archive.display(),
         size_bytes as f64 / f64::from(1 << 20),
         script.tests.len(),

@@ -1,6 +1,6 @@
 //! Cargo's own tables: what packages there are and what a build produced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -63,6 +63,17 @@ pub(crate) fn artifacts_of(mut command: Command) -> Result<Vec<Artifact>> {
         bail!("`{line}` failed");
     }
     Ok(made)
+}
+
+/// A package's shared library among what was built.
+pub(crate) fn library<'m>(made: &'m [Artifact], package: &str) -> Result<&'m Path> {
+    let mut files = made
+        .iter()
+        .filter(|made| made.package == package && made.kinds.iter().any(|kind| kind == "cdylib"))
+        .flat_map(|made| &made.files);
+    let shared = files.find(|file| file.extension().is_some_and(|extension| extension == "so"));
+    let shared = shared.map(PathBuf::as_path);
+    shared.with_context(|| format!("fercuda-{package} built no shared library"))
 }
 
 fn artifact(message: &Value) -> Artifact {

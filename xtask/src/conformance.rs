@@ -157,17 +157,6 @@ fn run_clients(venv: &Venv, built: &Built) -> Result<Vec<Suite>> {
     Ok(suites)
 }
 
-/// A shared library among what was built.
-fn library<'m>(made: &'m [Artifact], package: &str) -> Result<&'m Path> {
-    let mut files = made
-        .iter()
-        .filter(|made| made.package == package && made.kinds.iter().any(|kind| kind == "cdylib"))
-        .flat_map(|made| &made.files);
-    let shared = files.find(|file| file.extension().is_some_and(|extension| extension == "so"));
-    let shared = shared.map(PathBuf::as_path);
-    shared.with_context(|| format!("fercuda-{package} built no shared library"))
-}
-
 /// What the workspace's tests are made of. Alone, the libraries' dependencies
 /// would have other features and be compiled once more.
 fn made(profile: &str) -> Result<Vec<Artifact>> {
@@ -190,8 +179,8 @@ fn build() -> Result<Built> {
         fs::remove_dir_all(&ledgers)?;
     }
     Ok(Built {
-        drop_in: place_drop_in(library(&made, "dropin")?)?,
-        hook: library(&made, "hook")?.to_owned(),
+        drop_in: place_drop_in(cargo::library(&made, "dropin")?)?,
+        hook: cargo::library(&made, "hook")?.to_owned(),
         suite,
         ledgers,
     })
@@ -228,30 +217,41 @@ impl Built {
         Ok(())
     }
 
-    /// A folder that is this user's alone, as ledgers ask for.
+    /// The folder that a client's ledgers are in.
     fn private(&self, client: &str) -> Result<PathBuf> {
         let folder = self.ledgers.join(client);
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&folder)?;
+        private_folder(&folder)?;
         Ok(folder)
     }
 
     /// Whether the last processes of a client were governed, by their ledgers.
     fn was_governed(&self, client: &str) -> Result<bool> {
-        let folder = Folder::at(&self.private(client)?.join("fercuda"))?;
-        let mut allocs = 0;
-        for ledger in folder.ledgers()? {
-            let snapshot = ledger?.snapshot()?;
-            allocs += snapshot.devices.iter().map(|row| row.allocs).sum::<u64>();
-        }
-        Ok(allocs > 0)
+        Ok(governed_allocations(&self.private(client)?)? > 0)
     }
+}
+
+/// Makes a folder that is this user's alone, as ledgers ask for.
+pub(crate) fn private_folder(folder: &Path) -> Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(folder);
+    made.with_context(|| format!("cannot make {}", folder.display()))
+}
+
+/// Allocations of the last processes that had this folder for their ledgers.
+pub(crate) fn governed_allocations(folder: &Path) -> Result<u64> {
+    let folder = Folder::at(&folder.join("fercuda"))?;
+    let mut allocations = 0;
+    for ledger in folder.ledgers()? {
+        let snapshot = ledger?.snapshot()?;
+        allocations += snapshot.devices.iter().map(|row| row.allocs).sum::<u64>();
+    }
+    Ok(allocations)
 }
 
 /// Builds the library and puts it where the loader expects it. `profile` is
 /// cargo's.
 pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
-    place_drop_in(library(&made(profile)?, "dropin")?)
+    place_drop_in(cargo::library(&made(profile)?, "dropin")?)
 }
 
 /// Puts the library in a folder of its own, under the name `libcuda.so.1`.

@@ -2,14 +2,15 @@
 //! other: `bin` and `lib/fercuda` of one folder, as under `/usr/local`.
 //!
 //! Invariant: what is there afterwards was tried there, where nothing of the
-//! build can be found in its stead.
+//! build can be found in its stead. Elsewhere: the hook's profile (`profile`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::{cargo, shell};
+use crate::profile::Hook;
+use crate::{cargo, profile, shell};
 
 /// Libraries by package, and the file of each.
 const LIBRARIES: [(&str, &str); 3] = [
@@ -21,22 +22,32 @@ const LIBRARIES: [(&str, &str); 3] = [
 /// The program's place in the folder.
 const PROGRAM: &str = "bin/fercuda";
 
-/// Builds, copies and tries it.
-pub(crate) fn run(out: &Path) -> Result<()> {
+/// What belongs together.
+pub(crate) struct Parts {
+    /// Each file, with its place in the folder.
+    pub files: Vec<(PathBuf, PathBuf)>,
+    /// Whether the hook is built by a profile, as a sentence.
+    pub profile: String,
+}
+
+/// Builds, copies and tries it. `profiled`: the hook by a profile.
+pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     let out = shell::root().join(out);
-    for (built, place) in parts()? {
-        put(&built, &out.join(place))?;
+    let parts = parts(profiled)?;
+    for (built, place) in &parts.files {
+        put(built, &out.join(place))?;
     }
     let program = out.join(PROGRAM);
     let mut demo = shell::command(&program);
     demo.arg("demo");
     shell::run(demo).context("it was put there, and its demo fails")?;
-    println!("\nwritten: {} and what it needs", program.display());
+    println!("\n{}", parts.profile);
+    println!("written: {} and what it needs", program.display());
     Ok(())
 }
 
-/// Builds what belongs together; each file with its place in the folder.
-pub(crate) fn parts() -> Result<Vec<(PathBuf, PathBuf)>> {
+/// Builds what belongs together.
+pub(crate) fn parts(profiled: bool) -> Result<Parts> {
     // By itself: built with the tests, the hook has a knob that breaks rules.
     let made = cargo::artifacts(
         "build",
@@ -45,15 +56,25 @@ pub(crate) fn parts() -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut programs = made.iter().filter(|it| it.package == "cli");
     let program = programs.find_map(|it| it.executable.clone());
     let program = program.context("fercuda-cli built no program")?;
-    let mut parts = vec![(program, PathBuf::from(PROGRAM))];
+    let hook = match profiled {
+        true => profile::hook(cargo::library(&made, "dropin")?)?,
+        false => Hook::Without("as was asked for".to_owned()),
+    };
+    let mut files = vec![(program, PathBuf::from(PROGRAM))];
     for (package, name) in LIBRARIES {
-        let files = made.iter().filter(|it| it.package == package);
-        let mut files = files.flat_map(|it| &it.files);
-        let library = files.find(|file| file.extension().is_some_and(|it| it == "so"));
-        let library = library.with_context(|| format!("fercuda-{package} built no library"))?;
-        parts.push((library.clone(), Path::new("lib/fercuda").join(name)));
+        let library = match &hook {
+            Hook::Profiled(hook) if package == "hook" => hook,
+            _ => cargo::library(&made, package)?,
+        };
+        files.push((library.to_owned(), Path::new("lib/fercuda").join(name)));
     }
-    Ok(parts)
+    let profile = match hook {
+        Hook::Profiled(_) => "the hook is built by a profile".to_owned(),
+        Hook::Without(reason) => format!(
+            "the hook is built WITHOUT a profile, and takes about half as long again\n  {reason}"
+        ),
+    };
+    Ok(Parts { files, profile })
 }
 
 /// A copy in place of an older one at once: that may be running.

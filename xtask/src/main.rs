@@ -18,6 +18,7 @@ mod cargo;
 mod conformance;
 mod dist;
 mod hooklist;
+mod profile;
 mod record;
 mod setup;
 mod shell;
@@ -63,12 +64,18 @@ enum Chore {
         /// Gets bin/ and lib/fercuda/; ~/.local will do.
         #[arg(long, default_value = "target/dist")]
         out: PathBuf,
+        /// Build the hook as the rest is built: quicker to make, slower to run.
+        #[arg(long)]
+        no_profile: bool,
     },
     /// Pack tests, benches and kernels for a machine with a GPU and no Rust.
     Gpu {
         /// Where the bundle goes; emptied first.
         #[arg(long, default_value = "target/gpu-bundle")]
         out: PathBuf,
+        /// Build the hook as the rest is built: quicker to make, slower to run.
+        #[arg(long)]
+        no_profile: bool,
     },
     /// Run the foreign clients over the drop-in library, alone and under the hook,
     /// and the hook's own list; write docs/conformance.md.
@@ -90,8 +97,8 @@ fn main() -> ExitCode {
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
         Chore::Tidy => tidy::run(),
-        Chore::Dist { out } => dist::run(&out),
-        Chore::Gpu { out } => bundle::run(&out),
+        Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
+        Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
         Chore::Bench { filter } => bench::run(filter.as_deref()),
     };
