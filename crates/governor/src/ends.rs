@@ -146,12 +146,12 @@ impl Governor {
         let mut streams = write(&self.streams);
         streams.retain(|_, stream| !gone.contexts.contains(&stream.context));
         drop(streams);
-        self.changes.fetch_add(1, Relaxed);
         self.clock.change_captures(|count| {
             let mut capturing = lock(&self.capturing);
             capturing.retain(|_, capture| !gone.contexts.contains(&capture.context));
             *count = capturing.len();
         });
+        self.changed();
         gone
     }
 

@@ -1,6 +1,6 @@
 //! The process's pools, one for each device, and who asked for what.
 //!
-//! Follow an allocation: a [`Seat`] (one a thread) says which stream and context
+//! Follow an allocation: a seat (one a thread, `seat`) says which stream and context
 //! a handle means; the device's pool answers; the ledger is charged. What no
 //! pool can serve is the driver's, and charged as governed.
 //!
@@ -18,33 +18,25 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{
-    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
+    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream,
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_ledger::{
-    Charge, Device as Row, Event, EventKind, Governed, Ledger, Local, STEP_BYTES, Tenant,
-};
-use fercuda_pool::{Epoch, Error, Freed, Live, Place, Refused, Request, Span, StreamId, TenantId};
+use fercuda_ledger::{Charge, Device as Row, Event, EventKind, Governed, Ledger, Tenant};
+use fercuda_pool::{Epoch, Error, Live, Place, Refused, Span, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
-use crate::clock::{ContextId, DriverClock, Kind, lock, read, write};
+use crate::clock::{ContextId, DriverClock, lock, read, write};
 use crate::config::Config;
 use crate::device::Device;
 use crate::governed::{GovernedMemory, Key, Piece};
 use crate::lifetimes::{Lifetimes, Turn};
 use crate::memory_pools::{Numbers, PoolNumber, Served};
-use crate::sharing::{Sharing, Unshared};
+use crate::sharing::Sharing;
 use crate::vmm::thread_capture_mode;
 
 /// Devices that have pools; memory of further ones is the driver's.
 pub(crate) const DEVICES: usize = 16;
-/// Blocks begin at multiples of so much, as frameworks expect.
-const ALIGN_BYTES: u64 = 512;
-/// Numbers of buffers that a thread takes at a time.
-const BUFFERS: u64 = 1024;
-/// Default streams of ended threads that may wait to be retired.
-const ENDED: usize = 64;
 /// The first number of streams that have no handle of their own: default
 /// streams, of contexts and of threads.
 pub const UNNAMED: u64 = 1 << 63;
@@ -174,8 +166,6 @@ pub struct Governor {
     anything_lost: AtomicBool,
     /// Some context has failed or ended.
     pub(crate) anything_over: AtomicBool,
-    /// Counts what makes handles mean something else.
-    pub(crate) changes: AtomicU64,
     pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
     pub(crate) pool_numbers: Numbers,
     /// Devices whose current pool is the driver's, a bit each.
@@ -183,13 +173,13 @@ pub struct Governor {
     /// Streams that capture.
     pub(crate) capturing: Mutex<FxHashMap<Capturing, Capture>>,
     /// Default streams of threads that have ended.
-    ended: Mutex<Vec<StreamId>>,
+    pub(crate) ended: Mutex<Vec<StreamId>>,
     tenants: Mutex<FxHashMap<String, Tenant>>,
     /// Tenants that may hold so much on each device. Their rows in the ledger
     /// are theirs from the first on, before others can take the last.
     pub(crate) limited: Vec<(Tenant, u64)>,
-    next_unnamed: AtomicU64,
-    next_buffer: AtomicU64,
+    pub(crate) next_unnamed: AtomicU64,
+    pub(crate) next_buffer: AtomicU64,
 }
 
 /// What the driver answered; that it has no such function is an answer too.
@@ -230,7 +220,6 @@ impl Governor {
             lost: Mutex::default(),
             anything_lost: AtomicBool::new(false),
             anything_over: AtomicBool::new(false),
-            changes: AtomicU64::new(0),
             pools: RwLock::default(),
             pool_numbers: Numbers::default(),
             passing_devices: AtomicU64::new(0),
@@ -292,15 +281,6 @@ impl Governor {
                 None
             }
         })
-    }
-
-    /// Has what is known of the block at an address fetched from the host's
-    /// memory while the caller does what comes before it frees the block.
-    #[inline]
-    pub fn touch(&self, address: u64) {
-        // What lies between a device's addresses may be another's, which then has
-        // nothing fetched; slots of further devices are not looked at for it.
-        let _found = self.devices().any(|device| device.touch(address));
     }
 
     /// How a user is told, once, that a device has no pool, and why. Nobody is
@@ -405,7 +385,7 @@ impl Governor {
     /// The handle of a context to which memory of a device belongs: of none that
     /// is green, whose memory is the primary one's, or another device's, which
     /// may ask in a stream's order.
-    fn memory_owner(&self, context: ContextId, device: &Device) -> Option<CUcontext> {
+    pub(crate) fn memory_owner(&self, context: ContextId, device: &Device) -> Option<CUcontext> {
         let is_it = |it: &(ContextId, u32)| *it == (context, device.ordinal);
         let contexts = read(&self.contexts);
         let raw = contexts
@@ -484,13 +464,27 @@ impl Governor {
             }
             self.anything_lost.store(true, Relaxed);
             self.anything_over.store(true, Relaxed);
+            self.changed();
         }
+    }
+
+    /// Something has changed of what seats keep in mind (see `seat`).
+    pub(crate) fn changed(&self) {
+        if let Some(changes) = self.ledger.changes() {
+            changes.add();
+        }
+    }
+
+    /// Whether any context has failed.
+    #[inline]
+    pub(crate) fn has_lost_any(&self) -> bool {
+        self.anything_lost.load(Relaxed)
     }
 
     /// Whether a context has failed.
     #[inline]
     pub fn is_lost(&self, context: ContextId) -> bool {
-        self.anything_lost.load(Relaxed) && lock(&self.lost).contains(&context)
+        self.has_lost_any() && lock(&self.lost).contains(&context)
     }
 
     // ---- streams ------------------------------------------------------------
@@ -504,7 +498,7 @@ impl Governor {
             return;
         };
         drop(streams);
-        self.changes.fetch_add(1, Relaxed);
+        self.changed();
         for device in self.devices() {
             device.retire(stream.id);
         }
@@ -513,7 +507,7 @@ impl Governor {
 
     /// Retires the default streams of threads that have ended, for who finds no
     /// memory or too many of them; whether there were any.
-    fn retire_ended(&self) -> bool {
+    pub(crate) fn retire_ended(&self) -> bool {
         let ended = std::mem::take(&mut *lock(&self.ended));
         for stream in &ended {
             for device in self.devices() {
@@ -533,7 +527,7 @@ impl Governor {
         (context, mode): (ContextId, CUstreamCaptureMode),
         begin: impl FnOnce() -> CUresult,
     ) -> CUresult {
-        self.clock.change_captures(|count| {
+        let result = self.clock.change_captures(|count| {
             let result = begin();
             let mut capturing = lock(&self.capturing);
             if result == CUresult::CUDA_SUCCESS {
@@ -547,7 +541,9 @@ impl Governor {
             }
             *count = capturing.len();
             result
-        })
+        });
+        self.changed();
+        result
     }
 
     /// Runs a call of the driver that may end a capture of a stream.
@@ -555,7 +551,7 @@ impl Governor {
         if !lock(&self.capturing).contains_key(&stream) {
             return end();
         }
-        self.clock.change_captures(|count| {
+        let result = self.clock.change_captures(|count| {
             let result = end();
             let Capturing(raw, thread) = stream;
             let mut capturing = lock(&self.capturing);
@@ -565,7 +561,9 @@ impl Governor {
             }
             *count = capturing.len();
             result
-        })
+        });
+        self.changed();
+        result
     }
 
     /// Whether work for a stream is captured now. `per_thread`: what the null
@@ -799,380 +797,4 @@ fn mib(bytes: u64) -> f64 {
 /// A tenant as the pool numbers it.
 pub(crate) fn id(tenant: Tenant) -> TenantId {
     TenantId(tenant.index() as u16)
-}
-
-/// What a thread has allocated of a pool and freed since it last told.
-#[derive(Clone, Copy, Debug, Default)]
-struct Untold {
-    device: u32,
-    pool: PoolNumber,
-    bytes: i64,
-    peak: i64,
-}
-
-/// One thread's way in: what it needs most often is at hand.
-#[derive(Debug)]
-pub struct Seat<'g> {
-    governor: &'g Governor,
-    /// None at the thread's end, when nothing may be kept for it.
-    local: Option<Local<'g>>,
-    thread: ThreadId,
-    number: u64,
-    buffers: std::ops::Range<u64>,
-    /// As of this count of changes.
-    seen: u64,
-    stream: Option<(StreamKey, Stream)>,
-    context: Option<(CUcontext, (ContextId, u32))>,
-    /// What the level of a pool has not heard of, and the most of it.
-    untold: Untold,
-    /// Its default streams.
-    own: Vec<StreamId>,
-}
-
-impl<'g> Seat<'g> {
-    /// For the calling thread, which has this number.
-    pub fn new(governor: &'g Governor, number: u64) -> Self {
-        let mut seat = Self::passing(governor, number);
-        seat.local = Some(governor.ledger.local(number));
-        seat
-    }
-
-    /// For one call of a thread that is at its end.
-    pub fn passing(governor: &'g Governor, number: u64) -> Self {
-        Self {
-            governor,
-            local: None,
-            thread: std::thread::current().id(),
-            number,
-            buffers: 0..0,
-            seen: u64::MAX,
-            stream: None,
-            context: None,
-            untold: Untold::default(),
-            own: Vec::new(),
-        }
-    }
-
-    /// The governor.
-    pub fn governor(&self) -> &'g Governor {
-        self.governor
-    }
-
-    /// Forgets what handles meant if any may mean something else by now.
-    #[inline]
-    fn refresh(&mut self) {
-        let changes = self.governor.changes.load(Relaxed);
-        if self.seen != changes {
-            self.seen = changes;
-            self.stream = None;
-            self.context = None;
-        }
-    }
-
-    /// The current context and its device; none if there is none.
-    #[inline]
-    pub fn current(&mut self) -> Option<(ContextId, u32)> {
-        self.refresh();
-        let mut raw = CUcontext::NULL;
-        // SAFETY: `raw` outlives the call.
-        if !is_done(unsafe { self.governor.driver.cuCtxGetCurrent(&mut raw) }) {
-            return None;
-        }
-        if let Some((known, context)) = self.context
-            && known == raw
-        {
-            return Some(context);
-        }
-        let context = self.governor.context(raw)?;
-        self.context = Some((raw, context));
-        Some(context)
-    }
-
-    /// Whether the current context has ended or failed: then the driver answers
-    /// whatever is asked of it. Where none is current it does not.
-    #[inline]
-    pub fn is_current_over(&mut self) -> bool {
-        self.governor.anything_over.load(Relaxed) && self.has_ended_or_failed()
-    }
-
-    #[cold]
-    fn has_ended_or_failed(&mut self) -> bool {
-        let mut raw = CUcontext::NULL;
-        // SAFETY: `raw` outlives the call.
-        let asked = unsafe { self.governor.driver.cuCtxGetCurrent(&mut raw) };
-        if is_done(asked) && raw.is_null() {
-            return false;
-        }
-        let current = self.current();
-        current.is_none_or(|(context, _)| self.governor.is_lost(context))
-    }
-
-    /// What a stream's handle means; none if the driver does not know it.
-    /// `per_thread`: what the null handle means.
-    #[inline]
-    pub fn stream(&mut self, raw: CUstream, per_thread: bool) -> Option<Stream> {
-        let key = if raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread) {
-            StreamKey::OfThread(self.current()?.0, self.thread)
-        } else if raw == CU_STREAM_LEGACY || raw.is_null() {
-            StreamKey::Legacy(self.current()?.0)
-        } else {
-            self.refresh();
-            StreamKey::Created(raw)
-        };
-        if let Some((known, stream)) = self.stream
-            && known == key
-        {
-            return Some(stream);
-        }
-        let stream = self.look_up(key)?;
-        self.stream = Some((key, stream));
-        Some(stream)
-    }
-
-    #[cold]
-    fn look_up(&mut self, key: StreamKey) -> Option<Stream> {
-        let governor = self.governor;
-        let streams = read(&governor.streams);
-        if let Some(stream) = streams.get(&key) {
-            return Some(*stream);
-        }
-        drop(streams);
-        if lock(&governor.ended).len() > ENDED {
-            governor.retire_ended();
-        }
-        let (raw_context, kind, number) = match key {
-            StreamKey::Created(raw) => {
-                let (mut context, mut number) = (CUcontext::NULL, 0);
-                // SAFETY: the results outlive the calls; the driver refuses
-                // what is no stream.
-                let known = unsafe {
-                    is_done(governor.driver.cuStreamGetCtx(raw, &mut context))
-                        && is_done(governor.driver.cuStreamGetId(raw, &mut number))
-                };
-                if !known || number >= UNNAMED {
-                    return None;
-                }
-                (context, Kind::Created(raw), number)
-            }
-            StreamKey::Legacy(_) | StreamKey::OfThread(..) => {
-                let kind = match key {
-                    StreamKey::OfThread(_, thread) => Kind::OfThread(thread),
-                    _ => Kind::Legacy,
-                };
-                let number = governor.next_unnamed.fetch_add(1, Relaxed);
-                (self.context?.0, kind, number)
-            }
-        };
-        let (context, device) = governor.context(raw_context)?;
-        let stream = Stream {
-            id: StreamId(number),
-            context,
-            device,
-        };
-        let mut streams = write(&governor.streams);
-        // Two threads may have come here with one stream.
-        let stream = *streams.entry(key).or_insert(stream);
-        // SAFETY: the driver has just said so; who destroys it takes it out first.
-        unsafe { governor.clock.add_stream(stream.id, raw_context, kind) };
-        if matches!(key, StreamKey::OfThread(..)) {
-            self.own.push(stream.id);
-        }
-        Some(stream)
-    }
-
-    /// Allocates on a device, for a context, at a place. `pool`: by a call that
-    /// is ordered in a stream, of the pool that it names.
-    ///
-    /// # Errors
-    /// [`Denied`].
-    #[inline]
-    pub fn allocate(
-        &mut self,
-        tenant: Tenant,
-        (context, device): (ContextId, u32),
-        place: Place,
-        pool: PoolNumber,
-        bytes: u64,
-    ) -> Result<u64, Denied> {
-        let governor = self.governor;
-        if governor.is_lost(context) {
-            return Err(Denied::Driver);
-        }
-        let device = governor.device(device).ok_or(Denied::Driver)?;
-        if !device.serves(context, || governor.memory_owner(context, device)) {
-            return Err(Denied::Driver);
-        }
-        let stream = match place {
-            Place::Stream(stream) => stream.0,
-            Place::Anywhere => 0,
-        };
-        let charge = match &mut self.local {
-            Some(local) => local.cell(device.row, tenant, stream),
-            None => governor.ledger.cell(device.row, tenant),
-        };
-        let request = Request {
-            bytes,
-            align_bytes: ALIGN_BYTES,
-            place,
-            tenant: id(tenant),
-            note: Note {
-                charge,
-                context,
-                pool,
-                buffer: self.buffer(),
-            },
-        };
-        let (region, other) = device.region(tenant, bytes);
-        let mut allocated = region.allocate(&request);
-        // What the other could do without, or nobody needs any more, may do.
-        if allocated.is_err()
-            && (governor.retire_ended() | governor.end_lingering() | (other.trim() > 0))
-        {
-            allocated = region.allocate(&request);
-        }
-        match allocated {
-            Ok(span) => {
-                // Nobody knows the address yet; what is refused counts nowhere.
-                match &mut self.local {
-                    Some(local) => local.count(charge, span.bytes),
-                    None => governor.ledger.count(charge, span.bytes),
-                }
-                if pool != PoolNumber::NONE {
-                    self.level(device, pool, span.bytes as i64);
-                }
-                Ok(span.address)
-            }
-            Err(error) => Err(self.denied(device, tenant, bytes, stream, error)),
-        }
-    }
-
-    #[cold]
-    fn denied(
-        &self,
-        device: &Device,
-        tenant: Tenant,
-        bytes: u64,
-        stream: u64,
-        error: Error,
-    ) -> Denied {
-        let (kind, detail) = match &error {
-            Error::Tenant { account, .. } => (EventKind::TenantLimit, account.limit_bytes),
-            Error::Exhausted {
-                used_bytes,
-                limit_bytes,
-                ..
-            } if *limit_bytes < device.total_bytes && used_bytes + bytes > *limit_bytes => {
-                (EventKind::Refused, *limit_bytes)
-            }
-            Error::Exhausted { usage, .. } => (EventKind::OutOfMemory, usage.largest_ready_bytes),
-            _ => (EventKind::OutOfMemory, 0),
-        };
-        self.governor.ledger.record(Event {
-            kind,
-            device: device.row,
-            tenant,
-            bytes,
-            address: 0,
-            detail,
-            stream,
-            thread: self.number,
-        });
-        Denied::OutOfMemory(error)
-    }
-
-    /// Frees the block at an address, of whatever device, if its note is to the
-    /// caller's liking; none if there is no such block. What belongs to a context
-    /// that has failed is the driver's to free; what belongs to none is freed.
-    #[inline]
-    pub fn free(
-        &mut self,
-        address: u64,
-        place: Place,
-        if_so: impl Fn(&Note) -> bool,
-    ) -> Option<Freed<Note>> {
-        let governor = self.governor;
-        let may = |note: &Note| note.is_ordered() || !governor.is_lost(note.context);
-        let if_so = |note: &Note| may(note) && if_so(note);
-        if governor.sharing.is_used() {
-            match governor.unshare(address, if_so) {
-                Unshared::Free => {}
-                Unshared::Unknown => return None,
-                Unshared::Later(freed) => return Some(freed),
-            }
-        }
-        let mut devices = governor.devices();
-        let free = |device: &Device| device.free_if(address, place, if_so);
-        let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
-        self.discharge(freed.note.charge, freed.span.bytes);
-        if freed.note.is_ordered() {
-            self.level(device, freed.note.pool, -(freed.span.bytes as i64));
-        }
-        Some(freed)
-    }
-
-    /// What is in use of a pool has changed; told in steps, so that threads with
-    /// small blocks do not meet there.
-    #[inline]
-    fn level(&mut self, device: &Device, pool: PoolNumber, change: i64) {
-        if (self.untold.device, self.untold.pool) != (device.ordinal, pool) {
-            self.tell_level();
-            (self.untold.device, self.untold.pool) = (device.ordinal, pool);
-        }
-        self.untold.bytes += change;
-        self.untold.peak = self.untold.peak.max(self.untold.bytes);
-        if self.untold.bytes.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
-            self.tell_level();
-        }
-    }
-
-    /// Tells the level what it has not heard of.
-    pub fn tell_level(&mut self) {
-        let Untold {
-            device,
-            pool,
-            bytes,
-            peak,
-        } = std::mem::take(&mut self.untold);
-        (self.untold.device, self.untold.pool) = (device, pool);
-        if peak != 0 || bytes != 0 {
-            let device = self.governor.device(device);
-            device.inspect(|device| device.watermarks.change(pool, bytes, peak));
-        }
-    }
-
-    fn discharge(&mut self, charge: Charge, bytes: u64) {
-        match &mut self.local {
-            Some(local) => local.discharge(charge, bytes),
-            None => self.governor.ledger.discharge(charge, bytes),
-        }
-    }
-
-    fn buffer(&mut self) -> u64 {
-        self.buffers.next().unwrap_or_else(|| {
-            let first = self.governor.next_buffer.fetch_add(BUFFERS, Relaxed);
-            self.buffers = first + 1..first + BUFFERS;
-            first
-        })
-    }
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        // In a child that was forked, locks may be held by nobody who is there.
-        if !self.governor.ledger.is_mine() {
-            return;
-        }
-        self.tell_level();
-        if self.own.is_empty() {
-            return;
-        }
-        // Nobody can name them any more; their work is their contexts'.
-        for stream in &self.own {
-            self.governor.clock.remove_stream(*stream);
-        }
-        let thread = self.thread;
-        let of_it = |key: &StreamKey| matches!(key, StreamKey::OfThread(_, of) if *of == thread);
-        write(&self.governor.streams).retain(|key, _| !of_it(key));
-        lock(&self.governor.ended).append(&mut self.own);
-    }
 }

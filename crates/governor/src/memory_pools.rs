@@ -202,6 +202,7 @@ impl Governor {
                 self.passing_devices.fetch_and(!bit, Relaxed)
             }
         };
+        self.changed();
     }
 
     /// The pool that a device's allocations in a stream's order come from now.

@@ -103,20 +103,27 @@ fn next_number() -> u64 {
 #[inline]
 pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
     guarded(|| {
-        let governor = governor()?;
         let mut work = Some(work);
         let done = SEAT.try_with(|seat| {
             // Taken if the driver calls back while it works for this thread.
             let mut seat = seat.try_borrow_mut().ok()?;
-            let seat = seat
-                .0
-                .get_or_insert_with(|| Seat::new(governor, next_number()));
+            let seat = match &mut seat.0 {
+                Some(seat) if seat.is_mine() => {
+                    #[cfg(feature = "broken-rules")]
+                    crate::broken::fail();
+                    seat
+                }
+                none_or_anothers => {
+                    let governor = governor()?;
+                    none_or_anothers.get_or_insert_with(|| Seat::new(governor, next_number()))
+                }
+            };
             Some(work.take()?(seat))
         });
         match (done, work) {
             (Ok(Some(result)), _) => result,
-            // The thread is at its end, or here already.
-            (_, Some(work)) => work(&mut Seat::passing(governor, 0)),
+            // The thread is at its end, or here already; or nothing is governed.
+            (_, Some(work)) => work(&mut Seat::passing(governor()?, 0)),
             _ => None,
         }
     })

@@ -36,6 +36,7 @@ pub use format::{
     CELLS, DEVICES, EVENTS, EventKind, FIELDS, FILE_BYTES, Field, Governed, NAME_BYTES,
     PROGRAM_BYTES, SHARED, TENANTS, VERSION,
 };
+pub use map::Changes;
 pub use prometheus::prometheus;
 pub use reader::Reader;
 pub use shares::{Lingering, Offered, Opened, Share, ShareName};

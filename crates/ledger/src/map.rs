@@ -13,7 +13,7 @@ use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Pid;
@@ -26,8 +26,26 @@ pub(crate) const WORDS: usize = FILE_BYTES / size_of::<u64>();
 /// Memory for a process that cannot even map some. Its ledgers share it.
 static LAST_RESORT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
-/// What the word of a [`Guard`] says.
-const MINE: u64 = 1;
+/// Counts what changes in a process, from 1 on; in the child of a fork it says 0.
+/// Whoever keeps it beside what is true as long as nothing changes sees by one load
+/// that it is true still.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Changes(AtomicU64);
+
+impl Changes {
+    /// The count. What was true of a change is seen by who sees it counted.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    /// Counts one, after it was made; none in the child of a fork.
+    pub fn add(&self) {
+        let more = |count: u64| (count != 0).then(|| count + 1);
+        let _none_in_a_child = self.0.fetch_update(Release, Relaxed, more);
+    }
+}
 
 /// A ledger's words.
 #[derive(Debug)]
@@ -106,6 +124,11 @@ impl Map {
     pub(crate) fn is_mine(&self) -> bool {
         self.guard.is_mine()
     }
+
+    /// What changes in this process; none where a fork is known otherwise.
+    pub(crate) fn changes(&self) -> Option<&Changes> {
+        self.guard.changes()
+    }
 }
 
 impl Drop for Map {
@@ -123,9 +146,9 @@ impl Drop for Map {
 /// empties in the child.
 #[derive(Debug)]
 struct Guard {
-    /// A word in such a page; none where the kernel does not do that (before
-    /// Linux 4.14).
-    word: Option<NonNull<AtomicU64>>,
+    /// In such a page; none where the kernel does not do that (before Linux
+    /// 4.14).
+    changes: Option<NonNull<Changes>>,
     pid: Pid,
 }
 
@@ -141,11 +164,9 @@ impl Guard {
         // the advice changes only what a child will find in it.
         let advised =
             unsafe { rustix::mm::madvise(page.cast(), PAGE_BYTES, Advice::LinuxWipeOnFork) };
-        guard.word = NonNull::new(page).filter(|_| advised.is_ok());
-        match guard.word {
-            // SAFETY: `word` leads to the start of the page, which is mapped,
-            // aligned and seen as an atomic only, until `drop`.
-            Some(word) => unsafe { word.as_ref() }.store(MINE, Relaxed),
+        guard.changes = NonNull::new(page.cast()).filter(|_| advised.is_ok());
+        match guard.changes() {
+            Some(Changes(count)) => count.store(1, Relaxed),
             None => unmap_page(page),
         }
         guard
@@ -154,16 +175,22 @@ impl Guard {
     /// One that asks the kernel each time.
     fn asking() -> Guard {
         Guard {
-            word: None,
+            changes: None,
             pid: rustix::process::getpid(),
         }
     }
 
     #[inline]
+    fn changes(&self) -> Option<&Changes> {
+        // SAFETY: it leads to the start of the page, which is mapped, aligned and
+        // seen as an atomic only, until `drop`; a child has it too, emptied.
+        self.changes.map(|changes| unsafe { changes.as_ref() })
+    }
+
+    #[inline]
     fn is_mine(&self) -> bool {
-        match self.word {
-            // SAFETY: as in `new`; a child has the page too, emptied.
-            Some(word) => unsafe { word.as_ref() }.load(Relaxed) == MINE,
+        match self.changes() {
+            Some(Changes(count)) => count.load(Relaxed) != 0,
             None => rustix::process::getpid() == self.pid,
         }
     }
@@ -171,8 +198,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(word) = self.word {
-            unmap_page(word.as_ptr());
+        if let Some(changes) = self.changes {
+            unmap_page(changes.as_ptr().cast());
         }
     }
 }
@@ -206,12 +233,22 @@ mod tests {
     #[test]
     fn words_and_layout_are_the_same_memory() {
         let map = Map::anonymous();
-        assert!(map.owned && map.guard.word.is_some() && map.is_mine());
+        assert!(map.owned && map.guard.changes.is_some() && map.is_mine());
         assert_eq!(map.words().len(), WORDS);
         map.layout().header.pid.store(7, Relaxed);
         map.layout().devices[15].level_bytes.store(8, Relaxed);
         assert_eq!(map.words()[3].load(Relaxed), 7);
         assert_eq!(map.words()[64 + 15 * 64].load(Relaxed), 8);
+    }
+
+    #[test]
+    fn changes_are_counted_but_in_a_child() {
+        let changes = Changes(AtomicU64::new(1));
+        changes.add();
+        assert_eq!(changes.now(), 2);
+        let in_a_child = Changes(AtomicU64::new(0));
+        in_a_child.add();
+        assert_eq!(in_a_child.now(), 0);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::format::{
     AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENTS, EventKind, FILE_BYTES, Governed,
     Layout, MAGIC, NAME_BYTES, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut, name_words,
 };
-use crate::map::Map;
+use crate::map::{Changes, Map};
 use crate::owner::Process;
 use crate::reader::collect_memory;
 use crate::snapshot::{self, Owner, Snapshot};
@@ -190,6 +190,12 @@ impl Ledger {
     #[inline]
     pub fn is_mine(&self) -> bool {
         self.map.is_mine()
+    }
+
+    /// Counts for its owner what changes in this process; none where the kernel
+    /// is too old to empty it in the child of a fork.
+    pub fn changes(&self) -> Option<&Changes> {
+        self.map.changes()
     }
 
     /// The ledger's words, unless this is the child of a fork.

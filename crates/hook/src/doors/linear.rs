@@ -308,7 +308,7 @@ pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
 /// free what it gave.
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
     let freed = seated(|seat| {
-        seat.governor().touch(address);
+        seat.touch(address);
         if seat.governor().may_not_wait() || seat.is_current_over() {
             return None;
         }

@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{Note, Served};
+use fercuda_governor::Served;
 use fercuda_ledger::Governed;
 use fercuda_pool::Place;
 
@@ -51,24 +51,20 @@ unsafe fn pooled(
     }
     seated(|seat| {
         let governor = seat.governor();
-        if governor.anything_captures() && governor.is_capturing(stream, per_thread) {
-            return None;
-        }
-        let stream = seat.stream(stream, per_thread)?;
-        let (device, pool) = match from {
-            From::Current if governor.passes_ordered(stream.device) => return None,
-            From::Current => (stream.device, governor.current_pool(stream.device)),
+        let ordered = seat.ordered(stream, per_thread)?;
+        let of = match from {
+            From::Current => ordered.pool?,
             From::Pool(pool) => match governor.served(pool) {
-                Served::Here(device, number) => (device, number),
+                Served::Here(device, number) => (governor.device(device)?, number),
                 Served::ByTheDriver => return None,
             },
         };
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(governor, frame) };
-        let place = Place::Stream(stream.id);
-        let got = seat.allocate(tenant, (stream.context, device), place, pool, bytes as u64);
+        let got = seat.allocate_ordered(&ordered, tenant, of, bytes as u64);
+        let place = Place::Stream(ordered.stream.id);
         // SAFETY: not null; the program's own.
-        unsafe { give(seat, device, into, got, bytes, place) }
+        unsafe { give(seat, of.0.ordinal(), into, got, bytes, place) }
     })
 }
 
@@ -164,24 +160,10 @@ alloc_from_pool!(
 #[inline]
 fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUresult> {
     seated(|seat| {
-        let governor = seat.governor();
-        governor.touch(address);
-        if governor.anything_captures() && governor.is_capturing(stream, per_thread) {
-            return None;
-        }
-        let stream = seat.stream(stream, per_thread)?;
-        if governor.is_lost(stream.context) {
-            return None;
-        }
-        let mut place = Place::Stream(stream.id);
-        let mut freed = seat.free(address, place, Note::is_ordered);
-        if freed.is_none() {
-            // Memory that belongs to no stream may be freed so too; work of
-            // other streams may use it yet.
-            place = Place::Anywhere;
-            freed = seat.free(address, place, |_| true);
-        }
-        trace::freed(&freed?, place);
+        seat.touch(address);
+        let ordered = seat.ordered(stream, per_thread)?;
+        let (freed, place) = seat.free_ordered(&ordered, address)?;
+        trace::freed(&freed, place);
         Some(CUresult::CUDA_SUCCESS)
     })
 }
