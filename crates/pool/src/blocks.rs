@@ -136,18 +136,19 @@ struct Was {
     later: u32,
 }
 
-/// The free blocks of one set.
+/// The free blocks of one set, in the order in which it is read.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Set {
+    units: u64,
     first: u64,
-    second: [u32; FIRST],
-    heads: [u32; FIRST * SECOND],
     /// The ends of the order; not kept for the set of ready blocks.
     oldest: u32,
     newest: u32,
-    units: u64,
+    second: [u32; FIRST],
     /// Not dropped.
     there: bool,
+    heads: [u32; FIRST * SECOND],
 }
 
 impl Default for Set {

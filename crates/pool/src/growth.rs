@@ -253,7 +253,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     fn find_now(&self, asked: &Asked) -> Result<Found, Refused> {
         // One at a time: who waited here finds what the one before has made.
         let mut growth = lock(&self.growth);
-        let take = || self.take(asked);
+        let take = || self.take_now(asked);
         if let Some(span) = take().or_else(|| self.look_at_all().then(take)?) {
             return Ok(span);
         }
@@ -312,7 +312,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// needs no waiting.
     #[cold]
     pub(crate) fn find_soon(&self, asked: &Asked) -> Option<Found> {
-        self.take(asked).or_else(|| {
+        self.take_now(asked).or_else(|| {
             let mut growth = self.growth.try_lock().ok()?;
             let (bytes, _) = self.addition(&growth.backing, asked.want);
             let live = self.order().blocks().live_bytes() + asked.want.bytes();
@@ -342,7 +342,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 return None;
             }
             self.order().waits(stream, &mark);
-            if let Some(span) = self.take(asked) {
+            if let Some(span) = self.take_now(asked) {
                 return Some(span);
             }
         }
@@ -355,7 +355,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             return None;
         };
         self.order().gather(stream);
-        self.take(asked)
+        self.take_now(asked)
     }
 
     /// Sets a mark wherever something waits for one.
@@ -427,7 +427,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             if !passed {
                 break;
             }
-            if let Some(span) = self.take(asked) {
+            if let Some(span) = self.take_now(asked) {
                 return Ok(span);
             }
         }

@@ -8,6 +8,7 @@ mod growth;
 mod held;
 mod order;
 mod pool;
+mod queues;
 
 pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
 pub use growth::{Backing, Budget, Refused, Thrift};

@@ -21,15 +21,15 @@
 //! [`Order::begin_mark`] and [`Order::end_mark`] the mark is set; blocks freed
 //! meanwhile are of the next epoch, and not behind it.
 //!
-//! Elsewhere: blocks ([`crate::blocks`]), when marks are set and asked after
+//! Elsewhere: blocks ([`crate::blocks`]), the queues (`queues`), when marks are set and asked after
 //! ([`crate::pool`]).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::blocks::{BlockId, Blocks, Fit, SetId, Span, Want};
+use crate::queues::{Queue, Queues};
 
 /// Frees in one queue after which a mark is due; or bytes, so many at least,
 /// and one part of all. A stream has its own blocks again without a mark; nobody
@@ -104,21 +104,6 @@ pub struct Due {
 /// The newest marks that there were, by what they are behind.
 pub(crate) type Newest = FxHashMap<Place, Epoch>;
 
-#[derive(Debug)]
-struct Queue<P> {
-    set: SetId,
-    /// Blocks freed now are of this epoch.
-    open: u64,
-    /// In the order of their epochs.
-    marks: VecDeque<(u64, Arc<P>)>,
-    /// Epochs of other queues that this stream waits for.
-    knows: FxHashMap<Place, u64>,
-    /// Frees since the last mark was begun; bytes that wait for one, at most.
-    unmarked: usize,
-    unmarked_bytes: u64,
-    retired: bool,
-}
-
 /// A rule of reuse that a test may break, to show that it would see it.
 #[cfg(feature = "broken-rules")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +124,7 @@ pub enum Rule {
 #[derive(Debug)]
 pub struct Order<P> {
     blocks: Blocks,
-    queues: FxHashMap<Place, Queue<P>>,
+    queues: Queues<P>,
     /// Queues begin with this epoch. Those of queues that are gone are below it,
     /// so that nobody who still has a mark of one takes it for a mark of the
     /// queue that is there now.
@@ -155,7 +140,7 @@ impl<P> Default for Order<P> {
     fn default() -> Self {
         Self {
             blocks: Blocks::new(),
-            queues: FxHashMap::default(),
+            queues: Queues::default(),
             first: 1,
             taker: Place::Anywhere,
             freed: 0,
@@ -240,7 +225,7 @@ impl<P> Order<P> {
                 if holds!(self, OthersWait) {
                     return None;
                 }
-                let mut others = self.queues.values();
+                let mut others = self.queues.iter();
                 others.find_map(|other| self.blocks.fit(other.set, want, u64::MAX))
             })
     }
@@ -291,20 +276,12 @@ impl<P> Order<P> {
     }
 
     fn queue<'q>(
-        queues: &'q mut FxHashMap<Place, Queue<P>>,
+        queues: &'q mut Queues<P>,
         blocks: &mut Blocks,
         first: u64,
         place: Place,
     ) -> &'q mut Queue<P> {
-        queues.entry(place).or_insert_with(|| Queue {
-            set: blocks.new_set(),
-            open: first,
-            marks: VecDeque::new(),
-            knows: FxHashMap::default(),
-            unmarked: 0,
-            unmarked_bytes: 0,
-            retired: false,
-        })
+        queues.get_or_insert(place, || Queue::new(place, blocks.new_set(), first))
     }
 
     // ---- marks --------------------------------------------------------------
@@ -368,17 +345,15 @@ impl<P> Order<P> {
 
     /// The oldest mark of every queue.
     pub fn oldest_marks(&self) -> Vec<Mark<P>> {
-        let places = self.queues.keys();
-        places
-            .filter_map(|place| self.oldest_mark(*place))
-            .collect()
+        let places = self.queues.iter().map(|queue| queue.place);
+        places.filter_map(|place| self.oldest_mark(place)).collect()
     }
 
     /// The newest mark of every queue that has one.
     pub(crate) fn newest_marks(&self) -> Newest {
         let queues = self.queues.iter();
         queues
-            .filter_map(|(place, queue)| Some((*place, Epoch(queue.marks.back()?.0))))
+            .filter_map(|queue| Some((queue.place, Epoch(queue.marks.back()?.0))))
             .collect()
     }
 
@@ -389,17 +364,17 @@ impl<P> Order<P> {
 
     /// All queues.
     pub fn places(&self) -> Vec<Place> {
-        self.queues.keys().copied().collect()
+        self.queues.iter().map(|queue| queue.place).collect()
     }
 
     /// Queues with blocks that wait for a mark.
     pub fn unmarked(&self) -> Vec<Place> {
-        let places = self.queues.iter().filter(|(_, queue)| {
+        let places = self.queues.iter().filter(|queue| {
             let marked = queue.marks.back().map_or(0, |mark| mark.0);
             let newest = self.blocks.epochs(queue.set);
             newest.is_some_and(|(_, newest)| newest > marked)
         });
-        places.map(|(place, _)| *place).collect()
+        places.map(|queue| queue.place).collect()
     }
 
     /// The device has done all work of a place up to the end of an epoch: its
@@ -414,7 +389,7 @@ impl<P> Order<P> {
         if retired && self.blocks.drop_set(set) {
             self.first = self.first.max(open + 1);
             self.queues.remove(&place);
-            for queue in self.queues.values_mut() {
+            for queue in self.queues.iter_mut() {
                 queue.knows.remove(&place);
             }
         }
@@ -435,13 +410,13 @@ impl<P> Order<P> {
     pub fn lender(&self, stream: StreamId, want: Want) -> Option<Result<Mark<P>, Place>> {
         self.queues
             .iter()
-            .filter(|(place, _)| **place != Place::Stream(stream))
-            .find_map(|(place, queue)| {
+            .filter(|queue| queue.place != Place::Stream(stream))
+            .find_map(|queue| {
                 let epoch = self.blocks.would_take(queue.set, want)?;
                 let mark = queue.marks.iter().find(|mark| mark.0 >= epoch);
-                Some(mark.map_or(Err(*place), |(epoch, point)| {
+                Some(mark.map_or(Err(queue.place), |(epoch, point)| {
                     Ok(Mark {
-                        place: *place,
+                        place: queue.place,
                         epoch: Epoch(*epoch),
                         point: point.clone(),
                     })

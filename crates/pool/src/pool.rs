@@ -636,7 +636,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 account: self.account(request.tenant),
             });
         };
-        let often = match self.held.take(mine(), request, want, charged) {
+        let thread = mine();
+        let often = match self.held.take(thread, request, want, charged) {
             Ok(span) => return Ok(span),
             Err(often) => often,
         };
@@ -645,9 +646,12 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             want,
             bytes: request.bytes,
         };
-        let (id, span, home) = match self.cut(&asked) {
+        let (id, span, home) = match self.cut(thread, &asked) {
             Some(cut) => cut,
-            None => match self.take(&asked).map_or_else(|| self.find(&asked), Ok) {
+            None => match self
+                .take(thread, &asked)
+                .map_or_else(|| self.find(&asked), Ok)
+            {
                 Ok((id, span)) => (id, span, Home::POOL),
                 Err(error) => {
                     self.held.refund(request.tenant, want.bytes(), charged);
@@ -657,18 +661,18 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         };
         let block = (id, home);
         self.held
-            .insert(mine(), block, span, request, charged, often);
+            .insert(thread, block, span, request, charged, often);
         Ok(span)
     }
 
     /// Cuts a block from the thread's arena, if it has one or should.
     #[inline]
-    fn cut(&self, asked: &Asked) -> Option<(BlockId, Span, Home)> {
+    fn cut(&self, thread: usize, asked: &Asked) -> Option<(BlockId, Span, Home)> {
         match asked.place {
             Place::Stream(stream)
-                if asked.want.bytes() <= LARGEST_CUT && self.arenas.is_worth_it(mine()) =>
+                if asked.want.bytes() <= LARGEST_CUT && self.arenas.is_worth_it(thread) =>
             {
-                self.cut_from(mine(), stream, asked)
+                self.cut_from(thread, stream, asked)
             }
             _ => None,
         }
@@ -706,9 +710,14 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
 
     // Not part of `allocate`, whose short way would have to make room for it.
     #[inline(never)]
-    pub(crate) fn take(&self, asked: &Asked) -> Option<Found> {
-        self.arenas.meets_nobody(mine());
+    fn take(&self, thread: usize, asked: &Asked) -> Option<Found> {
+        self.arenas.meets_nobody(thread);
         self.take_locked(&mut self.order(), asked)
+    }
+
+    /// Takes a block that is there.
+    pub(crate) fn take_now(&self, asked: &Asked) -> Option<Found> {
+        self.take(mine(), asked)
     }
 
     #[inline]
