@@ -28,24 +28,26 @@ pub type Region = Pool<Source, Arc<DriverClock>, Note>;
 /// lie among small ones. A pool without that has some small block in every
 /// other piece of memory, and none can be mapped elsewhere.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Device {
-    pub(crate) ordinal: u32,
-    pub(crate) row: Row,
-    pub(crate) total_bytes: u64,
-    /// For blocks of less than [`SMALL_BYTES`], and for the others.
-    small: Region,
-    large: Region,
-    pub(crate) physical: Arc<Physical>,
+    // What each call reads comes first, together.
     extents: Arc<Extents>,
     /// Of slabs, whose they are.
     owner: Option<Arc<Owner>>,
-    /// Of mapped memory, who may use it.
-    pub(crate) peers: Option<Arc<Peers>>,
     /// Tenants with a limit, a bit each: what they hold is counted in one
     /// region, whatever its size.
     limited: AtomicU64,
-    pub(crate) account: Account,
+    pub(crate) total_bytes: u64,
+    pub(crate) ordinal: u32,
+    pub(crate) row: Row,
+    /// For blocks of less than [`SMALL_BYTES`], and for the others.
+    small: Region,
+    large: Region,
     pub(crate) watermarks: Watermarks,
+    pub(crate) physical: Arc<Physical>,
+    /// Of mapped memory, who may use it.
+    pub(crate) peers: Option<Arc<Peers>>,
+    pub(crate) account: Account,
 }
 
 /// Slabs are seldom empty, so there is more beside what is live before the

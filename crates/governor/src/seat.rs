@@ -54,31 +54,32 @@ struct Kept<'g> {
 
 /// What a thread has allocated of a pool and freed since it last told.
 #[derive(Clone, Copy, Debug, Default)]
-struct Untold {
-    device: u32,
-    pool: PoolNumber,
+struct Untold<'g> {
+    of: Option<(&'g Device, PoolNumber)>,
     bytes: i64,
     peak: i64,
 }
 
-/// One thread's way in: what it needs most often is at hand.
+/// One thread's way in: what it needs most often is at hand, in the order in which
+/// it is read.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Seat<'g> {
     governor: &'g Governor,
-    /// None at the thread's end, when nothing may be kept for it.
-    local: Option<Local<'g>>,
-    thread: ThreadId,
-    number: u64,
-    buffers: std::ops::Range<u64>,
     /// None where the kernel empties nothing in a child: then nothing is kept.
     changes: Option<&'g Changes>,
     kept: Option<Kept<'g>>,
+    /// None at the thread's end, when nothing may be kept for it.
+    local: Option<Local<'g>>,
+    buffers: std::ops::Range<u64>,
+    /// What the level of a pool has not heard of, and the most of it.
+    untold: Untold<'g>,
+    thread: ThreadId,
+    number: u64,
     /// As of this count of changes.
     seen: u64,
     stream: Option<(StreamKey, Stream)>,
     context: Option<(CUcontext, (ContextId, u32))>,
-    /// What the level of a pool has not heard of, and the most of it.
-    untold: Untold,
     /// Its default streams.
     own: Vec<StreamId>,
 }
@@ -498,7 +499,7 @@ impl<'g> Seat<'g> {
 
     /// Gives back what a block was charged.
     #[inline]
-    fn settle(&mut self, device: &Device, freed: &Freed<Note>) {
+    fn settle(&mut self, device: &'g Device, freed: &Freed<Note>) {
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.is_ordered() {
             self.level(device, freed.note.pool, -(freed.span.bytes as i64));
@@ -508,10 +509,11 @@ impl<'g> Seat<'g> {
     /// What is in use of a pool has changed; told in steps, so that threads with
     /// small blocks do not meet there.
     #[inline]
-    fn level(&mut self, device: &Device, pool: PoolNumber, change: i64) {
-        if (self.untold.device, self.untold.pool) != (device.ordinal, pool) {
+    fn level(&mut self, device: &'g Device, pool: PoolNumber, change: i64) {
+        let is_same = |of: (&Device, PoolNumber)| std::ptr::eq(of.0, device) && of.1 == pool;
+        if !self.untold.of.is_some_and(is_same) {
             self.tell_level();
-            (self.untold.device, self.untold.pool) = (device.ordinal, pool);
+            self.untold.of = Some((device, pool));
         }
         self.untold.bytes += change;
         self.untold.peak = self.untold.peak.max(self.untold.bytes);
@@ -522,16 +524,12 @@ impl<'g> Seat<'g> {
 
     /// Tells the level what it has not heard of.
     pub fn tell_level(&mut self) {
-        let Untold {
-            device,
-            pool,
-            bytes,
-            peak,
-        } = std::mem::take(&mut self.untold);
-        (self.untold.device, self.untold.pool) = (device, pool);
-        if peak != 0 || bytes != 0 {
-            let device = self.governor.device(device);
-            device.inspect(|device| device.watermarks.change(pool, bytes, peak));
+        let Untold { of, bytes, peak } = std::mem::take(&mut self.untold);
+        self.untold.of = of;
+        if let Some((device, pool)) = of
+            && (peak != 0 || bytes != 0)
+        {
+            device.watermarks.change(pool, bytes, peak);
         }
     }
 

@@ -25,12 +25,12 @@ struct Trace {
 }
 
 fn trace() -> Option<&'static Trace> {
-    static TRACE: OnceLock<Option<Trace>> = OnceLock::new();
-    TRACE.get_or_init(begin).as_ref()
+    static TRACE: OnceLock<Option<Box<Trace>>> = OnceLock::new();
+    TRACE.get_or_init(begin).as_deref()
 }
 
 #[cold]
-fn begin() -> Option<Trace> {
+fn begin() -> Option<Box<Trace>> {
     let named = settings::get().trace.as_ref()?;
     // Each process of a run writes its own: the first has the name, others
     // their number behind it.
@@ -55,11 +55,11 @@ fn begin() -> Option<Trace> {
     };
     let mut file = BufWriter::new(file);
     let failed = writeln!(file, "Thread,Time,Action,Pointer,Size,Stream").is_err();
-    Some(Trace {
+    Some(Box::new(Trace {
         file: Mutex::new(file),
         lines: AtomicU64::new(0),
         failed: AtomicBool::new(failed),
-    })
+    }))
 }
 
 /// A block was given to the program.

@@ -338,16 +338,18 @@ impl Want {
     }
 }
 
-/// See the module. Not for several threads at a time; whoever shares it locks.
+/// See the module. Not for several threads at a time; whoever shares it locks. In
+/// the order in which it is read.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Blocks {
     nodes: Vec<Node>,
+    sets: Vec<Set>,
+    units: u64,
     /// The first vacant place.
     vacant: u32,
-    sets: Vec<Set>,
     /// By where they begin, in units.
     ranges: BTreeMap<u64, Range>,
-    units: u64,
 }
 
 impl Default for Blocks {
@@ -730,6 +732,9 @@ impl Blocks {
     /// first list that holds larger ones.
     #[inline(always)]
     fn find(&self, set: SetId, want: Want, epoch: u64) -> Option<u32> {
+        if self.set(set).units < want.units.get() {
+            return None;
+        }
         if !want.is_large()
             && let Some(index) = self.set(set).first_from(Class::holding(want.units))
             && self.fits(index, want, epoch)

@@ -298,21 +298,22 @@ struct Exact {
     peak: AtomicU64,
 }
 
-/// See the module.
+/// See the module. In the order in which it is read.
+#[repr(C, align(64))]
 pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<Locked<L, W>>]>,
-    /// A bit for each part, 0 if it keeps nothing; changed under its lock.
-    keeps: Box<[W]>,
-    /// A bit for each thread with hints that has kept something since all was
-    /// taken away.
-    keepers: W,
     hints: Box<[Apart<Hints<W>>]>,
     /// What is live, by thread and tenant; changed under the lock of the block's
     /// part.
     counts: Box<[Apart<[W; TENANTS]>]>,
+    /// A bit for each part, 0 if it keeps nothing; changed under its lock.
+    keeps: Box<[W]>,
     /// A bit for each tenant that has a limit. Where none has, no more than this
-    /// word is read of limits, and it lies where the pointers to all else do.
+    /// word is read of limits.
     limited: AtomicU64,
+    /// A bit for each thread with hints that has kept something since all was
+    /// taken away.
+    keepers: W,
     limits: Box<[AtomicU64]>,
     exact: Box<[Apart<Exact>]>,
     note: std::marker::PhantomData<fn(N) -> N>,

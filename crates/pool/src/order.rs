@@ -120,18 +120,20 @@ pub enum Rule {
     ElsewhereIsLost,
 }
 
-/// See the module. Not for several threads at a time; whoever shares it locks.
+/// See the module. Not for several threads at a time; whoever shares it locks. In
+/// the order in which it is read.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Order<P> {
-    blocks: Blocks,
+    /// Who took a block last, and how many were freed since another did.
+    taker: Place,
+    freed: u32,
     queues: Queues<P>,
+    blocks: Blocks,
     /// Queues begin with this epoch. Those of queues that are gone are below it,
     /// so that nobody who still has a mark of one takes it for a mark of the
     /// queue that is there now.
     first: u64,
-    /// Who took a block last, and how many were freed since another did.
-    taker: Place,
-    freed: u32,
     #[cfg(feature = "broken-rules")]
     broken: Option<Rule>,
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused, Size};
-use crate::held::{Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
+use crate::held::{Apart, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
 use crate::order::{Due, Epoch, Order, Place, StreamId};
 
 /// How often the lock of all is tried before a thread sleeps, with longer and
@@ -230,11 +230,12 @@ pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 /// how often.
 pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 
-/// See the module.
+/// See the module. In the order in which it is read.
+#[repr(C)]
 pub struct Pool<B, C: Clock, N = ()> {
-    order: Mutex<Order<C::Point>>,
     pub(crate) held: Table<N>,
     arenas: Arenas<Mutex<Option<Arena>>, AtomicU64>,
+    order: Apart<Mutex<Order<C::Point>>>,
     pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<Growth<B>>,
     /// Ready memory above this is given back; MAX for never.
@@ -285,7 +286,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         // Whoever has it has it for less time than a thread takes to fall asleep
         // and to be woken, unless it was interrupted.
         for tries in 0..SPINS {
-            match self.order.try_lock() {
+            match self.order.0.try_lock() {
                 Ok(order) => return order,
                 Err(TryLockError::Poisoned(order)) => return order.into_inner(),
                 Err(TryLockError::WouldBlock) => {
@@ -298,7 +299,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 }
             }
         }
-        lock(&self.order)
+        lock(&self.order.0)
     }
 
     /// Breaks a rule of reuse from now on, for tests that must see it.
@@ -611,9 +612,9 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     /// An empty pool.
     pub fn new(backing: B, clock: C, budget: Arc<Budget>) -> Self {
         Self {
-            order: Mutex::default(),
             held: Table::new(),
             arenas: Arenas::new(),
+            order: Apart(Mutex::default()),
             pinned: Mutex::default(),
             growth: Mutex::new(Growth::new(backing)),
             high_bytes: AtomicU64::new(u64::MAX),

@@ -47,8 +47,9 @@ impl<P> Queue<P> {
     }
 }
 
-/// See the module.
+/// See the module. In the order in which it is read.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Queues<P> {
     all: Vec<Queue<P>>,
     /// Where the one is that was wanted last.
