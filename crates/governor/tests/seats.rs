@@ -1,0 +1,204 @@
+//! What a seat keeps of a call holds only as long as nothing changes, on the
+//! software device. Each test asks twice before the change, so that something is
+//! kept.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fercuda_cuda_sys::Driver;
+use fercuda_cuda_sys::types::*;
+use fercuda_governor::{Capturing, Config, Governor, PoolNumber, Seat};
+use fercuda_ledger::Ledger;
+use fercuda_pool::{Place, StreamId};
+use fercuda_softgpu::control::{self, Config as Soft};
+
+fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let mut config = Soft::default();
+        config.quiet = true;
+        assert!(control::configure(config));
+        fercuda_softgpu::driver()
+    })
+}
+
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: live pointers of the right kind.
+        assert_eq!(unsafe { driver().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
+    };
+}
+
+/// One at a time, with a governor and two contexts of the first device, of which
+/// the first is current.
+fn two() -> (MutexGuard<'static, ()>, Governor, [CUcontext; 2]) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ok!(cuInit(0));
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let contexts = [(); 2].map(|()| {
+        let mut context = CUcontext::NULL;
+        ok!(cuCtxCreate_v2(&mut context, 0, 0));
+        governor.context_made(context);
+        let mut popped = CUcontext::NULL;
+        ok!(cuCtxPopCurrent_v2(&mut popped));
+        context
+    });
+    ok!(cuCtxSetCurrent(contexts[0]));
+    (one, governor, contexts)
+}
+
+fn stream() -> CUstream {
+    let mut raw = CUstream::NULL;
+    ok!(cuStreamCreate(&mut raw, 1));
+    raw
+}
+
+/// The stream that a handle means, and the pool that it would be served from.
+fn asked(seat: &mut Seat<'_>, raw: CUstream) -> Option<(StreamId, Option<PoolNumber>)> {
+    let got = seat.ordered(raw, false)?;
+    Some((got.stream.id, got.pool.map(|(_, number)| number)))
+}
+
+/// The same twice, the second time of what was kept.
+fn kept(seat: &mut Seat<'_>, raw: CUstream) -> (StreamId, PoolNumber) {
+    let first = asked(seat, raw).unwrap();
+    assert_eq!(asked(seat, raw), Some(first));
+    (first.0, first.1.unwrap())
+}
+
+#[test]
+fn a_default_stream_is_the_current_contexts() {
+    let (_one, governor, [first, second]) = two();
+    let mut seat = Seat::new(&governor, 1);
+    let of_first = kept(&mut seat, CUstream::NULL);
+    ok!(cuCtxSetCurrent(second));
+    let of_second = kept(&mut seat, CUstream::NULL);
+    assert_ne!(of_first, of_second);
+    ok!(cuCtxSetCurrent(first));
+    assert_eq!(kept(&mut seat, CUstream::NULL), of_first);
+    ok!(cuCtxSetCurrent(CUcontext::NULL));
+    assert_eq!(asked(&mut seat, CUstream::NULL), None);
+    // A thread's own is another than all others'.
+    ok!(cuCtxSetCurrent(first));
+    let own = seat.ordered(CUstream::NULL, true).unwrap().stream.id;
+    assert_ne!(own, of_first.0);
+    assert_eq!(kept(&mut seat, CUstream::NULL), of_first);
+}
+
+#[test]
+fn a_stream_that_is_gone_is_none() {
+    let (_one, governor, _) = two();
+    let mut seat = Seat::new(&governor, 1);
+    let raw = stream();
+    kept(&mut seat, raw);
+    governor.remove_stream(raw);
+    ok!(cuStreamDestroy_v2(raw));
+    assert_eq!(asked(&mut seat, raw), None);
+}
+
+#[test]
+fn a_stream_that_captures_is_the_drivers() {
+    const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    let (_one, governor, [context, _]) = two();
+    let of = governor.context(context).unwrap().0;
+    let mut seat = Seat::new(&governor, 1);
+    let (raw, other) = (stream(), stream());
+    let before = kept(&mut seat, raw);
+    let named = Capturing::new(raw, false);
+    governor.begin_capture(named, (of, MODE), || {
+        ok!(cuStreamBeginCapture_v2(raw, MODE));
+        CUresult::CUDA_SUCCESS
+    });
+    assert_eq!(asked(&mut seat, raw), None);
+    // Others are not, and nothing is kept of them meanwhile.
+    kept(&mut seat, other);
+    assert_eq!(asked(&mut seat, raw), None);
+    governor.end_capture(named, || {
+        let mut graph = CUgraph::NULL;
+        ok!(cuStreamEndCapture(raw, &mut graph));
+        ok!(cuGraphDestroy(graph));
+        CUresult::CUDA_SUCCESS
+    });
+    assert_eq!(kept(&mut seat, raw), before);
+}
+
+#[test]
+fn the_current_pool_is_the_one_that_is_current_now() {
+    let (_one, governor, _) = two();
+    let mut seat = Seat::new(&governor, 1);
+    let (_, before) = kept(&mut seat, CUstream::NULL);
+    let (mut default, mut made) = (CUmemoryPool::NULL, [CUmemoryPool::NULL; 2]);
+    ok!(cuDeviceGetDefaultMemPool(&mut default, 0));
+    let properties = CUmemPoolProps {
+        allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: CUmemLocation {
+            r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    for pool in &mut made {
+        ok!(cuMemPoolCreate(pool, &properties));
+    }
+    governor.pool_made(made[0], None);
+    governor.set_current_pool(0, made[0]);
+    assert_eq!(asked(&mut seat, CUstream::NULL).unwrap().1, None);
+    governor.pool_made(made[1], Some(0));
+    governor.set_current_pool(0, made[1]);
+    assert_ne!(kept(&mut seat, CUstream::NULL).1, before);
+    governor.set_current_pool(0, default);
+    assert_eq!(kept(&mut seat, CUstream::NULL).1, before);
+    for pool in made {
+        ok!(cuMemPoolDestroy(pool));
+    }
+}
+
+#[test]
+fn what_has_failed_or_ended_is_the_drivers() {
+    let (_one, governor, [first, second]) = two();
+    let mut seat = Seat::new(&governor, 1);
+    kept(&mut seat, CUstream::NULL);
+    governor.failed(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(asked(&mut seat, CUstream::NULL), None);
+    ok!(cuCtxSetCurrent(second));
+    let before = kept(&mut seat, CUstream::NULL);
+    let raw = stream();
+    kept(&mut seat, raw);
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(first));
+        (vec![first], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(kept(&mut seat, CUstream::NULL), before);
+    kept(&mut seat, raw);
+    governor.while_destroying(|| {
+        ok!(cuCtxDestroy_v2(second));
+        (vec![second], CUresult::CUDA_SUCCESS)
+    });
+    assert_eq!(asked(&mut seat, raw), None);
+}
+
+#[test]
+fn a_block_is_freed_wherever_and_however_it_was_had() {
+    let (_one, governor, [context, _]) = two();
+    let mut seat = Seat::new(&governor, 1);
+    let (tenant, of) = (
+        governor.tenant("somebody"),
+        governor.context(context).unwrap(),
+    );
+    kept(&mut seat, CUstream::NULL);
+    let ordered = seat.ordered(CUstream::NULL, false).unwrap();
+    let pool = ordered.pool.unwrap();
+    let here = Place::Stream(ordered.stream.id);
+    for bytes in [512, 3 << 20] {
+        let block = seat
+            .allocate_ordered(&ordered, tenant, pool, bytes)
+            .unwrap();
+        assert_eq!(seat.free_ordered(&ordered, block).unwrap().1, here);
+        assert!(seat.free_ordered(&ordered, block).is_none());
+        let plain = seat.allocate(tenant, of, Place::Anywhere, PoolNumber::NONE, bytes);
+        let (_, place) = seat.free_ordered(&ordered, plain.unwrap()).unwrap();
+        assert_eq!(place, Place::Anywhere);
+    }
+    assert_eq!(governor.device(0).unwrap().usage().live_bytes, 0);
+}
