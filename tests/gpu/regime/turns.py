@@ -1,6 +1,6 @@
 """Times one training step of PyTorch under several allocators, in processes that take turns on one GPU.
 
-    python3 turns.py FERCUDA [--groups N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
+    python3 turns.py FERCUDA [--groups N] [--at-once N] [--turns N] [--steps N] [--only NAME,...] [--json FILE]
 
 Two runs of one program, minutes apart, differ by more than the allocators do: the step waits for the host, and hosts
 waver. So a group is one process for each allocator, all alive at once, and each in turn makes a few steps while the
@@ -81,11 +81,8 @@ def cores():
     return list(seen.values())
 
 
-def group(fercuda, names, turns, steps, processors):
-    """Milliseconds of each allocator by turn, without the first."""
-    riders = [Rider(fercuda, name, processors) for name in names]
-    for rider in riders:
-        rider.answer()  # that it is ready
+def ride(riders, turns, steps):
+    """Milliseconds of each allocator of a group by turn, without the first."""
     for turn in range(turns + 1):
         first = turn % len(riders)
         for rider in riders[first:] + riders[:first]:
@@ -103,23 +100,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fercuda", help="the program fercuda, with its libraries beside it")
     parser.add_argument("--groups", type=int, default=5, help="how often all processes are started anew (5)")
+    parser.add_argument("--at-once", type=int, default=4, help="groups whose processes are alive at a time (4)")
     parser.add_argument("--turns", type=int, default=30, help="turns of each process (30)")
     parser.add_argument("--steps", type=int, default=22, help=f"steps of a turn, the first {LEFT_OUT} left out (22)")
     parser.add_argument("--only", help="allocators that contain one of these, separated by commas, beside the first")
     parser.add_argument("--json", type=pathlib.Path, help="a file for every turn's milliseconds")
     args = parser.parse_args()
-    if args.groups < 1 or args.turns < 1 or args.steps <= LEFT_OUT:
-        parser.error(f"at least one group and one turn of more than {LEFT_OUT} steps")
+    if min(args.groups, args.at_once, args.turns) < 1 or args.steps <= LEFT_OUT:
+        parser.error(f"at least one group at once and one turn of more than {LEFT_OUT} steps")
     base, *others = ALLOCATORS
     names = [base] + [n for n in others if not args.only or any(part in n for part in args.only.split(","))]
     groups = []
     usable = cores()
-    for n in range(args.groups):
+    while len(groups) < args.groups:
+        # To start takes longer than all turns, so several groups start together; then one at a time rides.
+        begun = range(len(groups), min(len(groups) + args.at_once, args.groups))
         # One processor for the thread that goes forward, one for autograd's; other groups get others while there are.
-        processors = {usable[k % len(usable)] for k in (2 * n, 2 * n + 1)}
-        groups.append(group(args.fercuda, names, args.turns, args.steps, processors))
-        figures = ", ".join(f"{name} {statistics.median(turns):.3f}" for name, turns in groups[-1].items())
-        print(f"group {n + 1} of {args.groups}, processors {processors}, ms: {figures}", flush=True)
+        places = [{usable[k % len(usable)] for k in (2 * n, 2 * n + 1)} for n in begun]
+        waiting = [[Rider(args.fercuda, name, processors) for name in names] for processors in places]
+        for rider in (rider for riders in waiting for rider in riders):
+            rider.answer()  # that it is ready
+        for processors, riders in zip(places, waiting):
+            groups.append(ride(riders, args.turns, args.steps))
+            figures = ", ".join(f"{name} {statistics.median(turns):.3f}" for name, turns in groups[-1].items())
+            print(f"group {len(groups)} of {args.groups}, processors {processors}, ms: {figures}", flush=True)
     mean = {name: statistics.mean(ms for g in groups for ms in g[name]) for name in names}
     print("| allocator | step, ms | of caching, median of groups | means | each group |")
     print("|---|---|---|---|---|")
