@@ -59,6 +59,12 @@ const TRAININGS: [Training; 3] = [
     ("200", &[("FERCUDA_BACKING", "slabs")]),
 ];
 
+/// Calls between crates go straight to what they call. For a library whose table
+/// of addresses is read-only once it is loaded the compiler would have each look up
+/// there, and a cold processor wait for that; the linker makes the table so all
+/// the same.
+const STRAIGHT: [&str; 2] = ["-Crelro-level=partial", "-Clink-arg=-Wl,-z,now"];
+
 /// Builds the hook by a profile. `driver` is the software device's library.
 pub(crate) fn hook(driver: &Path) -> Result<Hook> {
     let rust = Rust::find()?;
@@ -75,7 +81,7 @@ pub(crate) fn hook(driver: &Path) -> Result<Hook> {
 
     shell::step("the hook, built to count what runs");
     let flag = format!("-Cprofile-generate={}", counts.display());
-    let counting = build(&rust.host, &flag, &folder.join("counting"))?;
+    let counting = build(&rust.host, &[&flag], &folder.join("counting"))?;
 
     shell::step("training: what programs ask the hook for, over the software device");
     train(&counting, driver, &folder.join("training"), &counts)?;
@@ -91,7 +97,9 @@ pub(crate) fn hook(driver: &Path) -> Result<Hook> {
 
     shell::step("the hook, built by what was counted");
     let flag = format!("-Cprofile-use={}", profile.display());
-    build(&rust.host, &flag, &folder.join("profiled")).map(Hook::Profiled)
+    let [partial, now] = STRAIGHT;
+    let flags = [flag.as_str(), partial, now];
+    build(&rust.host, &flags, &folder.join("profiled")).map(Hook::Profiled)
 }
 
 /// The compiler that cargo uses.
@@ -151,21 +159,21 @@ impl Rust {
     }
 }
 
-/// Builds the hook with one more flag, where no other build is disturbed.
-fn build(host: &str, flag: &str, folder: &Path) -> Result<PathBuf> {
+/// Builds the hook with more flags, where no other build is disturbed.
+fn build(host: &str, flags: &[&str], folder: &Path) -> Result<PathBuf> {
     let mut build = cargo::command("build");
     build.args(["--locked", "--release", "--package", "fercuda-hook"]);
     // With a target, flags are not for what runs while it is built.
     build.args(["--target", host]);
     build.arg("--target-dir").arg(folder);
-    add_flag(&mut build, flag, |name| std::env::var(name).ok());
+    add_flags(&mut build, flags, |name| std::env::var(name).ok());
     let made = cargo::artifacts_of(build)?;
     cargo::library(&made, "hook").map(Path::to_path_buf)
 }
 
-/// A flag of rustc's beside those that the user has set. Cargo looks in one
+/// Flags of rustc's beside those that the user has set. Cargo looks in one
 /// place alone: the first of these variables that is set, else its configuration.
-fn add_flag(cargo: &mut Command, flag: &str, variable: impl Fn(&str) -> Option<String>) {
+fn add_flags(cargo: &mut Command, flags: &[&str], variable: impl Fn(&str) -> Option<String>) {
     const ENCODED: &str = "CARGO_ENCODED_RUSTFLAGS";
     const BETWEEN: &str = "\x1f";
     let encoded = variable(ENCODED).or_else(|| {
@@ -173,12 +181,15 @@ fn add_flag(cargo: &mut Command, flag: &str, variable: impl Fn(&str) -> Option<S
         Some(flags.split_whitespace().collect::<Vec<_>>().join(BETWEEN))
     });
     match encoded {
-        Some(flags) if flags.is_empty() => cargo.env(ENCODED, flag),
-        Some(flags) => cargo.env(ENCODED, format!("{flags}{BETWEEN}{flag}")),
+        Some(set) => {
+            let set = Some(set.as_str()).filter(|set| !set.is_empty());
+            let all: Vec<&str> = set.into_iter().chain(flags.iter().copied()).collect();
+            cargo.env(ENCODED, all.join(BETWEEN))
+        }
         None => {
             // A JSON text is a TOML text; lists of the configuration are joined.
-            let flag = serde_json::Value::from(flag);
-            cargo.arg(format!("--config=build.rustflags=[{flag}]"))
+            let flags = serde_json::Value::from(flags);
+            cargo.arg(format!("--config=build.rustflags={flags}"))
         }
     };
 }
@@ -285,7 +296,7 @@ mod tests {
 
     fn with_flag(set: &[(&str, &str)]) -> (Vec<String>, Option<String>) {
         let mut command = Command::new("cargo");
-        add_flag(&mut command, "-Cone=/a b", |name| {
+        add_flags(&mut command, &["-Cone=/a b", "-Ctwo"], |name| {
             let found = set.iter().find(|(set, _)| *set == name);
             found.map(|(_, value)| (*value).to_owned())
         });
@@ -304,20 +315,20 @@ mod tests {
         for (set, expected) in [
             (
                 vec![("RUSTFLAGS", "-Ca=1  -Cb ")],
-                "-Ca=1\x1f-Cb\x1f-Cone=/a b",
+                "-Ca=1\x1f-Cb\x1f-Cone=/a b\x1f-Ctwo",
             ),
-            (vec![("RUSTFLAGS", "")], "-Cone=/a b"),
+            (vec![("RUSTFLAGS", "")], "-Cone=/a b\x1f-Ctwo"),
             (
                 vec![
                     ("RUSTFLAGS", "-Ca"),
                     ("CARGO_ENCODED_RUSTFLAGS", "-Cc d\x1f-Ce"),
                 ],
-                "-Cc d\x1f-Ce\x1f-Cone=/a b",
+                "-Cc d\x1f-Ce\x1f-Cone=/a b\x1f-Ctwo",
             ),
         ] {
             assert_eq!(with_flag(&set), (vec![], Some(expected.to_owned())));
         }
-        let configured = r#"--config=build.rustflags=["-Cone=/a b"]"#.to_owned();
+        let configured = r#"--config=build.rustflags=["-Cone=/a b","-Ctwo"]"#.to_owned();
         assert_eq!(with_flag(&[]), (vec![configured], None));
     }
 

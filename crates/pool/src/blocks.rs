@@ -119,6 +119,11 @@ struct Node {
     state: State,
 }
 
+const _: () = assert!(
+    size_of::<Node>() == 64,
+    "a block's bookkeeping is a cache line"
+);
+
 impl Node {
     fn span(&self) -> Span {
         Span {
@@ -1188,15 +1193,5 @@ impl Blocks {
             (true, 0) => Ok(listed),
             _ => Err(format!("{id:?}: its order is not its lists")),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bookkeeping_of_a_block_is_a_cache_line() {
-        assert!(size_of::<Node>() <= 64, "{}", size_of::<Node>());
     }
 }
