@@ -355,6 +355,8 @@ const ROWS: &[Row] = &[
         &[
             "streams::random_programs_of_several_streams_have_no_hazard",
             "streams::a_broken_rule_of_reuse_is_seen",
+            "streams::memory_that_was_lent_once_is_waited_for_again",
+            "streams::a_wait_that_has_no_end_is_seen",
         ],
     ),
     row(

@@ -418,20 +418,52 @@ static void auto_free(void)
     mark("end");
 }
 
+/* ---- broken rules ---- */
+
+/* A rule of reuse that is to be broken, by a library that was built so; the checks have to see it. */
+static const char *rule;
+
+static void break_rule(void)
+{
+    if (!rule) return;
+    int (*fercuda_break_rule)(unsigned, unsigned) = (int (*)(unsigned, unsigned))dlsym(RTLD_DEFAULT, "fercuda_break_rule");
+    if (!fercuda_break_rule || fercuda_break_rule(0, atoi(rule))) must(1, "fercuda_break_rule", __LINE__);
+}
+
+/* There is memory for one block. One stream waits for what another does with it, has it, and gives it back; then the
+   other has more work to do with it, for which nobody has waited. */
+static void lent(void)
+{
+    begin();
+    break_rule();
+    handle lender, other;
+    OK(cuStreamCreate(&lender, 1));
+    OK(cuStreamCreate(&other, 1));
+    for (int round = 0; round < 10; ++round)
+        for (int n = 0; n < 4; ++n) {
+            handle stream = n % 2 ? other : lender;
+            ptr p;
+            OK(cuMemAllocAsync(&p, 12 * MiB, stream));
+            fill(stream, p, WORDS, round);
+            OK(cuLaunchHostFunc(stream, delay, 0));
+            fill(stream, p, WORDS, round);
+            OK(cuMemFreeAsync(p, stream));
+        }
+    OK(cuCtxDestroy_v2(context));
+    mark("end");
+}
+
 /* ---- random programs ---- */
 
 enum { STREAMS = 5 };
 typedef struct { ptr address; unsigned words, value; int stream; } block;
 
-/* random SEED STEPS [RULE]: with a rule of reuse broken by a library that was built so, the checks have to see it. */
-static int random_program(uint64_t seed, int steps, const char *rule)
+/* random SEED STEPS [RULE] */
+static int random_program(uint64_t seed, int steps)
 {
     begin();
     counting();
-    if (rule) {
-        int (*break_rule)(unsigned, unsigned) = (int (*)(unsigned, unsigned))dlsym(RTLD_DEFAULT, "fercuda_break_rule");
-        if (!break_rule || break_rule(0, atoi(rule))) must(1, "fercuda_break_rule", __LINE__);
-    }
+    break_rule();
     handle streams[STREAMS], event;
     for (int n = 0; n < STREAMS - 1; ++n) OK(cuStreamCreate(&streams[n], 1));
     streams[STREAMS - 1] = (handle)PER_THREAD;
@@ -492,8 +524,12 @@ int main(int argc, char **argv)
         {"high_priority", high_priority}, {"across_streams", across_streams}, {"recycled", recycled}, {"contexts", contexts},
         {"threads", threads}, {"ten_thousand_threads", ten_thousand_threads}, {"capture_global", capture_global},
         {"capture_thread_local", capture_thread_local}, {"capture_relaxed", capture_relaxed}, {"replay", replay},
-        {"auto_free", auto_free}, {0, 0}};
+        {"auto_free", auto_free}, {"lent", lent}, {0, 0}};
     setvbuf(stdout, 0, _IOLBF, 0);
-    if (argc >= 4 && !strcmp(argv[1], "random")) return random_program(strtoull(argv[2], 0, 0), atoi(argv[3]), argc > 4 ? argv[4] : 0);
+    if (argc >= 4 && !strcmp(argv[1], "random")) {
+        rule = argc > 4 ? argv[4] : 0;
+        return random_program(strtoull(argv[2], 0, 0), atoi(argv[3]));
+    }
+    rule = argc > 2 ? argv[2] : 0;
     return run_case(cases, argc, argv);
 }
