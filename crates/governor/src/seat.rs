@@ -43,7 +43,7 @@ pub struct Ordered<'g> {
 /// What the last call came to.
 #[derive(Debug)]
 struct Kept<'g> {
-    /// As of this count of changes.
+    /// As of this count of changes, which is not 0.
     seen: u64,
     handle: CUstream,
     per_thread: bool,
@@ -159,9 +159,7 @@ impl<'g> Seat<'g> {
     pub fn ordered(&mut self, raw: CUstream, per_thread: bool) -> Option<Ordered<'g>> {
         if let Some(kept) = &self.kept
             && (kept.handle, kept.per_thread) == (raw, per_thread)
-            && self
-                .changes
-                .is_some_and(|changes| changes.now() == kept.seen)
+            && kept.seen == self.now()
             && (kept.context.is_none() || kept.context == self.current_raw())
         {
             return Some(kept.ordered);
@@ -552,7 +550,7 @@ impl<'g> Seat<'g> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         // In a child that was forked, locks may be held by nobody who is there.
-        if !self.governor.ledger.is_mine() {
+        if !self.is_mine() {
             return;
         }
         self.tell_level();

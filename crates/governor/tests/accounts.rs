@@ -2,6 +2,9 @@
 //! a program would have got past the governor is had here from the driver.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[macro_use]
+mod support;
+
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -30,13 +33,6 @@ fn driver() -> &'static Driver {
         assert!(control::configure(config));
         fercuda_softgpu::driver()
     })
-}
-
-macro_rules! ok {
-    ($name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: live pointers of the right kind.
-        assert_eq!(unsafe { driver().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
-    };
 }
 
 /// A context of the first device, current.

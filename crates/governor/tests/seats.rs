@@ -3,6 +3,9 @@
 //! kept.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[macro_use]
+mod support;
+
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fercuda_cuda_sys::Driver;
@@ -20,13 +23,6 @@ fn driver() -> &'static Driver {
         assert!(control::configure(config));
         fercuda_softgpu::driver()
     })
-}
-
-macro_rules! ok {
-    ($name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: live pointers of the right kind.
-        assert_eq!(unsafe { driver().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
-    };
 }
 
 /// One at a time, with a governor and two contexts of the first device, of which

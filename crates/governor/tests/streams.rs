@@ -2,6 +2,9 @@
 //! device with its checks: what the pool gives out again is never still in use.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[macro_use]
+mod support;
+
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -56,13 +59,6 @@ fn driver() -> &'static Driver {
         assert!(control::configure(config));
         fercuda_softgpu::driver()
     })
-}
-
-macro_rules! ok {
-    ($name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: live pointers of the right kind.
-        assert_eq!(unsafe { driver().$name($($arg),*) }.unwrap(), CUresult::CUDA_SUCCESS, stringify!($name))
-    };
 }
 
 fn launch(function: CUfunction, stream: CUstream, mut arguments: Vec<u64>) {

@@ -435,6 +435,7 @@ static void break_rule(void)
 static void lent(void)
 {
     begin();
+    counting();
     break_rule();
     handle lender, other;
     OK(cuStreamCreate(&lender, 1));
@@ -446,10 +447,10 @@ static void lent(void)
             OK(cuMemAllocAsync(&p, 12 * MiB, stream));
             fill(stream, p, WORDS, round);
             OK(cuLaunchHostFunc(stream, delay, 0));
-            fill(stream, p, WORDS, round);
+            differ(stream, p, WORDS, round, counter);
             OK(cuMemFreeAsync(p, stream));
         }
-    OK(cuCtxDestroy_v2(context));
+    counted();
     mark("end");
 }
 
