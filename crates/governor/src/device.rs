@@ -140,9 +140,15 @@ impl Device {
         may: impl Fn(&Note) -> bool + Copy,
     ) -> Option<Freed<Note>> {
         let there = self.extents.may_hold(address);
-        let mut regions = self.regions().into_iter().zip(there);
-        regions
-            .find_map(|(region, there)| there.then(|| region.free_if(address, place, may).ok())?)
+        let [small, large] = self.regions();
+        let (first, other) = match there {
+            [false, false] => return None,
+            [true, false] => (small, None),
+            [false, true] => (large, None),
+            [true, true] => (small, Some(large)),
+        };
+        let freed = first.free_if(address, place, may).ok();
+        freed.or_else(|| other?.free_if(address, place, may).ok())
     }
 
     /// Whether an address is one that it has reserved.

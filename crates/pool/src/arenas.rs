@@ -135,6 +135,7 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         Self::of(ARENAS)
     }
 
+    /// A power of two.
     fn of(count: usize) -> Self {
         let own = |_| {
             Apart(Own {
@@ -169,11 +170,11 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
 
     #[inline]
     fn own(&self, thread: usize) -> &Own<L, W> {
-        &self.all[thread % self.all.len()].0
+        &self.all[thread & (self.all.len() - 1)].0
     }
 
     fn home(&self, thread: usize) -> Home {
-        Home((thread % self.all.len()) as u8 + 1)
+        Home((thread & (self.all.len() - 1)) as u8 + 1)
     }
 
     /// A thread found another one at the lock of all.

@@ -668,11 +668,16 @@ impl Blocks {
     #[inline(always)]
     pub fn give(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
         let span = self.span(id)?;
+        self.give_live(id, set, epoch);
+        Some(span)
+    }
+
+    #[inline(always)]
+    fn give_live(&mut self, id: BlockId, set: SetId, epoch: u64) {
         // The identifier names nothing any more, whoever has the place next.
         let node = &mut self.nodes[id.index as usize];
         node.generation = node.generation.wrapping_add(1);
         self.settle(id.index, set, epoch);
-        Some(span)
     }
 
     /// The same with what is ready beside the block and has up to `most` bytes, so
@@ -685,18 +690,28 @@ impl Blocks {
         epoch: u64,
         most: u64,
     ) -> Option<Span> {
-        self.span(id)?;
+        let span = self.span(id)?;
         let Node { below, above, .. } = self.nodes[id.index as usize];
-        for beside in [below, above] {
-            if self.is_free(beside, SetId::READY)
-                && self.nodes[beside as usize].span().bytes <= most
-            {
-                // Its other neighbour may be free in the set already.
-                self.unlist(beside);
-                self.settle(beside, set, epoch);
-            }
+        if self.is_ready_and_small(below, most) {
+            self.join(below, set, epoch);
         }
-        self.give(id, set, epoch)
+        if self.is_ready_and_small(above, most) {
+            self.join(above, set, epoch);
+        }
+        self.give_live(id, set, epoch);
+        Some(span)
+    }
+
+    #[inline]
+    fn is_ready_and_small(&self, index: u32, most: u64) -> bool {
+        self.is_free(index, SetId::READY) && self.nodes[index as usize].len * UNIT_BYTES <= most
+    }
+
+    /// A free block comes to another set. Its neighbours may be free there.
+    #[inline(never)]
+    fn join(&mut self, index: u32, set: SetId, epoch: u64) {
+        self.unlist(index);
+        self.settle(index, set, epoch);
     }
 
     /// Moves the blocks of `from` that came up to `epoch` to `into`, where

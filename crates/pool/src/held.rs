@@ -68,6 +68,11 @@ pub(crate) trait Word: Default {
     fn change(&self, bits: u64, there: bool);
     /// Adds, and wraps.
     fn add(&self, value: u64);
+    /// The same to one that nobody else writes.
+    #[inline]
+    fn add_own(&self, value: u64) {
+        self.set(self.get().wrapping_add(value));
+    }
 }
 
 impl<T> Lock<T> for Mutex<T> {
@@ -304,7 +309,7 @@ pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<Locked<L, W>>]>,
     hints: Box<[Apart<Hints<W>>]>,
     /// What is live, by thread and tenant; changed under the lock of the block's
-    /// part.
+    /// part. The last are of all threads that have none of their own.
     counts: Box<[Apart<[W; TENANTS]>]>,
     /// A bit for each part, 0 if it keeps nothing; changed under its lock.
     keeps: Box<[W]>,
@@ -341,7 +346,8 @@ pub(crate) enum Refusal {
     Kept,
 }
 
-/// The number of the calling thread's hints.
+/// The calling thread's number, which no other has. Those above [`THREADS`] share
+/// hints and counts.
 #[inline]
 pub(crate) fn mine() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -355,7 +361,7 @@ pub(crate) fn mine() -> usize {
         }
         mine.get()
     });
-    mine.unwrap_or(0)
+    mine.unwrap_or(usize::MAX)
 }
 
 #[inline]
@@ -375,7 +381,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         Self::of(PARTS, THREADS)
     }
 
-    /// Of `parts` parts, a power of two, for `threads` threads.
+    /// Of `parts` parts, for `threads` threads; both are powers of two.
     fn of(parts: usize, threads: usize) -> Self {
         let hints = || Hints {
             sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
@@ -391,7 +397,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
             keepers: W::default(),
             hints: (0..threads).map(|_| Apart(hints())).collect(),
-            counts: (0..threads).map(|_| Apart(none())).collect(),
+            counts: (0..=threads).map(|_| Apart(none())).collect(),
             limited: AtomicU64::new(0),
             limits: (0..TENANTS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
@@ -419,9 +425,13 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     }
 
     #[inline]
+    fn hints(&self, thread: usize) -> &Hints<W> {
+        &self.hints[thread & (self.hints.len() - 1)].0
+    }
+
+    #[inline]
     fn set(&self, thread: usize, hash: u64) -> &[W; WAYS] {
-        let hints = &self.hints[thread % self.hints.len()].0;
-        &hints.sets[(hash >> 59) as usize % SETS]
+        &self.hints(thread).sets[(hash >> 59) as usize % SETS]
     }
 
     // ---- limits -------------------------------------------------------------
@@ -518,9 +528,15 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         live
     }
 
+    /// Adds to what is counted for a thread; under the lock of some part.
     #[inline]
-    fn mine(&self, thread: usize, tenant: TenantId) -> &W {
-        &self.counts[thread % self.counts.len()].0[tenant.index()]
+    fn add(&self, thread: usize, tenant: TenantId, change: u64) {
+        let shared = self.counts.len() - 1;
+        let count = |of: usize| &self.counts[of].0[tenant.index()];
+        match thread < shared {
+            true => count(thread).add_own(change),
+            false => count(shared).add(change),
+        }
     }
 
     // ---- blocks -------------------------------------------------------------
@@ -548,8 +564,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         };
         self.part(span.address).with(|part| {
             part.blocks.insert(span.address, held);
-            self.mine(thread, request.tenant)
-                .add(Count::packed(span.bytes));
+            self.add(thread, request.tenant, Count::packed(span.bytes));
             self.settle(request.tenant, span.bytes, charged);
         });
     }
@@ -593,8 +608,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                 });
             }
         }
-        let asked = &self.hints[thread % self.hints.len()].0.asked;
-        let asked = &asked[(hash >> 50) as usize % ASKED];
+        let asked = &self.hints(thread).asked[(hash >> 50) as usize % ASKED];
         // Twice may be by chance, three times is a habit.
         let (first, again) = (hash & !1, hash | 1);
         match asked.get() {
@@ -631,8 +645,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
             held.note = request.note;
             part.taken &= !(1 << (at - 1));
             part.kept_bytes -= want.bytes();
-            self.mine(thread, request.tenant)
-                .add(Count::packed(want.bytes()));
+            self.add(thread, request.tenant, Count::packed(want.bytes()));
             self.settle(request.tenant, want.bytes(), charged);
             true
         })
@@ -684,8 +697,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
                     Freeing::Away(id, home)
                 }
             };
-            self.mine(thread, was.tenant)
-                .add(Count::packed(bytes).wrapping_neg());
+            self.add(thread, was.tenant, Count::packed(bytes).wrapping_neg());
             self.unsettle(was.tenant, bytes);
             Ok((was, freeing))
         })?;
@@ -701,7 +713,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     #[inline]
     fn is_full(&self, thread: usize, stream: StreamId, bytes: u64) -> bool {
         let hash = hash(stream, bytes);
-        let most = (HINTED_BYTES / bytes).clamp(1, WAYS as u64) as usize;
+        let most = (HINTED_BYTES >> bytes.ilog2()).clamp(1, WAYS as u64) as usize;
         let last = self.set(thread, hash)[most - 1].get();
         last != 0 && last & 0xff == hint(0, hash)
     }
@@ -876,6 +888,8 @@ mod tests {
 
     type Modelled = Table<(), loom::sync::Mutex<Part<()>>, loom::sync::atomic::AtomicU64>;
 
+    /// One without hints and counts of its own.
+    const THREAD: usize = 1;
     const STREAM: StreamId = StreamId(1);
     const REQUEST: Request = Request {
         bytes: 4096,
@@ -906,14 +920,14 @@ mod tests {
         for (id, span) in &blocks {
             let charged = table.charge(REQUEST.tenant, span.bytes);
             let charged = charged.expect("there is no limit");
-            table.insert(0, (*id, Home::POOL), *span, &REQUEST, charged, true);
+            table.insert(THREAD, (*id, Home::POOL), *span, &REQUEST, charged, true);
         }
         (table, memory, blocks)
     }
 
     fn take(table: &Modelled) -> Option<u64> {
         let charged = table.charge(REQUEST.tenant, REQUEST.bytes)?;
-        let taken = table.take(0, &REQUEST, want(), charged);
+        let taken = table.take(THREAD, &REQUEST, want(), charged);
         if taken.is_err() {
             table.refund(REQUEST.tenant, REQUEST.bytes, charged);
         }
@@ -922,7 +936,7 @@ mod tests {
 
     /// Frees a block in its stream; whether it was live, and what goes away.
     fn free(table: &Modelled, address: u64) -> (bool, Vec<BlockId>) {
-        match table.free(0, address, REQUEST.place, |()| true) {
+        match table.free(THREAD, address, REQUEST.place, |()| true) {
             Ok((_, Freeing::Away(id, _))) => (true, vec![id]),
             Ok((_, Freeing::Kept(other))) => {
                 (true, other.map(|gone| gone.id).into_iter().collect())
