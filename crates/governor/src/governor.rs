@@ -183,10 +183,12 @@ pub struct Governor {
 }
 
 /// What the driver answered; that it has no such function is an answer too.
+#[inline]
 pub fn answer(result: Result<CUresult, Missing>) -> CUresult {
     result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
 }
 
+#[inline]
 pub(crate) fn is_done(result: Result<CUresult, Missing>) -> bool {
     answer(result) == CUresult::CUDA_SUCCESS
 }

@@ -92,6 +92,7 @@ struct Used {
 }
 
 impl Used {
+    #[inline]
     fn change(&self, bytes: i64, peak: i64) {
         let most = self.level.fetch_add(bytes, Relaxed) + peak.max(bytes);
         let most = u64::try_from(most).unwrap_or(0);
@@ -109,14 +110,21 @@ impl Used {
 impl Watermarks {
     /// So much more, or less, is in use of a pool, and `peak` more was in
     /// between.
+    #[inline]
     pub(crate) fn change(&self, pool: PoolNumber, bytes: i64, peak: i64) {
         self.of(pool, |used| used.change(bytes, peak));
     }
 
+    #[inline]
     fn of<R>(&self, pool: PoolNumber, work: impl Fn(&Used) -> R) -> R {
-        if pool == PoolNumber::DEFAULT {
-            return work(&self.default);
+        match pool {
+            PoolNumber::DEFAULT => work(&self.default),
+            pool => self.of_another(pool, work),
         }
+    }
+
+    #[cold]
+    fn of_another<R>(&self, pool: PoolNumber, work: impl Fn(&Used) -> R) -> R {
         if let Some(used) = read(&self.others).get(&pool) {
             return work(used);
         }

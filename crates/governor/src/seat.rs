@@ -521,6 +521,7 @@ impl<'g> Seat<'g> {
     }
 
     /// Tells the level what it has not heard of.
+    #[inline]
     pub fn tell_level(&mut self) {
         let Untold { of, bytes, peak } = std::mem::take(&mut self.untold);
         self.untold.of = of;
@@ -531,6 +532,7 @@ impl<'g> Seat<'g> {
         }
     }
 
+    #[inline]
     fn discharge(&mut self, charge: Charge, bytes: u64) {
         match &mut self.local {
             Some(local) => local.discharge(charge, bytes),

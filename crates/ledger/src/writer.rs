@@ -489,7 +489,8 @@ fn account(layout: &Layout<AtomicU64>, device: Device, tenant: Tenant) -> &Accou
 }
 
 /// Tells the levels of a device and a tenant's account, and lifts their peaks.
-#[cold]
+/// Not part of its callers: whoever has large blocks comes here each time.
+#[inline(never)]
 fn move_levels(layout: &Layout<AtomicU64>, who: Who, change: u64) {
     if change == 0 {
         return;

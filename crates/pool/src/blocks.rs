@@ -763,6 +763,8 @@ impl Blocks {
         }
         let found = self.find_among(set, want.units, want, epoch);
         found.or_else(|| {
+            // Where lists of such blocks are empty, those of larger ones are.
+            self.set(set).first_from(Class::of(want.units))?;
             // Where blocks begin anywhere, one must be as much larger.
             let padded = (want.align > 1).then(|| want.units.checked_add(want.align - 1));
             self.find_among(set, padded??, want, epoch)
