@@ -26,6 +26,8 @@ use crate::sharing::Unshared;
 const ALIGN_BYTES: u64 = 512;
 /// Numbers of buffers that a thread takes at a time.
 const BUFFERS: u64 = 1024;
+/// A count of changes that there will not be.
+const NEVER: u64 = u64::MAX;
 /// Default streams of ended threads that may wait to be retired.
 const ENDED: usize = 64;
 
@@ -43,7 +45,7 @@ pub struct Ordered<'g> {
 /// What the last call came to.
 #[derive(Debug)]
 struct Kept<'g> {
-    /// As of this count of changes, which is not 0.
+    /// As of this count of changes, which is not 0; or it was good for that call.
     seen: u64,
     handle: CUstream,
     per_thread: bool,
@@ -157,18 +159,25 @@ impl<'g> Seat<'g> {
     /// such. `per_thread`: what the null handle means.
     #[inline]
     pub fn ordered(&mut self, raw: CUstream, per_thread: bool) -> Option<Ordered<'g>> {
-        if let Some(kept) = &self.kept
-            && (kept.handle, kept.per_thread) == (raw, per_thread)
-            && kept.seen == self.now()
-            && (kept.context.is_none() || kept.context == self.current_raw())
-        {
-            return Some(kept.ordered);
+        if !self.is_kept(raw, per_thread) {
+            self.order(raw, per_thread)?;
         }
-        self.order(raw, per_thread)
+        // Read from one place, whichever way it came there.
+        Some(self.kept.as_ref()?.ordered)
     }
 
+    #[inline]
+    fn is_kept(&self, raw: CUstream, per_thread: bool) -> bool {
+        self.kept.as_ref().is_some_and(|kept| {
+            (kept.handle, kept.per_thread) == (raw, per_thread)
+                && kept.seen == self.now()
+                && (kept.context.is_none() || kept.context == self.current_raw())
+        })
+    }
+
+    /// Finds out what a call comes to, and keeps it if that holds for the next.
     #[cold]
-    fn order(&mut self, raw: CUstream, per_thread: bool) -> Option<Ordered<'g>> {
+    fn order(&mut self, raw: CUstream, per_thread: bool) -> Option<()> {
         let governor = self.governor;
         let seen = self.now();
         let captures = governor.anything_captures();
@@ -191,14 +200,15 @@ impl<'g> Seat<'g> {
         let context = if is_default { self.current_raw() } else { None };
         // While anything captures or has failed, each call asks.
         let holds = seen != 0 && !captures && !governor.has_lost_any();
-        self.kept = (holds && is_default == context.is_some()).then_some(Kept {
-            seen,
+        let holds = holds && is_default == context.is_some();
+        self.kept = Some(Kept {
+            seen: if holds { seen } else { NEVER },
             handle: raw,
             per_thread,
             context,
             ordered,
         });
-        Some(ordered)
+        Some(())
     }
 
     #[inline]

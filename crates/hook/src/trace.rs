@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use fercuda_governor::Note;
-use fercuda_pool::{Freed, Place};
+use fercuda_pool::Place;
 
 use crate::{say, settings};
 
@@ -72,10 +71,9 @@ pub(crate) fn allocated(address: u64, bytes: u64, place: Place) {
 
 /// A block was freed by the program.
 #[inline]
-pub(crate) fn freed(freed: &Freed<Note>, place: Place) {
+pub(crate) fn freed(address: u64, bytes: u64, place: Place) {
     if let Some(trace) = trace() {
-        let bytes = freed.requested_bytes;
-        trace.write("free", freed.span.address, bytes, place);
+        trace.write("free", address, bytes, place);
     }
 }
 

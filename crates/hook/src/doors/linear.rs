@@ -313,7 +313,7 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
             return None;
         }
         let freed = seat.free(address, Place::Anywhere, |_| true)?;
-        trace::freed(&freed, Place::Anywhere);
+        trace::freed(address, freed.requested_bytes, Place::Anywhere);
         Some(())
     });
     if freed.is_some() {

@@ -163,7 +163,7 @@ fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUr
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
         let (freed, place) = seat.free_ordered(&ordered, address)?;
-        trace::freed(&freed, place);
+        trace::freed(address, freed.requested_bytes, place);
         Some(CUresult::CUDA_SUCCESS)
     })
 }
