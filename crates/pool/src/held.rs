@@ -290,7 +290,7 @@ struct Locked<L, W> {
 /// What a thread remembers.
 struct Hints<W> {
     /// Addresses of kept blocks with eight bits of their stream's and size's
-    /// hash, in each set the newest first.
+    /// hash, in each set the newest first, and zeros behind them.
     sets: [[W; WAYS]; SETS],
     /// Hashes that were asked for and not found; the lowest bit: twice.
     asked: [W; ASKED],
@@ -589,7 +589,11 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         let ways = self.set(thread, hash);
         for way in 0..WAYS {
             let found = ways[way].get();
-            if found == 0 || found & 0xff != hint(0, hash) {
+            if found == 0 {
+                // So are all behind it.
+                break;
+            }
+            if found & 0xff != hint(0, hash) {
                 continue;
             }
             let address = found & !0xff;
@@ -926,8 +930,12 @@ mod tests {
     }
 
     fn take(table: &Modelled) -> Option<u64> {
+        take_as(table, THREAD)
+    }
+
+    fn take_as(table: &Modelled, thread: usize) -> Option<u64> {
         let charged = table.charge(REQUEST.tenant, REQUEST.bytes)?;
-        let taken = table.take(THREAD, &REQUEST, want(), charged);
+        let taken = table.take(thread, &REQUEST, want(), charged);
         if taken.is_err() {
             table.refund(REQUEST.tenant, REQUEST.bytes, charged);
         }
@@ -936,7 +944,11 @@ mod tests {
 
     /// Frees a block in its stream; whether it was live, and what goes away.
     fn free(table: &Modelled, address: u64) -> (bool, Vec<BlockId>) {
-        match table.free(THREAD, address, REQUEST.place, |()| true) {
+        free_as(table, THREAD, address)
+    }
+
+    fn free_as(table: &Modelled, thread: usize, address: u64) -> (bool, Vec<BlockId>) {
+        match table.free(thread, address, REQUEST.place, |()| true) {
             Ok((_, Freeing::Away(id, _))) => (true, vec![id]),
             Ok((_, Freeing::Kept(other))) => {
                 (true, other.map(|gone| gone.id).into_iter().collect())
@@ -1058,8 +1070,9 @@ mod tests {
             let other = {
                 let table = table.clone();
                 thread::spawn(move || {
-                    take(&table);
-                    free(&table, second);
+                    // It has counts of its own.
+                    take_as(&table, 0);
+                    free_as(&table, 0, second);
                 })
             };
             table.set_limit(REQUEST.tenant, 1 << 20);
