@@ -219,6 +219,12 @@ impl<'g> Seat<'g> {
         is_done(asked).then_some(raw)
     }
 
+    /// Whether a context is current.
+    #[inline]
+    pub fn has_current(&self) -> bool {
+        self.current_raw().is_some_and(|raw| !raw.is_null())
+    }
+
     /// The current context and its device; none if there is none.
     #[inline]
     pub fn current(&mut self) -> Option<(ContextId, u32)> {
@@ -342,7 +348,8 @@ impl<'g> Seat<'g> {
             return Err(Denied::Driver);
         }
         let device = governor.device(device).ok_or(Denied::Driver)?;
-        self.allocate_of(device, tenant, context, place, pool, bytes)
+        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
+        got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
     }
 
     /// Allocates for a call that is ordered in a stream, of a pool of a device.
@@ -358,7 +365,25 @@ impl<'g> Seat<'g> {
         bytes: u64,
     ) -> Result<u64, Denied> {
         let Stream { id, context, .. } = ordered.stream;
-        self.allocate_of(device, tenant, context, Place::Stream(id), pool, bytes)
+        let place = Place::Stream(id);
+        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
+        got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
+    }
+
+    /// The same for who asks in another way if there is none: then it is not
+    /// recorded that there was none.
+    #[inline]
+    pub fn try_allocate_ordered(
+        &mut self,
+        ordered: &Ordered<'g>,
+        tenant: Tenant,
+        (device, pool): (&'g Device, PoolNumber),
+        bytes: u64,
+    ) -> Option<u64> {
+        let Stream { id, context, .. } = ordered.stream;
+        let place = Place::Stream(id);
+        let got = self.allocate_of(device, tenant, context, place, pool, bytes);
+        got.ok()
     }
 
     #[inline]
@@ -375,10 +400,7 @@ impl<'g> Seat<'g> {
         if !device.serves(context, || governor.memory_owner(context, device)) {
             return Err(Denied::Driver);
         }
-        let stream = match place {
-            Place::Stream(stream) => stream.0,
-            Place::Anywhere => 0,
-        };
+        let stream = number_of(place);
         let charge = match &mut self.local {
             Some(local) => local.cell(device.row, tenant, stream),
             None => governor.ledger.cell(device.row, tenant),
@@ -415,20 +437,24 @@ impl<'g> Seat<'g> {
                 }
                 Ok(span.address)
             }
-            Err(error) => Err(self.denied(device, tenant, bytes, stream, error)),
+            Err(error) => Err(Denied::OutOfMemory(error)),
         }
     }
 
+    /// What was denied, and recorded if it was for want of memory.
     #[cold]
-    fn denied(
+    fn recorded(
         &self,
         device: &Device,
         tenant: Tenant,
         bytes: u64,
-        stream: u64,
-        error: Error,
+        place: Place,
+        denied: Denied,
     ) -> Denied {
-        let (kind, detail) = match &error {
+        let Denied::OutOfMemory(error) = &denied else {
+            return denied;
+        };
+        let (kind, detail) = match error {
             Error::Tenant { account, .. } => (EventKind::TenantLimit, account.limit_bytes),
             Error::Exhausted {
                 used_bytes,
@@ -447,10 +473,10 @@ impl<'g> Seat<'g> {
             bytes,
             address: 0,
             detail,
-            stream,
+            stream: number_of(place),
             thread: self.number,
         });
-        Denied::OutOfMemory(error)
+        denied
     }
 
     /// Frees the block at an address, of whatever device, if its note is to the
@@ -556,6 +582,15 @@ impl<'g> Seat<'g> {
             self.buffers = first + 1..first + BUFFERS;
             first
         })
+    }
+}
+
+/// The stream of a place, as figures name it.
+#[inline]
+fn number_of(place: Place) -> u64 {
+    match place {
+        Place::Stream(stream) => stream.0,
+        Place::Anywhere => 0,
     }
 }
 
