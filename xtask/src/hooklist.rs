@@ -75,6 +75,16 @@ const ROWS: &[Row] = &[
         .on_gpu(&["shared_libcudart", "static_libcudart"]),
     row(
         "loader",
+        "callers of several runtime libraries, of none, and in place of one that was unloaded",
+        &[
+            "runtime::each_caller_has_the_runtime_library_that_it_is_linked_to",
+            "runtime::a_caller_has_the_runtime_library_of_the_library_that_it_was_loaded_for",
+            "runtime::a_caller_that_was_unloaded_is_not_taken_for_the_one_in_its_place",
+            "runtime::a_caller_without_a_runtime_library_is_told_that_there_is_no_such_function",
+        ],
+    ),
+    row(
+        "loader",
         "`dlmopen` is reported",
         &["loader::dlmopen_is_reported"],
     ),
@@ -287,9 +297,29 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "`cudaMallocAsync` and `cudaFreeAsync` that need nothing of the runtime library",
+        &[
+            "runtime::what_the_pool_can_give_does_not_come_to_the_runtime_library",
+            "runtime::ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_not",
+        ],
+    ),
+    row(
+        "calls",
+        "`cudaMallocAsync` and `cudaFreeAsync` that do",
+        &[
+            "runtime::what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once",
+            "runtime::what_is_captured_comes_to_the_runtime_library",
+            "runtime::where_no_context_is_current_or_it_has_ended_the_runtime_library_answers",
+            "runtime::at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers",
+            "runtime::with_the_kill_switch_every_call_comes_to_the_runtime_library",
+        ],
+    ),
+    row(
+        "calls",
         "a defect of ours is not the program's",
         &[
             "defects::a_door_that_fails_leaves_the_call_to_the_driver",
+            "runtime::a_door_that_fails_leaves_the_call_to_the_runtime_library",
             "defects::whichever_door_fails_the_program_is_not_ended",
             "defects::a_program_that_nobody_listens_to_is_told_things_without_harm",
         ],
@@ -592,6 +622,7 @@ mod tests {
         for module in [
             "loader",
             "process",
+            "runtime",
             "calls",
             "defects",
             "differential",

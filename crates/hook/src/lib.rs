@@ -17,6 +17,7 @@ mod broken;
 mod caller;
 mod doors;
 mod exports;
+mod linked;
 mod loader;
 mod nvml;
 mod real;

@@ -129,6 +129,22 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
     })
 }
 
+/// Runs `work` with the seat that the calling thread has already; none if it has
+/// none of its own, or is at work with it.
+#[inline]
+pub(crate) fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+    guarded(|| {
+        let done = SEAT.try_with(|seat| {
+            let mut seat = seat.try_borrow_mut().ok()?;
+            let seat = seat.0.as_mut().filter(|seat| seat.is_mine())?;
+            #[cfg(feature = "broken-rules")]
+            crate::broken::fail();
+            work(seat)
+        });
+        done.ok()?
+    })
+}
+
 /// Keeps a defect of ours from unwinding into the program.
 #[inline]
 pub(crate) fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {

@@ -18,6 +18,7 @@ mod ordered;
 mod other;
 mod peers;
 mod physical;
+mod runtime;
 mod sharing;
 mod vendors;
 

@@ -27,7 +27,7 @@ const CASES: [&str; 16] = [
 ];
 
 /// Lets every so many a door fail of those that a program goes through.
-fn failing(client: Client, every: u32) -> Client {
+pub(crate) fn failing(client: Client, every: u32) -> Client {
     let library = compiled_as("libdefect.so", "defect.c", &["-shared", "-fPIC"]);
     let both = format!("{}:{}", hook().display(), library.display());
     client

@@ -13,6 +13,7 @@ mod ipc;
 mod loader;
 mod nvml;
 mod process;
+mod runtime;
 mod slabs;
 mod streams;
 mod support;

@@ -1,0 +1,171 @@
+//! `cudaMallocAsync` and `cudaFreeAsync` of CUDA's runtime library, where they
+//! are called.
+//!
+//! A framework that allocates for each operation comes through the runtime
+//! library, whose own share of a call is as large as ours. Whoever is linked to
+//! it and finds the two names here gets from the pool what that can give at once.
+//! All else is the runtime library's to answer, which then comes by the driver's
+//! door.
+//!
+//! Invariants: what is done here leaves behind what the runtime library would
+//! have left: with a success nothing, not even another last error. A thread's
+//! first call is the runtime library's, and so is any for which that would do
+//! more: begin, make a context current, have an error of its own.
+//!
+//! Elsewhere: who is linked to which (`linked`).
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::NonNull;
+
+use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdeviceptr, CUstream};
+use fercuda_governor::{Ordered, Seat};
+use fercuda_pool::Place;
+
+use crate::regime::already_seated;
+use crate::{caller, linked, trace};
+
+/// The runtime library's answer of a function that did what it should.
+const SUCCESS: c_int = 0;
+/// Its answer where something has no function of a name.
+const SYMBOL_NOT_FOUND: c_int = 500;
+
+const ALLOC: &CStr = c"cudaMallocAsync";
+const FREE: &CStr = c"cudaFreeAsync";
+
+type Alloc = unsafe extern "C" fn(*mut CUdeviceptr, usize, CUstream) -> c_int;
+type Free = unsafe extern "C" fn(CUdeviceptr, CUstream) -> c_int;
+
+/// A function of the runtime library's that has a door here, entered as those
+/// of the driver's are that want to know their caller.
+macro_rules! entry {
+    ($name:ident => $door:ident) => {
+        // SAFETY: stands before the runtime library's function of this name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!("mov r9, rsp", "jmp {door}", door = sym $door)
+        }
+    };
+}
+
+entry!(cudaMallocAsync => alloc);
+entry!(cudaFreeAsync => free);
+
+unsafe extern "C" fn alloc(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> c_int {
+    // SAFETY: the entry gave the frame of the call that is under way; the rest is
+    // the program's.
+    match unsafe { allocated(into, bytes, stream, frame) } {
+        Some(()) => SUCCESS,
+        // SAFETY: as above.
+        None => unsafe { pass_alloc(into, bytes, stream, *frame) },
+    }
+}
+
+unsafe extern "C" fn free(
+    address: CUdeviceptr,
+    stream: CUstream,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> c_int {
+    match freed(address, stream) {
+        Some(()) => SUCCESS,
+        // SAFETY: as above.
+        None => unsafe { pass_free(address, stream, *frame) },
+    }
+}
+
+/// Allocates in a stream's order; none if the runtime library is to answer.
+///
+/// # Safety
+/// As for [`caller::tenant`]; `into` is null or may be written.
+#[inline]
+unsafe fn allocated(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    frame: *const usize,
+) -> Option<()> {
+    if into.is_null() || bytes == 0 {
+        return None;
+    }
+    already_seated(|seat| {
+        let ordered = ordered(seat, stream)?;
+        let of = ordered.pool?;
+        // SAFETY: passed on.
+        let tenant = unsafe { caller::tenant(seat.governor(), frame) };
+        // What is refused the driver's door refuses again, and tells.
+        let address = seat.try_allocate_ordered(&ordered, tenant, of, bytes as u64)?;
+        // SAFETY: not null; the program's own.
+        unsafe { into.write(address) };
+        trace::allocated(address, bytes as u64, Place::Stream(ordered.stream.id));
+        Some(())
+    })
+}
+
+/// Frees a block behind the work of a stream; none if the runtime library is to
+/// answer.
+#[inline]
+fn freed(address: CUdeviceptr, stream: CUstream) -> Option<()> {
+    already_seated(|seat| {
+        seat.touch(address);
+        let ordered = ordered(seat, stream)?;
+        let (freed, place) = seat.free_ordered(&ordered, address)?;
+        trace::freed(address, freed.requested_bytes, place);
+        Some(())
+    })
+}
+
+/// What a call comes to that needs nothing of the runtime library's. That makes
+/// a context current where none is, whatever the stream's is.
+#[inline]
+fn ordered(seat: &mut Seat<'static>, stream: CUstream) -> Option<Ordered<'static>> {
+    let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream);
+    // A default stream is the current context's.
+    if !is_default && !seat.has_current() {
+        return None;
+    }
+    seat.ordered(stream, false)
+}
+
+/// # Safety
+/// The program's own arguments, and its return address.
+#[cold]
+unsafe fn pass_alloc(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    caller: usize,
+) -> c_int {
+    let Some(function) = linked::function(ALLOC, caller) else {
+        return SYMBOL_NOT_FOUND;
+    };
+    // SAFETY: the runtime library's function of this name has this type; the rest
+    // is the program's.
+    unsafe {
+        let function = core::mem::transmute::<NonNull<c_void>, Alloc>(function);
+        function(into, bytes, stream)
+    }
+}
+
+/// # Safety
+/// As for [`pass_alloc`].
+#[cold]
+unsafe fn pass_free(address: CUdeviceptr, stream: CUstream, caller: usize) -> c_int {
+    let Some(function) = linked::function(FREE, caller) else {
+        return SYMBOL_NOT_FOUND;
+    };
+    // SAFETY: as above.
+    unsafe {
+        let function = core::mem::transmute::<NonNull<c_void>, Free>(function);
+        function(address, stream)
+    }
+}

@@ -1,0 +1,308 @@
+//! The two functions of CUDA's runtime library that the hook has too: what the
+//! pool can give does not come to that library, and everything else does, to the
+//! one that the caller is linked to.
+
+use std::path::{Path, PathBuf};
+
+use fercuda_ledger::{EventKind, Snapshot};
+
+use crate::defects::failing;
+use crate::support::{Client, Run, compiled_as, counts, driver, first, tenant_live};
+
+const MIB: u64 = 1 << 20;
+
+/// What stands in for the runtime library; several of these may be in a process.
+/// Its names have its own as their version, as NVIDIA's have.
+fn runtime(number: u32) -> PathBuf {
+    let name = format!("libcudart-{number}.so");
+    let number = format!("-DNUMBER={number}");
+    let named = format!("-Wl,--default-symver,-soname,{name}");
+    compiled_as(&name, "runtime.c", &["-shared", "-fPIC", &number, &named])
+}
+
+/// The compiler's option for who is linked to that: by its name it is looked for there.
+fn beside() -> String {
+    let library = runtime(1);
+    format!("-Wl,-rpath,{}", library.parent().unwrap().display())
+}
+
+/// A library that calls the two functions, and is linked to others in this order.
+fn user(name: &str, linked: &[&Path]) -> String {
+    let beside = beside();
+    let mut options = vec!["-shared", "-fPIC", "-Wl,--no-as-needed", &beside];
+    options.extend(linked.iter().map(|path| path.to_str().unwrap()));
+    let library = compiled_as(&format!("lib{name}.so"), "linked_to.c", &options);
+    library.to_str().unwrap().to_owned()
+}
+
+/// The program that calls them: linked to the first of those libraries, with
+/// pointers from there, or linked to none.
+fn program(way: &str, args: &[&str]) -> Client {
+    let library = runtime(1);
+    let path = library.to_str().unwrap();
+    let beside = beside();
+    let through = format!("-DTHROUGH=\"{path}\"");
+    let program = match way {
+        "linked" => compiled_as("linked", "linked.c", &["-lcuda", path, &beside]),
+        "through" => {
+            let options = ["-lcuda", &through, path, &beside];
+            compiled_as("through", "linked.c", &options)
+        }
+        _ => compiled_as("alone", "linked.c", &["-lcuda", "-DALONE"]),
+    };
+    Client::new(program, args)
+}
+
+/// What it said, without what came to the library.
+fn answers(run: &Run) -> Vec<&str> {
+    let lines = run.said.lines();
+    lines.filter(|line| !line.starts_with("  ")).collect()
+}
+
+/// How many calls came to the library, time for time.
+fn reached(run: &Run) -> Vec<(&str, u32)> {
+    let lines = run.said.lines().filter_map(|line| line.strip_prefix("  "));
+    let split = lines.map(|line| line.split_once(": reached ").unwrap());
+    split
+        .map(|(what, count)| (what, count.parse().unwrap()))
+        .collect()
+}
+
+/// The program under the hook and over the driver alone, which answer alike.
+#[track_caller]
+fn alike(case: &str) -> (Run, Run) {
+    let run = program("linked", &[case]).hooked().run().succeeds();
+    let alone = program("linked", &[case]).plain().run().succeeds();
+    assert_eq!(answers(&run), answers(&alone));
+    (run, alone)
+}
+
+/// What comes to the library of a case that makes pairs everywhere.
+const OF_PAIRS: [(&str, u32); 15] = [
+    ("null", 200),
+    ("legacy", 200),
+    ("per thread", 200),
+    ("blocking", 200),
+    ("non-blocking", 200),
+    ("first", 1),
+    ("second", 1),
+    ("pairs", 200),
+    ("pairs in the thread's own", 200),
+    ("first", 1),
+    ("second", 1),
+    ("pairs", 200),
+    ("pairs in the thread's own", 200),
+    ("frees", 2),
+    ("crossed", 4),
+];
+
+#[test]
+fn what_the_pool_can_give_does_not_come_to_the_runtime_library() {
+    let (run, alone) = alike("pairs");
+    assert_eq!(run.complained, "");
+    assert_eq!(reached(&alone), OF_PAIRS);
+    let firsts = OF_PAIRS.map(|(what, _)| (what, u32::from(what == "first")));
+    assert_eq!(reached(&run), firsts);
+}
+
+#[test]
+fn ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = ["linked", "through"].map(|way| {
+        let trace = folder.path().join(way);
+        let client = program(way, &["pairs"]).hooked();
+        let run = client.env("FERCUDA_TRACE", &trace).run().succeeds();
+        let trace = std::fs::read_to_string(trace).unwrap();
+        // Action, size and stream.
+        let words = trace
+            .lines()
+            .map(|line| line.split(',').collect::<Vec<_>>());
+        let traced: Vec<String> = words
+            .map(|words| [words[2], words[4], words[5]].join(" "))
+            .collect();
+        let comes = if way == "through" { 200 } else { 0 };
+        assert_eq!(reached(&run)[0], ("null", comes));
+        let end = run.at("end");
+        // What a thread has left behind: its first allocation, and one more.
+        assert_eq!(tenant_live(&end, way, 0), Some(3 * MIB));
+        let tenant = end.tenants.iter().find(|it| it.name == way).unwrap();
+        let account = &tenant.accounts[0];
+        let row = first(&end);
+        let governed: Vec<_> = row.governed.iter().map(|it| (it.kind, it.bytes)).collect();
+        let of_row = (row.live_bytes, row.peak_bytes, governed);
+        let of_tenant = (account.live_bytes, account.peak_bytes);
+        (counts(&end), of_row, of_tenant, traced)
+    });
+    assert_eq!(all[0], all[1]);
+    let ((allocs, frees), .., traced) = &all[0];
+    assert_eq!(allocs - frees, 2);
+    assert!(*allocs > 900, "{allocs}");
+    // Beside a line of names.
+    assert_eq!(traced.len() as u64, allocs + frees + 1);
+}
+
+/// Kinds and sizes of what was refused since `before`.
+fn refused(before: &Snapshot, after: &Snapshot) -> Vec<(EventKind, u64)> {
+    let new = after.events_written - before.events_written;
+    let events = after.events.iter().rev().take(new as usize);
+    let events = events.map(|event| (event.kind, event.bytes));
+    events
+        .filter(|(kind, _)| matches!(kind, EventKind::OutOfMemory | EventKind::Refused))
+        .collect()
+}
+
+#[test]
+fn what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once() {
+    let (run, alone) = alike("reaching");
+    assert!(run.said.contains("1 << 45, 0) = 1002\n"), "{}", run.said);
+    let served = ["a pair", "the block itself"];
+    let expected: Vec<_> = reached(&alone)
+        .into_iter()
+        .map(|(what, count)| (what, if served.contains(&what) { 0 } else { count }))
+        .collect();
+    assert_eq!(reached(&run), expected);
+    assert!(expected.iter().filter(|(_, count)| *count == 1).count() == 7);
+    let told = "GPU 0: no memory for 32.0 TiB";
+    assert_eq!(run.complained.matches(told).count(), 1);
+    assert_eq!(run.complained.lines().count(), 1);
+    let events = refused(&run.at("before"), &run.at("after"));
+    assert_eq!(events, [(EventKind::OutOfMemory, 1 << 45)]);
+    let limited = program("linked", &["reaching"]).hooked();
+    let limited = limited.env("FERCUDA_LIMIT", "64MiB").run().succeeds();
+    assert_eq!(answers(&limited), answers(&run));
+    let events = refused(&limited.at("before"), &limited.at("after"));
+    assert_eq!(events, [(EventKind::Refused, 1 << 45)]);
+}
+
+#[test]
+fn what_is_captured_comes_to_the_runtime_library() {
+    let (run, _) = alike("captures");
+    let mut expected = Vec::new();
+    for beside in [0, 0, 2] {
+        expected.extend([("before", 0), ("captured", 1), ("captured", 1)]);
+        expected.extend([("beside", 0)].repeat(beside));
+        expected.push(("after", 0));
+    }
+    assert_eq!(reached(&run), expected);
+}
+
+#[test]
+fn where_no_context_is_current_or_it_has_ended_the_runtime_library_answers() {
+    let (run, _) = alike("without_context");
+    assert_eq!(run.said.matches("a context is current: 1\n").count(), 3);
+    let round = [("with a context", 0), ("without", 1), ("no call", 0)];
+    assert_eq!(reached(&run)[0], ("before", 1));
+    assert_eq!(reached(&run)[1..], round.repeat(3));
+    let (run, _) = alike("ended");
+    // Memory in a stream's order is no context's; what was made current meanwhile frees it.
+    let expected = [("before", 1), ("ended", 1), ("again", 0), ("elsewhere", 1)];
+    assert_eq!(reached(&run), expected);
+}
+
+#[test]
+fn at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers() {
+    let (run, _) = alike("threads_end");
+    let expected = [("before", 1), ("it", 1), ("it", 1), ("it", 1)];
+    assert_eq!(reached(&run), expected);
+    assert_eq!(counts(&run.at("end")), (3, 3));
+    assert_eq!(first(&run.at("end")).live_bytes, 0);
+    let (run, _) = alike("forks");
+    let expected = [("parent", 0), ("it", 1), ("it", 1), ("parent", 0)];
+    assert_eq!(reached(&run), expected);
+    assert!(run.said.contains("child 7\n"), "{}", run.said);
+    assert_eq!(counts(run.ledger()), (1, 1));
+}
+
+#[test]
+fn with_the_kill_switch_every_call_comes_to_the_runtime_library() {
+    let client = program("linked", &["pairs"]).hooked();
+    let client = client.env("FERCUDA_DISABLE", "1");
+    let run = client.env("LD_LIBRARY_PATH", driver().parent().unwrap());
+    let run = run.run().succeeds();
+    assert_eq!(reached(&run), OF_PAIRS);
+    assert!(run.ledgers.is_empty());
+    assert_eq!(run.complained, "");
+}
+
+#[test]
+fn a_door_that_fails_leaves_the_call_to_the_runtime_library() {
+    let alone = program("linked", &["pairs"]).plain();
+    let alone = alone.env("FERCUDA_SOFT_DEVICES", "2").run().succeeds();
+    for every in [1, 2, 3, 5, 11] {
+        let run = failing(program("linked", &["pairs"]).hooked(), every).run();
+        let told = "a call could not be governed because of a defect";
+        assert_eq!(run.complained.matches(told).count(), 1);
+        // Each fails, or some: then an error may be heard that ends the program.
+        if every == 1 {
+            assert_eq!(run.succeeds().said, alone.said);
+        } else {
+            assert!(matches!(run.code, 0 | 3), "{every}: {}", run.complained);
+        }
+    }
+}
+
+#[test]
+fn each_caller_has_the_runtime_library_that_it_is_linked_to() {
+    let (two, three) = (runtime(2), runtime(3));
+    let after_two = user("after_two", &[&two]);
+    // The loader comes to the driver's name first, and that is the hook.
+    let after_three = user("after_three", &[&driver(), &three]);
+    let args = ["several", &after_two, &after_three];
+    for way in ["linked", "alone"] {
+        let run = program(way, &args).hooked().run().succeeds();
+        let alone = program(way, &args).plain().run().succeeds();
+        let codes = |run: &Run| -> Vec<String> {
+            let lines = run.said.lines().filter(|line| line.starts_with("code "));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(codes(&run), codes(&alone));
+        assert_eq!(codes(&run).len(), if way == "linked" { 7 } else { 6 });
+        let calls = |run: &Run| -> Vec<String> {
+            let lines = run
+                .said
+                .lines()
+                .filter_map(|line| line.strip_prefix("calls "));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(calls(&alone), ["20 20", "26 26", "1 2"]);
+        // Of pairs none; each that has to; in another thread its first.
+        assert_eq!(calls(&run), ["0 0", "6 6", "1 0"]);
+        let end = run.at("end");
+        assert_eq!(tenant_live(&end, "after_two", 0), Some(MIB));
+        assert_eq!(tenant_live(&end, "after_three", 0), Some(2 * MIB));
+        assert_eq!(run.complained, "");
+    }
+}
+
+#[test]
+fn a_caller_has_the_runtime_library_of_the_library_that_it_was_loaded_for() {
+    let (nothing, two) = (user("user_of_none", &[]), runtime(2));
+    let (two, beside, all) = (two.to_str().unwrap(), beside(), "-Wl,--no-as-needed");
+    let options = ["-shared", "-fPIC", all, &beside, "-lcuda", &nothing, two];
+    let root = compiled_as("libroot.so", "plugin.c", &options);
+    let args = ["in_turn", root.to_str().unwrap()];
+    let run = program("alone", &args).hooked().run().succeeds();
+    let alone = program("alone", &args).plain().run().succeeds();
+    assert_eq!(run.said, "code 2001 2001, calls 2\nend\n");
+    assert_eq!(alone.said, "code 2001 2001, calls 12\nend\n");
+}
+
+#[test]
+fn a_caller_that_was_unloaded_is_not_taken_for_the_one_in_its_place() {
+    let (two, three) = (runtime(2), runtime(3));
+    let args = [user("user_two", &[&two]), user("user_three", &[&three])];
+    let args = ["in_turn", &args[0], &args[1]];
+    let run = program("alone", &args).hooked().run().succeeds();
+    let turn = "code 2001 2001, calls 2\ncode 3001 3001, calls 2\n";
+    let told = turn.repeat(5);
+    // Ten were loaded, and each but the first lay where the one before it had.
+    assert_eq!(run.said, format!("{told}in another's place: 9\nend\n"));
+}
+
+#[test]
+fn a_caller_without_a_runtime_library_is_told_that_there_is_no_such_function() {
+    let nothing = user("user_of_none", &[]);
+    let run = program("alone", &["none", &nothing]).hooked().run();
+    let told = "served: 0\nnot there: 500 500\nerror: none\nend\n";
+    assert_eq!(run.succeeds().said, told);
+}
