@@ -11,7 +11,8 @@ void runtime_begin(void)
     OK(cuGetProcAddress_v2("cuMemFreeAsync", (void **)&release, 12000, 0, &found));
 }
 
-/* What follows the calls keeps them from becoming jumps, which leave no return address. */
+/* The two that the hook has too come to it first; the others are as its callers have them who found them here.
+   What follows the calls keeps them from becoming jumps, which leave no return address. */
 int runtime_alloc(ptr *p, size_t bytes, handle stream)
 {
     int code = alloc(p, bytes, stream);
@@ -24,4 +25,14 @@ int runtime_free(ptr p, handle stream)
     int code = release(p, stream);
     __asm__ volatile("");
     return code;
+}
+
+int cudaMallocAsync(ptr *p, size_t bytes, handle stream)
+{
+    return runtime_alloc(p, bytes, stream);
+}
+
+int cudaFreeAsync(ptr p, handle stream)
+{
+    return runtime_free(p, stream);
 }

@@ -14,6 +14,8 @@
 void runtime_begin(void);
 int runtime_alloc(ptr *, size_t, handle);
 int runtime_free(ptr, handle);
+int cudaMallocAsync(ptr *, size_t, handle);
+int cudaFreeAsync(ptr, handle);
 int cuMemAllocFromPoolAsync_ptsz(ptr *, size_t, handle, handle);
 
 #define KiB ((size_t)1 << 10)
@@ -29,13 +31,13 @@ static handle primary;
 static ptr take(size_t bytes)
 {
     ptr p;
-    OK(runtime_alloc(&p, bytes, 0));
+    OK(cudaMallocAsync(&p, bytes, 0));
     return p;
 }
 
 static void give(ptr p)
 {
-    OK(runtime_free(p, 0));
+    OK(cudaFreeAsync(p, 0));
 }
 
 /* ---- a training step ------------------------------------------------------- */
@@ -140,6 +142,14 @@ static void in_threads_stream(handle pool, size_t bytes)
     OK(cuMemFreeAsync_ptsz(p, 0));
 }
 
+/* As who is linked to CUDA's runtime statically, or has the functions from its handle. */
+static void through_runtime(size_t bytes)
+{
+    ptr p;
+    OK(runtime_alloc(&p, bytes, 0));
+    OK(runtime_free(p, 0));
+}
+
 static void plain(size_t bytes)
 {
     ptr p, start;
@@ -162,6 +172,7 @@ static void pairs(handle pool, handle stream)
         for (int n = 0; n < PAIRS; ++n) in_threads_stream(pool, SIZES[size]);
         for (int n = 0; n < PAIRS; ++n) plain(SIZES[size]);
         for (int n = 0; n < PAIRS; ++n) give(take(SIZES[size]));
+        for (int n = 0; n < PAIRS; ++n) through_runtime(SIZES[size]);
         OK(cuMemGetInfo_v2(&free_bytes, &total_bytes));
     }
 }
