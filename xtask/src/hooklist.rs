@@ -262,6 +262,14 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "null stream by every call that makes another context current, or none",
+        &[
+            "calls::the_null_stream_is_the_current_contexts_however_that_became_current",
+            "calls::a_context_that_no_door_tells_of_is_current_all_the_same",
+        ],
+    ),
+    row(
+        "calls",
         "free under another context and device",
         &["calls::memory_is_freed_under_any_context_and_charged_to_its_own_device"],
     ),

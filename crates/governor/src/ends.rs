@@ -139,6 +139,7 @@ impl Governor {
         self.anything_over.store(true, Relaxed);
         let mut contexts = write(&self.contexts);
         contexts.retain(|known, _| !raw.contains(known));
+        self.note_only(&contexts);
         drop(contexts);
         lock(&self.primaries).retain(|_, known| !raw.contains(known));
         lock(&self.greens).retain(|known| !raw.contains(known));

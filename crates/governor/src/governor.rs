@@ -13,7 +13,8 @@
 //! (`clock`), memory (`vmm`, `slabs`), what the driver gives by itself
 //! (`governed`), its figures (`reconcile`), ends (`ends`), turns (`lifetimes`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::ThreadId;
 
@@ -156,6 +157,10 @@ pub struct Governor {
     lifetimes: Lifetimes,
     pub(crate) streams: RwLock<FxHashMap<StreamKey, Stream>>,
     pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
+    /// Of these, if there is one alone.
+    only: AtomicPtr<c_void>,
+    /// There may be contexts that are not among these.
+    may_have_others: AtomicBool,
     /// Primary contexts, by device.
     pub(crate) primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
     pub(crate) greens: Mutex<Vec<CUcontext>>,
@@ -217,6 +222,8 @@ impl Governor {
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
+            only: AtomicPtr::default(),
+            may_have_others: AtomicBool::new(false),
             greens: Mutex::default(),
             orphans: Mutex::default(),
             lost: Mutex::default(),
@@ -360,7 +367,34 @@ impl Governor {
         let id = self.clock.add_context(raw);
         let mut contexts = write(&self.contexts);
         contexts.insert(raw, (id, device));
+        self.note_only(&contexts);
+        drop(contexts);
+        self.changed();
         Some((id, device))
+    }
+
+    /// The only context that the program has; null if it has several, or none.
+    #[inline]
+    pub(crate) fn only_context(&self) -> CUcontext {
+        CUcontext(self.only.load(Relaxed))
+    }
+
+    /// Which is the only one now; under the lock of all, which this is of.
+    pub(crate) fn note_only(&self, contexts: &FxHashMap<CUcontext, (ContextId, u32)>) {
+        let mut all = contexts.keys();
+        let only = match (all.next(), all.next()) {
+            (Some(only), None) if !self.may_have_others.load(Relaxed) => *only,
+            _ => CUcontext::NULL,
+        };
+        self.only.store(only.0, Relaxed);
+    }
+
+    /// The program has a function from the driver that makes contexts and tells
+    /// nobody here.
+    pub fn may_have_other_contexts(&self) {
+        self.may_have_others.store(true, Relaxed);
+        self.note_only(&write(&self.contexts));
+        self.changed();
     }
 
     /// The driver made a context, or gave out a primary one again: what it takes
@@ -471,7 +505,7 @@ impl Governor {
     }
 
     /// Something has changed of what seats keep in mind (see `seat`).
-    pub(crate) fn changed(&self) {
+    pub fn changed(&self) {
         if let Some(changes) = self.ledger.changes() {
             changes.add();
         }

@@ -248,7 +248,7 @@ impl Governor {
     /// turn in which it did.
     pub(crate) fn charge_new_context(&self, raw: CUcontext) {
         let Some((_, device)) = self.context(raw) else {
-            return;
+            return self.may_have_other_contexts();
         };
         if let Some(device) = self.device(device) {
             self.with_current(raw, || self.charge_context(device));

@@ -6,6 +6,10 @@
 //! since that it was made of: what handles mean, captures, contexts that fail or
 //! end, whose the current pools are, and that this is not the child of a fork.
 //!
+//! Which context is current is the thread's own affair, and the driver is asked for
+//! it, unless there is no other: then it is current until the thread may have none
+//! any more, which it says ([`Seat::turned`]).
+//!
 //! Invariant: what is kept was true when the count that stands beside it was read,
 //! and whoever changes that counts it afterwards ([`Governor::changed`]).
 
@@ -51,6 +55,8 @@ struct Kept<'g> {
     per_thread: bool,
     /// The current context, where the handle is of one's default stream.
     context: Option<CUcontext>,
+    /// The only context that there is was current, and is still.
+    is_only: bool,
     ordered: Ordered<'g>,
 }
 
@@ -167,12 +173,41 @@ impl<'g> Seat<'g> {
     }
 
     #[inline]
-    fn is_kept(&self, raw: CUstream, per_thread: bool) -> bool {
-        self.kept.as_ref().is_some_and(|kept| {
-            (kept.handle, kept.per_thread) == (raw, per_thread)
-                && kept.seen == self.now()
-                && (kept.context.is_none() || kept.context == self.current_raw())
-        })
+    fn is_kept(&mut self, raw: CUstream, per_thread: bool) -> bool {
+        let now = self.now();
+        let kept = self
+            .kept
+            .as_ref()
+            .filter(|kept| (kept.handle, kept.per_thread) == (raw, per_thread) && kept.seen == now);
+        match kept {
+            None => false,
+            Some(kept) if kept.is_only || kept.context.is_none() => true,
+            Some(kept) => {
+                let context = kept.context;
+                self.find_current() == context
+            }
+        }
+    }
+
+    /// The thread may have no current context any more. Who sees the program's calls
+    /// says so: where there is one context the driver is not asked.
+    pub fn turned(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.is_only = false;
+        }
+    }
+
+    /// The current context, which the driver is asked for, and need not be again if
+    /// it is the only one.
+    fn find_current(&mut self) -> Option<CUcontext> {
+        // The count first: another may be made meanwhile.
+        let (now, only) = (self.now(), self.governor.only_context());
+        let current = self.current_raw();
+        if let Some(kept) = &mut self.kept {
+            let is_only = !only.is_null() && current == Some(only);
+            kept.is_only = is_only && kept.seen == now;
+        }
+        current
     }
 
     /// Finds out what a call comes to, and keeps it if that holds for the next.
@@ -198,6 +233,8 @@ impl<'g> Seat<'g> {
         };
         let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&raw);
         let context = if is_default { self.current_raw() } else { None };
+        let only = governor.only_context();
+        let is_only = !only.is_null() && context == Some(only);
         // While anything captures or has failed, each call asks.
         let holds = seen != 0 && !captures && !governor.has_lost_any();
         let holds = holds && is_default == context.is_some();
@@ -206,6 +243,7 @@ impl<'g> Seat<'g> {
             handle: raw,
             per_thread,
             context,
+            is_only,
             ordered,
         });
         Some(())
@@ -221,8 +259,11 @@ impl<'g> Seat<'g> {
 
     /// Whether a context is current.
     #[inline]
-    pub fn has_current(&self) -> bool {
-        self.current_raw().is_some_and(|raw| !raw.is_null())
+    pub fn has_current(&mut self) -> bool {
+        let now = self.now();
+        let mut kept = self.kept.iter();
+        kept.any(|kept| kept.is_only && kept.seen == now)
+            || self.find_current().is_some_and(|raw| !raw.is_null())
     }
 
     /// The current context and its device; none if there is none.

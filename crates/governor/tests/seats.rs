@@ -82,6 +82,86 @@ fn a_default_stream_is_the_current_contexts() {
     assert_eq!(kept(&mut seat, CUstream::NULL), of_first);
 }
 
+/// One at a time, with a governor and the only context that it knows of, which is
+/// current.
+fn one() -> (MutexGuard<'static, ()>, Governor, CUcontext) {
+    let (one, _, [context, _]) = two();
+    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    governor.context_made(context);
+    (one, governor, context)
+}
+
+#[test]
+fn where_there_is_one_context_it_is_current_until_somebody_says_otherwise() {
+    let (_one, governor, context) = one();
+    let mut seat = Seat::new(&governor, 1);
+    let raw = stream();
+    let here = kept(&mut seat, CUstream::NULL);
+    for _ in 0..3 {
+        ok!(cuCtxSetCurrent(CUcontext::NULL));
+        // The driver was not asked.
+        assert_eq!(asked(&mut seat, CUstream::NULL).unwrap().0, here.0);
+        assert!(seat.has_current());
+        seat.turned();
+        assert_eq!(asked(&mut seat, CUstream::NULL), None);
+        assert!(!seat.has_current());
+        ok!(cuCtxSetCurrent(context));
+        seat.turned();
+        // The driver is asked once.
+        assert_eq!(kept(&mut seat, CUstream::NULL), here);
+    }
+    // A stream that was made is no current context's; whether one is, is known too.
+    kept(&mut seat, raw);
+    assert!(seat.has_current());
+    ok!(cuCtxSetCurrent(CUcontext::NULL));
+    assert!(seat.has_current());
+    seat.turned();
+    assert!(!seat.has_current());
+    kept(&mut seat, raw);
+    assert!(!seat.has_current());
+    ok!(cuCtxSetCurrent(context));
+    ok!(cuStreamDestroy_v2(raw));
+}
+
+#[test]
+fn where_there_are_several_contexts_the_driver_says_which_is_current() {
+    let (_one, governor, context) = one();
+    let mut seat = Seat::new(&governor, 1);
+    let (of_it, _) = kept(&mut seat, CUstream::NULL);
+    let mut other = CUcontext::NULL;
+    ok!(cuCtxCreate_v2(&mut other, 0, 0));
+    governor.context_made(other);
+    let (of_other, _) = kept(&mut seat, CUstream::NULL);
+    assert_ne!(of_other, of_it);
+    // It was put onto the other one, which stays below it.
+    let mut popped = CUcontext::NULL;
+    ok!(cuCtxPopCurrent_v2(&mut popped));
+    for _ in 0..2 {
+        ok!(cuCtxSetCurrent(context));
+        assert_eq!(kept(&mut seat, CUstream::NULL).0, of_it);
+        ok!(cuCtxSetCurrent(other));
+        assert_eq!(kept(&mut seat, CUstream::NULL).0, of_other);
+        ok!(cuCtxSetCurrent(CUcontext::NULL));
+        assert_eq!(asked(&mut seat, CUstream::NULL), None);
+    }
+    ok!(cuCtxSetCurrent(context));
+    ok!(cuCtxDestroy_v2(other));
+}
+
+#[test]
+fn where_there_may_be_contexts_that_nobody_told_of_the_driver_is_asked() {
+    let (_one, governor, context) = one();
+    let mut seat = Seat::new(&governor, 1);
+    let (of_it, _) = kept(&mut seat, CUstream::NULL);
+    governor.may_have_other_contexts();
+    assert_eq!(kept(&mut seat, CUstream::NULL).0, of_it);
+    let mut other = CUcontext::NULL;
+    ok!(cuCtxCreate_v2(&mut other, 0, 0));
+    assert_ne!(kept(&mut seat, CUstream::NULL).0, of_it);
+    ok!(cuCtxSetCurrent(context));
+    ok!(cuCtxDestroy_v2(other));
+}
+
 #[test]
 fn a_stream_that_is_gone_is_none() {
     let (_one, governor, _) = two();

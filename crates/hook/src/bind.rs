@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use crate::doors;
 use crate::exports::{self, TYPED};
 use crate::real::{Real, real};
-use crate::settings;
+use crate::{regime, settings};
 
 /// Whether the kill switch is on: then every function is the driver's own.
 pub(crate) fn is_disabled() -> bool {
@@ -46,12 +46,56 @@ fn door(index: usize) -> Option<NonNull<c_void>> {
     NonNull::new(*doors.get(&index)? as *mut c_void)
 }
 
+/// Functions that make contexts and have no door; other versions begin so.
+const UNTOLD: [&str; 2] = ["cuGLCtxCreate", "cuVDPAUCtxCreate"];
+/// What else may leave a thread with another current context, or none.
+const TOLD: [&str; 3] = ["cuCtxCreate", "cuCtxSetCurrent", "cuCtxPopCurrent"];
+
+/// From now on there may be contexts of which no door tells.
+#[cold]
+fn note() {
+    if let Some(governor) = regime::governor() {
+        governor.may_have_other_contexts();
+    }
+}
+
+/// What is given out for a function of that name that has no door. Those that make
+/// contexts are noted when they are called, as some ask for all there are.
+fn without_door(address: *mut c_void, asked: &[u8]) -> *mut c_void {
+    let is_one_of = |names: &[&str]| names.iter().any(|name| name.as_bytes() == asked);
+    if is_one_of(&UNTOLD)
+        && let Some(real) = real()
+    {
+        let mut names = exports::UNTYPED.iter();
+        let is_it = |name: &&&str| {
+            let name = name
+                .as_bytes()
+                .starts_with(asked)
+                .then(|| CString::new(**name));
+            let own = name.and_then(|name| real.find(&name.ok()?));
+            own.is_some_and(|own| own.as_ptr() == address)
+        };
+        if let Some(jump) = names.find(is_it).and_then(|name| exports::untyped(name)) {
+            return jump;
+        }
+    }
+    // Of a version that is not known here.
+    if is_one_of(&UNTOLD) || is_one_of(&TOLD) {
+        note();
+    }
+    address
+}
+
 /// Where the function with this slot leads.
 pub(crate) fn target(index: usize) -> *mut c_void {
     let Some(real) = real() else {
         return no_driver as *mut c_void;
     };
-    let own = CString::new(exports::name(index)).ok();
+    let name = exports::name(index);
+    if !is_disabled() && UNTOLD.iter().any(|it| name.starts_with(it)) {
+        note();
+    }
+    let own = CString::new(name).ok();
     let own = own.and_then(|name| real.find(&name));
     match own {
         None => no_function as *mut c_void,
@@ -141,13 +185,13 @@ pub(crate) fn exchange(address: *mut c_void, asked: &[u8]) -> *mut c_void {
         return address;
     }
     let Some(doors) = exchange_table().get(&(address as usize)) else {
-        return address;
+        return without_door(address, asked);
     };
     let named = doors.iter().find(|(base, _)| base.as_bytes() == asked);
     match (named, doors.as_slice()) {
         (Some((_, door)), _) | (None, [(_, door)]) => *door as *mut c_void,
         // Several functions, none of that name: which one is not known.
-        _ => address,
+        _ => without_door(address, asked),
     }
 }
 

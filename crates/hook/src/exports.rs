@@ -133,6 +133,12 @@ macro_rules! all {
             )*
             $(export! { $untyped = TYPED + Untyped::$untyped as usize })*
             $(export! { $later = TYPED + Untyped::$later as usize })*
+
+            /// Those without a type, in the order of their slots.
+            pub(super) const UNTYPED: &[unsafe extern "C" fn()] = &[
+                $($untyped,)*
+                $($later,)*
+            ];
         }
 
         #[expect(non_snake_case, reason = "the driver's own names")]
@@ -178,6 +184,13 @@ pub(crate) fn name(index: usize) -> &'static str {
         Some(symbol) => symbol.name(),
         None => UNTYPED[index - TYPED],
     }
+}
+
+/// A function without a type, by its exported name: the jump to where it leads,
+/// which is found when it is called first.
+pub(crate) fn untyped(exported: &str) -> Option<*mut c_void> {
+    let at = UNTYPED.iter().position(|name| *name == exported)?;
+    Some(*symbols::UNTYPED.get(at)? as *mut c_void)
 }
 
 macro_rules! with_untyped {

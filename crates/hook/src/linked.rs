@@ -227,8 +227,12 @@ impl Object {
         });
         let entries: Vec<(isize, usize)> = entries.collect();
         let strings = entries.iter().find(|(kind, _)| *kind == STRINGS);
-        // The loader has put the address there.
+        // The loader has put the address there, unless it may not write there.
         let strings = strings.map_or(0, |(_, address)| *address);
+        let strings = match strings < self.moved_by {
+            true => self.moved_by.wrapping_add(strings),
+            false => strings,
+        };
         let needed = entries.into_iter().filter(|(kind, _)| *kind == NEEDED);
         needed.map(move |(_, at)| strings.wrapping_add(at) as *const c_char)
     }

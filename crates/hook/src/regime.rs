@@ -145,6 +145,18 @@ pub(crate) fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<
     })
 }
 
+/// The calling thread may have no current context any more.
+pub(crate) fn turned() {
+    guarded(|| {
+        let told = SEAT.try_with(|seat| match seat.try_borrow_mut() {
+            Ok(mut seat) => seat.0.iter_mut().for_each(Seat::turned),
+            // In use, and the driver has called the program back: then all forget.
+            Err(_) => governor().into_iter().for_each(Governor::changed),
+        });
+        told.ok()
+    });
+}
+
 /// Keeps a defect of ours from unwinding into the program.
 #[inline]
 pub(crate) fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {

@@ -44,8 +44,8 @@ const HERE: usize = 3;
 const KEPT: usize = 16;
 const KEPT_BYTES: u64 = 2 << 20;
 const LARGEST_KEPT: u64 = 1 << 20;
-/// Bytes of one size that a thread keeps in a stream, about: what is kept is in
-/// the way of larger blocks.
+/// Bytes of one size that a thread keeps in a stream, or up to twice as many: what
+/// is kept is in the way of larger blocks.
 const HINTED_BYTES: u64 = 2 << 20;
 /// Hints of a thread: so many sets, and so many hints of one.
 const SETS: usize = 32;
@@ -290,7 +290,8 @@ struct Locked<L, W> {
 /// What a thread remembers.
 struct Hints<W> {
     /// Addresses of kept blocks with eight bits of their stream's and size's
-    /// hash, in each set the newest first, and zeros behind them.
+    /// hash, in each set the newest first, and zeros behind them (where threads share
+    /// a set, most often).
     sets: [[W; WAYS]; SETS],
     /// Hashes that were asked for and not found; the lowest bit: twice.
     asked: [W; ASKED],
@@ -590,7 +591,7 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         for way in 0..WAYS {
             let found = ways[way].get();
             if found == 0 {
-                // So are all behind it.
+                // So are those behind it, or they go unfound until they are in the way.
                 break;
             }
             if found & 0xff != hint(0, hash) {

@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{Capturing, Destroyed};
 
-use crate::regime::{answer, around, ask, guarded, seated};
+use crate::regime::{answer, around, ask, guarded, seated, turned};
 use crate::say;
 
 /// Lets the driver make a context and notes it.
@@ -21,7 +21,7 @@ unsafe fn made(
     into: *mut CUcontext,
     make: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(make, |governor, make| {
+    let result = around(make, |governor, make| {
         governor.in_turn(|| {
             let result = make();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
@@ -30,7 +30,19 @@ unsafe fn made(
             }
             result
         })
-    })
+    });
+    // Whatever has become of our part.
+    turned();
+    result
+}
+
+pub(super) unsafe extern "C" fn ctx_create(
+    into: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: the program's own arguments, of which the driver writes `into`.
+    unsafe { made(into, |driver| driver.cuCtxCreate(into, flags, device)) }
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v2(
@@ -85,6 +97,23 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
         })
     })
 }
+
+/// Calls after which a thread may have no current context any more. By others it has
+/// the only one still, as where it is pushed again, or there are several.
+macro_rules! turns {
+    ($door:ident, $function:ident($($name:ident: $type:ty)?)) => {
+        pub(super) unsafe extern "C" fn $door($($name: $type)?) -> CUresult {
+            // SAFETY: the program's own argument.
+            let result = ask(|driver| unsafe { driver.$function($($name)?) });
+            turned();
+            result
+        }
+    };
+}
+
+turns!(ctx_set_current, cuCtxSetCurrent(context: CUcontext));
+turns!(ctx_pop_current, cuCtxPopCurrent_v2(into: *mut CUcontext));
+turns!(ctx_pop_current_v1, cuCtxPopCurrent(into: *mut CUcontext));
 
 /// What the program hears of a destruction; and, the first time, that it took
 /// along what a driver's would have left.

@@ -8,9 +8,9 @@
 //! door.
 //!
 //! Invariants: what is done here leaves behind what the runtime library would
-//! have left: with a success nothing, not even another last error. A thread's
-//! first call is the runtime library's, and so is any for which that would do
-//! more: begin, make a context current, have an error of its own.
+//! have left: with a success nothing, not even another last error. A thread that
+//! has no seat yet goes to the runtime library, and so does any call for which that
+//! would do more: begin, make a context current, have an error of its own.
 //!
 //! Elsewhere: who is linked to which (`linked`).
 

@@ -1,5 +1,7 @@
 /* What single calls answer at their edges: printed, for who compares runs. */
+#define _GNU_SOURCE
 #include "driver.h"
+#include <dlfcn.h>
 #include <pthread.h>
 
 #define MiB (1ull << 20)
@@ -283,6 +285,97 @@ static void other_contexts(void)
     SAY(cuMemAllocAsync(&none, MiB, stream));
     mark("streams");
 }
+
+/* Whose the null stream is: the device of a block of its order, or the error. */
+static void whose(const char *when)
+{
+    ptr p;
+    int code = cuMemAllocAsync(&p, MiB, 0), device = -1;
+    if (code == SUCCESS) {
+        OK(cuPointerGetAttribute(&device, 9, p));
+        OK(cuMemFreeAsync(p, 0));
+    }
+    printf("%s: %d, device %d\n", when, code, device);
+}
+
+/* One context on a device, by every call that makes another current or none; each asks twice, so that the second could go by
+   what the first has found out. */
+static void current(void)
+{
+    handle one, popped;
+    int count;
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&count));
+    OK(cuDevicePrimaryCtxRetain(&one, 0));
+    for (int n = 0; n < 2; ++n) {
+        whose("none");
+        whose("none");
+        OK(cuCtxSetCurrent(one));
+        whose("set");
+        whose("set");
+        OK(cuCtxSetCurrent(0));
+        whose("taken away");
+        OK(cuCtxPushCurrent_v2(one));
+        whose("pushed");
+        whose("pushed");
+        OK(cuCtxPopCurrent_v2(&popped));
+        whose("popped");
+        OK(cuCtxPushCurrent(one));
+        whose("pushed by the old name");
+        whose("pushed by the old name");
+        OK(cuCtxPopCurrent(&popped));
+        whose("popped by the old name");
+    }
+    OK(cuCtxSetCurrent(one));
+    whose("before there is another");
+    whose("before there is another");
+    handle other;
+    if (count > 1) {
+        OK(cuDevicePrimaryCtxRetain(&other, 1));
+    } else {
+        OK(cuCtxCreate_v2(&other, 0, 0));
+        OK(cuCtxPopCurrent_v2(&popped));
+    }
+    for (int n = 0; n < 4; ++n) {
+        OK(cuCtxSetCurrent(n % 2 ? one : other));
+        whose("of two");
+        whose("of two");
+    }
+    OK(cuCtxSetCurrent(0));
+    whose("of none");
+    mark("end");
+}
+
+/* A context for graphics, made by a function that was asked for before, as CUDA's runtime library asks for all there are, or
+   by its exported name. */
+static void graphics(int asked_for)
+{
+    int (*make)(handle *, unsigned, int), found;
+    handle one, other;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&one, 0));
+    OK(cuCtxSetCurrent(one));
+    if (asked_for) {
+        OK(cuGetProcAddress_v2("cuGLCtxCreate", (void **)&make, 12000, 0, &found));
+    } else {
+        make = dlsym(RTLD_DEFAULT, "cuGLCtxCreate_v2");
+    }
+    whose("the first");
+    whose("the first");
+    int *asked = dlsym(dlopen(getenv("FERCUDA_DRIVER"), RTLD_LAZY | RTLD_NOLOAD), "asked"), before = *asked;
+    for (int n = 0; n < 10; ++n) {
+        ptr p;
+        OK(cuMemAllocAsync(&p, MiB, 0));
+        OK(cuMemFreeAsync(p, 0));
+    }
+    printf("the driver was asked %d times\n", *asked - before);
+    OK(make(&other, 0, 0));
+    whose("the other");
+    mark("end");
+}
+
+static void graphics_asked_for(void) { graphics(1); }
+static void graphics_exported(void) { graphics(0); }
 
 static void host_node(void)
 {
@@ -1019,7 +1112,8 @@ int main(int argc, char **argv)
     static const test_case cases[] = {
         {"size_zero", size_zero}, {"null_outputs", null_outputs}, {"wrong_frees", wrong_frees},
         {"crossed_frees", crossed_frees}, {"pitches", pitches}, {"impossible_sizes", impossible_sizes},
-        {"out_of_memory", out_of_memory}, {"governed_out_of_memory", governed_out_of_memory}, {"info", info},
+        {"out_of_memory", out_of_memory}, {"governed_out_of_memory", governed_out_of_memory}, {"info", info}, {"current", current},
+        {"graphics_asked_for", graphics_asked_for}, {"graphics_exported", graphics_exported},
         {"other_contexts", other_contexts}, {"host_node", host_node}, {"reset", reset}, {"destroy", destroy}, {"outlive", outlive},
         {"physical_memory", physical_memory}, {"buffer_ids", buffer_ids},
         {"ranges_and_attributes", ranges_and_attributes}, {"pools", pools}, {"pool_figures", pool_figures}, {"before_init", before_init},

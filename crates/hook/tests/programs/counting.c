@@ -1,6 +1,8 @@
-/* A driver that counts who uses a context, as old programs ask it to; all else is that of the library behind it. */
+/* A driver that counts who uses a context, as old programs ask it to, and makes contexts for graphics; all else is that of
+   the library behind it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <string.h>
 
 typedef void *handle;
 
@@ -25,4 +27,32 @@ int cuCtxDetach(handle context)
     if (context == attached && --users > 0) return 0;
     attached = 0;
     return ((int (*)(handle))behind("cuCtxDestroy_v2"))(context);
+}
+
+/* How often it was asked which context is current. */
+int asked;
+
+int cuCtxGetCurrent(handle *into)
+{
+    ++asked;
+    return ((int (*)(handle *))behind("cuCtxGetCurrent"))(into);
+}
+
+/* Under a name that nobody else has, which the loader would prefer. */
+static int make_for_graphics(handle *into, unsigned flags, int device)
+{
+    return ((int (*)(handle *, unsigned, int))behind("cuCtxCreate_v2"))(into, flags, device);
+}
+
+int cuGLCtxCreate_v2(handle *, unsigned, int) __attribute__((alias("make_for_graphics")));
+
+int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *found)
+{
+    if (!strcmp(name, "cuGLCtxCreate")) {
+        *function = (void *)make_for_graphics;
+        if (found) *found = 0;
+        return 0;
+    }
+    return ((int (*)(const char *, void **, int, unsigned long long, int *))behind("cuGetProcAddress_v2"))(
+        name, function, version, flags, found);
 }

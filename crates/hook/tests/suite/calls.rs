@@ -267,6 +267,44 @@ fn memory_is_freed_under_any_context_and_charged_to_its_own_device() {
 }
 
 #[test]
+fn the_null_stream_is_the_current_contexts_however_that_became_current() {
+    for devices in ["1", "2"] {
+        let run = same_answers("current", &[("FERCUDA_SOFT_DEVICES", devices)]);
+        let said = |line: &str| run.said.lines().filter(|said| *said == line).count();
+        assert_eq!(said("taken away: 201, device -1"), 2);
+        assert_eq!(said("popped: 201, device -1"), 2);
+        assert_eq!(said("pushed by the old name: 0, device 0"), 4);
+        let on_another = if devices == "2" { 4 } else { 0 };
+        assert_eq!(said("of two: 0, device 1"), on_another);
+        all_is_back(&run);
+    }
+}
+
+#[test]
+fn a_context_that_no_door_tells_of_is_current_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in ["graphics_asked_for", "graphics_exported"] {
+        let trace = folder.path().join(case);
+        let run = hooked("calls.c", &[case])
+            .env("FERCUDA_DRIVER", counting_driver())
+            .env("FERCUDA_TRACE", &trace)
+            .run()
+            .succeeds();
+        assert_eq!(run.said.matches(": 0, device 0\n").count(), 3);
+        assert!(run.said.contains("the driver was asked 0 times\n"));
+        let trace = std::fs::read_to_string(trace).unwrap();
+        let allocated = trace.lines().filter(|line| line.contains(",allocate,"));
+        let streams: Vec<_> = allocated.map(|line| line.rsplit(',').next()).collect();
+        let Some((other, first)) = streams.split_last() else {
+            panic!("{trace}");
+        };
+        assert_eq!(first.len(), 12);
+        let alike = first.iter().all(|it| *it == first[0]);
+        assert!(alike && *other != first[0], "{case}: {trace}");
+    }
+}
+
+#[test]
 fn memory_of_the_host_made_by_mem_create_is_not_refused() {
     let run = same_answers("host_node", &[]);
     assert!(run.said.contains("node 0: 0"), "{}", run.said);
