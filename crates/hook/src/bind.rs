@@ -80,7 +80,7 @@ fn without_door(address: *mut c_void, asked: &[u8]) -> *mut c_void {
         }
     }
     // Of a version that is not known here.
-    if is_one_of(&UNTOLD) || is_one_of(&TOLD) {
+    if !address.is_null() && (is_one_of(&UNTOLD) || is_one_of(&TOLD)) {
         note();
     }
     address

@@ -53,6 +53,11 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned
         if (found) *found = 0;
         return 0;
     }
+    if (!strcmp(name, "cuVDPAUCtxCreate")) {
+        *function = 0;
+        if (found) *found = 2;
+        return 0;
+    }
     return ((int (*)(const char *, void **, int, unsigned long long, int *))behind("cuGetProcAddress_v2"))(
         name, function, version, flags, found);
 }
