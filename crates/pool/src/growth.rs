@@ -223,6 +223,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     pub fn set_thrift(&self, thrift: Thrift) {
         lock(&self.growth).thrift = thrift;
         self.high_bytes.store(thrift.high_bytes, Relaxed);
+        self.order().watch(thrift.high_bytes < u64::MAX);
     }
 
     /// The long way to a block.

@@ -44,9 +44,11 @@ const BATCH_PART: u64 = 64;
 /// whether they have been passed before there are so many, and what is freed is
 /// one with what is ready beside it, since only the stream's next requests can
 /// tell the two apart: but for what is larger than this, which may be all that
-/// there is for who comes next.
+/// there is for who comes next. Where memory is given back as soon as too much is
+/// ready there are more marks, since without one nothing is.
 const ALONE: u32 = 1024;
-const ALONE_BATCHES: u64 = 4;
+const ALONE_BATCHES: u64 = 16;
+const WATCHED_BATCHES: u64 = 4;
 const ALONE_MARKS: usize = 32;
 const ALONE_JOINS: u64 = BATCH_BYTES;
 
@@ -128,6 +130,7 @@ pub struct Order<P> {
     /// Who took a block last, and how many were freed since another did.
     taker: Place,
     freed: u32,
+    watched: bool,
     queues: Queues<P>,
     blocks: Blocks,
     /// Queues begin with this epoch. Those of queues that are gone are below it,
@@ -146,6 +149,7 @@ impl<P> Default for Order<P> {
             first: 1,
             taker: Place::Anywhere,
             freed: 0,
+            watched: false,
             #[cfg(feature = "broken-rules")]
             broken: None,
         }
@@ -245,7 +249,11 @@ impl<P> Order<P> {
             Place::Anywhere => BATCH_BYTES_ANYWHERE,
         };
         let alone = self.is_alone(place);
-        let batches = if alone { ALONE_BATCHES } else { 1 };
+        let batches = match (alone, self.watched) {
+            (true, false) => ALONE_BATCHES,
+            (true, true) => WATCHED_BATCHES,
+            (false, _) => 1,
+        };
         let batch_bytes = batches * batch_bytes.max(self.blocks.bytes() / BATCH_PART);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
         let before = self.blocks.free_bytes(queue.set);
@@ -263,6 +271,11 @@ impl<P> Order<P> {
         let due = queue.unmarked >= BATCH * batches as usize || queue.unmarked_bytes >= batch_bytes;
         let looks = !alone || queue.marks.len() >= ALONE_MARKS;
         Some((span, due.then_some(Due { looks })))
+    }
+
+    /// Whether memory is given back as soon as too much is ready.
+    pub fn watch(&mut self, watched: bool) {
+        self.watched = watched;
     }
 
     /// As if somebody alone had taken blocks for long; for tests.

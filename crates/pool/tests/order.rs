@@ -105,17 +105,23 @@ fn a_stream_that_is_alone_leaves_large_memory_ready() {
 /// A mark is due for as much as waits for one, also if it was ready before.
 #[test]
 fn what_a_free_takes_along_counts_for_a_mark() {
-    let (lone, mut order) = (PLACE, order(155));
-    let mut take = |mib| order.take(lone, want(mib)).unwrap();
-    let blocks = [0; 5].map(|_| (take(30), take(1)));
-    for (large, _) in blocks {
-        order.give(large, lone).unwrap();
+    for (watched, first) in [(false, 15), (true, 3)] {
+        let (lone, mut order) = (PLACE, order(18 * 31));
+        order.watch(watched);
+        let mut take = |mib| order.take(lone, want(mib)).unwrap();
+        let blocks = [0; 18].map(|_| (take(30), take(1)));
+        for (large, _) in blocks {
+            order.give(large, lone).unwrap();
+        }
+        let epoch = order.begin_mark(lone).unwrap();
+        order.passed(lone, epoch);
+        order.leave_alone(lone);
+        let due = blocks.map(|(_, small)| order.give(small, lone).unwrap().1.is_some());
+        // The first takes 61 MiB along, each other one 31 MiB; 512 MiB are enough, or
+        // 128 MiB.
+        assert_eq!(due.iter().position(|due| *due), Some(first));
+        assert!(due[first..].iter().all(|due| *due));
     }
-    let epoch = order.begin_mark(lone).unwrap();
-    order.passed(lone, epoch);
-    order.leave_alone(lone);
-    let due = blocks.map(|(_, small)| order.give(small, lone).unwrap().1.is_some());
-    assert_eq!(due, [false, false, false, true, true]);
 }
 
 /// Of large blocks the one that fits best is taken, be it ready or the stream's.
