@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use fercuda_cuda_sys::types::*;
 
 use crate::common::{Ctx, MEMORY, alloc, download, free, stream, upload};
+use crate::vmm::{GRANULE, access, prop};
 
 fn free_bytes() -> usize {
     let (mut free, mut total) = (0, 0);
@@ -393,7 +394,14 @@ fn pointer_attributes_of_foreign_memory_are_zero_when_asked_together() {
 #[test]
 fn a_described_copy_stays_inside_its_allocation_whatever_it_calls_the_memory() {
     let _ctx = Ctx::new();
-    let at = alloc(4096);
+    // In addresses of its own, so that no other test's memory lies behind it.
+    let (mut base, mut handle) = (0, 0);
+    ok!(cuMemAddressReserve(&mut base, 2 * GRANULE, 0, 0, 0));
+    ok!(cuMemCreate(&mut handle, GRANULE, &prop(false), 0));
+    ok!(cuMemMap(base, GRANULE, 0, handle, 0));
+    ok!(cuMemSetAccess(base, GRANULE, &access(), 1));
+    ok!(cuMemRelease(handle));
+    let at = base + GRANULE as u64 - 4096;
     let source = vec![7u8; 1 << 20];
     for kind in [1, 2, 4] {
         let mut c = CUDA_MEMCPY2D::default();
@@ -412,7 +420,8 @@ fn a_described_copy_stays_inside_its_allocation_whatever_it_calls_the_memory() {
         fails!(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&c));
     }
     assert_eq!(download(at, 4096), [7; 4096]);
-    free(at);
+    ok!(cuMemUnmap(base, GRANULE));
+    ok!(cuMemAddressFree(base, 2 * GRANULE));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use fercuda_cuda_sys::types::*;
 
 use crate::common::{Ctx, download};
 
-const GRANULE: usize = 2 << 20;
+pub(crate) const GRANULE: usize = 2 << 20;
 
-fn prop(shareable: bool) -> CUmemAllocationProp {
+pub(crate) fn prop(shareable: bool) -> CUmemAllocationProp {
     let mut prop = CUmemAllocationProp::default();
     prop.r#type.0 = 1;
     prop.location.r#type.0 = 1;
@@ -14,7 +14,7 @@ fn prop(shareable: bool) -> CUmemAllocationProp {
     prop
 }
 
-fn access() -> CUmemAccessDesc {
+pub(crate) fn access() -> CUmemAccessDesc {
     let mut desc = CUmemAccessDesc::default();
     desc.location.r#type.0 = 1;
     desc.flags.0 = 3;
