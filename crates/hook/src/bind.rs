@@ -68,12 +68,8 @@ fn without_door(address: *mut c_void, asked: &[u8]) -> *mut c_void {
     {
         let mut names = exports::UNTYPED.iter();
         let is_it = |name: &&&str| {
-            let name = name
-                .as_bytes()
-                .starts_with(asked)
-                .then(|| CString::new(**name));
-            let own = name.and_then(|name| real.find(&name.ok()?));
-            own.is_some_and(|own| own.as_ptr() == address)
+            let is_at = |own: NonNull<c_void>| own.as_ptr() == address;
+            name.as_bytes().starts_with(asked) && real.find(name).is_some_and(is_at)
         };
         if let Some(jump) = names.find(is_it).and_then(|name| exports::untyped(name)) {
             return jump;
@@ -95,9 +91,7 @@ pub(crate) fn target(index: usize) -> *mut c_void {
     if !is_disabled() && UNTOLD.iter().any(|it| name.starts_with(it)) {
         note();
     }
-    let own = CString::new(name).ok();
-    let own = own.and_then(|name| real.find(&name));
-    match own {
+    match real.find(name) {
         None => no_function as *mut c_void,
         // A door stands only where the driver has a function behind it.
         Some(own) if is_disabled() => own.as_ptr(),
@@ -127,8 +121,7 @@ fn made_table() -> Exchange {
             continue;
         };
         let mut addresses: Vec<usize> = Vec::new();
-        let exported = CString::new(symbol.name()).ok();
-        let exported = exported.and_then(|name| real.find(&name));
+        let exported = real.find(symbol.name());
         addresses.extend(exported.map(|address| address.as_ptr() as usize));
         addresses.extend(ask_the_driver(real, symbol));
         addresses.sort_unstable();

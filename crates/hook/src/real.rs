@@ -66,8 +66,9 @@ fn first() -> Option<&'static Real> {
 }
 
 impl Real {
-    /// The address of what it exports under a name.
-    pub(crate) fn find(&self, name: &CStr) -> Option<NonNull<c_void>> {
+    /// The address of what it exports under a name, which none is that has a zero in it.
+    pub(crate) fn find(&self, name: &str) -> Option<NonNull<c_void>> {
+        let name = CString::new(name).ok()?;
         // SAFETY: the handle is open for ever.
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
     }

@@ -360,6 +360,7 @@ static void graphics(int asked_for)
         /* Nothing comes of what is not there. */
         void *none = 0;
         (void)cuGetProcAddress_v2("cuVDPAUCtxCreate", &none, 12000, 0, &found);
+        if (none) printf("cuVDPAUCtxCreate has come from nowhere\n");
     } else {
         make = dlsym(RTLD_DEFAULT, "cuGLCtxCreate_v2");
     }

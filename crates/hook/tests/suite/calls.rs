@@ -292,6 +292,7 @@ fn a_context_that_no_door_tells_of_is_current_all_the_same() {
             .succeeds();
         assert_eq!(run.said.matches(": 0, device 0\n").count(), 3);
         assert!(run.said.contains("the driver was asked 0 times\n"));
+        assert!(!run.said.contains("from nowhere"));
         let trace = std::fs::read_to_string(trace).unwrap();
         let allocated = trace.lines().filter(|line| line.contains(",allocate,"));
         let streams: Vec<_> = allocated.map(|line| line.rsplit(',').next()).collect();
