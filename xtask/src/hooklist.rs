@@ -324,6 +324,14 @@ const ROWS: &[Row] = &[
     ),
     row(
         "calls",
+        "`cudaGetDevice`; devices that the runtime library makes current late",
+        &[
+            "runtime::the_current_device_is_told_without_the_runtime_library",
+            "runtime::where_a_device_is_chosen_before_it_is_made_current_the_runtime_library_answers",
+        ],
+    ),
+    row(
+        "calls",
         "a defect of ours is not the program's",
         &[
             "defects::a_door_that_fails_leaves_the_call_to_the_driver",

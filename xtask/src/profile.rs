@@ -30,9 +30,10 @@ pub(crate) enum Hook {
 }
 
 /// Doors that training goes through, by module and name.
-const DOORS: [(&str, &str); 12] = [
+const DOORS: [(&str, &str); 13] = [
     ("runtime", "alloc"),
     ("runtime", "free"),
+    ("runtime", "get_device"),
     ("ordered", "alloc"),
     ("ordered", "alloc_per_thread"),
     ("ordered", "alloc_from_pool"),

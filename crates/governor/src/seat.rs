@@ -55,9 +55,22 @@ struct Kept<'g> {
     per_thread: bool,
     /// The current context, where the handle is of one's default stream.
     context: Option<CUcontext>,
-    /// The only context that there is was current, and is still.
-    is_only: bool,
     ordered: Ordered<'g>,
+}
+
+/// That the only context that there is was current, and is still.
+#[derive(Clone, Copy, Debug)]
+struct Only {
+    /// As of this count of changes, which is not 0; or it is not known.
+    seen: u64,
+    device: u32,
+}
+
+impl Only {
+    const UNKNOWN: Self = Self {
+        seen: NEVER,
+        device: 0,
+    };
 }
 
 /// What a thread has allocated of a pool and freed since it last told.
@@ -76,6 +89,7 @@ pub struct Seat<'g> {
     governor: &'g Governor,
     /// None where the kernel empties nothing in a child: then nothing is kept.
     changes: Option<&'g Changes>,
+    only: Only,
     kept: Option<Kept<'g>>,
     /// None at the thread's end, when nothing may be kept for it.
     local: Option<Local<'g>>,
@@ -109,6 +123,7 @@ impl<'g> Seat<'g> {
             number,
             buffers: 0..0,
             changes: governor.ledger().changes(),
+            only: Only::UNKNOWN,
             kept: None,
             seen: 0,
             stream: None,
@@ -181,7 +196,7 @@ impl<'g> Seat<'g> {
             .filter(|kept| (kept.handle, kept.per_thread) == (raw, per_thread) && kept.seen == now);
         match kept {
             None => false,
-            Some(kept) if kept.is_only || kept.context.is_none() => true,
+            Some(kept) if kept.context.is_none() || self.only.seen == now => true,
             Some(kept) => {
                 let context = kept.context;
                 self.find_current() == context
@@ -192,22 +207,39 @@ impl<'g> Seat<'g> {
     /// The thread may have no current context any more. Who sees the program's calls
     /// says so: where there is one context the driver is not asked.
     pub fn turned(&mut self) {
-        if let Some(kept) = &mut self.kept {
-            kept.is_only = false;
-        }
+        self.only = Only::UNKNOWN;
     }
 
     /// The current context, which the driver is asked for, and need not be again if
     /// it is the only one.
     fn find_current(&mut self) -> Option<CUcontext> {
         // The count first: another may be made meanwhile.
-        let (now, only) = (self.now(), self.governor.only_context());
+        let (seen, only) = (self.now(), self.governor.only_context());
         let current = self.current_raw();
-        if let Some(kept) = &mut self.kept {
-            let is_only = !only.is_null() && current == Some(only);
-            kept.is_only = is_only && kept.seen == now;
+        self.only = Only::UNKNOWN;
+        if seen != 0
+            && !only.is_null()
+            && current == Some(only)
+            && let Some((_, device)) = self.known(only)
+        {
+            self.only = Only { seen, device };
         }
         current
+    }
+
+    /// The device of the current context; none if there is none, or it has ended.
+    #[inline]
+    pub fn current_device(&mut self) -> Option<u32> {
+        if self.only.seen == self.now() {
+            return Some(self.only.device);
+        }
+        self.find_device()
+    }
+
+    #[cold]
+    fn find_device(&mut self) -> Option<u32> {
+        let current = self.find_current()?;
+        Some(self.known(current)?.1)
     }
 
     /// Finds out what a call comes to, and keeps it if that holds for the next.
@@ -232,9 +264,11 @@ impl<'g> Seat<'g> {
             unshared: device.is_some_and(|it| it.owner().is_none()),
         };
         let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&raw);
-        let context = if is_default { self.current_raw() } else { None };
-        let only = governor.only_context();
-        let is_only = !only.is_null() && context == Some(only);
+        let context = if is_default {
+            self.find_current()
+        } else {
+            None
+        };
         // While anything captures or has failed, each call asks.
         let holds = seen != 0 && !captures && !governor.has_lost_any();
         let holds = holds && is_default == context.is_some();
@@ -243,7 +277,6 @@ impl<'g> Seat<'g> {
             handle: raw,
             per_thread,
             context,
-            is_only,
             ordered,
         });
         Some(())
@@ -260,17 +293,20 @@ impl<'g> Seat<'g> {
     /// Whether a context is current.
     #[inline]
     pub fn has_current(&mut self) -> bool {
-        let now = self.now();
-        let mut kept = self.kept.iter();
-        kept.any(|kept| kept.is_only && kept.seen == now)
-            || self.find_current().is_some_and(|raw| !raw.is_null())
+        self.only.seen == self.now() || self.find_current().is_some_and(|raw| !raw.is_null())
     }
 
     /// The current context and its device; none if there is none.
     #[inline]
     pub fn current(&mut self) -> Option<(ContextId, u32)> {
-        self.refresh();
         let raw = self.current_raw()?;
+        self.known(raw)
+    }
+
+    /// A context, and its device.
+    #[inline]
+    fn known(&mut self, raw: CUcontext) -> Option<(ContextId, u32)> {
+        self.refresh();
         if let Some((known, context)) = self.context
             && known == raw
         {

@@ -43,6 +43,14 @@ thread_local! {
     };
 }
 
+/// The name by which others need the library that the code at a return address
+/// belongs to.
+pub(crate) fn soname<'call>(caller: usize) -> Option<&'call CStr> {
+    let name = Object::of(caller)?.soname()?;
+    // SAFETY: the object's own string, and it is loaded for as long as it makes a call.
+    Some(unsafe { CStr::from_ptr(name) })
+}
+
 /// The function of a name that the code at a return address is linked to, as if
 /// this library had none of that name. A name is known again by where it is.
 pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_void>> {
@@ -212,8 +220,19 @@ impl Object {
 
     /// The names of the libraries that it needs.
     fn needed(&self) -> impl Iterator<Item = *const c_char> {
-        const END: isize = 0;
         const NEEDED: isize = 1;
+        self.strings(NEEDED)
+    }
+
+    /// The name that it is needed by.
+    fn soname(&self) -> Option<*const c_char> {
+        const SONAME: isize = 14;
+        self.strings(SONAME).next()
+    }
+
+    /// What entries of a kind name.
+    fn strings(&self, of: isize) -> impl Iterator<Item = *const c_char> {
+        const END: isize = 0;
         const STRINGS: isize = 5;
         let mut at = self.entries;
         let entries = core::iter::from_fn(move || {
@@ -233,7 +252,7 @@ impl Object {
             true => self.moved_by.wrapping_add(strings),
             false => strings,
         };
-        let needed = entries.into_iter().filter(|(kind, _)| *kind == NEEDED);
-        needed.map(move |(_, at)| strings.wrapping_add(at) as *const c_char)
+        let named = entries.into_iter().filter(move |(kind, _)| *kind == of);
+        named.map(move |(_, at)| strings.wrapping_add(at) as *const c_char)
     }
 }

@@ -9,6 +9,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
+use crate::doors::runtime;
 use crate::{bind, real, regime, say};
 
 /// A name that no file can have, by which the loader says that there is none:
@@ -82,11 +83,11 @@ fn is_the_drivers(name: &[u8]) -> bool {
             .is_some_and(|version| version.iter().all(|b| b.is_ascii_digit() || *b == b'.'))
 }
 
-/// Where `dlopen` of a name goes.
+/// Where `dlopen` of a name goes, called from `caller`.
 ///
 /// # Safety
 /// `name` is null or a C string.
-unsafe extern "C" fn choose(name: *const c_char) -> Way {
+unsafe extern "C" fn choose(name: *const c_char, caller: usize) -> Way {
     let function = next_dlopen();
     // SAFETY: the caller's promise.
     let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
@@ -97,6 +98,7 @@ unsafe extern "C" fn choose(name: *const c_char) -> Way {
         if bind::is_disabled() {
             return None;
         }
+        runtime::driver_opened_by(caller);
         Some(match (real::real(), real::own_path()) {
             (Some(_), Some(own)) => own,
             // There is no driver; this library must not hide it.
@@ -138,6 +140,7 @@ unsafe extern "C" fn dlopen() {
         "push rdi",
         "push rsi",
         "sub rsp, 8",
+        "mov rsi, [rsp + 24]",
         "call {choose}",
         "add rsp, 8",
         "pop rsi",

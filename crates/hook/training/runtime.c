@@ -2,16 +2,17 @@
    cuGetProcAddress, and calls them from one place. Built as libcudart-training.so, so that the hook takes it for one. */
 #include "../tests/programs/driver.h"
 
-static int (*alloc)(ptr *, size_t, handle), (*release)(ptr, handle);
+static int (*alloc)(ptr *, size_t, handle), (*release)(ptr, handle), (*device_of_current)(int *);
 
 void runtime_begin(void)
 {
     int found;
     OK(cuGetProcAddress_v2("cuMemAllocAsync", (void **)&alloc, 12000, 0, &found));
     OK(cuGetProcAddress_v2("cuMemFreeAsync", (void **)&release, 12000, 0, &found));
+    OK(cuGetProcAddress_v2("cuCtxGetDevice", (void **)&device_of_current, 12000, 0, &found));
 }
 
-/* The two that the hook has too come to it first; the others are as its callers have them who found them here.
+/* Those that the hook has too come to it first; the others are as its callers have them who found them here.
    What follows the calls keeps them from becoming jumps, which leave no return address. */
 int runtime_alloc(ptr *p, size_t bytes, handle stream)
 {
@@ -35,4 +36,9 @@ int cudaMallocAsync(ptr *p, size_t bytes, handle stream)
 int cudaFreeAsync(ptr p, handle stream)
 {
     return runtime_free(p, stream);
+}
+
+int cudaGetDevice(int *device)
+{
+    return device_of_current(device);
 }

@@ -16,6 +16,7 @@ int runtime_alloc(ptr *, size_t, handle);
 int runtime_free(ptr, handle);
 int cudaMallocAsync(ptr *, size_t, handle);
 int cudaFreeAsync(ptr, handle);
+int cudaGetDevice(int *);
 int cuMemAllocFromPoolAsync_ptsz(ptr *, size_t, handle, handle);
 
 #define KiB ((size_t)1 << 10)
@@ -27,10 +28,12 @@ enum { COUNT = sizeof SIZES / sizeof *SIZES };
 
 static handle primary;
 
-/* As a library that is linked to CUDA's runtime asks. */
+/* As a library that is linked to CUDA's runtime asks: it wants to know the device each time. */
 static ptr take(size_t bytes)
 {
     ptr p;
+    int device;
+    OK(cudaGetDevice(&device));
     OK(cudaMallocAsync(&p, bytes, 0));
     return p;
 }

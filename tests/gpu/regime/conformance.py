@@ -177,7 +177,7 @@ def runtime(bench, name):
     libraries = [found] if name.endswith(".a") else [found, f"-Wl,-rpath,{found.parent}"]
     program = bench.compiled(HERE / "runtime.c", *libraries)
     problems = []
-    for part in ("calls", "wrong_frees", "streams", "threads", "out_of_memory", "reset"):
+    for part in ("calls", "wrong_frees", "streams", "threads", "out_of_memory", "reset", "devices"):
         problems += bench.same([program, part, str(bench.seed)])
     return problems
 

@@ -5,6 +5,7 @@
 
    Every line that it prints is the same with the hook and without it. On standard error it says how often it allocated
    linear memory, which the ledger has to have seen. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +46,13 @@ int cudaPointerGetAttributes(attributes_of *, const void *);
 int cudaDeviceSynchronize(void);
 int cudaDeviceReset(void);
 int cudaGetLastError(void);
+int cudaPeekAtLastError(void);
+int cudaGetDevice(int *);
+int cudaGetDeviceCount(int *);
+int cudaSetDevice(int);
+int cudaStreamBeginCapture(handle, int);
+int cudaStreamEndCapture(handle, handle *);
+int cudaGraphDestroy(handle);
 int cudaStreamCreateWithFlags(handle *, unsigned);
 int cudaStreamSynchronize(handle);
 int cudaStreamSynchronize_ptsz(handle);
@@ -361,11 +369,98 @@ static void reset(uint64_t seed)
     printf("nothing is lost: %d\n", free[2] + 64 * MiB >= free[0]);
 }
 
+/* Which device is current, and what stays of the question. */
+static void device(const char *when)
+{
+    int is = -7, code = cudaGetDevice(&is);
+    printf("%s: %d, device %d, last %d\n", when, code, is, cudaPeekAtLastError());
+}
+
+static void *device_in_thread(void *kept)
+{
+    void *p;
+    device("in a thread");
+    ALLOCATED(cudaMallocAsync(&p, MiB, 0));
+    device("there, with a block");
+    OK(cudaFreeAsync(p, 0));
+    return 0;
+}
+
+static void devices(uint64_t seed)
+{
+    (void)seed;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *p;
+    int (*set)(handle) = (int (*)(handle))dlsym(driver, "cuCtxSetCurrent");
+    int (*get)(handle *) = (int (*)(handle *))dlsym(driver, "cuCtxGetCurrent");
+    int (*push)(handle) = (int (*)(handle))dlsym(driver, "cuCtxPushCurrent_v2");
+    int (*pop)(handle *) = (int (*)(handle *))dlsym(driver, "cuCtxPopCurrent_v2");
+    int (*create)(handle *, unsigned, int) = (int (*)(handle *, unsigned, int))dlsym(driver, "cuCtxCreate_v2");
+    int (*destroy)(handle) = (int (*)(handle))dlsym(driver, "cuCtxDestroy_v2");
+    handle first, other, stream, graph;
+    pthread_t thread;
+    int count;
+    attributes_of is;
+    device("before anything");
+    for (int n = 0; n < 2; ++n) {
+        ALLOCATED(cudaMallocAsync(&p, MiB, 0));
+        device("with a block");
+        OK(cudaFreeAsync(p, 0));
+    }
+    OK(get(&first));
+    SAY(cudaGetDevice(0));
+    printf("%d\n", cudaMemcpy(0, p, 7, 99));
+    device("with an error");
+    printf("%d\n", cudaGetLastError());
+    SAY(cudaSetDevice(99));
+    device("one that is not there, chosen");
+    OK(cudaStreamCreateWithFlags(&stream, NON_BLOCKING));
+    OK(cudaStreamBeginCapture(stream, 0));
+    device("while a stream captures");
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(stream));
+    pthread_create(&thread, 0, device_in_thread, 0);
+    pthread_join(thread, 0);
+    OK(set(0));
+    device("none is current");
+    OK(get(&other));
+    printf("none became current: %d\n", !other);
+    OK(push(first));
+    device("pushed");
+    OK(pop(&other));
+    device("popped");
+    OK(set(first));
+    OK(create(&other, 0, 0));
+    device("a context of its own");
+    OK(destroy(other));
+    device("without it");
+    OK(cudaGetDeviceCount(&count));
+    for (int n = 1; n >= 0 && count > 1; --n) {
+        OK(cudaSetDevice(n));
+        device("chosen");
+        ALLOCATED(cudaMallocAsync(&p, MiB, 0));
+        OK(cudaPointerGetAttributes(&is, p));
+        printf("a block of device %d\n", is.device);
+        device("with a block");
+        OK(set(first));
+        device("the first's context");
+        OK(cudaSetDevice(n));
+        OK(cudaFreeAsync(p, 0));
+        OK(cudaDeviceSynchronize());
+    }
+    OK(cudaDeviceReset());
+    device("after a reset");
+    ALLOCATED(cudaMallocAsync(&p, MiB, 0));
+    device("with a block again");
+    OK(cudaFreeAsync(p, 0));
+    OK(cudaDeviceSynchronize());
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(uint64_t); } CASES[] = {
         {"calls", calls}, {"wrong_frees", wrong_frees}, {"streams", streams}, {"threads", threads},
-        {"out_of_memory", out_of_memory}, {"reset", reset}};
+        {"out_of_memory", out_of_memory}, {"reset", reset}, {"devices", devices}};
     uint64_t seed = argc > 2 ? strtoull(argv[2], 0, 10) : 0;
     for (size_t n = 0; n < sizeof CASES / sizeof *CASES; ++n)
         if (argc > 1 && !strcmp(argv[1], CASES[n].name)) {

@@ -18,7 +18,7 @@ mod ordered;
 mod other;
 mod peers;
 mod physical;
-mod runtime;
+pub(crate) mod runtime;
 mod sharing;
 mod vendors;
 

@@ -1,21 +1,27 @@
-//! `cudaMallocAsync` and `cudaFreeAsync` of CUDA's runtime library, where they
-//! are called.
+//! `cudaMallocAsync`, `cudaFreeAsync` and `cudaGetDevice` of CUDA's runtime library,
+//! where they are called.
 //!
 //! A framework that allocates for each operation comes through the runtime
-//! library, whose own share of a call is as large as ours. Whoever is linked to
-//! it and finds the two names here gets from the pool what that can give at once.
-//! All else is the runtime library's to answer, which then comes by the driver's
-//! door.
+//! library, whose own share of a call is as large as ours; and around each of these
+//! calls, and each launch, it asks which device is current, some two thousand times in
+//! a training step. Whoever is linked to the runtime library and finds the names here
+//! gets from the pool what that can give at once, and the device from what its
+//! thread's seat knows. All else is the runtime library's to answer, which then comes
+//! by the driver's door.
 //!
 //! Invariants: what is done here leaves behind what the runtime library would
 //! have left: with a success nothing, not even another last error. A thread that
 //! has no seat yet goes to the runtime library, and so does any call for which that
-//! would do more: begin, make a context current, have an error of its own.
+//! would do more: begin, make a context current, have an error of its own. It is
+//! relied upon that the device which the program has chosen is the current context's,
+//! where there is one: documented since CUDA 12, which begins with a device when that
+//! is chosen. Where an earlier runtime library has come to the driver, all is its own.
 //!
 //! Elsewhere: who is linked to which (`linked`).
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdeviceptr, CUstream};
 use fercuda_governor::{Ordered, Seat};
@@ -31,9 +37,38 @@ const SYMBOL_NOT_FOUND: c_int = 500;
 
 const ALLOC: &CStr = c"cudaMallocAsync";
 const FREE: &CStr = c"cudaFreeAsync";
+const GET_DEVICE: &CStr = c"cudaGetDevice";
+
+/// The first version that begins with a device when that is chosen.
+const PROMPT: u32 = 12;
+/// Whether an earlier one has come to the driver.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
 
 type Alloc = unsafe extern "C" fn(*mut CUdeviceptr, usize, CUstream) -> c_int;
 type Free = unsafe extern "C" fn(CUdeviceptr, CUstream) -> c_int;
+type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
+
+/// Notes who opens the driver: a runtime library does before it does anything else.
+pub(crate) fn driver_opened_by(caller: usize) {
+    let version = linked::soname(caller).and_then(|name| version(name.to_bytes()));
+    if version.is_some_and(|version| version < PROMPT) {
+        IS_LATE.store(true, Relaxed);
+    }
+}
+
+/// The version in the name of a runtime library, as in `libcudart-1a2b3c.so.11.0`; 0 if
+/// there is none; nothing of any other library's.
+fn version(name: &[u8]) -> Option<u32> {
+    let rest = name.strip_prefix(b"libcudart")?;
+    let at = rest.windows(4).position(|part| part == b".so.");
+    let digits = at.map_or(&b""[..], |at| &rest[at + 4..]);
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, |number: u32, digit| {
+        number
+            .saturating_mul(10)
+            .saturating_add(u32::from(digit - b'0'))
+    }))
+}
 
 /// A function of the runtime library's that has a door here, entered as those
 /// of the driver's are that want to know their caller.
@@ -50,6 +85,7 @@ macro_rules! entry {
 
 entry!(cudaMallocAsync => alloc);
 entry!(cudaFreeAsync => free);
+entry!(cudaGetDevice => get_device);
 
 unsafe extern "C" fn alloc(
     into: *mut CUdeviceptr,
@@ -83,6 +119,40 @@ unsafe extern "C" fn free(
     }
 }
 
+unsafe extern "C" fn get_device(
+    into: *mut c_int,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    frame: *const usize,
+) -> c_int {
+    match device().filter(|_| !into.is_null()) {
+        Some(device) => {
+            // SAFETY: not null; the program's own.
+            unsafe { into.write(device) };
+            SUCCESS
+        }
+        // SAFETY: as for `alloc`.
+        None => unsafe { pass_get_device(into, *frame) },
+    }
+}
+
+/// With the calling thread's seat, if it has one that knows what is current.
+#[inline]
+fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+    match IS_LATE.load(Relaxed) {
+        true => None,
+        false => already_seated(work),
+    }
+}
+
+/// The current context's device, which the runtime library numbers as the driver does.
+#[inline]
+fn device() -> Option<c_int> {
+    seated(|seat| c_int::try_from(seat.current_device()?).ok())
+}
+
 /// Allocates in a stream's order; none if the runtime library is to answer.
 ///
 /// # Safety
@@ -97,7 +167,7 @@ unsafe fn allocated(
     if into.is_null() || bytes == 0 {
         return None;
     }
-    already_seated(|seat| {
+    seated(|seat| {
         let ordered = ordered(seat, stream)?;
         let of = ordered.pool?;
         // SAFETY: passed on.
@@ -115,7 +185,7 @@ unsafe fn allocated(
 /// answer.
 #[inline]
 fn freed(address: CUdeviceptr, stream: CUstream) -> Option<()> {
-    already_seated(|seat| {
+    seated(|seat| {
         seat.touch(address);
         let ordered = ordered(seat, stream)?;
         let (freed, place) = seat.free_ordered(&ordered, address)?;
@@ -167,5 +237,42 @@ unsafe fn pass_free(address: CUdeviceptr, stream: CUstream, caller: usize) -> c_
     unsafe {
         let function = core::mem::transmute::<NonNull<c_void>, Free>(function);
         function(address, stream)
+    }
+}
+
+/// # Safety
+/// As for [`pass_alloc`].
+#[cold]
+unsafe fn pass_get_device(into: *mut c_int, caller: usize) -> c_int {
+    let Some(function) = linked::function(GET_DEVICE, caller) else {
+        return SYMBOL_NOT_FOUND;
+    };
+    // SAFETY: as above.
+    unsafe {
+        let function = core::mem::transmute::<NonNull<c_void>, GetDevice>(function);
+        function(into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_librarys_name_has_its_version() {
+        for (name, is) in [
+            ("libcudart.so.13", Some(13)),
+            ("libcudart.so.12.4.127", Some(12)),
+            ("libcudart-9d1f3a.so.11.0", Some(11)),
+            ("libcudart.so.10.2", Some(10)),
+            ("libcudart.so", Some(0)),
+            ("libcudart.so.", Some(0)),
+            ("libcudart.so.99999999999", Some(u32::MAX)),
+            ("libcuda.so.1", None),
+            ("libcublas.so.12", None),
+            ("", None),
+        ] {
+            assert_eq!(version(name.as_bytes()), is, "{name}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-/* Calls two functions of CUDA's runtime library, which the hook has too, and says which of the calls reached the library.
+/* Calls functions of CUDA's runtime library, which the hook has too, and says which of the calls reached the library.
 
    THROUGH: by pointers from the library itself, which the hook does not stand before.
    ALONE: the program is linked to no runtime library, and loads what is. */
@@ -17,8 +17,12 @@ static char **libraries;
 static int calls_of_1(void) { return 0; }
 static int cudaMallocAsync(ptr *p, size_t bytes, handle stream) { return 999; }
 static int cudaFreeAsync(ptr p, handle stream) { return 999; }
+static int cudaGetDevice(int *device) { return 999; }
+static int cudaSetDevice(int device) { return 999; }
 #else
 int calls_of_1(void);
+int cudaGetDevice(int *);
+int cudaSetDevice(int);
 #ifdef THROUGH
 static int (*malloc_through)(ptr *, size_t, handle), (*free_through)(ptr, handle);
 static void find(void)
@@ -46,6 +50,14 @@ static void reached(const char *what)
 }
 
 #define CALL(call) do { printf("%s = %d\n", #call, (call)); reached("it"); } while (0)
+
+/* Which device is current, says the library, or the hook for it. */
+static void device(const char *what)
+{
+    int is = -1, code = cudaGetDevice(&is);
+    printf("%s: %d, device %d\n", what, code, is);
+    reached(what);
+}
 
 /* What a block holds that a stream has written. */
 static void written(handle stream, ptr p, unsigned value)
@@ -193,6 +205,7 @@ static void *after_its_end(void *nothing)
     OK(cudaFreeAsync(p, 0));
     reached("before");
     OK(cuCtxDestroy_v2(context));
+    device("of one that has ended");
     SAY(cudaMallocAsync(&p, MiB, 0));
     reached("ended");
     SAY(cudaFreeAsync(kept, 0));
@@ -244,6 +257,88 @@ static void without_context(void)
     thread(without, stream);
 }
 
+static void *devices_in_thread(void *of)
+{
+    ptr p;
+    device("in a thread");
+    OK(cuCtxSetCurrent(of));
+    OK(cuMemAlloc_v2(&p, MiB));
+    device("with a seat");
+    device("again");
+    OK(cuMemFree_v2(p));
+    return 0;
+}
+
+static void devices(void)
+{
+    handle first, second, other, stream, graph;
+    ptr p;
+    begin();
+    OK(cudaMallocAsync(&p, MiB, 0));
+    reached("a block");
+    device("the context that there is");
+    for (int n = 0, is = 7; n < 100; ++n)
+        if (cudaGetDevice(&is) || is) printf("not the first device\n");
+    reached("a hundred more");
+    CALL(cudaGetDevice(0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    device("while a stream captures");
+    OK(cuStreamEndCapture(stream, &graph));
+    thread(devices_in_thread, context);
+    OK(cuCtxSetCurrent(0));
+    device("none is current");
+    OK(cudaSetDevice(0));
+    OK(cuCtxGetCurrent(&first));
+    device("the first, chosen");
+    OK(cudaSetDevice(1));
+    OK(cuCtxGetCurrent(&second));
+    reached("chosen");
+    device("the second, chosen");
+    device("again");
+    SAY(cudaSetDevice(-1));
+    reached("none");
+    device("one that is not there, chosen");
+    thread(devices_in_thread, second);
+    OK(cuCtxSetCurrent(first));
+    device("the driver's call");
+    OK(cuCtxPushCurrent_v2(second));
+    device("pushed");
+    OK(cuCtxPopCurrent_v2(&other));
+    device("popped");
+    OK(cuCtxCreate_v2(&other, 0, 1));
+    device("one of its own");
+    OK(cuCtxDestroy_v2(other));
+    device("without it");
+    cuCtxSetCurrent(other);
+    device("one that has ended");
+    OK(cuCtxSetCurrent(second));
+    device("and one that has not");
+    OK(cuDevicePrimaryCtxReset_v2(1));
+    device("after a reset");
+    OK(cudaSetDevice(0));
+    reached("chosen");
+    device("at last");
+}
+
+static void chosen(void)
+{
+    int of = -1;
+    ptr p;
+    begin();
+    for (int n = 0; n < 6; ++n) {
+        OK(cudaSetDevice(n % 2));
+        device("chosen");
+        device("again");
+        OK(cudaMallocAsync(&p, MiB, 0));
+        OK(cuPointerGetAttribute(&of, 9, p));
+        printf("a block of device %d\n", of);
+        device("after a block");
+        OK(cudaFreeAsync(p, 0));
+    }
+    reached("all");
+}
+
 /* By now the thread has no seat any more. */
 static void at_its_end(void *block)
 {
@@ -251,6 +346,7 @@ static void at_its_end(void *block)
     CALL(cudaMallocAsync(&p, MiB, 0));
     CALL(cudaFreeAsync(p, 0));
     CALL(cudaFreeAsync((ptr)block, 0));
+    device("at the thread's end");
 }
 
 static void *ending(void *nothing)
@@ -287,6 +383,7 @@ static void forks(void)
         alarm(20);
         CALL(cudaMallocAsync(&q, MiB, 0));
         CALL(cudaFreeAsync(p, 0));
+        device("child");
         fflush(stdout);
         _exit(7);
     }
@@ -381,6 +478,8 @@ int main(int argc, char **argv)
                                       {"captures", captures},
                                       {"ended", ended},
                                       {"without_context", without_context},
+                                      {"devices", devices},
+                                      {"chosen", chosen},
                                       {"threads_end", threads_end},
                                       {"forks", forks},
                                       {"several", several},

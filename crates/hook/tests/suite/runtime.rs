@@ -1,6 +1,6 @@
-//! The two functions of CUDA's runtime library that the hook has too: what the
-//! pool can give does not come to that library, and everything else does, to the
-//! one that the caller is linked to.
+//! The functions of CUDA's runtime library that the hook has too: what the pool
+//! can give, and a device that is known, does not come to that library, and
+//! everything else does, to the one that the caller is linked to.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,14 @@ const MIB: u64 = 1 << 20;
 /// What stands in for the runtime library; several of these may be in a process.
 /// Its names have its own as their version, as NVIDIA's have.
 fn runtime(number: u32) -> PathBuf {
-    let name = format!("libcudart-{number}.so");
+    runtime_as(&format!("libcudart-{number}.so.13"), number, &[])
+}
+
+fn runtime_as(name: &str, number: u32, options: &[&str]) -> PathBuf {
     let number = format!("-DNUMBER={number}");
     let named = format!("-Wl,--default-symver,-soname,{name}");
-    compiled_as(&name, "runtime.c", &["-shared", "-fPIC", &number, &named])
+    let own = ["-shared", "-fPIC", &number, &named];
+    compiled_as(name, "runtime.c", &[&own, options].concat())
 }
 
 /// The compiler's option for who is linked to that: by its name it is looked for there.
@@ -38,11 +42,15 @@ fn user(name: &str, linked: &[&Path]) -> String {
 /// The program that calls them: linked to the first of those libraries, with
 /// pointers from there, or linked to none.
 fn program(way: &str, args: &[&str]) -> Client {
-    let library = runtime(1);
+    let library = match way {
+        "late" => runtime_as("libcudart-1.so.11.0", 1, &["-DLATE"]),
+        _ => runtime(1),
+    };
     let path = library.to_str().unwrap();
     let beside = beside();
     let through = format!("-DTHROUGH=\"{path}\"");
     let program = match way {
+        "late" => compiled_as("late", "linked.c", &["-lcuda", path, &beside]),
         "linked" => compiled_as("linked", "linked.c", &["-lcuda", path, &beside]),
         "through" => {
             let options = ["-lcuda", &through, path, &beside];
@@ -195,19 +203,69 @@ fn where_no_context_is_current_or_it_has_ended_the_runtime_library_answers() {
     assert_eq!(reached(&run)[1..], round.repeat(3));
     let (run, _) = alike("ended");
     // Memory in a stream's order is no context's; what was made current meanwhile frees it.
-    let expected = [("before", 1), ("ended", 1), ("again", 0), ("elsewhere", 1)];
-    assert_eq!(reached(&run), expected);
+    let ended = [("before", 1), ("of one that has ended", 1), ("ended", 1)];
+    let expected = [ended.as_slice(), &[("again", 0), ("elsewhere", 1)]];
+    assert_eq!(reached(&run), expected.concat());
+}
+
+/// A program under the hook and over the driver alone, on two devices.
+#[track_caller]
+fn alike_on_two(way: &str, case: &str) -> (Run, Run) {
+    let client = || program(way, &[case]).env("FERCUDA_SOFT_DEVICES", "2");
+    let run = client().hooked().run().succeeds();
+    let alone = client().plain().run().succeeds();
+    assert_eq!(answers(&run), answers(&alone));
+    assert_eq!(run.complained, "");
+    (run, alone)
+}
+
+#[test]
+fn the_current_device_is_told_without_the_runtime_library() {
+    let (run, alone) = alike_on_two("linked", "devices");
+    let in_thread = [("in a thread", 1), ("with a seat", 0), ("again", 0)];
+    let expected = [
+        [("a block", 0), ("the context that there is", 0)].as_slice(),
+        &[("a hundred more", 0), ("it", 1)],
+        &[("while a stream captures", 0)],
+        &in_thread,
+        &[("none is current", 1), ("the first, chosen", 1)],
+        &[("chosen", 1), ("the second, chosen", 0), ("again", 0)],
+        &[("none", 1), ("one that is not there, chosen", 0)],
+        &in_thread,
+        &[("the driver's call", 0), ("pushed", 0), ("popped", 0)],
+        &[("one of its own", 0), ("without it", 0)],
+        &[("one that has ended", 0), ("and one that has not", 0)],
+        &[("after a reset", 1), ("chosen", 1), ("at last", 0)],
+    ];
+    assert_eq!(reached(&run), expected.concat());
+    assert_eq!(reached(&alone)[2], ("a hundred more", 100));
+}
+
+#[test]
+fn where_a_device_is_chosen_before_it_is_made_current_the_runtime_library_answers() {
+    for way in ["linked", "late"] {
+        let (run, alone) = alike_on_two(way, "chosen");
+        for device in [0, 1] {
+            let block = format!("a block of device {device}\n");
+            assert_eq!(run.said.matches(&block).count(), 3, "{way}");
+        }
+        let is_late = way == "late";
+        let comes = |run: &Run| reached(run).iter().map(|(_, count)| count).sum::<u32>();
+        assert_eq!(comes(&run) == comes(&alone), is_late, "{}", run.said);
+    }
 }
 
 #[test]
 fn at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers() {
     let (run, _) = alike("threads_end");
-    let expected = [("before", 1), ("it", 1), ("it", 1), ("it", 1)];
+    let ended = ("at the thread's end", 1);
+    let expected = [("before", 1), ("it", 1), ("it", 1), ("it", 1), ended];
     assert_eq!(reached(&run), expected);
     assert_eq!(counts(&run.at("end")), (3, 3));
     assert_eq!(first(&run.at("end")).live_bytes, 0);
     let (run, _) = alike("forks");
-    let expected = [("parent", 0), ("it", 1), ("it", 1), ("parent", 0)];
+    let child = [("it", 1), ("it", 1), ("child", 1)];
+    let expected = [[("parent", 0)].as_slice(), &child, &[("parent", 0)]].concat();
     assert_eq!(reached(&run), expected);
     assert!(run.said.contains("child 7\n"), "{}", run.said);
     assert_eq!(counts(run.ledger()), (1, 1));
@@ -222,6 +280,10 @@ fn with_the_kill_switch_every_call_comes_to_the_runtime_library() {
     assert_eq!(reached(&run), OF_PAIRS);
     assert!(run.ledgers.is_empty());
     assert_eq!(run.complained, "");
+    let client = || program("linked", &["devices"]).env("FERCUDA_SOFT_DEVICES", "2");
+    let killed = client().hooked().env("FERCUDA_DISABLE", "1");
+    let killed = killed.env("LD_LIBRARY_PATH", driver().parent().unwrap());
+    assert_eq!(killed.run().succeeds().said, client().plain().run().said);
 }
 
 #[test]
