@@ -63,12 +63,14 @@ struct Kept<'g> {
 struct Only {
     /// As of this count of changes, which is not 0; or it is not known.
     seen: u64,
+    context: CUcontext,
     device: u32,
 }
 
 impl Only {
     const UNKNOWN: Self = Self {
         seen: NEVER,
+        context: CUcontext::NULL,
         device: 0,
     };
 }
@@ -196,11 +198,12 @@ impl<'g> Seat<'g> {
             .filter(|kept| (kept.handle, kept.per_thread) == (raw, per_thread) && kept.seen == now);
         match kept {
             None => false,
-            Some(kept) if kept.context.is_none() || self.only.seen == now => true,
-            Some(kept) => {
-                let context = kept.context;
-                self.find_current() == context
-            }
+            Some(kept) => match kept.context {
+                None => true,
+                // One may be ending that is not counted yet, and this another.
+                Some(of) if self.only.seen == now && self.only.context == of => true,
+                of => self.find_current() == of,
+            },
         }
     }
 
@@ -222,7 +225,12 @@ impl<'g> Seat<'g> {
             && current == Some(only)
             && let Some((_, device)) = self.known(only)
         {
-            self.only = Only { seen, device };
+            let context = only;
+            self.only = Only {
+                seen,
+                context,
+                device,
+            };
         }
         current
     }

@@ -49,7 +49,12 @@ fn door(index: usize) -> Option<NonNull<c_void>> {
 /// Functions that make contexts and have no door; other versions begin so.
 const UNTOLD: [&str; 2] = ["cuGLCtxCreate", "cuVDPAUCtxCreate"];
 /// What else may leave a thread with another current context, or none.
-const TOLD: [&str; 3] = ["cuCtxCreate", "cuCtxSetCurrent", "cuCtxPopCurrent"];
+const TOLD: [&str; 4] = [
+    "cuCtxCreate",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+];
 
 /// From now on there may be contexts of which no door tells.
 #[cold]

@@ -18,8 +18,10 @@ use std::ffi::CString;
 
 use crate::{loader, real, regime};
 
-/// Callers that a thread remembers, each in one place.
-const CALLERS: usize = 8;
+/// Callers that a thread remembers, in sets of a few: where code is loaded differs
+/// from run to run, and some that are always needed may come to lie in one set.
+const SETS: usize = 8;
+const IN_A_SET: usize = 4;
 
 /// How many objects the loader has loaded so far, and unloaded.
 type Changes = (u64, u64);
@@ -36,11 +38,42 @@ struct Known {
 }
 
 thread_local! {
-    static KNOWN: [Cell<Known>; CALLERS] = const {
-        [const {
-            Cell::new(Known { caller: 0, name: null(), changes: (0, 0), function: null_mut() })
-        }; CALLERS]
-    };
+    static KNOWN: [Set; SETS] = const { [const { [const { Cell::new(NOBODY) }; IN_A_SET] }; SETS] };
+}
+
+/// The last callers of a set, the newest first.
+type Set = [Cell<Known>; IN_A_SET];
+
+const NOBODY: Known = Known {
+    caller: 0,
+    name: null(),
+    changes: (0, 0),
+    function: null_mut(),
+};
+
+impl Known {
+    /// What a thread knows that is like this, but for the function.
+    fn found(&self, set: &Set) -> Option<NonNull<c_void>> {
+        let mut known = set.iter().map(Cell::get);
+        let known = known
+            .find(|it| (it.caller, it.name, it.changes) == (self.caller, self.name, self.changes));
+        NonNull::new(known?.function)
+    }
+
+    /// In the place of what is oldest, or of what this caller was linked to before.
+    fn remember(self, set: &Set) {
+        let place = (self.caller, self.name);
+        let mut all = set.iter().map(Cell::get);
+        let same = all.position(|it| (it.caller, it.name) == place);
+        for older in (1..=same.unwrap_or(IN_A_SET - 1)).rev() {
+            set[older].set(set[older - 1].get());
+        }
+        set[0].set(self);
+    }
+}
+
+fn place(caller: usize) -> usize {
+    (caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SETS
 }
 
 /// The name by which others need the library that the code at a return address
@@ -55,22 +88,19 @@ pub(crate) fn soname<'call>(caller: usize) -> Option<&'call CStr> {
 /// this library had none of that name. A name is known again by where it is.
 pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_void>> {
     regime::guarded(|| {
-        let place = (caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % CALLERS;
-        let changes = changes();
-        let known = KNOWN.with(|known| known[place].get());
-        let is_it = (known.caller, known.name, known.changes) == (caller, name.as_ptr(), changes);
-        if is_it {
-            return NonNull::new(known.function);
-        }
-        let function = find(name, caller)?;
-        let found = Known {
+        let mut asked = Known {
             caller,
             name: name.as_ptr(),
-            changes,
-            function: function.as_ptr(),
+            changes: changes(),
+            function: null_mut(),
         };
-        KNOWN.with(|known| known[place].set(found));
-        Some(function)
+        let known = KNOWN.with(|known| asked.found(&known[place(caller)]));
+        known.or_else(|| {
+            let function = find(name, caller)?;
+            asked.function = function.as_ptr();
+            KNOWN.with(|known| asked.remember(&known[place(caller)]));
+            Some(function)
+        })
     })
 }
 
@@ -254,5 +284,41 @@ impl Object {
         };
         let named = entries.into_iter().filter(move |(kind, _)| *kind == of);
         named.map(move |(_, at)| strings.wrapping_add(at) as *const c_char)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several callers may share a set, by where they were loaded: none may make the
+    /// others unknown.
+    #[test]
+    fn callers_of_one_set_are_known_beside_each_other() {
+        let set: Set = [const { Cell::new(NOBODY) }; IN_A_SET];
+        let known = |caller: usize, changes: u64| Known {
+            caller,
+            name: c"a function".as_ptr(),
+            changes: (changes, 0),
+            function: (caller * 16) as *mut c_void,
+        };
+        let found = |caller, changes| {
+            let found = known(caller, changes).found(&set)?;
+            Some(found.as_ptr() as usize)
+        };
+        for caller in 1..=IN_A_SET {
+            assert_eq!(found(caller, 7), None);
+            known(caller, 6).remember(&set);
+            known(caller, 7).remember(&set);
+        }
+        for caller in 1..=IN_A_SET {
+            assert_eq!(found(caller, 7), Some(16 * caller));
+            // Something was loaded since, or that was before.
+            assert_eq!((found(caller, 8), found(caller, 6)), (None, None));
+        }
+        // Another takes the place of the one that came first.
+        known(9, 7).remember(&set);
+        assert_eq!((found(9, 7), found(1, 7)), (Some(144), None));
+        assert_eq!(found(2, 7), Some(32));
     }
 }

@@ -98,8 +98,9 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
     })
 }
 
-/// Calls after which a thread may have no current context any more. By others it has
-/// the only one still, as where it is pushed again, or there are several.
+/// Calls after which a thread may have no current context any more, or one that has
+/// ended: a primary context may be made current after its reset. By others it has the
+/// only one still, or there are several.
 macro_rules! turns {
     ($door:ident, $function:ident($($name:ident: $type:ty)?)) => {
         pub(super) unsafe extern "C" fn $door($($name: $type)?) -> CUresult {
@@ -112,6 +113,8 @@ macro_rules! turns {
 }
 
 turns!(ctx_set_current, cuCtxSetCurrent(context: CUcontext));
+turns!(ctx_push_current, cuCtxPushCurrent_v2(context: CUcontext));
+turns!(ctx_push_current_v1, cuCtxPushCurrent(context: CUcontext));
 turns!(ctx_pop_current, cuCtxPopCurrent_v2(into: *mut CUcontext));
 turns!(ctx_pop_current_v1, cuCtxPopCurrent(into: *mut CUcontext));
 

@@ -113,6 +113,8 @@ pub(crate) fn all() -> Vec<(Symbol, *const c_void)> {
         door!(cuCtxDestroy, lifetime::ctx_destroy_v1),
         door!(cuCtxDetach, lifetime::ctx_detach),
         door!(cuCtxSetCurrent, lifetime::ctx_set_current),
+        door!(cuCtxPushCurrent_v2, lifetime::ctx_push_current),
+        door!(cuCtxPushCurrent, lifetime::ctx_push_current_v1),
         door!(cuCtxPopCurrent_v2, lifetime::ctx_pop_current),
         door!(cuCtxPopCurrent, lifetime::ctx_pop_current_v1),
         door!(cuDevicePrimaryCtxRetain, lifetime::primary_retain),

@@ -12,7 +12,7 @@
 //! Invariants: what is done here leaves behind what the runtime library would
 //! have left: with a success nothing, not even another last error. A thread that
 //! has no seat yet goes to the runtime library, and so does any call for which that
-//! would do more: begin, make a context current, have an error of its own. It is
+//! would make a context current or refuse what the program gave. It is
 //! relied upon that the device which the program has chosen is the current context's,
 //! where there is one: documented since CUDA 12, which begins with a device when that
 //! is chosen. Where an earlier runtime library has come to the driver, all is its own.

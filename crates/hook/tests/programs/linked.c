@@ -310,14 +310,25 @@ static void devices(void)
     device("one of its own");
     OK(cuCtxDestroy_v2(other));
     device("without it");
-    cuCtxSetCurrent(other);
-    device("one that has ended");
+    OK(cuCtxDestroy_v2(context));
     OK(cuCtxSetCurrent(second));
-    device("and one that has not");
     OK(cuDevicePrimaryCtxReset_v2(1));
     device("after a reset");
     OK(cudaSetDevice(0));
     reached("chosen");
+    /* The only one now. */
+    device("the first again");
+    OK(cuCtxPushCurrent_v2(second));
+    device("one that has ended, pushed");
+    SAY(cudaMallocAsync(&p, MiB, 0));
+    reached("no block");
+    OK(cuCtxPopCurrent_v2(&other));
+    device("without it");
+    OK(cuCtxSetCurrent(second));
+    device("one that has ended, set");
+    SAY(cudaMallocAsync(&p, MiB, 0));
+    reached("no block");
+    OK(cuCtxSetCurrent(first));
     device("at last");
 }
 

@@ -234,8 +234,11 @@ fn the_current_device_is_told_without_the_runtime_library() {
         &in_thread,
         &[("the driver's call", 0), ("pushed", 0), ("popped", 0)],
         &[("one of its own", 0), ("without it", 0)],
-        &[("one that has ended", 0), ("and one that has not", 0)],
-        &[("after a reset", 1), ("chosen", 1), ("at last", 0)],
+        &[("after a reset", 1), ("chosen", 1), ("the first again", 0)],
+        &[("one that has ended, pushed", 1), ("no block", 1)],
+        &[("without it", 0)],
+        &[("one that has ended, set", 1), ("no block", 1)],
+        &[("at last", 0)],
     ];
     assert_eq!(reached(&run), expected.concat());
     assert_eq!(reached(&alone)[2], ("a hundred more", 100));
