@@ -176,6 +176,12 @@ impl Set {
     /// The first block of the first list from `class` on that has one.
     #[inline]
     fn first_from(&self, class: Class) -> Option<u32> {
+        Some(self.heads[self.first_class(class)?.0])
+    }
+
+    /// The first class from `class` on of which there is a block.
+    #[inline]
+    fn first_class(&self, class: Class) -> Option<Class> {
         let first = class.first();
         let here = self.second.get(first)? & (u32::MAX << class.second());
         let (first, second) = if here != 0 {
@@ -188,7 +194,7 @@ impl Set {
             let first = higher.trailing_zeros() as usize;
             (first, self.second[first])
         };
-        Some(self.heads[first * SECOND + second.trailing_zeros() as usize])
+        Some(Class(first * SECOND + second.trailing_zeros() as usize))
     }
 
     /// Puts a block into the list of its size.
@@ -613,8 +619,12 @@ impl Blocks {
         let index = match own {
             Some(own) if len(own) == want.units.get() => own,
             own => {
-                let ready = self.find(SetId::READY, want, u64::MAX);
-                let fits = own.into_iter().chain(ready);
+                // Among larger ones none fits better.
+                let nearest = self.set(SetId::READY).first_class(Class::of(want.units));
+                let is_nearer = nearest
+                    .is_some_and(|class| own.is_none_or(|own| class <= Class::of_some(len(own))));
+                let ready = is_nearer.then(|| self.find(SetId::READY, want, u64::MAX));
+                let fits = own.into_iter().chain(ready.flatten());
                 fits.min_by_key(|index| (len(*index), self.nodes[*index as usize].start))?
             }
         };
