@@ -6,6 +6,7 @@ mod blocks;
 mod classes;
 mod growth;
 mod held;
+mod latch;
 mod order;
 mod pool;
 mod queues;
