@@ -15,12 +15,11 @@
 //! are found at once ([`crate::pool`]).
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::blocks::{BadRange, SetId, Span, Want};
-use crate::latch::Held;
 use crate::order::{Mark, Newest, Order, Place};
 use crate::pool::{Asked, Clock, Error, Found, Pins, Pool, lock};
 
@@ -523,7 +522,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     fn empty(
-        mut order: Held<'_, Order<C::Point>>,
+        mut order: MutexGuard<'_, Order<C::Point>>,
         backing: &mut B,
         bytes: u64,
         site: Option<u64>,

@@ -22,12 +22,12 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
 use crate::arenas::{ARENAS, Home};
 use crate::blocks::{BlockId, Span, UNIT_BYTES, Want};
-use crate::latch::Latch;
 use crate::order::{Place, StreamId};
 use crate::pool::{Account, Live, Request, TenantId};
 
@@ -75,13 +75,14 @@ pub(crate) trait Word: Default {
     }
 }
 
-impl<T> Lock<T> for Latch<T> {
+impl<T> Lock<T> for Mutex<T> {
     fn new(value: T) -> Self {
-        Latch::new(value)
+        Mutex::new(value)
     }
     #[inline]
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.lock())
+        // What is behind it is changed in steps that do not panic.
+        f(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -305,7 +306,7 @@ struct Exact {
 
 /// See the module. In the order in which it is read.
 #[repr(C, align(64))]
-pub(crate) struct Table<N, L = Latch<Part<N>>, W = AtomicU64> {
+pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
     parts: Box<[Apart<Locked<L, W>>]>,
     hints: Box<[Apart<Hints<W>>]>,
     /// What is live, by thread and tenant; changed under the lock of the block's

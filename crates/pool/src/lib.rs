@@ -6,7 +6,6 @@ mod blocks;
 mod classes;
 mod growth;
 mod held;
-mod latch;
 mod order;
 mod pool;
 mod queues;

@@ -24,15 +24,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
 use crate::blocks::{BlockId, SetId, Span, Want};
 use crate::growth::{Backing, Budget, Growth, Refused, Size};
 use crate::held::{Apart, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
-use crate::latch::{Held, Latch};
 use crate::order::{Due, Epoch, Order, Place, StreamId};
+
+/// How often the lock of all is tried before a thread sleeps, with longer and
+/// longer pauses: some microseconds together.
+const SPINS: u32 = 10;
 
 /// The order of the device's work. Every call may be refused (`None`, `false`),
 /// as while a stream captures; refused is always safe.
@@ -231,8 +234,8 @@ pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 #[repr(C)]
 pub struct Pool<B, C: Clock, N = ()> {
     pub(crate) held: Table<N>,
-    arenas: Arenas<Latch<Option<Arena>>, AtomicU64>,
-    order: Apart<Latch<Order<C::Point>>>,
+    arenas: Arenas<Mutex<Option<Arena>>, AtomicU64>,
+    order: Apart<Mutex<Order<C::Point>>>,
     pub(crate) pinned: Mutex<Pins>,
     pub(crate) growth: Mutex<Growth<B>>,
     /// Ready memory above this is given back; MAX for never.
@@ -279,11 +282,24 @@ fn furthest<T>(len: usize, ask: impl Fn(usize) -> Option<T>) -> Option<T> {
 }
 
 impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
-    pub(crate) fn order(&self) -> Held<'_, Order<C::Point>> {
-        self.order.0.try_lock().unwrap_or_else(|| {
-            self.arenas.meets(mine());
-            self.order.0.lock()
-        })
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
+        // Whoever has it has it for less time than a thread takes to fall asleep
+        // and to be woken, unless it was interrupted.
+        for tries in 0..SPINS {
+            match self.order.0.try_lock() {
+                Ok(order) => return order,
+                Err(TryLockError::Poisoned(order)) => return order.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    if tries == 0 {
+                        self.arenas.meets(mine());
+                    }
+                    for _ in 0..1 << tries.min(5) {
+                        std::hint::spin_loop();
+                    }
+                }
+            }
+        }
+        lock(&self.order.0)
     }
 
     /// Breaks a rule of reuse from now on, for tests that must see it.
@@ -598,7 +614,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         Self {
             held: Table::new(),
             arenas: Arenas::new(),
-            order: Apart(Latch::default()),
+            order: Apart(Mutex::default()),
             pinned: Mutex::default(),
             growth: Mutex::new(Growth::new(backing)),
             high_bytes: AtomicU64::new(u64::MAX),
