@@ -78,10 +78,10 @@ fn place(caller: usize) -> usize {
 
 /// The name by which others need the library that the code at a return address
 /// belongs to.
-pub(crate) fn soname<'call>(caller: usize) -> Option<&'call CStr> {
+pub(crate) fn soname(caller: usize) -> Option<CString> {
     let name = Object::of(caller)?.soname()?;
-    // SAFETY: the object's own string, and it is loaded for as long as it makes a call.
-    Some(unsafe { CStr::from_ptr(name) })
+    // SAFETY: the object's own string, and it is loaded while it makes a call.
+    Some(unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
 /// The function of a name that the code at a return address is linked to, as if

@@ -50,7 +50,8 @@ type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 /// Notes who opens the driver: a runtime library does before it does anything else.
 pub(crate) fn driver_opened_by(caller: usize) {
-    let version = linked::soname(caller).and_then(|name| version(name.to_bytes()));
+    let name = linked::soname(caller);
+    let version = name.and_then(|name| version(name.to_bytes()));
     if version.is_some_and(|version| version < PROMPT) {
         IS_LATE.store(true, Relaxed);
     }
