@@ -1,0 +1,10 @@
+//! What a user of the library holds in the hand. See the README.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod handles;
+mod layout;
+
+pub use dtype::{Dtype, UnknownDtype};
+pub use handles::{Full, Id, Stale, Table};
+pub use layout::{Layout, LayoutError, MAX_RANK};
