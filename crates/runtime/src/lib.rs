@@ -4,7 +4,9 @@
 mod dtype;
 mod handles;
 mod layout;
+mod plan;
 
 pub use dtype::{Dtype, UnknownDtype};
 pub use handles::{Full, Id, Stale, Table};
 pub use layout::{Layout, LayoutError, MAX_RANK};
+pub use plan::{Need, Plan, PlanError};
