@@ -19,11 +19,8 @@ use fercuda_governor::Governor;
 use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
-/// Callers that a thread remembers, in sets of a few: where code is loaded
-/// differs from run to run, and two that are always needed together may come to
-/// lie in one set.
-const SETS: usize = 16;
-const IN_A_SET: usize = 4;
+use crate::recent::Recent;
+
 /// Frames that are looked at.
 const FRAMES: usize = 64;
 /// A learned distance is shorter, in words.
@@ -46,11 +43,8 @@ struct Known {
     /// Where its own stack is mapped, from which address to which, once that
     /// was asked for.
     stack: Cell<(usize, usize)>,
-    callers: [Set; SETS],
+    callers: Recent<Meaning, 16>,
 }
-
-/// The last return addresses of a set, the newest first.
-type Set = [Cell<(usize, Meaning)>; IN_A_SET];
 
 thread_local! {
     static KNOWN: Known = const {
@@ -62,24 +56,8 @@ impl Known {
     const fn new() -> Self {
         Self {
             stack: Cell::new((0, 0)),
-            callers: [const { [const { Cell::new((0, Meaning::Somewhere)) }; IN_A_SET] }; SETS],
+            callers: Recent::new(),
         }
-    }
-
-    #[inline]
-    fn meaning(&self, address: usize) -> Option<Meaning> {
-        let set = &self.callers[place(address)];
-        let mut known = set.iter().map(Cell::get);
-        known.find_map(|(of, meaning)| (of == address).then_some(meaning))
-    }
-
-    fn remember(&self, address: usize, meaning: Meaning) {
-        let set = &self.callers[place(address)];
-        let same = set.iter().position(|known| known.get().0 == address);
-        for older in (1..=same.unwrap_or(IN_A_SET - 1)).rev() {
-            set[older].set(set[older - 1].get());
-        }
-        set[0].set((address, meaning));
     }
 
     /// The tenant of a call, if all that is needed for that is known.
@@ -89,7 +67,7 @@ impl Known {
     #[inline]
     unsafe fn tenant(&self, frame: *const usize) -> Option<Tenant> {
         // SAFETY: the caller's promise.
-        let distance = match self.meaning(unsafe { *frame })? {
+        let distance = match self.callers.get(unsafe { *frame })? {
             Meaning::Of(tenant) => return Some(tenant),
             Meaning::For(distance) => distance,
             Meaning::Somewhere => return None,
@@ -102,7 +80,7 @@ impl Known {
         }
         // SAFETY: between a frame of the thread's own stack and that stack's
         // end, which words do not straddle.
-        match self.meaning(unsafe { *beyond })? {
+        match self.callers.get(unsafe { *beyond })? {
             Meaning::Of(tenant) => Some(tenant),
             _ => None,
         }
@@ -125,14 +103,9 @@ pub(crate) unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant 
     }
 }
 
-#[inline]
-fn place(address: usize) -> usize {
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) % SETS
-}
-
 fn remember(address: usize, meaning: Meaning) {
     let _a_thread_at_its_end_remembers_nothing = KNOWN.try_with(|known| {
-        known.remember(address, meaning);
+        known.callers.put(address, meaning);
         if matches!(meaning, Meaning::For(_)) && known.stack.get() == (0, 0) {
             // What cannot be found out stays nowhere: frames are walked then.
             if let Some(stack) = own_stack() {
@@ -357,32 +330,6 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A caller and who calls it share a set in some runs, by where they were
-    /// loaded: neither may make the other unknown.
-    #[test]
-    fn callers_of_one_set_are_known_beside_each_other() {
-        const { assert!(IN_A_SET >= 2, "a call through a library needs two") };
-        let known = Known::new();
-        let of_a_set = |&address: &usize| place(address) == place(0x4000);
-        let mut same = (0x4000..).step_by(16).filter(of_a_set);
-        let all: Vec<usize> = same.by_ref().take(IN_A_SET).collect();
-        let meaning = |&address: &usize| Meaning::For(address);
-        let are_known = |all: &[usize]| {
-            let mut all = all.iter();
-            all.all(|address| known.meaning(*address) == Some(meaning(address)))
-        };
-        for address in &all {
-            known.remember(*address, Meaning::Somewhere);
-            known.remember(*address, meaning(address));
-        }
-        assert!(are_known(&all));
-        // Another takes the place of the one that came first.
-        let another = same.next().unwrap();
-        known.remember(another, meaning(&another));
-        assert!(are_known(&all[1..]) && are_known(&[another]));
-        assert_eq!(known.meaning(all[0]), None);
-    }
 
     #[test]
     fn libraries_are_known_by_their_families() {

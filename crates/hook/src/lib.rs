@@ -21,6 +21,7 @@ mod linked;
 mod loader;
 mod nvml;
 mod real;
+mod recent;
 mod regime;
 mod settings;
 mod trace;

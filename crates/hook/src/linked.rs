@@ -12,16 +12,11 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
-use core::ptr::{NonNull, null, null_mut};
-use std::cell::Cell;
+use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
 
+use crate::recent::Recent;
 use crate::{loader, real, regime};
-
-/// Callers that a thread remembers, in sets of a few: where code is loaded differs
-/// from run to run, and some that are always needed may come to lie in one set.
-const SETS: usize = 8;
-const IN_A_SET: usize = 4;
 
 /// How many objects the loader has loaded so far, and unloaded.
 type Changes = (u64, u64);
@@ -29,51 +24,21 @@ type Changes = (u64, u64);
 /// What a call was found to lead to.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Its return address.
-    caller: usize,
     name: *const c_char,
     /// What had been loaded and unloaded by then.
     changes: Changes,
-    function: *mut c_void,
+    function: NonNull<c_void>,
 }
 
 thread_local! {
-    static KNOWN: [Set; SETS] = const { [const { [const { Cell::new(NOBODY) }; IN_A_SET] }; SETS] };
+    /// By the return addresses of calls.
+    static KNOWN: Recent<Known, 8> = const { Recent::new() };
 }
-
-/// The last callers of a set, the newest first.
-type Set = [Cell<Known>; IN_A_SET];
-
-const NOBODY: Known = Known {
-    caller: 0,
-    name: null(),
-    changes: (0, 0),
-    function: null_mut(),
-};
 
 impl Known {
-    /// What a thread knows that is like this, but for the function.
-    fn found(&self, set: &Set) -> Option<NonNull<c_void>> {
-        let mut known = set.iter().map(Cell::get);
-        let known = known
-            .find(|it| (it.caller, it.name, it.changes) == (self.caller, self.name, self.changes));
-        NonNull::new(known?.function)
+    fn holds(&self, name: &'static CStr, changes: Changes) -> bool {
+        (self.name, self.changes) == (name.as_ptr(), changes)
     }
-
-    /// In the place of what is oldest, or of what this caller was linked to before.
-    fn remember(self, set: &Set) {
-        let place = (self.caller, self.name);
-        let mut all = set.iter().map(Cell::get);
-        let same = all.position(|it| (it.caller, it.name) == place);
-        for older in (1..=same.unwrap_or(IN_A_SET - 1)).rev() {
-            set[older].set(set[older - 1].get());
-        }
-        set[0].set(self);
-    }
-}
-
-fn place(caller: usize) -> usize {
-    (caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SETS
 }
 
 /// The name by which others need the library that the code at a return address
@@ -88,19 +53,19 @@ pub(crate) fn soname(caller: usize) -> Option<CString> {
 /// this library had none of that name. A name is known again by where it is.
 pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_void>> {
     regime::guarded(|| {
-        let mut asked = Known {
-            caller,
+        let changes = changes();
+        let known = KNOWN.with(|known| known.get(caller));
+        if let Some(known) = known.filter(|known| known.holds(name, changes)) {
+            return Some(known.function);
+        }
+        let function = find(name, caller)?;
+        let found = Known {
             name: name.as_ptr(),
-            changes: changes(),
-            function: null_mut(),
+            changes,
+            function,
         };
-        let known = KNOWN.with(|known| asked.found(&known[place(caller)]));
-        known.or_else(|| {
-            let function = find(name, caller)?;
-            asked.function = function.as_ptr();
-            KNOWN.with(|known| asked.remember(&known[place(caller)]));
-            Some(function)
-        })
+        KNOWN.with(|known| known.put(caller, found));
+        Some(function)
     })
 }
 
@@ -291,34 +256,16 @@ impl Object {
 mod tests {
     use super::*;
 
-    /// Several callers may share a set, by where they were loaded: none may make the
-    /// others unknown.
     #[test]
-    fn callers_of_one_set_are_known_beside_each_other() {
-        let set: Set = [const { Cell::new(NOBODY) }; IN_A_SET];
-        let known = |caller: usize, changes: u64| Known {
-            caller,
-            name: c"a function".as_ptr(),
-            changes: (changes, 0),
-            function: (caller * 16) as *mut c_void,
+    fn what_was_found_holds_of_a_name_until_anything_is_loaded_or_unloaded() {
+        let (name, other) = (c"a function", c"another function");
+        let known = Known {
+            name: name.as_ptr(),
+            changes: (7, 3),
+            function: NonNull::dangling(),
         };
-        let found = |caller, changes| {
-            let found = known(caller, changes).found(&set)?;
-            Some(found.as_ptr() as usize)
-        };
-        for caller in 1..=IN_A_SET {
-            assert_eq!(found(caller, 7), None);
-            known(caller, 6).remember(&set);
-            known(caller, 7).remember(&set);
-        }
-        for caller in 1..=IN_A_SET {
-            assert_eq!(found(caller, 7), Some(16 * caller));
-            // Something was loaded since, or that was before.
-            assert_eq!((found(caller, 8), found(caller, 6)), (None, None));
-        }
-        // Another takes the place of the one that came first.
-        known(9, 7).remember(&set);
-        assert_eq!((found(9, 7), found(1, 7)), (Some(144), None));
-        assert_eq!(found(2, 7), Some(32));
+        assert!(known.holds(name, (7, 3)));
+        assert!(!known.holds(name, (8, 3)) && !known.holds(name, (6, 3)));
+        assert!(!known.holds(name, (7, 4)) && !known.holds(other, (7, 3)));
     }
 }

@@ -199,9 +199,9 @@ impl<T> Table<T> {
     /// # Errors
     /// [`Stale`].
     pub fn get(&self, id: Id) -> Result<&T, Stale> {
-        let slot = self.slot(id).ok().map(|place| &self.slots[place]);
-        let value = slot.and_then(|slot| slot.value.as_ref());
-        value.ok_or_else(|| self.stale(id))
+        let value = self.slots[self.slot(id)?].value.as_ref();
+        // What is in a slot of that generation is there.
+        value.ok_or(Stale::Unknown { id })
     }
 
     /// The same, to be changed.
@@ -210,11 +210,8 @@ impl<T> Table<T> {
     /// [`Stale`].
     pub fn get_mut(&mut self, id: Id) -> Result<&mut T, Stale> {
         let place = self.slot(id)?;
-        match &mut self.slots[place].value {
-            Some(value) => Ok(value),
-            // What is in a slot of that generation is there.
-            None => Err(Stale::Unknown { id }),
-        }
+        let value = self.slots[place].value.as_mut();
+        value.ok_or(Stale::Unknown { id })
     }
 
     /// Takes out what a handle names. From now on it names nothing.

@@ -283,23 +283,31 @@ fn spec(saved: SavedTensor) -> Result<TensorSpec, UnknownDtype> {
 /// What tensors need.
 fn needs(tensors: &[TensorSpec]) -> Result<Vec<Need>, IgnitionError> {
     let mut names = HashSet::new();
-    let need = |tensor: &TensorSpec| {
-        let name = tensor.name.clone();
-        if !names.insert(name.clone()) {
-            return Err(IgnitionError::Name { name });
+    let mut needs = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let name = || tensor.name.clone();
+        if !names.insert(&*tensor.name) {
+            return Err(IgnitionError::Name { name: name() });
         }
         let (from, until) = (tensor.from, tensor.until);
         if from >= until {
-            return Err(IgnitionError::Steps { name, from, until });
+            return Err(IgnitionError::Steps {
+                name: name(),
+                from,
+                until,
+            });
         }
         let layout = tensor.layout();
-        let layout = layout.map_err(|error| IgnitionError::Tensor { name, error })?;
-        Ok(Need {
+        let layout = layout.map_err(|error| IgnitionError::Tensor {
+            name: name(),
+            error,
+        })?;
+        needs.push(Need {
             bytes: layout.bytes(),
             align_bytes: ALIGN_BYTES,
             from,
             until,
-        })
-    };
-    tensors.iter().map(need).collect()
+        });
+    }
+    Ok(needs)
 }

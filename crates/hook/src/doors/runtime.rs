@@ -19,7 +19,7 @@
 //!
 //! Elsewhere: who is linked to which (`linked`).
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -35,18 +35,10 @@ const SUCCESS: c_int = 0;
 /// Its answer where something has no function of a name.
 const SYMBOL_NOT_FOUND: c_int = 500;
 
-const ALLOC: &CStr = c"cudaMallocAsync";
-const FREE: &CStr = c"cudaFreeAsync";
-const GET_DEVICE: &CStr = c"cudaGetDevice";
-
 /// The first version that begins with a device when that is chosen.
 const PROMPT: u32 = 12;
 /// Whether an earlier one has come to the driver.
 static IS_LATE: AtomicBool = AtomicBool::new(false);
-
-type Alloc = unsafe extern "C" fn(*mut CUdeviceptr, usize, CUstream) -> c_int;
-type Free = unsafe extern "C" fn(CUdeviceptr, CUstream) -> c_int;
-type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 /// Notes who opens the driver: a runtime library does before it does anything else.
 pub(crate) fn driver_opened_by(caller: usize) {
@@ -207,53 +199,31 @@ fn ordered(seat: &mut Seat<'static>, stream: CUstream) -> Option<Ordered<'static
     seat.ordered(stream, false)
 }
 
-/// # Safety
-/// The program's own arguments, and its return address.
-#[cold]
-unsafe fn pass_alloc(
-    into: *mut CUdeviceptr,
-    bytes: usize,
-    stream: CUstream,
-    caller: usize,
-) -> c_int {
-    let Some(function) = linked::function(ALLOC, caller) else {
-        return SYMBOL_NOT_FOUND;
+/// Defines the call of the runtime library's function of a name, of the one that the
+/// caller is linked to.
+macro_rules! pass {
+    ($pass:ident => $name:literal($($argument:ident: $type:ty),*)) => {
+        /// # Safety
+        /// The program's own arguments, and its return address.
+        #[cold]
+        unsafe fn $pass($($argument: $type,)* caller: usize) -> c_int {
+            type Function = unsafe extern "C" fn($($type),*) -> c_int;
+            let Some(function) = linked::function($name, caller) else {
+                return SYMBOL_NOT_FOUND;
+            };
+            // SAFETY: the runtime library's function of this name has this type; the
+            // rest is the program's.
+            unsafe {
+                let function = core::mem::transmute::<NonNull<c_void>, Function>(function);
+                function($($argument),*)
+            }
+        }
     };
-    // SAFETY: the runtime library's function of this name has this type; the rest
-    // is the program's.
-    unsafe {
-        let function = core::mem::transmute::<NonNull<c_void>, Alloc>(function);
-        function(into, bytes, stream)
-    }
 }
 
-/// # Safety
-/// As for [`pass_alloc`].
-#[cold]
-unsafe fn pass_free(address: CUdeviceptr, stream: CUstream, caller: usize) -> c_int {
-    let Some(function) = linked::function(FREE, caller) else {
-        return SYMBOL_NOT_FOUND;
-    };
-    // SAFETY: as above.
-    unsafe {
-        let function = core::mem::transmute::<NonNull<c_void>, Free>(function);
-        function(address, stream)
-    }
-}
-
-/// # Safety
-/// As for [`pass_alloc`].
-#[cold]
-unsafe fn pass_get_device(into: *mut c_int, caller: usize) -> c_int {
-    let Some(function) = linked::function(GET_DEVICE, caller) else {
-        return SYMBOL_NOT_FOUND;
-    };
-    // SAFETY: as above.
-    unsafe {
-        let function = core::mem::transmute::<NonNull<c_void>, GetDevice>(function);
-        function(into)
-    }
-}
+pass!(pass_alloc => c"cudaMallocAsync"(into: *mut CUdeviceptr, bytes: usize, stream: CUstream));
+pass!(pass_free => c"cudaFreeAsync"(address: CUdeviceptr, stream: CUstream));
+pass!(pass_get_device => c"cudaGetDevice"(into: *mut c_int));
 
 #[cfg(test)]
 mod tests {
