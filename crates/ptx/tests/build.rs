@@ -182,6 +182,8 @@ fn everything(k: &Kernel) {
     let [p, q] = f.load_vec_cached::<2>(Cache::L2);
     tile.store_vec([p, q]);
     u.store_release(u.load_acquire());
+    u.store_release_system(u.load_acquire_system());
+    k.nanosleep(100);
     tile.generic().store(f.generic().load_if(i.lt(3), 0.0));
     f.reduce_add(f.atomic_add(1.0));
     d.reduce_add(1.0);

@@ -9,6 +9,10 @@
 //! that a driver does not see, that a stream is done. Counting each thread alone would
 //! report hazards in correct programs.
 //!
+//! A kernel that runs may learn from the host and tell it, by words that both use. What the host knows is then before
+//! all that the kernel does, and all that the kernel does before what the host begins later: more order than there
+//! may be, never less.
+//!
 //! Invariants: an actor's sequence numbers only grow; a clock never names an operation that was not begun.
 //! An actor's number is reused only when the host already knows the old user to be complete, so
 //! reuse adds no order that was not there.
@@ -303,6 +307,26 @@ impl Order {
             actor.epochs.insert(at, (op.seq(), Arc::new(clock)));
         }
         actor.join(index as u32, &snapshot.0);
+    }
+
+    /// `op` has read what the host may have told it as it ran: it follows what the host knows now. Nothing is
+    /// done if that is what it knew at version `known`; the version now is returned.
+    pub fn learn_from_host(&self, op: OpId, known: u64) -> u64 {
+        let (version, snapshot) = {
+            let inner = self.read();
+            if inner.host_version == known {
+                return known;
+            }
+            (inner.host_version, inner.snapshot(ActorId::HOST))
+        };
+        self.wait_late(op, &snapshot);
+        version
+    }
+
+    /// `op` has told the host what it has done as it ran: what the host begins from now on follows it. What `op`
+    /// does after that counts as before it too, so a hazard may be missed, and none invented.
+    pub fn tell_host(&self, op: OpId) {
+        self.wait(ActorId::HOST, &self.through(op));
     }
 
     /// Whether `a` is ordered before `b` by the program. True for [`OpId::NONE`], false for `a == b`.

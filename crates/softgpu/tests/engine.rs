@@ -71,3 +71,70 @@ fn a_thread_that_fails_ends_the_launch_and_is_waited_for_no_longer() {
     let fault = ended.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(fault.unwrap_err().kind, FaultKind::Internal);
 }
+
+/// Two warps: one rests until a word is set, the other waits for it at a barrier.
+const RESTING: &str = ".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry resting(.param .u64 word)
+{
+    .reg .b64 %a;
+    .reg .b32 %r<3>;
+    .reg .pred %p<3>;
+    ld.param.u64 %a, [word];
+    mov.u32 %r1, %tid.x;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra MEET;
+LOOP:
+    nanosleep.u32 1000;
+    ld.volatile.global.u32 %r2, [%a];
+    setp.eq.u32 %p2, %r2, 0;
+    @%p2 bra LOOP;
+MEET:
+    bar.warp.sync -1;
+    bar.sync 0;
+    ret;
+}
+";
+
+/// What this thread has spent on a processor.
+fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has it");
+    let first = text.split_whitespace().next().map(str::parse);
+    Duration::from_nanos(first.and_then(Result::ok).expect("a number"))
+}
+
+#[test]
+fn threads_that_rest_leave_the_processor_to_others() {
+    let wait = Duration::from_millis(400);
+    let image = compile(&fercuda_ptx::parse(RESTING).unwrap(), &Options::default()).unwrap();
+    for blocks in [1, 3] {
+        let space = AddressSpace::new(1 << 30, false).unwrap();
+        let (word, _backing) = space.map_new(1 << 12, 1).unwrap();
+        let spec = LaunchSpec {
+            kernel: 0,
+            loaded: Loaded::new(image.clone(), Default::default()).unwrap(),
+            grid: [blocks, 1, 1],
+            block: [64, 1, 1],
+            dynamic_shared_bytes: 0,
+            params: word.to_le_bytes().to_vec(),
+            device: DeviceInfo::default(),
+            cooperative: false,
+            space: space.clone(),
+            checks: None,
+            watchdog: Some(Duration::from_secs(60)),
+            late_copies: false,
+            print: Arc::new(|_: &str| ()),
+            cancel: None,
+        };
+        let setter = std::thread::spawn(move || {
+            std::thread::sleep(wait);
+            space.write(0, word, &1_u32.to_le_bytes(), None).unwrap();
+        });
+        let before = busy();
+        Executor::new(0).run(&spec).unwrap();
+        let spent = busy() - before;
+        setter.join().unwrap();
+        assert!(spent < wait / 2, "{blocks} blocks: {spent:?} of {wait:?}");
+    }
+}

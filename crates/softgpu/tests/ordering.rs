@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fercuda_cuda_sys::Driver;
@@ -47,6 +48,30 @@ const PTX: &std::ffi::CStr = c".version 8.0
     ld.global.u32 %r, [%a];
     add.u32 %r, %r, 1;
     st.global.u32 [%a], %r;
+    ret;
+}
+// when words[0] is 1: p[0] += 1, words[1] = 1; ends when words[0] is 2
+.visible .entry serve(.param .u64 p, .param .u64 words)
+{
+    .reg .b64 %a, %w;
+    .reg .b32 %r<3>;
+    .reg .pred %p;
+    ld.param.u64 %a, [p];
+    ld.param.u64 %w, [words];
+WAIT:
+    nanosleep.u32 100;
+    ld.acquire.sys.global.u32 %r1, [%w];
+    setp.eq.u32 %p, %r1, 0;
+    @%p bra WAIT;
+    ld.global.u32 %r2, [%a];
+    add.u32 %r2, %r2, 1;
+    st.global.u32 [%a], %r2;
+    st.release.sys.global.u32 [%w+4], 1;
+STAY:
+    nanosleep.u32 100;
+    ld.acquire.sys.global.u32 %r1, [%w];
+    setp.ne.u32 %p, %r1, 2;
+    @%p bra STAY;
     ret;
 }
 ";
@@ -346,6 +371,68 @@ fn memory_never_written_is_reported_where_it_is_copied_out() {
         kinds(&found)
             .iter()
             .all(|k| *k == FindingKind::Uninitialised),
+        "{found:?}"
+    );
+}
+
+/// Lets `serve`, which runs all the while, do its work behind a `put` in another stream, and a `bump` behind it. The
+/// host waits for the `put` if told so, and for the kernel's word always.
+fn served_beside_a_stream(w: &World, waits: bool) -> Vec<Finding> {
+    let at = alloc(64);
+    let mut serve = CUfunction::NULL;
+    let mut module = CUmodule::NULL;
+    ok!(cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
+    ok!(cuModuleGetFunction(&mut serve, module, c"serve".as_ptr()));
+    let mut host: *mut c_void = null_mut();
+    ok!(cuMemHostAlloc(&mut host, 8, 0));
+    // SAFETY: two words of our own, which the host and the kernel use as atomics only.
+    let words = unsafe { std::slice::from_raw_parts(host.cast::<AtomicU32>(), 2) };
+    words
+        .iter()
+        .for_each(|word| word.store(0, Ordering::SeqCst));
+    let (mut p, mut q) = (at, host.expose_provenance() as u64);
+    let mut params: [*mut c_void; 2] = [(&raw mut p).cast(), (&raw mut q).cast()];
+    ok!(cuLaunchKernel(
+        serve,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        w.a,
+        params.as_mut_ptr(),
+        null_mut()
+    ));
+    w.launch(w.put, at, w.b);
+    if waits {
+        ok!(cuStreamSynchronize(w.b));
+    }
+    words[0].store(1, Ordering::SeqCst);
+    while words[1].load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    w.launch(w.bump, at, w.b);
+    ok!(cuStreamSynchronize(w.b));
+    words[0].store(2, Ordering::SeqCst);
+    let found = w.findings();
+    ok!(cuMemFreeHost(host));
+    found
+}
+
+#[test]
+fn a_kernel_and_the_host_that_speak_to_each_other_are_ordered_by_it() {
+    let w = World::new();
+    assert_eq!(kinds(&served_beside_a_stream(&w, true)), []);
+}
+
+#[test]
+fn what_the_host_did_not_wait_for_is_no_more_ordered_for_being_told() {
+    let w = World::new();
+    let found = served_beside_a_stream(&w, false);
+    assert!(
+        kinds(&found).contains(&FindingKind::StreamHazard),
         "{found:?}"
     );
 }

@@ -838,6 +838,20 @@ impl Kernel {
         );
     }
 
+    /// Lets this thread rest for about `nanoseconds`, at most a million.
+    pub fn nanosleep(&self, nanoseconds: u32) {
+        let time = Operand::Imm(Imm::Int {
+            value: i64::from(nanoseconds.min(1_000_000)),
+            unsigned: false,
+        });
+        self.emit(
+            Op::Nanosleep,
+            vec![Mod::Type(ScalarType::U32)],
+            0,
+            vec![time],
+        );
+    }
+
     /// An instruction with one result that this builder has no method for. The words are
     /// not checked against the operands.
     pub fn raw<T: Type>(&self, op: Op, mods: &[Mod], sources: &[Operand]) -> Reg<'_, T> {

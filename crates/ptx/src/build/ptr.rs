@@ -404,6 +404,24 @@ impl<'k, T: Element> Ptr<'k, Global, T> {
         self.store_words(words, value);
     }
 
+    /// The element here, before everything that this thread reads later, for the host and other
+    /// devices too.
+    #[must_use]
+    pub fn load_acquire_system(self) -> Reg<'k, T::Value> {
+        let mut words = vec![w(Word::Acquire), w(Word::Sys)];
+        words.extend(self.words(&[Mod::Type(T::MEM)]));
+        self.load_words(words)
+    }
+
+    /// Writes the element here, after everything that this thread wrote before, for the host and
+    /// other devices too.
+    pub fn store_release_system(self, value: impl Arg<'k, T::Value>) {
+        let value = self.kernel.src(value.src());
+        let mut words = vec![w(Word::Release), w(Word::Sys)];
+        words.extend(self.words(&[Mod::Type(T::MEM)]));
+        self.store_words(words, value);
+    }
+
     /// As a generic pointer.
     #[must_use]
     pub fn generic(self) -> Ptr<'k, Generic, T> {

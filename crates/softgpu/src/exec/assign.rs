@@ -92,7 +92,7 @@ impl Touch {
 
 fn successors(t: &LTerm) -> Vec<usize> {
     match t {
-        LTerm::Jump(b) | LTerm::WarpSync(b) | LTerm::Yield(b) => vec![*b],
+        LTerm::Jump(b) | LTerm::WarpSync(b) | LTerm::Yield(b) | LTerm::Nap(b) => vec![*b],
         LTerm::Branch { taken, fall, .. } => vec![*taken, *fall],
         LTerm::Switch { targets, .. } => targets.clone(),
         LTerm::Call { next, .. } => vec![*next],
@@ -261,6 +261,7 @@ pub(crate) fn assign(mut l: Lower<'_, '_>, name: Arc<str>) -> Result<FunctionCod
             })),
             LTerm::WarpSync(b) => Term::WarpSync(next(*b)),
             LTerm::Yield(b) => Term::Yield(next(*b)),
+            LTerm::Nap(b) => Term::Nap(next(*b)),
             LTerm::Trap => Term::Trap,
             LTerm::NotImplemented(t) => Term::NotImplemented(t.clone()),
             LTerm::Bad(t) => Term::Bad(t.clone()),

@@ -47,6 +47,9 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
     let mut turns = 0;
     let mut idle = 0;
     let mut done = 0;
+    // Warps one after another that had nothing to do, and whether one of them rests.
+    let (mut quiet, mut resting) = (0, false);
+    ctx.idle = false;
     let mut long = ctx.instructions + BLOCK_LONG;
     ctx.waits = 0;
     let at = ctx.block.next_warp;
@@ -55,10 +58,20 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
         if ctx.block.warps[w].live == 0 {
             done += 1;
             idle += 1;
+            quiet += 1;
         } else {
             let mut budget = WARP_TURN;
             let before = ctx.instructions;
-            match warp::run(ctx, w, &mut budget) {
+            ctx.napped = false;
+            let stop = warp::run(ctx, w, &mut budget);
+            let rests = stop == Stop::Yielded && ctx.napped && warp::has_nothing_else(ctx);
+            if rests || stop == Stop::Blocked && ctx.instructions == before {
+                quiet += 1;
+                resting |= rests;
+            } else {
+                (quiet, resting) = (0, false);
+            }
+            match stop {
                 Stop::Done => {
                     done = 0;
                     idle = 0;
@@ -103,6 +116,10 @@ pub(crate) fn run(ctx: &mut Ctx<'_>) -> Stop {
                 (turns, ctx.waits) = (0, 0);
                 ctx.run.lend_a_thread();
             }
+        } else if resting && quiet >= n {
+            ctx.block.next_warp = w;
+            ctx.idle = true;
+            return Stop::Yielded;
         } else if turns >= BLOCK_TURN && ctx.waits > 0 || ctx.waits > BLOCK_WAITS {
             ctx.block.next_warp = w;
             return Stop::Yielded;

@@ -26,6 +26,8 @@ pub(crate) struct LaunchCheck {
     first_segment: u32,
     locations: Locations,
     identity: Arc<Identity>,
+    /// What the host knew, by its version, when a thread of this launch last learned from it.
+    host_version: AtomicU64,
 }
 
 /// What is needed to say later where a thread of this launch was.
@@ -75,6 +77,7 @@ impl LaunchCheck {
             first_segment: shadow.begin(owner, count),
             locations: Locations::default(),
             identity,
+            host_version: AtomicU64::new(0),
         })
     }
 }
@@ -892,6 +895,23 @@ pub(crate) fn fence(ctx: &mut Ctx<'_>) {
             spread: false,
         };
         ctx.block.segment = shadow.begin(owner, 1);
+    }
+}
+
+/// A lane has read, by an acquire that includes the host, what the host may have told it.
+pub(crate) fn told_by_host(ctx: &mut Ctx<'_>) {
+    let Some((_, check, checks)) = shadow(ctx.run) else {
+        return;
+    };
+    let known = check.host_version.load(Ordering::Relaxed);
+    let version = checks.order.learn_from_host(checks.op, known);
+    check.host_version.store(version, Ordering::Relaxed);
+}
+
+/// A lane tells the host, by a release, what it has done.
+pub(crate) fn tells_host(ctx: &mut Ctx<'_>) {
+    if let Some((_, _, checks)) = shadow(ctx.run) {
+        checks.order.tell_host(checks.op);
     }
 }
 

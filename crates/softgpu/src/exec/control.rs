@@ -78,7 +78,7 @@ pub(crate) fn lower(l: &mut Lower<'_, '_>, i: &Tree, m: &Mods<'_>) -> Option<Low
         Op::Bar | Op::Barrier => return Some(barrier(l, i, m)),
         Op::Nanosleep => {
             let next = l.new_block();
-            l.terminate_to(LTerm::Yield(next), next);
+            l.terminate_to(LTerm::Nap(next), next);
         }
         _ => return None,
     }

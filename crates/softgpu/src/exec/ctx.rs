@@ -134,6 +134,10 @@ pub(crate) struct Ctx<'l> {
     pub(crate) trouble: Option<Box<Fault>>,
     /// Atomics, volatile and acquiring loads since last looked at.
     pub(crate) waits: u32,
+    /// Lanes have asked to rest since last looked at.
+    pub(crate) napped: bool,
+    /// Why a block lets others run: all its lanes rest, or wait for such.
+    pub(crate) idle: bool,
     pub(crate) instructions: u64,
     pub(crate) spare_frames: Vec<FrameRows>,
 }
@@ -154,6 +158,8 @@ impl<'l> Ctx<'l> {
             write_window: Window::default(),
             trouble: None,
             waits: 0,
+            napped: false,
+            idle: false,
             instructions: 0,
             spare_frames: Vec::new(),
         }

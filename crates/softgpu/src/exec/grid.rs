@@ -25,6 +25,10 @@ use crate::report::{Access, Fault, FaultKind, MemSpace, Place};
 
 /// Blocks put aside at the same time, cooperative launches apart.
 const MAX_ASIDE: usize = 4096;
+/// Times that resting blocks only let other threads of the host run, before theirs sleeps.
+const RESTS: usize = 100;
+/// How long it sleeps then.
+const REST: Duration = Duration::from_micros(50);
 /// Threads lent to one launch.
 const MAX_LENT: usize = 64;
 
@@ -180,6 +184,7 @@ impl LaunchRun {
     fn run_blocks(&self) {
         let mut ctx = Ctx::new(self);
         let cooperative = self.spec.cooperative;
+        let mut rests = 0;
         while !self.must_stop() {
             let aside = self.aside_count.load(Ordering::Relaxed);
             let fresh = if cooperative || aside < MAX_ASIDE {
@@ -219,9 +224,14 @@ impl LaunchRun {
                     }
                 }
                 Stop::Yielded | Stop::Blocked => {
+                    // As many rests as there are blocks aside: all of them may rest.
+                    rests = if ctx.idle { rests + 1 } else { 0 };
                     let b = std::mem::take(&mut ctx.block);
                     lock(&self.aside).push_back(b);
-                    self.aside_count.fetch_add(1, Ordering::Relaxed);
+                    let aside = self.aside_count.fetch_add(1, Ordering::Relaxed) + 1;
+                    if rests > aside {
+                        rest(rests / (aside + 1));
+                    }
                 }
             }
         }
@@ -319,6 +329,15 @@ pub(crate) fn place(
         source,
         block,
         thread,
+    }
+}
+
+/// Lets other threads of the host run, for a while if there has been nothing to do this often.
+fn rest(times: usize) {
+    if times < RESTS {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(REST);
     }
 }
 

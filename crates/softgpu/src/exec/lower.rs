@@ -106,6 +106,7 @@ pub(crate) enum LTerm {
     Barrier(LBarrier),
     WarpSync(usize),
     Yield(usize),
+    Nap(usize),
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),

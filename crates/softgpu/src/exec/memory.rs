@@ -23,6 +23,8 @@ use crate::report::{AccessKind, MemSpace};
 /// Flags beside those of [`super::access`].
 pub(crate) const RELEASE: u64 = 1 << 34;
 pub(crate) const ACQUIRE: u64 = 1 << 35;
+/// Of a load or store that orders: for the host too.
+const SYSTEM: u64 = 1 << 36;
 const COUNT_SHIFT: u32 = 40;
 /// Most bytes that a lane loads or stores at once.
 const MAX_ACCESS_BYTES: u32 = 32;
@@ -212,6 +214,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Load<T, SPACE, CHECK>
                 }
             }
         }
+        if CHECK && i.imm & (ACQUIRE | SYSTEM) == ACQUIRE | SYSTEM {
+            checks::told_by_host(ctx);
+        }
     }
 }
 
@@ -224,6 +229,9 @@ impl<T: Elem, const SPACE: u8, const CHECK: bool> Exec for Store<T, SPACE, CHECK
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
             if CHECK {
                 checks::fence(ctx);
+                if i.imm & SYSTEM != 0 {
+                    checks::tells_host(ctx);
+                }
             }
         }
         match SPACE {
@@ -467,6 +475,9 @@ pub(crate) fn order_flags(m: &Mods<'_>) -> u64 {
     }
     if m.any(&[Word::Acquire, Word::AcqRel, Word::Sc]).is_some() {
         f |= ACQUIRE;
+    }
+    if f & (ACQUIRE | RELEASE) != 0 && m.has(Word::Sys) {
+        f |= SYSTEM;
     }
     f
 }

@@ -49,6 +49,8 @@ pub(crate) enum Term {
     WarpSync(u32),
     /// Hands the processor to other warps, then goes on.
     Yield(u32),
+    /// As `Yield`, and there may be nothing to do for a while.
+    Nap(u32),
     Trap,
     NotImplemented(Arc<str>),
     Bad(Arc<str>),

@@ -168,6 +168,12 @@ fn choose(ctx: &mut Ctx<'_>) -> Option<usize> {
     }
 }
 
+/// Whether each of its lanes has had its turn or waits.
+pub(crate) fn has_nothing_else(ctx: &mut Ctx<'_>) -> bool {
+    let ready = |s: &Split| matches!(s.state, SplitState::Ready | SplitState::Passed(..));
+    ctx.w().splits.iter().all(|s| s.tired || !ready(s))
+}
+
 /// Looks at waiting splits again, when nothing in the warp is ready. Whether one became ready.
 fn wake(ctx: &mut Ctx<'_>) -> bool {
     let n = ctx.w().splits.len();
@@ -439,6 +445,11 @@ fn end(ctx: &mut Ctx<'_>, s: usize, pc: u32, term: &Term) -> Next {
         }
         Term::Yield(next) => {
             ctx.waits += 1;
+            Next::Yield(*next)
+        }
+        Term::Nap(next) => {
+            ctx.waits += 1;
+            ctx.napped = true;
             Next::Yield(*next)
         }
         Term::Trap => fault(ctx, pc, ctx.mask.trailing_zeros(), FaultKind::Trap),
