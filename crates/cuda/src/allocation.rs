@@ -8,9 +8,10 @@
 //! Invariant: memory is given back exactly once, after all work that was given
 //! it. Elsewhere: typed views (`buffer`).
 
+use std::fmt;
 use std::sync::Arc;
 
-use fercuda_cuda_sys::types::{CUdeviceptr, CUresult};
+use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
 use crate::callback;
 use crate::context::{Context, Relaxed};
@@ -58,6 +59,37 @@ enum Origin {
     Mapped { mapping: Mapping },
     /// Opened from another process.
     Imported,
+    /// Inside another one, which goes when the last of its parts has.
+    Part { whole: Arc<Allocation> },
+    /// From cuMemAllocManaged.
+    Managed,
+    /// Somebody else's.
+    Foreign { _end: Ending },
+}
+
+/// What somebody who lent memory wants to hear when it is not used any more.
+pub(crate) struct Ending(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Ending {
+    pub(crate) fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(end)))
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ending")
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            // It is not ours, and this may run anywhere.
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
+            drop(ended);
+        }
+    }
 }
 
 impl Allocation {
@@ -176,9 +208,49 @@ impl Allocation {
         Self::new(context, address, bytes, Origin::Mapped { mapping })
     }
 
+    /// Managed memory, for any stream.
+    pub(crate) fn managed(context: &Context, bytes: usize) -> Result<Arc<Self>> {
+        if bytes == 0 {
+            return Ok(Self::new(context, 0, 0, Origin::Empty));
+        }
+        callback::drain();
+        let driver = context.bind()?;
+        let mut address = 0;
+        let answer = {
+            let _relaxed = Relaxed::enter(driver);
+            let global = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
+            // SAFETY: `address` outlives the call.
+            unsafe { driver.cuMemAllocManaged(&mut address, bytes, global) }
+        };
+        allocated(context, answer, "cuMemAllocManaged", bytes)?;
+        Ok(Self::new(context, address, bytes, Origin::Managed))
+    }
+
+    /// Memory of somebody who hears of its end.
+    pub(crate) fn foreign(
+        context: &Context,
+        address: CUdeviceptr,
+        bytes: usize,
+        _end: Ending,
+    ) -> Arc<Self> {
+        Self::new(context, address, bytes, Origin::Foreign { _end })
+    }
+
     /// Memory of another process, from cuIpcOpenMemHandle.
     pub(crate) fn imported(context: &Context, address: CUdeviceptr, bytes: usize) -> Arc<Self> {
         Self::new(context, address, bytes, Origin::Imported)
+    }
+
+    /// `bytes` of this one, from `offset_bytes` on; the caller saw that they are
+    /// inside.
+    pub(crate) fn part(self: &Arc<Self>, offset_bytes: usize, bytes: usize) -> Arc<Self> {
+        debug_assert!(offset_bytes + bytes <= self.bytes);
+        let address = match bytes {
+            0 => 0,
+            _ => self.address + offset_bytes as u64,
+        };
+        let whole = self.clone();
+        Self::new(self.context(), address, bytes, Origin::Part { whole })
     }
 
     #[inline]
@@ -223,6 +295,10 @@ impl Allocation {
             return Ok(());
         };
         stream.same_driver("use memory in a stream", &block.context)?;
+        // What keeps the whole from going too early is the whole's own list.
+        if let Origin::Part { whole } = &block.origin {
+            whole.note(stream)?;
+        }
         // A stream that is noted is behind the allocation, and what has been
         // captured is behind all that was in its streams.
         if let Origin::Ordered { home, .. } = &block.origin
@@ -294,7 +370,7 @@ impl Drop for Allocation {
 }
 
 /// Memory whose stream was being captured when it was dropped: it goes when
-/// the capture's graph does.
+/// the capture is over. The graph does not use it, or would hold it.
 struct Parked(Option<(Block, Uses)>);
 
 impl Drop for Parked {
@@ -306,7 +382,7 @@ impl Drop for Parked {
 }
 
 fn give_back_outside(block: Block, uses: Uses) {
-    if matches!(block.origin, Origin::Empty) {
+    if matches!(block.origin, Origin::Empty | Origin::Part { .. }) {
         return;
     }
     let mut parts = Some((block, uses));
@@ -322,11 +398,17 @@ fn give_back_outside(block: Block, uses: Uses) {
 fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
-        state.park(Parked(Some((block, uses))));
+        state.park_until_over(Parked(Some((block, uses))));
         return None;
     }
     let Ok(driver) = block.context.bind() else {
         // A context that cannot be made current is gone, and its memory too.
+        // But what is no context's.
+        match &block.origin {
+            Origin::Ordered { .. } => block.context.give_back_orphan(block.address),
+            Origin::Mapped { mapping } => mapping.unmap(block.context.driver()),
+            _ => {}
+        }
         return None;
     };
     let _relaxed = Relaxed::enter(driver);
@@ -353,24 +435,29 @@ fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
             unsafe {
                 if entered.is_some() && block.context.bind().is_ok() {
                     let answer = driver.cuMemFreeAsync(block.address, home.raw());
-                    if answer.is_ok_and(is_refusal) {
-                        drop(entered);
-                        return Some((block, uses));
+                    drop(entered);
+                    match answer {
+                        Ok(CUresult::CUDA_SUCCESS) => {}
+                        Ok(code) if is_refusal(code) => return Some((block, uses)),
+                        _ => block.context.give_back_orphan(block.address),
                     }
                 } else {
                     drop(entered);
-                    if uses.wait() == Waited::Refused {
-                        return Some((block, uses));
+                    match uses.wait() {
+                        Waited::Refused => return Some((block, uses)),
+                        Waited::Done => drop(driver.cuMemFree_v2(block.address)),
+                        Waited::Lost => block.context.give_back_orphan(block.address),
                     }
-                    drop(driver.cuMemFree_v2(block.address));
                 }
             }
         }
         _ if uses.wait() == Waited::Refused => return Some((block, uses)),
         // The module goes with `block`, now that nothing uses the variable.
-        Origin::Empty | Origin::Global { .. } => {}
-        Origin::Plain => {
-            // SAFETY: from cuMemAlloc, given back once, and no work uses it.
+        Origin::Empty | Origin::Global { .. } | Origin::Part { .. } => {}
+        // It goes with `block`.
+        Origin::Foreign { .. } => {}
+        Origin::Plain | Origin::Managed => {
+            // SAFETY: from one of the two calls, given back once, and no work uses it.
             drop(unsafe { driver.cuMemFree_v2(block.address) });
         }
         Origin::Imported => {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CUdeviceptr;
 
-use crate::allocation::Allocation;
+use crate::allocation::{Allocation, Ending};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call};
 use crate::pool::MemoryPool;
@@ -142,6 +142,47 @@ impl<T: Pod> DeviceBuffer<T> {
             Allocation::ordered(stream, Some(pool), bytes_of::<T>(len)?)?,
             len,
         ))
+    }
+
+    /// Managed memory for `len` values: one address for the host and all devices, to
+    /// which the driver moves pages. To be used in any stream.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::Driver`] on a device without it.
+    pub fn managed(context: &Context, len: usize) -> Result<Self> {
+        Ok(Self::new(
+            Allocation::managed(context, bytes_of::<T>(len)?)?,
+            len,
+        ))
+    }
+
+    /// Somebody else's memory for `len` values from `address` on, which becomes a
+    /// buffer until that is dropped; `end` is called then, once, when no work that was
+    /// queued with it runs any more, in whatever thread. A panic of `end` ends there.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an address of 0 or one that is not aligned for `T`. `end`
+    /// is called then.
+    ///
+    /// # Safety
+    /// The memory can be used by kernels and copies of the context, and stays until
+    /// `end` is called.
+    pub unsafe fn foreign(
+        context: &Context,
+        address: DeviceAddr,
+        len: usize,
+        end: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<Self> {
+        // Whatever comes of this, it is called.
+        let end = Ending::new(end);
+        let allocation = Allocation::foreign(context, address.0, bytes_of::<T>(len)?, end);
+        if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
+            return Err(Error::Value {
+                operation: "import memory",
+                reason: format!("{address} is no address of such values"),
+            });
+        }
+        Ok(Self::new(allocation, len))
     }
 
     /// Memory for `len` values, all bytes zero once `stream` gets there.
@@ -272,6 +313,39 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(DeviceBuffer::new(self.allocation, len))
     }
 
+    /// The memory from `offset_bytes` on, for `len` values, as a buffer of its
+    /// own. It holds all of this one, and other parts may overlap it: what two
+    /// of them are given to at the same time can garble values, as work of two
+    /// streams can.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if it reaches outside; [`Error::Value`] if the address
+    /// is not aligned for `U`.
+    pub fn part<U: Pod>(&self, offset_bytes: usize, len: usize) -> Result<DeviceBuffer<U>> {
+        let bytes = bytes_of::<U>(len)?;
+        let end = offset_bytes.saturating_add(bytes);
+        if end > self.allocation.bytes() {
+            return Err(Error::Length {
+                operation: "take a part",
+                left_name: "the end of the part in bytes",
+                left: end,
+                right_name: "the buffer in bytes",
+                right: self.allocation.bytes(),
+            });
+        }
+        let address = self.allocation.address() + offset_bytes as u64;
+        if !address.is_multiple_of(align_of::<U>() as u64) {
+            return Err(Error::Value {
+                operation: "take a part",
+                reason: format!("{address:#x} is not aligned to {}", align_of::<U>()),
+            });
+        }
+        Ok(DeviceBuffer::new(
+            self.allocation.part(offset_bytes, bytes),
+            len,
+        ))
+    }
+
     fn new(allocation: Arc<Allocation>, len: usize) -> Self {
         Self {
             allocation,
@@ -369,6 +443,17 @@ const TO_HOST_IN_CAPTURE: Error = Error::Capturing {
 };
 
 impl<'a, T: Pod> DeviceSlice<'a, T> {
+    /// The same memory as bytes.
+    pub fn as_bytes(self) -> DeviceSlice<'a, u8> {
+        DeviceSlice {
+            allocation: self.allocation,
+            address: self.address,
+            // The values are there, so their bytes can be counted.
+            len: self.len * size_of::<T>(),
+            values: PhantomData,
+        }
+    }
+
     /// The values in `range`.
     ///
     /// # Errors

@@ -8,15 +8,19 @@
 //! the last of them. Elsewhere: destroying things from inside a host callback
 //! (`callback`).
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUlimit, CUresult, CUstreamCaptureMode};
+use fercuda_cuda_sys::types::{
+    CUcontext, CUdevice, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode,
+};
 use fercuda_cuda_sys::{Driver, Missing};
 
 use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result, call, check};
 use crate::stream::{self, Panicked, Stream};
+use crate::uses::lock;
 
 /// The primary context of a device, shared with every library in the process
 /// that uses the CUDA runtime. Cloning is cheap.
@@ -30,13 +34,27 @@ struct Inner {
     device: Device,
     raw: CUcontext,
     driver: &'static Driver,
+    /// It was reset: nothing of it is there.
+    ended: AtomicBool,
+    orphans: Mutex<Orphans>,
     legacy_id: u64,
     legacy_panicked: Panicked,
     per_thread_id: u64,
 }
 
+/// Memory of the device's pools, which is no context's, that could not be given back in
+/// a context that has failed; and in which it can be since that was reset.
+#[derive(Debug, Default)]
+struct Orphans {
+    addresses: Vec<CUdeviceptr>,
+    after: Option<Context>,
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        if *self.ended.get_mut() {
+            return;
+        }
         let (driver, device) = (self.driver, self.device.raw());
         callback::outside(move || {
             // SAFETY: balances the retain in `primary`: a closure that answers
@@ -61,8 +79,12 @@ unsafe fn release(driver: &Driver, device: CUdevice) {
 impl PartialEq for Context {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
+        // The one that comes after a reset may have the handle of the one before.
+        let is_there = || !self.has_ended() && !other.has_ended();
         Arc::ptr_eq(&self.inner, &other.inner)
-            || (self.inner.raw == other.inner.raw && self.device().cuda() == other.device().cuda())
+            || (self.inner.raw == other.inner.raw
+                && self.device().cuda() == other.device().cuda()
+                && is_there())
     }
 }
 
@@ -93,6 +115,8 @@ impl Context {
                 device,
                 raw,
                 driver,
+                ended: AtomicBool::new(false),
+                orphans: Mutex::default(),
                 legacy_id: stream::next_id(),
                 legacy_panicked: Panicked::default(),
                 per_thread_id: stream::next_id(),
@@ -126,6 +150,9 @@ impl Context {
             return Err(Error::InCallback);
         }
         let driver = self.inner.driver;
+        if self.has_ended() {
+            return Err(Error::ContextReset);
+        }
         let mut current = CUcontext::NULL;
         // SAFETY: `current` outlives the call.
         let answer = unsafe { driver.cuCtxGetCurrent(&mut current) };
@@ -141,6 +168,9 @@ impl Context {
     /// Refuses what belongs to another driver, whose handles mean nothing to
     /// this one.
     pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {
+        if other.has_ended() {
+            return Err(Error::ContextReset);
+        }
         if std::ptr::eq(self.inner.driver, other.inner.driver) {
             return Ok(());
         }
@@ -149,6 +179,12 @@ impl Context {
             left: other.device().to_string(),
             right: self.device().to_string(),
         })
+    }
+
+    /// Whether it was reset, and nothing of it is there.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inner.ended.load(Ordering::Acquire)
     }
 
     #[cold]
@@ -170,6 +206,71 @@ impl Context {
     pub(crate) fn settle_lost(driver: &Driver) {
         // SAFETY: takes no arguments. It answers the error that is known.
         drop(unsafe { driver.cuCtxSynchronize() });
+    }
+
+    /// Destroys it with all that was made in it, by whatever library, and with the error
+    /// that it may have failed with. Whatever this crate has made there answers
+    /// [`Error::ContextReset`] from now on, and goes without a call of the driver. The
+    /// one that comes in its place is returned.
+    ///
+    /// The software device recovers from every error by that. NVIDIA's driver does not, as
+    /// its reference says of sticky errors: on an H200 with driver 580 every context that
+    /// the process makes after an illegal address or a trap answers that error, whatever
+    /// was released, reset, unloaded or opened anew before.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] with the sticky error if the process has to end for it; [`Error::InCallback`];
+    /// [`Error::ContextReset`] if that was done already.
+    ///
+    /// # Safety
+    /// Nobody else uses the device's primary context, and no other thread is in a call of
+    /// this crate for it: other libraries' handles mean nothing afterwards, and a driver
+    /// may follow them. Other values of [`Context::primary`] are not told.
+    pub unsafe fn reset(&self) -> Result<Self> {
+        if callback::inside() {
+            return Err(Error::InCallback);
+        }
+        if self.has_ended() {
+            return Err(Error::ContextReset);
+        }
+        let device = self.device();
+        // SAFETY: takes no pointers; the caller answers for others.
+        unsafe {
+            call!(
+                self.inner.driver,
+                cuDevicePrimaryCtxReset_v2(device.raw()),
+                "reset {device}"
+            )?;
+        }
+        self.inner.ended.store(true, Ordering::Release);
+        let after = Self::primary(device)?;
+        let mut orphans = lock(&self.inner.orphans);
+        for address in std::mem::take(&mut orphans.addresses) {
+            after.give_back_orphan(address);
+        }
+        orphans.after = Some(after.clone());
+        Ok(after)
+    }
+
+    /// Gives back memory of the device's pools that no work uses, in whatever context
+    /// that can be done by now; else when it can.
+    pub(crate) fn give_back_orphan(&self, address: CUdeviceptr) {
+        let mut orphans = lock(&self.inner.orphans);
+        if let Some(after) = &orphans.after {
+            let after = after.clone();
+            drop(orphans);
+            return after.give_back_orphan(address);
+        }
+        // SAFETY: memory of a pool, which is given back once: whoever owned it has
+        // left it to this, and no work uses it.
+        let free = |driver: &Driver| unsafe { driver.cuMemFree_v2(address) };
+        let is_free = self.bind().is_ok_and(|driver| {
+            let _relaxed = Relaxed::enter(driver);
+            matches!(free(driver), Ok(CUresult::CUDA_SUCCESS))
+        });
+        if !is_free {
+            orphans.addresses.push(address);
+        }
     }
 
     /// Waits for all work in this context, of whatever stream.

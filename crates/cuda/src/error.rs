@@ -110,6 +110,11 @@ pub enum Error {
         "cannot launch the graph: the host holds one of its host slots\ntry: return from `with` first"
     )]
     SlotHeld,
+    /// The context was reset, and what was made there went with it.
+    #[error(
+        "the device's context was reset, and what was made there went with it\ntry: to make it anew in another context"
+    )]
+    ContextReset,
     /// A host callback called into CUDA, which CUDA forbids.
     #[error("a host callback must not call CUDA\ntry: send to another thread what is to be done")]
     InCallback,

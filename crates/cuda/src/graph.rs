@@ -6,7 +6,8 @@
 //!
 //! Invariant: a capture that began has ended or been discarded when its guard
 //! is gone; what a graph refers to lives until the last launch of it is done.
-//! Elsewhere: which streams take part (`stream`, `event`).
+//! Elsewhere: which streams take part (`stream`, `event`), launching
+//! (`graph_exec`).
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -16,16 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use bytemuck::Pod;
-use fercuda_cuda_sys::types::{
-    CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUresult, CUstreamCaptureMode,
-};
+use fercuda_cuda_sys::types::{CUgraph, CUgraphExec, CUgraphNode, CUstreamCaptureMode};
 
 use crate::buffer::{DeviceSlice, DeviceSliceMut};
 use crate::callback;
 use crate::context::{Context, Relaxed};
-use crate::error::{Error, Failure, Result, call};
+use crate::error::{Error, Result, call};
+use crate::graph_exec::GraphExec;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{ENDING, Entered, Stream, Waited, run_guarded};
+use crate::stream::{ENDING, Entered, Stream, run_guarded};
 use crate::uses::{Uses, lock};
 
 /// What a capture forbids elsewhere while it runs.
@@ -55,14 +55,20 @@ trait Kept: Send + Sync {}
 
 impl<T: Send + Sync> Kept for T {}
 
+impl fmt::Debug for dyn Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
 /// What a graph refers to.
 #[derive(Default)]
-struct Keep {
+pub(crate) struct Keep {
     /// Addresses of what is kept already.
     keys: HashSet<usize>,
     things: Vec<Box<dyn Kept>>,
-    slots: Vec<Arc<Gate>>,
-    panicked: Arc<Mutex<Option<String>>>,
+    pub(crate) slots: Vec<Arc<Gate>>,
+    pub(crate) panicked: Arc<Mutex<Option<String>>>,
 }
 
 impl fmt::Debug for Keep {
@@ -97,6 +103,8 @@ pub(crate) struct CaptureState {
     ended: AtomicBool,
     over: AtomicBool,
     keep: Mutex<Keep>,
+    /// What could not go while the capture ran, and is no part of it.
+    until_over: Mutex<Vec<Box<dyn Kept>>>,
     streams: Mutex<Vec<Stream>>,
 }
 
@@ -115,6 +123,19 @@ impl CaptureState {
     /// Keeps something that has no address of its own.
     pub(crate) fn park(&self, thing: impl Send + Sync + 'static) {
         lock(&self.keep).things.push(Box::new(thing));
+    }
+
+    /// Keeps something that its graph does not use until the streams are free
+    /// again.
+    pub(crate) fn park_until_over(&self, thing: impl Send + Sync + 'static) {
+        let mut until_over = lock(&self.until_over);
+        // Whoever ends the capture empties the list once, behind this.
+        if !self.is_over() {
+            until_over.push(Box::new(thing));
+        } else {
+            drop(until_over);
+            drop(thing);
+        }
     }
 
     /// Lets `stream` into the driver's capture by `join` and counts it in,
@@ -152,6 +173,8 @@ impl CaptureState {
             stream.leave_capture();
         }
         callback::capture_ended();
+        let until_over = std::mem::take(&mut *lock(&self.until_over));
+        drop(until_over);
         (graph, std::mem::take(&mut *lock(&self.keep)))
     }
 }
@@ -236,6 +259,18 @@ impl Capture {
     /// The stream that is captured.
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Lets the graph hold something until its last launch is done: for what
+    /// its work refers to and this crate does not see, such as the workspace
+    /// of a library.
+    pub fn keep(&self, thing: impl Send + Sync + 'static) {
+        self.state.park(thing);
+    }
+
+    /// Whether other streams have taken part so far.
+    pub fn has_forked(&self) -> bool {
+        lock(&self.state.streams).len() > 1
     }
 
     /// Captures a copy of all of `slot`, which must be as long, in `stream`.
@@ -399,6 +434,20 @@ impl Drop for GraphInner {
 }
 
 impl Graph {
+    pub(crate) fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The driver's own, to be used by one thread at a time.
+    pub(crate) fn raw(&self) -> MutexGuard<'_, CUgraph> {
+        lock(&self.inner.raw)
+    }
+
+    /// What it refers to.
+    pub(crate) fn kept(&self) -> &Arc<Keep> {
+        &self.inner.keep
+    }
+
     /// How many pieces of work it has.
     ///
     /// # Errors
@@ -436,178 +485,26 @@ impl Graph {
                 "instantiate a graph"
             )?
         };
-        Ok(GraphExec {
-            context: self.inner.context.clone(),
+        Ok(GraphExec::new(
+            self.inner.context.clone(),
             raw,
-            keeps: vec![self.inner.keep.clone()],
-            uses: Uses::default(),
-        })
-    }
-}
-
-/// A graph that can be launched. Dropping it waits for its launches.
-#[derive(Debug)]
-pub struct GraphExec {
-    context: Context,
-    raw: CUgraphExec,
-    /// What its launches refer to; the last is of the graph it now is, earlier
-    /// ones may be in use by launches before an update.
-    keeps: Vec<Arc<Keep>>,
-    uses: Uses,
-}
-
-impl GraphExec {
-    /// Sends it to the device, so that the first launch need not.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn upload(&mut self, stream: &Stream) -> Result<()> {
-        let driver = self.bind_for(stream)?;
-        self.uses.note(stream);
-        // What its nodes name must not go while it is being sent.
-        let _entered = stream.enter_uncaptured(Error::Capturing {
-            operation: "upload a graph",
-            advice: "upload it in another stream",
-        })?;
-        // SAFETY: both are alive; `self` is used by this thread alone.
-        unsafe {
-            call!(
-                driver,
-                cuGraphUpload(self.raw, stream.raw()),
-                "upload a graph"
-            )
-        }
-    }
-
-    /// Queues all its work in `stream`.
-    ///
-    /// # Errors
-    /// [`Error::SlotHeld`] while the host uses one of its host slots;
-    /// [`Error::Capturing`]: CUDA does not capture launches of graphs;
-    /// [`Error::Driver`].
-    pub fn launch(&mut self, stream: &Stream) -> Result<()> {
-        let driver = self.bind_for(stream)?;
-        if !self.uses.has_recent(stream) {
-            self.uses.note(stream);
-        }
-        let _entered = stream.enter_uncaptured(Error::Capturing {
-            operation: "launch a graph",
-            advice: "launch it before the capture begins or after it ends",
-        })?;
-        // Held until the launch is queued, so that the host cannot slip in
-        // between a slot's noting the stream and the work being there.
-        let mut held = Vec::new();
-        if let Some(keep) = self.keeps.last() {
-            for slot in &keep.slots {
-                held.push(slot.close().ok_or(Error::SlotHeld)?);
-                slot.uses.note(stream);
-            }
-        }
-        // SAFETY: both are alive; `self` is used by this thread alone, and
-        // keeps what the work refers to until it is done.
-        unsafe {
-            call!(
-                driver,
-                cuGraphLaunch(self.raw, stream.raw()),
-                "launch a graph"
-            )
-        }
-    }
-
-    /// Makes it do what `graph` does, which must have the same shape as the
-    /// graph it was made from. Cheaper than instantiating.
-    ///
-    /// # Errors
-    /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
-    pub fn update(&mut self, graph: &Graph) -> Result<()> {
-        const ENOUGH: usize = 8;
-        if graph.inner.context != self.context {
-            return Err(Error::OtherContext {
-                operation: "update a graph",
-                left: self.context.device().to_string(),
-                right: graph.inner.context.device().to_string(),
-            });
-        }
-        if self.keeps.len() >= ENOUGH && self.uses.wait() == Waited::Done {
-            self.keeps.drain(..ENOUGH - 1);
-        }
-        let driver = self.context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
-        let raw = lock(&graph.inner.raw);
-        let mut info = CUgraphExecUpdateResultInfo::default();
-        // SAFETY: both are alive and used by this thread alone.
-        let answer = unsafe { driver.cuGraphExecUpdate_v2(self.raw, *raw, &mut info)? };
-        if answer != CUresult::CUDA_SUCCESS {
-            return Err(Error::Driver(Box::new(Failure {
-                call: "cuGraphExecUpdate_v2",
-                code: answer,
-                doing: format!("update a graph ({:?})", info.result),
-            })));
-        }
-        self.keeps.push(graph.inner.keep.clone());
-        Ok(())
-    }
-
-    /// What a host callback of the graph said when it panicked, once.
-    pub fn callback_panic(&self) -> Option<String> {
-        self.keeps
-            .iter()
-            .find_map(|keep| lock(&keep.panicked).take())
-    }
-
-    fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
-        if *stream.context() != self.context {
-            return Err(Error::OtherContext {
-                operation: "launch a graph",
-                left: self.context.device().to_string(),
-                right: stream.context().device().to_string(),
-            });
-        }
-        self.context.bind()
-    }
-}
-
-impl Drop for GraphExec {
-    fn drop(&mut self) {
-        let (context, raw) = (self.context.clone(), self.raw);
-        let uses = std::mem::take(&mut self.uses);
-        let mut keeps = std::mem::take(&mut self.keeps);
-        callback::outside(move || {
-            let waited = uses.wait();
-            if waited == Waited::Refused {
-                return false;
-            }
-            let keeps = std::mem::take(&mut keeps);
-            if waited == Waited::Lost {
-                // A callback of a launch may be running, and nothing can tell
-                // when it ends.
-                std::mem::forget(keeps);
-                return true;
-            }
-            if let Ok(driver) = context.bind() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuGraphInstantiate, destroyed once (this
-                // answers `true`), and no launch of it is under way.
-                drop(unsafe { driver.cuGraphExecDestroy(raw) });
-            }
-            drop(keeps);
-            true
-        });
+            self.inner.keep.clone(),
+        ))
     }
 }
 
 /// Keeps the host and launches of graphs apart in one host slot.
 #[derive(Debug, Default)]
-struct Gate {
+pub(crate) struct Gate {
     /// Held by the host while it uses the memory, and by a launch while it is
     /// being queued.
     gate: Mutex<()>,
     /// The streams in which launches may use the memory.
-    uses: Uses,
+    pub(crate) uses: Uses,
 }
 
 impl Gate {
-    fn close(&self) -> Option<MutexGuard<'_, ()>> {
+    pub(crate) fn close(&self) -> Option<MutexGuard<'_, ()>> {
         match self.gate.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

@@ -66,6 +66,16 @@ impl<'a> Image<'a> {
         Self::of(bytes.into())
     }
 
+    /// Whether it is text, which later devices read too.
+    pub fn is_ptx(&self) -> bool {
+        matches!(self.0, Kind::Ptx(_))
+    }
+
+    /// Machine code that the driver has just made.
+    pub fn linked(linked: &'a crate::Linked) -> Self {
+        Self(Kind::Cubin(linked.bytes().into()))
+    }
+
     /// Machine code as NVRTC gave it.
     pub(crate) fn compiled(code: &'a [u8]) -> Self {
         Self(Kind::Cubin(code.into()))

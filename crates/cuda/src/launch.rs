@@ -378,6 +378,9 @@ impl Launch {
         stream: &Stream,
         pointers: &mut [*mut c_void],
     ) -> Answer {
+        if stream.context().has_ended() {
+            return Ok(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
         // SAFETY: function and stream are alive and of one context; the values
         // behind `pointers` outlive the call, which only reads them; their number
         // and sizes are the kernel's as far as the driver can tell, and for
@@ -424,6 +427,9 @@ impl Launch {
         stream: &Stream,
         pointers: &mut [*mut c_void],
     ) -> Answer {
+        if stream.context().has_ended() {
+            return Ok(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
         let (mut attributes, count) = self.attributes();
         let config = CUlaunchConfig {
             gridDimX: self.grid.x,
@@ -744,7 +750,7 @@ tuples! {
 pub struct Value<'a> {
     bytes: [u8; 8],
     len: usize,
-    buffer: Option<&'a DeviceBuffer<u8>>,
+    memory: Option<&'a Arc<Allocation>>,
     structure: Option<&'a [u8]>,
 }
 
@@ -760,17 +766,26 @@ impl<'a> Value<'a> {
         Self {
             bytes,
             len: from.len(),
-            buffer: None,
+            memory: None,
             structure: None,
         }
     }
 
     /// The address of a buffer.
-    pub fn buffer(buffer: &'a DeviceBuffer<u8>) -> Self {
+    pub fn buffer<T>(buffer: &'a DeviceBuffer<T>) -> Self {
+        Self::address(buffer.address(), buffer.allocation())
+    }
+
+    /// The address of a part of a buffer.
+    pub fn slice<T: Pod>(slice: DeviceSlice<'a, T>) -> Self {
+        Self::address(slice.address(), slice.allocation())
+    }
+
+    fn address(address: DeviceAddr, memory: &'a Arc<Allocation>) -> Self {
         Self {
-            bytes: buffer.address().0.to_ne_bytes(),
+            bytes: address.0.to_ne_bytes(),
             len: 8,
-            buffer: Some(buffer),
+            memory: Some(memory),
             structure: None,
         }
     }
@@ -780,7 +795,7 @@ impl<'a> Value<'a> {
         Self {
             bytes: [0; 8],
             len: bytes.len(),
-            buffer: None,
+            memory: None,
             structure: Some(bytes),
         }
     }
@@ -809,20 +824,18 @@ impl sealed::Arguments for &[Value<'_>] {
 
     fn note(&self, stream: &Stream) -> Result<()> {
         self.iter()
-            .filter_map(|value| value.buffer)
-            .try_for_each(|buffer| buffer.allocation().note(stream))
+            .filter_map(|value| value.memory)
+            .try_for_each(|memory| memory.note(stream))
     }
 
     fn all(&self, mut holds: impl FnMut(&Allocation) -> bool) -> bool {
         self.iter()
-            .filter_map(|value| value.buffer)
-            .all(|buffer| holds(buffer.allocation()))
+            .filter_map(|value| value.memory)
+            .all(|memory| holds(memory))
     }
 
-    fn for_each(&self, mut body: impl FnMut(&Arc<Allocation>)) {
-        for buffer in self.iter().filter_map(|value| value.buffer) {
-            body(buffer.allocation());
-        }
+    fn for_each(&self, body: impl FnMut(&Arc<Allocation>)) {
+        self.iter().filter_map(|value| value.memory).for_each(body);
     }
 }
 

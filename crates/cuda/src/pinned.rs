@@ -6,11 +6,12 @@ use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
 
-use crate::buffer::DeviceAddr;
+use crate::buffer::{DeviceAddr, DeviceBuffer};
 use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Bytes, Error, Result, call};
@@ -118,6 +119,23 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
+impl<T: Pod + Send + Sync> PinnedBuffer<T> {
+    /// The same memory as a buffer: copies and kernels reach it, and the host no more
+    /// but by them.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::device_address`].
+    pub fn into_device(self) -> Result<DeviceBuffer<T>> {
+        let (context, address, len) = (self.context.clone(), self.device_address()?, self.len);
+        if address.0 == 0 {
+            return DeviceBuffer::alloc(&context, len);
+        }
+        // SAFETY: pinned memory at the address at which the device reaches it, which
+        // nothing else refers to any more; it stays until `self` is dropped.
+        unsafe { DeviceBuffer::foreign(&context, address, len, move || drop(self)) }
+    }
+}
+
 impl<T> PinnedBuffer<T> {
     /// The address of the first value, without a reference to any.
     pub(crate) fn address(&self) -> *mut T {
@@ -144,6 +162,39 @@ impl<T> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len) }
+    }
+}
+
+/// Page-locked words that host and kernels use at the same time, all zero at
+/// first. To the host they are atomic; a kernel that runs meanwhile uses them by
+/// strong operations of system scope, such as `ld.acquire.sys`.
+#[derive(Debug)]
+pub struct SharedWords(PinnedBuffer<u32>);
+
+impl SharedWords {
+    /// `len` words.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::new`].
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        PinnedBuffer::new(context, len).map(Self)
+    }
+
+    /// The words as the host sees them.
+    pub fn words(&self) -> &[AtomicU32] {
+        // SAFETY: memory for as many words, initialised and aligned, lives as
+        // long as `self`, which gives no other reference to it; an atomic word
+        // is laid out as a word.
+        unsafe { std::slice::from_raw_parts(self.0.address().cast(), self.0.capacity()) }
+    }
+
+    /// The address at which kernels find them. Who launches such a kernel keeps
+    /// the words until it is done.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the device cannot reach host memory.
+    pub fn device_address(&self) -> Result<DeviceAddr> {
+        self.0.device_address()
     }
 }
 

@@ -94,6 +94,12 @@ impl Cuda {
         }
     }
 
+    /// The same driver by another table of its functions, as one that governs its
+    /// memory. What was made by one table is not known to the other.
+    pub fn through(self, driver: &'static Driver) -> Self {
+        Self { driver, ..self }
+    }
+
     /// The table of functions, for calls this crate has no safe form of.
     pub fn driver(&self) -> &'static Driver {
         self.driver

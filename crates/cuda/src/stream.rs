@@ -135,7 +135,7 @@ pub(crate) enum Waited {
 }
 
 impl Waited {
-    fn of(answer: &Result<()>) -> Self {
+    pub(crate) fn of(answer: &Result<()>) -> Self {
         match answer {
             Ok(()) => Self::Done,
             Err(Error::Driver(failure)) if is_refusal(failure.code) => Self::Refused,

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::callback;
+use crate::context::Relaxed;
+use crate::event::Event;
 use crate::stream::{Stream, Waited, WeakStream};
 
 /// Locks what no panic can leave half done.
@@ -84,6 +86,29 @@ impl Uses {
             .iter()
             .filter_map(|(_, stream)| stream.upgrade())
             .collect()
+    }
+
+    /// Marks behind all work that was queued with it: when they are done, it is
+    /// not in use. None if one of the streams cannot be marked now.
+    pub(crate) fn marks(&self) -> Option<Vec<Event>> {
+        if callback::inside() {
+            return None;
+        }
+        let mut marks = Vec::new();
+        for stream in self.streams() {
+            // Work in the legacy stream ends the captures of blocking streams,
+            // and a per-thread stream has a name in its own thread only.
+            if stream.is_per_thread() || (stream.is_legacy() && callback::captures_run()) {
+                return None;
+            }
+            let _relaxed = Relaxed::enter(stream.context().bind().ok()?);
+            let mark = Event::untimed(stream.context()).ok()?;
+            // A stream that is being captured settled when that began.
+            if mark.record_uncaptured(&stream).ok()? {
+                marks.push(mark);
+            }
+        }
+        Some(marks)
     }
 
     /// Waits until none of them is at work with it, and says the worst that

@@ -56,7 +56,10 @@ impl Drop for Physical {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            if let Ok(driver) = context.bind() {
+            // It is no context's, and goes also after a reset.
+            let driver = context.bind().ok();
+            let driver = driver.or_else(|| context.has_ended().then(|| context.driver()));
+            if let Some(driver) = driver {
                 let _relaxed = Relaxed::enter(driver);
                 // SAFETY: from cuMemCreate or an import, released once; every
                 // mapping of it is gone, since each holds `self`.
@@ -222,7 +225,10 @@ impl Drop for Range {
     fn drop(&mut self) {
         let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
         callback::outside(move || {
-            if let Ok(driver) = context.bind() {
+            // It is no context's, and goes also after a reset.
+            let driver = context.bind().ok();
+            let driver = driver.or_else(|| context.has_ended().then(|| context.driver()));
+            if let Some(driver) = driver {
                 let _relaxed = Relaxed::enter(driver);
                 // SAFETY: from cuMemAddressReserve with this size, freed once,
                 // and nothing is mapped: each mapping holds `self`.

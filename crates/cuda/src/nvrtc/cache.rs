@@ -6,9 +6,10 @@
 //! changed is noticed, reported and written anew. Files appear whole, by a
 //! rename.
 //!
-//! File: the line `fercuda nvrtc 1`, a line with the hash of the rest in hex,
-//! then code, log and the pairs of names, each with its length before it (8
-//! bytes, little-endian).
+//! File: the line `fercuda nvrtc 1` (or of another kind of program, whose files'
+//! names begin with it), a line with the hash of the rest in hex, then code, log
+//! and the pairs of names, each with its length before it (8 bytes,
+//! little-endian).
 //!
 //! Invariant: whatever goes wrong here is a [`Warning`]; nothing fails.
 
@@ -27,12 +28,14 @@ pub const CACHE_VARIABLE: &str = "FERCUDA_CACHE";
 /// More than any program compiled at run time has; what is larger is no entry.
 const ENTRY_BYTES_MAX: u64 = 1 << 30;
 
-const HEADER: &[u8] = b"fercuda nvrtc 1\n";
+/// The kind of what NVRTC compiles.
+const NVRTC: &str = "nvrtc";
 
-/// A cache directory.
+/// A cache directory, and the kind of programs that are looked for in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     directory: PathBuf,
+    kind: &'static str,
 }
 
 /// Why the cache was not used.
@@ -58,16 +61,23 @@ impl fmt::Display for Warning {
 
 /// The hash of everything a compiled program depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Key(Sha256);
+pub struct Key(Sha256);
+
+impl Default for Key {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Key {
-    pub(super) fn new() -> Self {
+    /// Of nothing yet.
+    pub fn new() -> Self {
         Self(Sha256::new())
     }
 
     /// Adds one part. Label and length go before it, so that no two lists of
     /// parts run together to the same bytes.
-    pub(super) fn add(&mut self, label: &str, part: impl AsRef<[u8]>) {
+    pub fn add(&mut self, label: &str, part: impl AsRef<[u8]>) {
         for bytes in [label.as_bytes(), part.as_ref()] {
             self.0.update((bytes.len() as u64).to_le_bytes());
             self.0.update(bytes);
@@ -85,16 +95,23 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A program from the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) code: Vec<u8>,
-    pub(super) log: String,
-    pub(super) names: Vec<(String, String)>,
+pub struct Entry {
+    /// Text or machine code.
+    pub code: Vec<u8>,
+    /// What its compiler said.
+    pub log: String,
+    /// Names that were asked for, and what they are in the code.
+    pub names: Vec<(String, String)>,
 }
 
+/// What came of looking for a program.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Lookup {
+pub enum Lookup {
+    /// It is there, whole.
     Found(Entry),
+    /// It is not there.
     Absent,
+    /// There is something that is not believed.
     Unusable(Warning),
 }
 
@@ -102,21 +119,45 @@ impl Cache {
     /// The user's: `FERCUDA_CACHE`, else `fercuda/nvrtc` in `XDG_CACHE_HOME`
     /// or in `~/.cache`. None if `FERCUDA_CACHE` is empty or there is no home.
     pub fn of_user() -> Option<Self> {
+        Self::of_user_for(NVRTC)
+    }
+
+    /// As [`Cache::of_user`], for programs of another `kind`: letters alone. Its own
+    /// directory is `fercuda/KIND`.
+    pub fn of_user_for(kind: &'static str) -> Option<Self> {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
         if let Some(directory) = path(CACHE_VARIABLE) {
-            return (!directory.as_os_str().is_empty()).then(|| Self::at(directory));
+            return (!directory.as_os_str().is_empty()).then(|| Self::at_for(directory, kind));
         }
         let caches = path("XDG_CACHE_HOME")
             .filter(|path| path.is_absolute())
             .or_else(|| path("HOME").map(|home| home.join(".cache")))?;
-        Some(Self::at(caches.join("fercuda/nvrtc")))
+        Some(Self::at_for(caches.join("fercuda").join(kind), kind))
     }
 
     /// A cache in `directory`, which is made when first needed.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self::at_for(directory, NVRTC)
+    }
+
+    /// As [`Cache::at`], for programs of another kind.
+    pub fn at_for(directory: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self {
             directory: directory.into(),
+            kind,
         }
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        let name = key.file_name();
+        self.directory.join(match self.kind {
+            NVRTC => name,
+            kind => format!("{kind}-{name}"),
+        })
+    }
+
+    fn header(&self) -> String {
+        format!("fercuda {} 1\n", self.kind)
     }
 
     /// Its directory.
@@ -124,8 +165,9 @@ impl Cache {
         &self.directory
     }
 
-    pub(super) fn look_up(&self, key: &Key) -> Lookup {
-        let path = self.directory.join(key.file_name());
+    /// The program that was stored under `key`.
+    pub fn look_up(&self, key: &Key) -> Lookup {
+        let path = self.path(key);
         let unusable = |reason: String| {
             Lookup::Unusable(Warning {
                 path: path.clone(),
@@ -156,13 +198,17 @@ impl Cache {
             Ok(_) => return unusable(format!("it is larger than {ENTRY_BYTES_MAX} bytes")),
             Err(error) => return unusable(error.to_string()),
         }
-        match read_entry(&bytes) {
+        match read_entry(&self.header(), &bytes) {
             Some(entry) => Lookup::Found(entry),
             None => unusable("it is damaged; the program is compiled anew".into()),
         }
     }
 
-    pub(super) fn store(
+    /// Keeps a program under `key`.
+    ///
+    /// # Errors
+    /// A [`Warning`] if it is not kept.
+    pub fn store(
         &self,
         key: &Key,
         code: &[u8],
@@ -181,9 +227,9 @@ impl Cache {
         let temporary = self
             .directory
             .join(format!(".{}-{unique}.part", std::process::id()));
-        let path = self.directory.join(key.file_name());
-        let written =
-            write_entry(&temporary, code, log, names).and_then(|()| fs::rename(&temporary, &path));
+        let path = self.path(key);
+        let written = write_entry(&temporary, &self.header(), code, log, names)
+            .and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|error| {
             // Best effort: it may never have been made.
             drop(fs::remove_file(&temporary));
@@ -192,6 +238,44 @@ impl Cache {
                 reason: error.to_string(),
             }
         })
+    }
+
+    /// Removes what was written first until programs of this kind are no more than
+    /// `most` bytes. What another process removes meanwhile is no error.
+    ///
+    /// # Errors
+    /// A [`Warning`] if the directory cannot be read.
+    pub fn trim(&self, most: u64) -> Result<(), Warning> {
+        let of_directory = |error: io::Error| warning_of(&self.directory, &error);
+        let prefix = match self.kind {
+            NVRTC => String::new(),
+            kind => format!("{kind}-"),
+        };
+        let is_ours = |name: &str| {
+            let hash = name.strip_prefix(&prefix);
+            hash.is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+        };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(of_directory)? {
+            let entry = entry.map_err(of_directory)?;
+            if entry.file_name().to_str().is_some_and(is_ours)
+                && let Ok(metadata) = entry.metadata()
+            {
+                let written = metadata.modified().unwrap_or(std::time::UNIX_EPOCH);
+                files.push((written, metadata.len(), entry.path()));
+            }
+        }
+        files.sort();
+        let mut bytes: u64 = files.iter().map(|(_, len, _)| len).sum();
+        for (_, len, path) in files {
+            if bytes <= most {
+                break;
+            }
+            // Whoever was quicker has made the room.
+            drop(fs::remove_file(path));
+            bytes -= len;
+        }
+        Ok(())
     }
 
     /// Whether nobody else can write to the directory: what others could put
@@ -238,7 +322,13 @@ pub(super) fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-fn write_entry(path: &Path, code: &[u8], log: &str, names: &[(String, String)]) -> io::Result<()> {
+fn write_entry(
+    path: &Path,
+    header: &str,
+    code: &[u8],
+    log: &str,
+    names: &[(String, String)],
+) -> io::Result<()> {
     let mut rest = Vec::with_capacity(code.len() + log.len() + 64);
     let mut field = |bytes: &[u8]| {
         rest.extend((bytes.len() as u64).to_le_bytes());
@@ -255,15 +345,15 @@ fn write_entry(path: &Path, code: &[u8], log: &str, names: &[(String, String)]) 
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    file.write_all(HEADER)?;
+    file.write_all(header.as_bytes())?;
     file.write_all(hex(&Sha256::digest(&rest)).as_bytes())?;
     file.write_all(b"\n")?;
     file.write_all(&rest)
 }
 
 /// The entry in a file's bytes, if they are whole.
-fn read_entry(bytes: &[u8]) -> Option<Entry> {
-    let rest = bytes.strip_prefix(HEADER)?;
+fn read_entry(header: &str, bytes: &[u8]) -> Option<Entry> {
+    let rest = bytes.strip_prefix(header.as_bytes())?;
     let (hash, rest) = rest.split_at_checked(64)?;
     let rest = rest.strip_prefix(b"\n")?;
     if hash != hex(&Sha256::digest(rest)).as_bytes() {
@@ -403,6 +493,46 @@ mod tests {
         let cache = Cache::at(file.join("cache"));
         let warning = cache.store(&key(&["a"]), b"code", "", &[]).unwrap_err();
         assert!(warning.to_string().contains("FERCUDA_CACHE"), "{warning}");
+    }
+
+    #[test]
+    fn kinds_of_programs_in_one_directory_do_not_meet() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, other) = (
+            Cache::at(folder.path()),
+            Cache::at_for(folder.path(), "other"),
+        );
+        let key = key(&["a"]);
+        other.store(&key, b"code", "", &[]).unwrap();
+        assert_eq!(ours.look_up(&key), Lookup::Absent);
+        fs::rename(other.path(&key), ours.path(&key)).unwrap();
+        assert!(matches!(ours.look_up(&key), Lookup::Unusable(_)));
+    }
+
+    #[test]
+    fn what_was_written_first_goes_first_and_nothing_of_another_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, other) = (
+            Cache::at(folder.path()),
+            Cache::at_for(folder.path(), "other"),
+        );
+        let keys: Vec<Key> = ["a", "b", "c"].map(|part| key(&[part])).into();
+        other.store(&keys[0], &[1; 1000], "", &[]).unwrap();
+        for (at, key) in keys.iter().enumerate() {
+            ours.store(key, &[0; 1000], "", &[]).unwrap();
+            let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at as u64 + 1);
+            let file = fs::File::options()
+                .write(true)
+                .open(ours.path(key))
+                .unwrap();
+            file.set_modified(written).unwrap();
+        }
+        ours.trim(1 << 20).unwrap();
+        let left = || keys.iter().map(|key| ours.look_up(key) != Lookup::Absent);
+        assert_eq!(left().collect::<Vec<_>>(), [true, true, true]);
+        ours.trim(2500).unwrap();
+        assert_eq!(left().collect::<Vec<_>>(), [false, true, true]);
+        assert!(matches!(other.look_up(&keys[0]), Lookup::Found(_)));
     }
 
     #[test]

@@ -431,3 +431,141 @@ fn a_graph_is_not_updated_to_one_of_another_device() {
         }
     }
 }
+
+/// Lets `stream` wait, and says afterwards whether somebody let it go on.
+struct Held {
+    go_on: std::sync::mpsc::Sender<()>,
+    was_told: std::sync::mpsc::Receiver<bool>,
+}
+
+impl Held {
+    fn hold(stream: &Stream) -> Self {
+        let (go_on, wait) = std::sync::mpsc::channel();
+        let (tell, was_told) = std::sync::mpsc::channel();
+        stream
+            .host_callback(move || {
+                let told = wait.recv_timeout(std::time::Duration::from_secs(20));
+                tell.send(told.is_ok()).unwrap();
+            })
+            .unwrap();
+        Self { go_on, was_told }
+    }
+
+    fn release(self) -> bool {
+        // Nobody listens if the time is over.
+        self.go_on.send(()).ok();
+        self.was_told.recv().unwrap()
+    }
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_retired_graph_waits_for_its_launches_and_for_no_later_work() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let token = Arc::new(());
+    // Held, since a module that the graph alone holds waits by itself.
+    let increment = kernel(&context, "increment");
+    let capture = stream.begin_capture(CaptureMode::default()).unwrap();
+    // SAFETY: `increment` touches the one value.
+    unsafe { Launch::new(1, 1).run(&increment, &stream, (&mut out,)) }.unwrap();
+    capture.keep(token.clone());
+    let mut exec = capture.end().unwrap().instantiate().unwrap();
+    let before = Held::hold(&stream);
+    exec.launch(&stream).unwrap();
+    let retired = exec.retire();
+    let after = Held::hold(&stream);
+    assert!(!retired.is_done());
+    assert_eq!(Arc::strong_count(&token), 2);
+    assert!(before.release());
+    wait_until(|| retired.is_done());
+    drop(retired);
+    assert_eq!(Arc::strong_count(&token), 1);
+    assert!(after.release(), "dropping waited for later work");
+    assert_eq!(out.to_vec(&stream).unwrap(), [1]);
+}
+
+#[test]
+fn what_an_update_replaces_goes_after_the_launches_before_it() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let increment = kernel(&context, "increment");
+    let mut captured = |token: &Arc<()>| {
+        let capture = stream.begin_capture(CaptureMode::default()).unwrap();
+        // SAFETY: `increment` touches the one value.
+        unsafe { Launch::new(1, 1).run(&increment, &stream, (&mut out,)) }.unwrap();
+        capture.keep(token.clone());
+        capture.end().unwrap()
+    };
+    let tokens = [Arc::new(()), Arc::new(())];
+    let graphs = tokens.each_ref().map(&mut captured);
+    let mut exec = graphs[0].instantiate().unwrap();
+    let before = Held::hold(&stream);
+    exec.launch(&stream).unwrap();
+    exec.update(&graphs[1]).unwrap();
+    let after = Held::hold(&stream);
+    drop(graphs);
+    let counts = || tokens.each_ref().map(Arc::strong_count);
+    exec.forget_done();
+    assert_eq!(counts(), [2, 2]);
+    assert!(before.release());
+    wait_until(|| {
+        exec.forget_done();
+        counts() == [1, 2]
+    });
+    assert!(after.release(), "it waited for later work");
+    exec.launch(&stream).unwrap();
+    drop(exec);
+    assert_eq!(counts(), [1, 1]);
+    assert_eq!(out.to_vec(&stream).unwrap(), [2]);
+}
+
+#[test]
+fn memory_dropped_during_a_capture_goes_with_its_end_and_not_with_its_graph() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let pool = fercuda_cuda::MemoryPool::new(&context, 0).unwrap();
+    let mut part = DeviceBuffer::<u32>::alloc_from(&pool, &stream, 256).unwrap();
+    let unused = DeviceBuffer::<u32>::alloc_from(&pool, &stream, 1 << 20).unwrap();
+    part.fill(1, &stream).unwrap();
+    let all = pool.used_bytes().unwrap();
+    let capture = stream.begin_capture(CaptureMode::default()).unwrap();
+    out.copy_from(part.slice(..1).unwrap(), &stream).unwrap();
+    drop((part, unused));
+    assert_eq!(pool.used_bytes().unwrap(), all);
+    let graph = capture.end().unwrap();
+    stream.synchronize().unwrap();
+    let used = pool.used_bytes().unwrap();
+    assert!((256 * 4..1 << 20).contains(&used), "{used} of {all}");
+    let mut exec = graph.instantiate().unwrap();
+    exec.launch(&stream).unwrap();
+    assert_eq!(out.to_vec(&stream).unwrap(), [1]);
+    drop((graph, exec));
+    stream.synchronize().unwrap();
+    assert_eq!(pool.used_bytes().unwrap(), 0);
+}
+
+#[test]
+fn a_capture_says_whether_others_take_part() {
+    let context = context();
+    let (stream, side) = (
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    );
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
+    let capture = stream.begin_capture(CaptureMode::default()).unwrap();
+    increment(&mut out, &stream);
+    assert!(!capture.has_forked());
+    side.wait_for(&stream.record().unwrap()).unwrap();
+    stream.wait_for(&side.record().unwrap()).unwrap();
+    assert!(capture.has_forked());
+    capture.end().unwrap();
+}

@@ -1,9 +1,9 @@
 //! Buffers, slices, pools, and when memory is given back.
 
-use fercuda_cuda::{DeviceBuffer, Error, MemoryPool, PinnedBuffer, Stream};
+use fercuda_cuda::{DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream};
 
 use crate::numbers::random;
-use crate::support::{context, increment, write_late};
+use crate::support::{context, increment, kernel, many_turns, write_late};
 
 #[test]
 fn what_is_copied_in_comes_out() {
@@ -298,4 +298,55 @@ fn the_per_thread_stream_is_no_home_for_memory() {
     let context = context();
     let error = DeviceBuffer::<u32>::alloc_ordered(&context.per_thread_stream(), 1).unwrap_err();
     assert!(matches!(error, Error::Value { .. }), "{error}");
+}
+
+#[test]
+fn a_part_holds_the_whole_and_reaches_no_further() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let pool = MemoryPool::new(&context, 0).unwrap();
+    let whole = DeviceBuffer::<u8>::alloc_from(&pool, &stream, 4096).unwrap();
+    let address = whole.address().0;
+    let mut low = whole.part::<u32>(0, 256).unwrap();
+    let mut high = whole.part::<u64>(1024, 384).unwrap();
+    assert_eq!(high.address().0, address + 1024);
+    assert!(matches!(
+        whole.part::<u64>(1024, 385),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(
+        whole.part::<u64>(usize::MAX, 2),
+        Err(Error::Length { .. })
+    ));
+    assert!(matches!(whole.part::<u64>(12, 1), Err(Error::Value { .. })));
+    assert_eq!(
+        whole.part::<u64>(4096, 0).unwrap().to_vec(&stream).unwrap(),
+        []
+    );
+    drop(whole);
+    // Another stream than the whole's own waits for the allocation, and is
+    // waited for when that ends.
+    let other = Stream::new(&context).unwrap();
+    let late = kernel(&context, "late");
+    low.fill(7, &stream).unwrap();
+    high.fill(0x0909_0909_0909_0909, &other).unwrap();
+    other.wait_for(&stream.record().unwrap()).unwrap();
+    // SAFETY: `late` touches the first value.
+    unsafe { Launch::new(1, 1).run(&late, &other, (&mut low, 8u32, many_turns(&context))) }
+        .unwrap();
+    drop((low, high));
+    let others: Vec<_> = (0..8)
+        .map(|_| {
+            let mut other = DeviceBuffer::<u32>::alloc_from(&pool, &stream, 1024).unwrap();
+            other.fill(1, &stream).unwrap();
+            other
+        })
+        .collect();
+    other.synchronize().unwrap();
+    for buffer in &others {
+        assert_eq!(buffer.to_vec(&stream).unwrap(), [1; 1024]);
+    }
+    drop(others);
+    stream.synchronize().unwrap();
+    assert_eq!(pool.used_bytes().unwrap(), 0);
 }

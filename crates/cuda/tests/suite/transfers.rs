@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use fercuda_cuda::{DeviceBuffer, Error, PinnedBuffer, Stream};
+use fercuda_cuda::{CaptureMode, DeviceBuffer, Error, PinnedBuffer, Staging, Stream};
 
 use crate::numbers::random;
 use crate::support::{context, write_late};
@@ -136,4 +136,67 @@ fn a_length_that_differs_is_an_error_before_anything_is_queued() {
     );
     assert!(buffer.as_slice().download(vec![0; 3], &stream).is_err());
     assert_eq!(buffer.to_vec(&stream).unwrap(), [0; 4]);
+}
+
+#[test]
+fn a_slot_of_a_ring_is_not_written_before_its_last_copy_is_done() {
+    const COPIES: usize = 150;
+    let context = context();
+    let streams = [
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    ];
+    for (slots, in_turns) in [(1, 1), (4, 1), (9, 1), (9, 5), (64, 7), (64, 1000)] {
+        let mut ring = Staging::new(&context, 8, slots).unwrap();
+        let mut late = DeviceBuffer::<u32>::zeroed(&streams[0], 1).unwrap();
+        let mut out = DeviceBuffer::<u64>::zeroed(&streams[0], COPIES).unwrap();
+        streams[0].synchronize().unwrap();
+        // The copies have to wait, so that the host is ahead of them.
+        write_late(&mut late, 1, &streams[0]);
+        let values = random(COPIES);
+        for (index, value) in values.iter().enumerate() {
+            let stream = &streams[index / in_turns % 2];
+            let to = &mut out.slice_mut(index..=index).unwrap();
+            ring.upload(to, &[u64::from(*value)], stream).unwrap();
+        }
+        let last = Stream::new(&context).unwrap();
+        if slots == 64 {
+            drop(ring);
+        }
+        for stream in &streams {
+            last.wait_for(&stream.record().unwrap()).unwrap();
+        }
+        let copied = out.to_vec(&last).unwrap();
+        let same = copied
+            .iter()
+            .zip(&values)
+            .all(|(copied, value)| *copied == u64::from(*value));
+        assert!(same, "{slots} slots, {in_turns} in turn");
+    }
+}
+
+#[test]
+fn a_ring_refuses_what_does_not_fit_and_captures() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut ring = Staging::new(&context, 1, 1).unwrap();
+    let bytes = ring.slot_bytes();
+    let mut out = DeviceBuffer::<u8>::zeroed(&stream, bytes + 1).unwrap();
+    let too_long = ring.upload(&mut out.as_slice_mut(), &vec![0; bytes + 1], &stream);
+    assert!(matches!(too_long, Err(Error::Value { .. })), "{too_long:?}");
+    let other = ring.upload(&mut out.as_slice_mut(), &[1], &stream);
+    assert!(matches!(other, Err(Error::Length { .. })), "{other:?}");
+    let capture = stream.begin_capture(CaptureMode::default()).unwrap();
+    let mut some = out.slice_mut(..3).unwrap();
+    let captured = ring.upload(&mut some, &[1, 2, 3], &stream);
+    assert!(
+        matches!(captured, Err(Error::Capturing { .. })),
+        "{captured:?}"
+    );
+    drop(capture);
+    ring.upload(&mut some, &[1, 2, 3], &stream).unwrap();
+    assert_eq!(
+        out.slice(..4).unwrap().to_vec(&stream).unwrap(),
+        [1, 2, 3, 0]
+    );
 }

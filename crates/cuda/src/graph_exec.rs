@@ -1,0 +1,322 @@
+//! Graphs that can be launched, and their end.
+//!
+//! A launch about which nothing is new makes one call of the driver's and takes
+//! no lock: no host slots, a stream that is noted, no capture near. Everything
+//! else goes the longer way, on which the same is asked again.
+//!
+//! Invariant: what a launch refers to lives until it is done, also when the
+//! graph has been updated or retired since. Elsewhere: what a graph refers to
+//! (`graph`).
+
+use std::sync::Arc;
+
+use fercuda_cuda_sys::types::{CUgraphExec, CUgraphExecUpdateResultInfo, CUresult};
+
+use crate::callback;
+use crate::context::{Context, Relaxed};
+use crate::error::{Error, Failure, Result, call};
+use crate::event::Event;
+use crate::graph::{Graph, Keep};
+use crate::stream::{Stream, Waited};
+use crate::uses::{Uses, lock};
+
+/// A graph that can be launched. Dropping it waits for its launches; see also
+/// [`GraphExec::retire`].
+#[derive(Debug)]
+pub struct GraphExec {
+    context: Context,
+    raw: CUgraphExec,
+    /// What launches refer to from now on.
+    keep: Arc<Keep>,
+    /// Whether there are host slots in it.
+    has_slots: bool,
+    /// What launches before an update may still refer to.
+    earlier: Vec<Earlier>,
+    uses: Uses,
+    /// Behind all launches, once there are to be no more.
+    behind: Option<Vec<Event>>,
+    /// The driver may have put a launch into somebody's capture, where nobody
+    /// can tell when it goes.
+    captured: bool,
+}
+
+#[derive(Debug)]
+struct Earlier {
+    keep: Arc<Keep>,
+    /// Behind the last launch that may refer to it, where that could be marked.
+    behind: Option<Vec<Event>>,
+}
+
+/// So many updates whose launches cannot be marked are waited for.
+const ENOUGH: usize = 8;
+
+/// What came of the short way.
+enum Quick {
+    Done,
+    /// Something is new or wrong, or the driver refused; nothing was launched.
+    Unusual,
+    /// It is launched, and a capture of the stream has begun meanwhile.
+    Overtaken,
+}
+
+impl GraphExec {
+    pub(crate) fn new(context: Context, raw: CUgraphExec, keep: Arc<Keep>) -> Self {
+        Self {
+            context,
+            raw,
+            has_slots: !keep.slots.is_empty(),
+            keep,
+            earlier: Vec::new(),
+            uses: Uses::default(),
+            behind: None,
+            captured: false,
+        }
+    }
+
+    /// The driver's own handle.
+    pub fn raw(&self) -> CUgraphExec {
+        self.raw
+    }
+
+    /// Sends it to the device, so that the first launch need not.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn upload(&mut self, stream: &Stream) -> Result<()> {
+        let driver = self.bind_for(stream)?;
+        self.uses.note(stream);
+        // What its nodes name must not go while it is being sent.
+        let _entered = stream.enter_uncaptured(Error::Capturing {
+            operation: "upload a graph",
+            advice: "upload it in another stream",
+        })?;
+        // SAFETY: both are alive; `self` is used by this thread alone.
+        unsafe {
+            call!(
+                driver,
+                cuGraphUpload(self.raw, stream.raw()),
+                "upload a graph"
+            )
+        }
+    }
+
+    /// Queues all its work in `stream`.
+    ///
+    /// # Errors
+    /// [`Error::SlotHeld`] while the host uses one of its host slots;
+    /// [`Error::Capturing`]: CUDA does not capture launches of graphs;
+    /// [`Error::Driver`].
+    #[inline]
+    pub fn launch(&mut self, stream: &Stream) -> Result<()> {
+        match self.quick(stream) {
+            Quick::Done => Ok(()),
+            Quick::Unusual => self.launch_slowly(stream),
+            Quick::Overtaken => {
+                self.captured = true;
+                std::mem::forget(self.keep.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Launches if there is nothing to refuse and nothing to note.
+    #[inline]
+    fn quick(&mut self, stream: &Stream) -> Quick {
+        // A stream that is noted is of this context, whose driver is the
+        // stream's. Which context is current matters to a default stream only,
+        // and those are never free.
+        let usual = !self.has_slots && self.uses.has_recent(stream) && !callback::inside();
+        let Some(epoch) = stream.free_epoch().filter(|_| usual) else {
+            return Quick::Unusual;
+        };
+        // SAFETY: both are alive; `self` is used by this thread alone, and
+        // keeps what the work refers to until it is done.
+        let answer = unsafe {
+            let driver = self.context.driver();
+            driver.cuGraphLaunch(self.raw, stream.raw())
+        };
+        if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
+            Quick::Unusual
+        } else if stream.epoch() != epoch {
+            Quick::Overtaken
+        } else {
+            Quick::Done
+        }
+    }
+
+    #[cold]
+    fn launch_slowly(&mut self, stream: &Stream) -> Result<()> {
+        let driver = self.bind_for(stream)?;
+        if !self.uses.has_recent(stream) {
+            self.uses.note(stream);
+        }
+        let _entered = stream.enter_uncaptured(Error::Capturing {
+            operation: "launch a graph",
+            advice: "launch it before the capture begins or after it ends",
+        })?;
+        // Held until the launch is queued, so that the host cannot slip in
+        // between a slot's noting the stream and the work being there.
+        let mut held = Vec::new();
+        for slot in &self.keep.slots {
+            held.push(slot.close().ok_or(Error::SlotHeld)?);
+            slot.uses.note(stream);
+        }
+        // SAFETY: both are alive; `self` is used by this thread alone, and
+        // keeps what the work refers to until it is done.
+        unsafe {
+            call!(
+                driver,
+                cuGraphLaunch(self.raw, stream.raw()),
+                "launch a graph"
+            )
+        }
+    }
+
+    /// Makes it do what `graph` does, which must have the same shape as the
+    /// graph it was made from. Cheaper than instantiating. What it referred to
+    /// before goes with an update, or its end, after the launches until now.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
+    pub fn update(&mut self, graph: &Graph) -> Result<()> {
+        if *graph.context() != self.context {
+            return Err(Error::OtherContext {
+                operation: "update a graph",
+                left: self.context.device().to_string(),
+                right: graph.context().device().to_string(),
+            });
+        }
+        self.forget_done();
+        let driver = self.context.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        let raw = graph.raw();
+        let mut info = CUgraphExecUpdateResultInfo::default();
+        // SAFETY: both are alive and used by this thread alone.
+        let answer = unsafe { driver.cuGraphExecUpdate_v2(self.raw, *raw, &mut info)? };
+        if answer != CUresult::CUDA_SUCCESS {
+            return Err(Error::Driver(Box::new(Failure {
+                call: "cuGraphExecUpdate_v2",
+                code: answer,
+                doing: format!("update a graph ({:?})", info.result),
+            })));
+        }
+        let keep = std::mem::replace(&mut self.keep, graph.kept().clone());
+        self.has_slots = !self.keep.slots.is_empty();
+        self.earlier.push(Earlier {
+            keep,
+            behind: self.uses.marks(),
+        });
+        Ok(())
+    }
+
+    /// Lets go of what only launches before an update referred to, as far as
+    /// they are done; says whether nothing is left of it. Waits if too many of
+    /// them could not be marked.
+    pub fn forget_done(&mut self) -> bool {
+        self.earlier
+            .retain(|earlier| !earlier.behind.as_deref().is_some_and(all_done));
+        if self.earlier.len() >= ENOUGH
+            && self.earlier.iter().any(|earlier| earlier.behind.is_none())
+            && self.uses.wait() == Waited::Done
+        {
+            self.earlier.clear();
+        }
+        self.earlier.is_empty()
+    }
+
+    /// Ends its use: it is destroyed when what is returned is dropped, for
+    /// which that waits until the launches so far are done, but not for later
+    /// work of their streams.
+    pub fn retire(mut self) -> RetiredGraph {
+        self.behind = self.uses.marks();
+        RetiredGraph(self)
+    }
+
+    /// What a host callback of the graph said when it panicked, once.
+    pub fn callback_panic(&self) -> Option<String> {
+        let earlier = self.earlier.iter().map(|earlier| &earlier.keep);
+        earlier
+            .chain([&self.keep])
+            .find_map(|keep| lock(&keep.panicked).take())
+    }
+
+    fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
+        if *stream.context() != self.context {
+            return Err(Error::OtherContext {
+                operation: "launch a graph",
+                left: self.context.device().to_string(),
+                right: stream.context().device().to_string(),
+            });
+        }
+        self.context.bind()
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        let (context, raw) = (self.context.clone(), self.raw);
+        let uses = std::mem::take(&mut self.uses);
+        let behind = self.behind.take();
+        let mut keeps = vec![std::mem::take(&mut self.keep)];
+        keeps.extend(self.earlier.drain(..).map(|earlier| earlier.keep));
+        if self.captured {
+            std::mem::forget(keeps);
+            return;
+        }
+        callback::outside(move || {
+            let waited = match &behind {
+                Some(_) if callback::inside() => Waited::Refused,
+                Some(marks) => wait_for(marks),
+                None => uses.wait(),
+            };
+            if waited == Waited::Refused {
+                return false;
+            }
+            let keeps = std::mem::take(&mut keeps);
+            if waited == Waited::Lost {
+                // A callback of a launch may be running, and nothing can tell
+                // when it ends.
+                std::mem::forget(keeps);
+                return true;
+            }
+            if let Ok(driver) = context.bind() {
+                let _relaxed = Relaxed::enter(driver);
+                // SAFETY: from cuGraphInstantiate, destroyed once (this
+                // answers `true`), and no launch of it is under way.
+                drop(unsafe { driver.cuGraphExecDestroy(raw) });
+            }
+            drop(keeps);
+            true
+        });
+    }
+}
+
+/// Whether the work before all of them is done. An error of it is for who
+/// waits for that work, and for who destroys what it used.
+fn all_done(marks: &[Event]) -> bool {
+    marks
+        .iter()
+        .all(|mark| mark.is_done().is_ok_and(|done| done))
+}
+
+fn wait_for(marks: &[Event]) -> Waited {
+    marks
+        .iter()
+        .map(|mark| Waited::of(&mark.synchronize()))
+        .max()
+        .unwrap_or(Waited::Done)
+}
+
+/// A graph that is launched no more, while its last launches run. Dropping it
+/// waits for them and destroys it.
+#[derive(Debug)]
+#[must_use = "dropping it waits for its launches"]
+pub struct RetiredGraph(GraphExec);
+
+impl RetiredGraph {
+    /// Whether its launches are done, so that dropping it waits for nothing.
+    /// False, too, where that cannot be told.
+    pub fn is_done(&self) -> bool {
+        self.0.behind.as_deref().is_some_and(all_done)
+    }
+}
