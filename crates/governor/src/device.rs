@@ -162,6 +162,12 @@ impl Device {
         self.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
     }
 
+    /// What is live of a tenant in both: bytes and blocks.
+    pub fn live_of(&self, tenant: Tenant) -> (u64, u64) {
+        let [a, b] = self.regions().map(|region| region.account(id(tenant)));
+        (a.live_bytes + b.live_bytes, a.blocks + b.blocks)
+    }
+
     /// The budget of both.
     pub fn budget(&self) -> &Budget {
         self.large.budget()

@@ -316,6 +316,15 @@ impl Governor {
         tenant
     }
 
+    /// All tenants that were named so far.
+    pub fn tenants(&self) -> Vec<(Tenant, String)> {
+        let tenants = lock(&self.tenants);
+        tenants
+            .iter()
+            .map(|(name, it)| (*it, name.clone()))
+            .collect()
+    }
+
     // ---- contexts -----------------------------------------------------------
 
     /// Runs a call of the driver that may make or destroy contexts with what is

@@ -156,7 +156,7 @@ pub const VARIABLES: &[Variable] = &[
         Reader::Compiler,
         "FERCUDA_CACHE",
         "a folder; empty for none",
-        "where compiled programs are kept; default `fercuda/nvrtc` in the user's cache folder",
+        "where compiled programs are kept; default `fercuda/nvrtc` and `fercuda/jit` in the user's cache folder",
     ),
     row(
         Reader::Compiler,

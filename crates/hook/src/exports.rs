@@ -13,13 +13,15 @@ use std::sync::atomic::{AtomicPtr, Ordering::Release};
 
 use fercuda_cuda_sys::Symbol;
 
-use crate::{bind, regime};
+use fercuda_regime::guarded;
+
+use crate::bind;
 
 /// Binds the slot with this number and says where it leads now.
 ///
 /// Called by `bind_and_jump` alone, with the arguments of some function saved.
 extern "C" fn bind_slot(index: usize) -> *mut c_void {
-    match regime::guarded(|| Some((SLOTS.get(index)?, bind::target(index)))) {
+    match guarded(|| Some((SLOTS.get(index)?, bind::target(index)))) {
         Some((slot, address)) => {
             slot.store(address, Release);
             address

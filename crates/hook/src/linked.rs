@@ -15,8 +15,9 @@ use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
 
-use crate::recent::Recent;
-use crate::{loader, real, regime};
+use fercuda_regime::{Recent, guarded};
+
+use crate::{loader, real};
 
 /// How many objects the loader has loaded so far, and unloaded.
 type Changes = (u64, u64);
@@ -52,7 +53,7 @@ pub(crate) fn soname(caller: usize) -> Option<CString> {
 /// The function of a name that the code at a return address is linked to, as if
 /// this library had none of that name. A name is known again by where it is.
 pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_void>> {
-    regime::guarded(|| {
+    guarded(|| {
         let changes = changes();
         let known = KNOWN.with(|known| known.get(caller));
         if let Some(known) = known.filter(|known| known.holds(name, changes)) {

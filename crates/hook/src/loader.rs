@@ -9,8 +9,9 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
-use crate::doors::runtime;
-use crate::{bind, real, regime, say};
+use fercuda_regime::{guarded, is_disabled, say};
+
+use crate::{real, runtime};
 
 /// A name that no file can have, by which the loader says that there is none:
 /// programs look for the end of it in what it says. It is a path, or else the
@@ -94,8 +95,8 @@ unsafe extern "C" fn choose(name: *const c_char, caller: usize) -> Way {
     if !is_ours {
         return Way { function, name };
     }
-    let led = regime::guarded(|| {
-        if bind::is_disabled() {
+    let led = guarded(|| {
+        if is_disabled() {
             return None;
         }
         runtime::driver_opened_by(caller);
@@ -119,8 +120,8 @@ unsafe extern "C" fn note_namespace(name: *const c_char) -> *mut c_void {
     static SAID: AtomicBool = AtomicBool::new(false);
     // SAFETY: the caller's promise.
     let is_ours = !name.is_null() && is_the_drivers(unsafe { CStr::from_ptr(name) }.to_bytes());
-    regime::guarded(|| {
-        if is_ours && !bind::is_disabled() && !SAID.swap(true, Relaxed) {
+    guarded(|| {
+        if is_ours && !is_disabled() && !SAID.swap(true, Relaxed) {
             say(
                 "a library opens the driver in a namespace of its own (dlmopen)\n\
                  what it allocates there is not governed; reconciling shows it as ungoverned",

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUresult, CUuuid};
 
-use crate::regime::{self, answer};
-use crate::{bind, loader, real, settings};
+use fercuda_regime::{answer, begun, config, guarded, is_disabled};
+
+use crate::{loader, real};
 
 /// The answer of a function that was called.
 const SUCCESS: c_int = 0;
@@ -184,14 +185,14 @@ fn parsed(text: &[u8]) -> Option<[u8; 16]> {
 /// What is to be told of a device, free and in all, of which NVML says
 /// something; none if that stays.
 fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, u64)> {
-    if bind::is_disabled() {
+    if is_disabled() {
         return None;
     }
     let within_limit = || {
-        let total = settings::get().limit?.get().min(total);
+        let total = config().limit?.get().min(total);
         Some((free.min(total), total))
     };
-    match regime::begun() {
+    match begun() {
         // Nobody knows yet which devices the process will use.
         None => within_limit(),
         Some(None) => None,
@@ -209,7 +210,7 @@ fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, 
 // SAFETY: stands before NVML's function of this name and type, and calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) -> c_int {
-    let Some(nvml) = regime::guarded(Nvml::get) else {
+    let Some(nvml) = guarded(Nvml::get) else {
         return LIBRARY_NOT_FOUND;
     };
     // SAFETY: the program's own arguments.
@@ -218,7 +219,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory
         // SAFETY: NVML has just filled it.
         && let Some(memory) = unsafe { memory.as_mut() }
         && let Some((free, total)) =
-            regime::guarded(|| told(nvml, device, (memory.free, memory.total)))
+            guarded(|| told(nvml, device, (memory.free, memory.total)))
     {
         let used = total.saturating_sub(free);
         *memory = Memory { total, free, used };
@@ -230,7 +231,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) -> c_int {
-    let found = regime::guarded(|| {
+    let found = guarded(|| {
         let nvml = Nvml::get()?;
         Some((nvml, nvml.info_v2?))
     });
@@ -246,7 +247,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut Mem
         // SAFETY: of this version, and NVML has just filled it.
         && let Some(memory) = unsafe { memory.as_mut() }
         && let Some((free, total)) =
-            regime::guarded(|| told(nvml, device, (memory.free, memory.total)))
+            guarded(|| told(nvml, device, (memory.free, memory.total)))
     {
         *memory = MemoryV2 {
             version: VERSION,
@@ -329,7 +330,7 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
     };
     // SAFETY: the caller's handle, and names.
     let find = |name: &CStr| unsafe { next_dlsym_of(handle, name) };
-    let is_its = regime::guarded(|| is_of_nvml(handle, asked, find).then_some(()));
+    let is_its = guarded(|| is_of_nvml(handle, asked, find).then_some(()));
     is_its.map_or(null_mut(), |()| own)
 }
 
@@ -341,7 +342,7 @@ fn is_of_nvml(
     find: impl Fn(&CStr) -> *mut c_void + Copy,
 ) -> bool {
     // What these find depends on who asks; the loader finds the exported ones.
-    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || bind::is_disabled() {
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || is_disabled() {
         return false;
     }
     let Some(base) = base_of_nvml(find(asked)) else {

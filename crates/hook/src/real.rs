@@ -15,11 +15,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
-use fercuda_cuda_sys::{Driver, Origin, Symbol};
+use fercuda_cuda_sys::{Driver, Origin};
+use fercuda_regime::{Below, config, place, placed};
 
-use crate::{loader, settings};
+use crate::{bind, loader};
 
 const NAME: &str = "libcuda.so.1";
 
@@ -38,45 +38,21 @@ const FOLDERS: &[&str] = &[
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 const LONGEST_CACHE: u64 = 64 << 20;
 
-/// The driver below.
-pub(crate) struct Real {
-    handle: NonNull<c_void>,
-    /// Its functions, by their types.
-    pub(crate) driver: &'static Driver,
-}
-
-// SAFETY: the loader's handle may be used from any thread; it is never closed.
-unsafe impl Send for Real {}
-// SAFETY: as above.
-unsafe impl Sync for Real {}
-
 /// The driver below; none on a machine that has none.
-pub(crate) fn real() -> Option<&'static Real> {
-    REAL.get().map_or_else(first, Option::as_ref)
+pub(crate) fn real() -> Option<&'static Below> {
+    placed().unwrap_or_else(first)
 }
-
-static REAL: OnceLock<Option<Real>> = OnceLock::new();
 
 /// Opens it. Threads that come at once open it each, which is one library to
 /// the loader, and go on with what the first has found.
 #[cold]
-fn first() -> Option<&'static Real> {
-    let opened = open();
-    REAL.get_or_init(|| opened).as_ref()
+fn first() -> Option<&'static Below> {
+    place(open())
 }
 
-impl Real {
-    /// The address of what it exports under a name, which none is that has a zero in it.
-    pub(crate) fn find(&self, name: &str) -> Option<NonNull<c_void>> {
-        let name = CString::new(name).ok()?;
-        // SAFETY: the handle is open for ever.
-        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
-    }
-}
-
-fn open() -> Option<Real> {
+fn open() -> Option<Below> {
     let own = own_file();
-    let named = settings::get().driver.clone();
+    let named = config().driver.clone();
     let places = match named {
         Some(path) => vec![path],
         None => places(),
@@ -101,16 +77,11 @@ fn open() -> Option<Real> {
         };
         // SAFETY: what the driver exports under its names are its functions.
         let driver = unsafe { Driver::from_resolver(Box::new(find), Origin::Library(path)) };
-        for symbol in Symbol::ALL {
-            // Each is found now, and not by its first caller, who may hold
-            // something then. Which there are is asked again by who calls them.
-            driver.has(*symbol);
-        }
-        return Some(Real {
-            handle,
-            // For the life of the process, as the library.
-            driver: Box::leak(Box::new(driver)),
-        });
+        // For the life of the process, as the library.
+        let driver = Box::leak(Box::new(driver));
+        // There is none of a name that has a zero in it.
+        let by_name = move |name: &str| find(&CString::new(name).ok()?);
+        return Some(Below::new(driver, Box::new(by_name), bind::noted));
     }
     None
 }

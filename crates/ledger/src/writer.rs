@@ -58,6 +58,12 @@ impl Tenant {
     /// All who have no row of their own.
     pub const OTHERS: Tenant = Tenant(OTHERS as u8);
 
+    /// That of a row; none if there is no such row.
+    pub fn of_index(index: u32) -> Option<Tenant> {
+        let index = u8::try_from(index).ok()?;
+        (usize::from(index) < TENANTS).then_some(Tenant(index))
+    }
+
     /// Its row.
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -287,6 +293,19 @@ impl Ledger {
         account(layout, device, tenant)
             .governed_bytes
             .fetch_sub(bytes, Relaxed);
+    }
+
+    /// How often a device's memory has begun anew.
+    pub fn epoch(&self, device: Device) -> u64 {
+        self.layout()
+            .map_or(0, |it| device.row(it).epoch.load(Relaxed))
+    }
+
+    /// What [`Ledger::govern`] has charged to a tenant and is not given back, in bytes.
+    pub fn governed(&self, device: Device, tenant: Tenant) -> u64 {
+        self.layout().map_or(0, |layout| {
+            account(layout, device, tenant).governed_bytes.load(Relaxed)
+        })
     }
 
     /// Sets a figure of the pool. For whoever holds the pool of that device:

@@ -17,7 +17,7 @@ use fercuda_pool::Place;
 use super::asked;
 use super::linear::{give, governed, pass_free, tenant_of};
 use crate::caller;
-use crate::regime::{around, ask, governor, guarded, seated};
+use crate::process::{around, ask, governor, guarded, seated};
 use crate::trace;
 
 asked!(alloc_entry => alloc);

@@ -11,8 +11,8 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_governor::{ContextId, Governor, PoolNumber};
 
-use crate::real::real;
-use crate::regime::{answer, ask, governor, guarded, seated};
+use crate::below;
+use crate::process::{answer, ask, governor, guarded, seated};
 
 /// An address that no driver gives.
 pub(super) const NOWHERE: CUdeviceptr = 0x1000;
@@ -20,19 +20,16 @@ pub(super) const NOWHERE: CUdeviceptr = 0x1000;
 /// What is free and there in all: less what is granted, more what the pool has
 /// to give.
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUresult {
-    let Some(real) = real() else {
+    let Some(driver) = below::driver() else {
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
     let (mut driver_free, mut driver_total) = (0, 0);
     // SAFETY: both outlive the call.
-    let asked = unsafe {
-        real.driver
-            .cuMemGetInfo_v2(&mut driver_free, &mut driver_total)
-    };
+    let asked = unsafe { driver.cuMemGetInfo_v2(&mut driver_free, &mut driver_total) };
     let result = answer(asked);
     if result != CUresult::CUDA_SUCCESS || free.is_null() || total.is_null() {
         // SAFETY: the program's own arguments.
-        return answer(unsafe { real.driver.cuMemGetInfo_v2(free, total) });
+        return answer(unsafe { driver.cuMemGetInfo_v2(free, total) });
     }
     let told = seated(|seat| {
         let (_, ordinal) = seat.current()?;
@@ -218,7 +215,7 @@ pub(super) unsafe extern "C" fn attributes(
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> CUresult {
-    let Some(real) = real() else {
+    let Some(driver) = below::driver() else {
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
     // Free memory of the pool is nothing to the program, as that address is.
@@ -228,10 +225,7 @@ pub(super) unsafe extern "C" fn attributes(
         address
     };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe {
-        real.driver
-            .cuPointerGetAttributes(count, which, data, asked)
-    });
+    let result = answer(unsafe { driver.cuPointerGetAttributes(count, which, data, asked) });
     if result != CUresult::CUDA_SUCCESS {
         return result;
     }

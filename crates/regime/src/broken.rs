@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fercuda_pool::Rule;
 
-use crate::regime::governor;
+use crate::process::governor;
 
 /// Breaks a rule in a device's pool; 0 if it is broken now.
 // SAFETY: nothing else has this name.

@@ -5,8 +5,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
 use fercuda_cuda_sys::{Driver, Missing};
 
-use crate::bind;
-use crate::regime::{ask, guarded};
+use crate::exchange::exchange;
+use crate::process::{ask, guarded};
 
 /// Exchanges what the driver answers for the door before it.
 ///
@@ -22,7 +22,7 @@ unsafe fn exchanged(
         // SAFETY: see above.
         unsafe {
             let asked = CStr::from_ptr(symbol).to_bytes();
-            if let Some(door) = guarded(|| Some(bind::exchange(*pointer, asked))) {
+            if let Some(door) = guarded(|| Some(exchange(*pointer, asked))) {
                 *pointer = door;
             }
         }

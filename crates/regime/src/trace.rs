@@ -30,7 +30,7 @@ fn trace() -> Option<&'static Trace> {
 
 #[cold]
 fn begin() -> Option<Box<Trace>> {
-    let named = settings::get().trace.as_ref()?;
+    let named = settings::config().trace.as_ref()?;
     // Each process of a run writes its own: the first has the name, others
     // their number behind it.
     let open = |path: &std::path::Path| {
@@ -63,7 +63,7 @@ fn begin() -> Option<Box<Trace>> {
 
 /// A block was given to the program.
 #[inline]
-pub(crate) fn allocated(address: u64, bytes: u64, place: Place) {
+pub fn allocated(address: u64, bytes: u64, place: Place) {
     if let Some(trace) = trace() {
         trace.write("allocate", address, bytes, place);
     }
@@ -71,7 +71,7 @@ pub(crate) fn allocated(address: u64, bytes: u64, place: Place) {
 
 /// A block was freed by the program.
 #[inline]
-pub(crate) fn freed(address: u64, bytes: u64, place: Place) {
+pub fn freed(address: u64, bytes: u64, place: Place) {
     if let Some(trace) = trace() {
         trace.write("free", address, bytes, place);
     }

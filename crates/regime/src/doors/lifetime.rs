@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{Capturing, Destroyed};
 
-use crate::regime::{answer, around, ask, guarded, seated, turned};
+use crate::process::{answer, around, ask, guarded, seated, turned};
 use crate::say;
 
 /// Lets the driver make a context and notes it.

@@ -1,7 +1,7 @@
 //! Layouts against the plainest model: the list of all elements' places.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-use fercuda_runtime::{Dtype, Layout, LayoutError, MAX_RANK};
+use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK};
 use proptest::prelude::*;
 
 /// Where each element lies, in bytes, in the order of the indices.

@@ -9,7 +9,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::Key;
 
 use super::linear::released;
-use crate::regime::{ask, governor, guarded, seated};
+use crate::process::{ask, governor, guarded, seated};
 
 /// Images are no larger than this; what says so is not believed.
 const LARGEST: u64 = 8 << 30;

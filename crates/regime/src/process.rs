@@ -15,7 +15,7 @@ pub(crate) use fercuda_governor::answer;
 use fercuda_governor::{Governor, Seat};
 use fercuda_ledger::Ledger;
 
-use crate::real::{Real, real};
+use crate::below;
 use crate::{say, settings, trace};
 
 static GOVERNOR: OnceLock<Option<Box<Governor>>> = OnceLock::new();
@@ -40,7 +40,7 @@ impl Drop for Kept {
 
 /// The governor; none where nothing is governed.
 #[inline]
-pub(crate) fn governor() -> Option<&'static Governor> {
+pub fn governor() -> Option<&'static Governor> {
     let governor = match GOVERNOR.get() {
         Some(governor) => governor,
         // Outside of any guard, as doors look here first.
@@ -54,27 +54,32 @@ pub(crate) fn governor() -> Option<&'static Governor> {
 
 #[cold]
 fn first() -> &'static Option<Box<Governor>> {
-    let real = real();
-    GOVERNOR.get_or_init(|| guarded(|| begin(real?)))
+    // Before a driver is named there is nothing to govern, but there may be.
+    static NOT_YET: Option<Box<Governor>> = None;
+    if below::placed().is_none() {
+        return &NOT_YET;
+    }
+    let driver = below::driver();
+    GOVERNOR.get_or_init(|| guarded(|| begin(driver?)))
 }
 
 /// The governor if it is there, for who must not begin it: none before that,
 /// and then none where nothing is governed.
-pub(crate) fn begun() -> Option<Option<&'static Governor>> {
+pub fn begun() -> Option<Option<&'static Governor>> {
     let governor: Option<&'static Governor> = GOVERNOR.get()?.as_deref();
     Some(governor.filter(|governor| governor.ledger().is_mine()))
 }
 
 /// Others wait until it has begun, in whatever they hold; so nothing here comes
-/// to the loader, who has let `real` have all that is needed.
+/// to the loader, who has let `below` have all that is needed.
 #[cold]
-fn begin(real: &Real) -> Option<Box<Governor>> {
-    let config = settings::get();
+fn begin(driver: &'static Driver) -> Option<Box<Governor>> {
+    let config = settings::config();
     let (ledger, warning) = Ledger::open(config.run);
     if let Some(warning) = warning {
         say(&warning.to_string());
     }
-    let governor = Governor::new(real.driver, ledger, config.clone());
+    let governor = Governor::new(driver, ledger, config.clone());
     governor.tell_by(say);
     // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
     let _it_is_only_for_last_figures = unsafe { libc::atexit(at_exit) };
@@ -132,7 +137,7 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
 /// Runs `work` with the seat that the calling thread has already; none if it has
 /// none of its own, or is at work with it.
 #[inline]
-pub(crate) fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+pub fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
     guarded(|| {
         let done = SEAT.try_with(|seat| {
             let mut seat = seat.try_borrow_mut().ok()?;
@@ -159,7 +164,7 @@ pub(crate) fn turned() {
 
 /// Keeps a defect of ours from unwinding into the program.
 #[inline]
-pub(crate) fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+pub fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Relaxed) {
@@ -189,8 +194,8 @@ pub(crate) fn around(
 
 /// What the driver below answers.
 pub(crate) fn ask(call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>) -> CUresult {
-    real().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |real| {
-        answer(call(real.driver))
+    below::driver().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |driver| {
+        answer(call(driver))
     })
 }
 

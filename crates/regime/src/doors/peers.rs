@@ -10,7 +10,7 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_governor::{Governor, Served};
 
-use crate::regime::{ask, governor, guarded, seated};
+use crate::process::{ask, governor, guarded, seated};
 
 const NONE: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
 const BOTH: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

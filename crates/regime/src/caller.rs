@@ -19,6 +19,7 @@ use fercuda_governor::Governor;
 use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
+use crate::interface::BY_ADDRESS;
 use crate::recent::Recent;
 
 /// Frames that are looked at.
@@ -43,6 +44,8 @@ struct Known {
     /// Where its own stack is mapped, from which address to which, once that
     /// was asked for.
     stack: Cell<(usize, usize)>,
+    /// Whose its calls are, if it has said so.
+    acting: Cell<Option<Tenant>>,
     callers: Recent<Meaning, 16>,
 }
 
@@ -56,6 +59,7 @@ impl Known {
     const fn new() -> Self {
         Self {
             stack: Cell::new((0, 0)),
+            acting: Cell::new(None),
             callers: Recent::new(),
         }
     }
@@ -66,6 +70,9 @@ impl Known {
     /// As for [`tenant`].
     #[inline]
     unsafe fn tenant(&self, frame: *const usize) -> Option<Tenant> {
+        if let Some(tenant) = self.acting.get() {
+            return Some(tenant);
+        }
         // SAFETY: the caller's promise.
         let distance = match self.callers.get(unsafe { *frame })? {
             Meaning::Of(tenant) => return Some(tenant),
@@ -94,13 +101,22 @@ impl Known {
 /// `frame` is where the return address of a call of this thread lies that has
 /// not returned.
 #[inline]
-pub(crate) unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant {
+pub unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant {
     // SAFETY: the caller's promise.
     match KNOWN.try_with(|known| unsafe { known.tenant(frame) }) {
         Ok(Some(tenant)) => tenant,
         // SAFETY: the caller's promise.
         _ => learn(governor, unsafe { *frame }, frame),
     }
+}
+
+/// From now on the calling thread's calls are a tenant's, by its row, or again those of
+/// whoever the return address says; what that was before. A thread at its end has no
+/// tenant.
+pub(crate) fn act_as(tenant: u32) -> u32 {
+    let before = KNOWN.try_with(|known| known.acting.replace(Tenant::of_index(tenant)));
+    let before = before.ok().flatten();
+    before.map_or(BY_ADDRESS, |tenant| tenant.index() as u32)
 }
 
 fn remember(address: usize, meaning: Meaning) {

@@ -15,7 +15,7 @@ use fercuda_ledger::Governed;
 use super::asked;
 use super::identity::{NOWHERE, is_nobodys};
 use super::linear::{released, tenant_of};
-use crate::regime::{ask, governor, guarded, seated};
+use crate::process::{ask, governor, guarded, seated};
 use crate::say;
 
 asked!(open_entry => open);

@@ -8,7 +8,7 @@ use crate::say;
 
 /// What the environment says. A value that cannot be read counts as not set,
 /// and one line says so.
-pub(crate) fn get() -> &'static Config {
+pub fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let (config, complaints) = Config::read(std::env::vars_os());

@@ -27,8 +27,9 @@ use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdevicept
 use fercuda_governor::{Ordered, Seat};
 use fercuda_pool::Place;
 
-use crate::regime::already_seated;
-use crate::{caller, linked, trace};
+use fercuda_regime::{already_seated, tenant, trace};
+
+use crate::linked;
 
 /// The runtime library's answer of a function that did what it should.
 const SUCCESS: c_int = 0;
@@ -149,7 +150,7 @@ fn device() -> Option<c_int> {
 /// Allocates in a stream's order; none if the runtime library is to answer.
 ///
 /// # Safety
-/// As for [`caller::tenant`]; `into` is null or may be written.
+/// As for [`fercuda_regime::tenant`]; `into` is null or may be written.
 #[inline]
 unsafe fn allocated(
     into: *mut CUdeviceptr,
@@ -164,7 +165,7 @@ unsafe fn allocated(
         let ordered = ordered(seat, stream)?;
         let of = ordered.pool?;
         // SAFETY: passed on.
-        let tenant = unsafe { caller::tenant(seat.governor(), frame) };
+        let tenant = unsafe { tenant(seat.governor(), frame) };
         // What is refused the driver's door refuses again, and tells.
         let address = seat.try_allocate_ordered(&ordered, tenant, of, bytes as u64)?;
         // SAFETY: not null; the program's own.

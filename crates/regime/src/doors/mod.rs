@@ -18,7 +18,6 @@ mod ordered;
 mod other;
 mod peers;
 mod physical;
-pub(crate) mod runtime;
 mod sharing;
 mod vendors;
 

@@ -14,7 +14,7 @@ use fercuda_pool::{Error, Place};
 use super::asked;
 use super::identity::NOWHERE;
 use crate::caller;
-use crate::regime::{around, ask, governor, guarded, seated};
+use crate::process::{around, ask, governor, guarded, seated};
 use crate::{say, trace};
 
 /// Rows of pitched memory begin at multiples of so much; see `alloc_pitch`.

@@ -4,27 +4,42 @@
 //! are always needed together may come to lie in one set.
 
 use std::cell::Cell;
+use std::fmt;
 
 const IN_A_SET: usize = 4;
 
 /// So many sets, in each the newest first.
-pub(crate) struct Recent<V, const SETS: usize>([Set<V>; SETS]);
+pub struct Recent<V, const SETS: usize>([Set<V>; SETS]);
+
+impl<V, const SETS: usize> fmt::Debug for Recent<V, SETS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recent").finish_non_exhaustive()
+    }
+}
 
 type Set<V> = [Cell<Option<(usize, V)>>; IN_A_SET];
 
+impl<V: Copy, const SETS: usize> Default for Recent<V, SETS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<V: Copy, const SETS: usize> Recent<V, SETS> {
-    pub(crate) const fn new() -> Self {
+    /// Nothing is known.
+    pub const fn new() -> Self {
         Self([const { [const { Cell::new(None) }; IN_A_SET] }; SETS])
     }
 
     #[inline]
-    pub(crate) fn get(&self, address: usize) -> Option<V> {
+    /// What was found out of the caller with this return address.
+    pub fn get(&self, address: usize) -> Option<V> {
         let mut known = self.set(address).iter().filter_map(Cell::get);
         known.find_map(|(of, value)| (of == address).then_some(value))
     }
 
     /// In the place of what was known of that address, or else of the oldest.
-    pub(crate) fn put(&self, address: usize, value: V) {
+    pub fn put(&self, address: usize, value: V) {
         let set = self.set(address);
         let is_same =
             |known: &Cell<Option<(usize, V)>>| known.get().is_some_and(|(of, _)| of == address);

@@ -13,7 +13,7 @@ use fercuda_ledger::Governed;
 
 use super::asked;
 use super::linear::{admitted, tenant_of};
-use crate::regime::{around, ask, governor, guarded};
+use crate::process::{around, ask, governor, guarded};
 
 asked!(create_entry => create);
 asked!(multicast_entry => multicast);
