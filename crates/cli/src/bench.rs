@@ -135,9 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             pairs(&pool, 0, BATCH, samples)?,
             "200 ns",
         ));
-        let plain = timed(BATCH, samples, |random| {
-            pool.plain_pair(random_bytes(random))
-        })?;
+        let plain = timed(BATCH, samples, |bytes| pool.plain_pair(bytes))?;
         rows.push(Row::of("pool: pair in no stream", plain, "1 us"));
         rows.push(together(
             &machine,
@@ -240,6 +238,11 @@ fn random_bytes(random: &mut Rng) -> u64 {
     random.u64(1..=4096) * UNIT_BYTES
 }
 
+/// Draws the sizes of a batch, which is no part of what is measured.
+fn draw(sizes: &mut [u64], random: &mut Rng) {
+    sizes.fill_with(|| random_bytes(random));
+}
+
 fn failed(allocator: &dyn Allocator, error: &str) -> anyhow::Error {
     anyhow!(
         "{} failed while it was measured: {error}\n\
@@ -248,18 +251,20 @@ fn failed(allocator: &dyn Allocator, error: &str) -> anyhow::Error {
     )
 }
 
-/// So many samples of `batch` repetitions each.
+/// So many samples of `batch` pairs each, of random sizes in bytes.
 fn timed(
     batch: usize,
     samples: usize,
-    mut pair: impl FnMut(&mut Rng) -> Result<(), String>,
+    mut pair: impl FnMut(u64) -> Result<(), String>,
 ) -> Result<Latencies> {
     let mut random = Rng::with_seed(1);
+    let mut sizes = vec![0; batch];
     let mut latencies = Latencies::default();
     for _ in 0..samples {
+        draw(&mut sizes, &mut random);
         let begun = Instant::now();
-        for _ in 0..batch {
-            pair(&mut random).map_err(|error| anyhow!("{error}"))?;
+        for bytes in &sizes {
+            pair(*bytes).map_err(|error| anyhow!("{error}"))?;
         }
         latencies.push_mean(begun.elapsed(), batch);
     }
@@ -272,8 +277,8 @@ fn pairs(
     batch: usize,
     samples: usize,
 ) -> Result<Latencies> {
-    timed(batch, samples, |random| {
-        let block = allocator.allocate(random_bytes(random), stream)?;
+    timed(batch, samples, |bytes| {
+        let block = allocator.allocate(bytes, stream)?;
         allocator.free(black_box(block), stream)
     })
     .map_err(|error| failed(allocator, &error.to_string()))
@@ -288,15 +293,16 @@ fn core(holes: usize, samples: usize) -> Result<Latencies> {
         bytes: 1 << 46,
     };
     blocks.add(span).map_err(|error| anyhow!("{error:?}"))?;
-    let mut take = |blocks: &mut Blocks| {
-        let want = Want::new(random_bytes(&mut random), 512);
+    let take = |blocks: &mut Blocks, bytes| {
+        let want = Want::new(bytes, 512);
         blocks
             .take(SetId::READY, want, 0)
             .ok_or_else(|| "no block is left".to_owned())
     };
     let mut every_other = Vec::new();
     for number in 0..2 * holes {
-        let id = take(&mut blocks).map_err(|error| anyhow!("{error}"))?;
+        let bytes = random_bytes(&mut random);
+        let id = take(&mut blocks, bytes).map_err(|error| anyhow!("{error}"))?;
         if number % 2 == 0 {
             every_other.push(id);
         }
@@ -305,8 +311,8 @@ fn core(holes: usize, samples: usize) -> Result<Latencies> {
     for id in every_other {
         blocks.give(id, SetId::READY, 0);
     }
-    timed(BATCH, samples, |_| {
-        let id = take(&mut blocks)?;
+    timed(BATCH, samples, |bytes| {
+        let id = take(&mut blocks, bytes)?;
         blocks.give(black_box(id), SetId::READY, 0);
         Ok(())
     })
@@ -326,14 +332,16 @@ fn together(
         machine.enter()?;
         let mut latencies = Latencies::default();
         let mut random = Rng::with_seed(stream as u64);
+        let mut sizes = vec![0; batch];
         let mut count = 0;
         start.wait();
         let begun = Instant::now();
         while begun.elapsed() < LASTING {
+            draw(&mut sizes, &mut random);
             let batch_begun = Instant::now();
-            for _ in 0..batch {
+            for bytes in &sizes {
                 let done = allocator
-                    .allocate(random_bytes(&mut random), stream)
+                    .allocate(*bytes, stream)
                     .and_then(|block| allocator.free(black_box(block), stream));
                 done.map_err(|error| failed(allocator, &error))?;
             }

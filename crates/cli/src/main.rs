@@ -12,6 +12,7 @@ mod bench;
 mod check;
 mod demo;
 mod doctor;
+mod jit;
 mod ledgers;
 mod memory;
 mod out;
@@ -48,7 +49,8 @@ Start with:
   fercuda run --help    run a program with its device memory governed
   fercuda top           who holds how much device memory now
   fercuda replay --help what a trace costs with each allocator
-  fercuda bench alloc   what an allocation costs, beside the driver's")]
+  fercuda bench alloc   what an allocation costs, beside the driver's
+  fercuda jit --help    an expression, its forms down to PTX, and its run")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -63,6 +65,7 @@ enum Command {
     Top(top::Args),
     Replay(replay::Args),
     Bench(bench::Args),
+    Jit(jit::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,10 @@ fn main() -> ExitCode {
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));
+        }
+        Command::Jit(args) => {
+            // 1 is a difference that was found.
+            return jit::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Run(args) => {
             // 1 is the program's to say.

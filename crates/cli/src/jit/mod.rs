@@ -1,0 +1,467 @@
+//! `fercuda jit`: one expression, its forms on the way to code, and its run beside a
+//! reference.
+//!
+//! Invariant: nothing of a device is touched unless `--run` asks for it. Elsewhere: the text
+//! (`parse`), the forms and the reference (`fercuda-jit`).
+
+mod parse;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::ValueEnum;
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
+use fercuda_jit::reference::{self, Exact, Near};
+use fercuda_jit::{Arg, Canonical, Compiler, Fused, Graph, Id, Origin, Program};
+use fercuda_ptx::build::Arch;
+use fercuda_softgpu::control;
+use fercuda_tensor::{Dtype, Layout};
+use serde::Serialize;
+
+use crate::out::{self, say};
+use crate::terminal::Paint;
+
+/// Compiles an expression over buffers, shows its forms, and runs it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Expressions:
+  x * 0.125 + m    + - * / % < <= > >= == != & | ^ << >> ! and brackets as in C;
+                   shapes are broadcast; a number has its neighbour's type
+  f16(x)           casts have the names of types: f64 f32 f16 bf16 f8e4m3 f8e5m2
+                   i8 i16 i32 i64 u8 u16 u32 u64 bool
+  neg abs recip sqrt rsqrt exp ln tanh sigmoid erf floor ceil trunc round not
+  isnan relu silu gelu                    of each element
+  min(a, b) max(a, b) fma(a, b, c) affine(x, scale, shift) select(c, a, b)
+  sum mean prod min max argmin argmax     sum(x), or sum(x, axis=[0, -1],
+                   keep=true)
+  softmax log_softmax                     softmax(x, axis=-1)
+  layer_norm(x, gamma, beta, eps=1e-5)    rms_norm(x, gamma, eps=1e-6)
+  reshape(x, [4, 8]) permute(x, [1, 0]) broadcast(x, [2, 8])
+  slice(x, axis=0, start=0, end=8, step=2)
+  t = x * 2; softmax(t)                   names; what none uses is an output
+
+Inputs: NAME:TYPE[SHAPE], and where they do not lie side by side strides in
+elements: m:f32[8,128]@[1,8]
+
+Exit status: 0 all is well, 1 the device and the reference differ, 2 it could
+not be compiled or run.
+
+Examples:
+  fercuda jit --show all 'softmax(x * 0.125 + m)' --input 'x:f16[8,128]' \\
+      --input 'm:f16[128]'
+  fercuda jit --run 'layer_norm(x, g, b)' --input 'x:bf16[64,1024]' \\
+      --input 'g:bf16[1024]' --input 'b:bf16[1024]'")]
+pub(crate) struct Args {
+    /// The expression; see below.
+    expression: String,
+    /// An input; see below.
+    #[arg(long = "input", short = 'i', value_name = "SPEC")]
+    inputs: Vec<String>,
+    /// Which forms to show (may be repeated).
+    #[arg(long, value_name = "FORM", value_enum)]
+    show: Vec<Form>,
+    /// Run it on random elements, and compare with the reference.
+    #[arg(long)]
+    run: bool,
+    /// Of the random elements.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Architecture to write PTX for, where it is not run.
+    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
+    arch: String,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A form of the expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// As it was said.
+    Graph,
+    /// Taken apart, in one form however it was said.
+    Canonical,
+    /// Kernels, and the memory between them.
+    Fused,
+    /// Their text.
+    Ptx,
+    /// All of them.
+    All,
+}
+
+#[derive(Serialize)]
+struct Report {
+    key: String,
+    code: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    canonical: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fused: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ptx: Option<String>,
+    launches: Vec<Launched>,
+    scratch_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<Ran>,
+}
+
+#[derive(Serialize)]
+struct Launched {
+    kernel: String,
+    blocks: u32,
+    threads: [u32; 2],
+    rows: u64,
+}
+
+#[derive(Serialize)]
+struct Ran {
+    device: String,
+    seed: u64,
+    /// Where the code came from.
+    origin: &'static str,
+    compile_ms: f64,
+    outputs: Vec<Compared>,
+}
+
+#[derive(Serialize)]
+struct Compared {
+    name: String,
+    layout: String,
+    elements: u64,
+    /// Elements of which the reference can say nothing, as next to a jump.
+    unknown: u64,
+    /// Beyond their bound.
+    wrong: u64,
+    largest_error: f64,
+    /// The bound where the error is largest beside it.
+    bound_there: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_wrong: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut graph = Graph::new();
+    let mut inputs: Vec<(String, Id)> = Vec::new();
+    for spec in &args.inputs {
+        let (name, layout) =
+            input(spec).with_context(|| format!("--input {spec} cannot be used"))?;
+        let id = graph.input(&name, layout);
+        inputs.push((
+            name,
+            id.with_context(|| format!("--input {spec} cannot be used"))?,
+        ));
+    }
+    let text = &args.expression;
+    parse::parse(&mut graph, &inputs, text).map_err(|wrong| anyhow!("{}", wrong.shown(text)))?;
+    let number = args.arch.trim_start_matches("sm_").parse();
+    let number: u32 =
+        number.map_err(|_| anyhow!("{:?} is no architecture\ntry: sm_90", args.arch))?;
+    let canonical = Canonical::of(&graph)?;
+    let program = Program::of_fused(&graph, Fused::of(&canonical, true), Arch::new(number))?;
+    let ran = match args.run {
+        true => Some(ran(&graph, args.seed.unwrap_or_else(|| fastrand::u64(..)))?),
+        false => None,
+    };
+    let shows = |form: Form| args.show.contains(&form) || args.show.contains(&Form::All);
+    let none = args.show.is_empty() && !args.run;
+    let launches = program.launches.iter().map(|plan| Launched {
+        kernel: plan.name.clone(),
+        blocks: plan.grid,
+        threads: plan.block,
+        rows: plan.rows,
+    });
+    let report = Report {
+        key: canonical.key().to_string(),
+        code: program.code.to_string(),
+        graph: shows(Form::Graph).then(|| graph.to_string()),
+        canonical: shows(Form::Canonical).then(|| canonical.to_string()),
+        fused: (shows(Form::Fused) || none).then(|| program.fused().to_string()),
+        ptx: match shows(Form::Ptx) {
+            true => Some(program.ptx()?),
+            false => None,
+        },
+        launches: launches.collect(),
+        scratch_bytes: program.scratch_bytes,
+        run: ran,
+    };
+    let wrong = report.run.iter().flat_map(|ran| &ran.outputs);
+    let wrong: u64 = wrong.map(|output| output.wrong).sum();
+    match args.json {
+        true => say!("{}", serde_json::to_string_pretty(&report)?),
+        false => print(&report, Paint::stdout()),
+    }
+    Ok(if wrong == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+fn print(report: &Report, paint: Paint) {
+    let forms = [
+        ("graph", &report.graph),
+        ("canonical", &report.canonical),
+        ("fused", &report.fused),
+        ("ptx", &report.ptx),
+    ];
+    for (name, text) in forms {
+        if let Some(text) = text {
+            say!("{}", paint.strong(name));
+            out::write(format_args!("{}\n", text.trim_end_matches('\n')));
+            say!("");
+        }
+    }
+    say!("expression {}, code {}", report.key, report.code);
+    for Launched {
+        kernel,
+        blocks,
+        threads: [x, y],
+        rows,
+    } in &report.launches
+    {
+        let threads = if *y == 1 {
+            x.to_string()
+        } else {
+            format!("{x} by {y}")
+        };
+        say!("{kernel}: {blocks} blocks of {threads} threads, n = {rows}");
+    }
+    if report.scratch_bytes > 0 {
+        say!("{} bytes between kernels", report.scratch_bytes);
+    }
+    let Some(ran) = &report.run else {
+        return;
+    };
+    say!("");
+    let Ran {
+        device,
+        seed,
+        origin,
+        compile_ms,
+        outputs,
+    } = ran;
+    say!("ran on {device}, --seed {seed}; {origin} in {compile_ms:.2} ms");
+    for output in outputs {
+        let Compared {
+            name,
+            layout,
+            elements,
+            unknown,
+            wrong,
+            largest_error,
+            bound_there,
+            first_wrong,
+        } = output;
+        let verdict = match wrong {
+            0 => paint.good("ok"),
+            _ => paint.bad("WRONG"),
+        };
+        let mut line = format!("{verdict} {name}: {layout}, {elements} elements");
+        if *wrong > 0 {
+            line += &format!(", {wrong} beyond their bound");
+        }
+        if *largest_error > 0.0 {
+            line += &format!(", largest error {largest_error:.2e} where {bound_there:.2e} may be");
+        }
+        if *unknown > 0 {
+            line += &format!(", {unknown} not judged");
+        }
+        say!("{line}");
+        if let Some(first) = first_wrong {
+            say!("  {first}");
+        }
+    }
+}
+
+/// `x:f16[8,128]` or `x:f16[8,128]@[1,8]`.
+fn input(spec: &str) -> Result<(String, Layout)> {
+    let shape =
+        || anyhow!("it does not say what it is\ntry: x:f16[8,128], or x:f16[] for one element");
+    let (name, rest) = spec.split_once(':').ok_or_else(shape)?;
+    let is = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if !begins || !name.chars().all(is) {
+        bail!("{name:?} is no name\ntry: letters, digits and _, a letter first");
+    }
+    let (dtype, rest) = rest.split_once('[').ok_or_else(shape)?;
+    let dtype: Dtype = dtype.trim().parse()?;
+    let (extents, rest) = rest.split_once(']').ok_or_else(shape)?;
+    let extents: Vec<u64> = list(extents)?;
+    let layout = match rest.trim() {
+        "" => Layout::contiguous(dtype, &extents)?,
+        rest => {
+            let strides = rest
+                .strip_prefix("@[")
+                .and_then(|rest| rest.strip_suffix(']'));
+            let strides: Vec<i64> = list(strides.ok_or_else(shape)?)?;
+            Layout::strided(dtype, &extents, &strides)?
+        }
+    };
+    Ok((name.to_owned(), layout))
+}
+
+fn list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let number = part.parse();
+            number.map_err(|_| anyhow!("{part:?} is no whole number\ntry: x:f16[8,128]"))
+        })
+        .collect()
+}
+
+/// Elements that say something: floats from -4 to 4, small integers.
+fn elements(random: &mut fastrand::Rng, dtype: Dtype, count: u64) -> Vec<u64> {
+    let float = !matches!(reference::decode(dtype, 0), Exact::Int(_));
+    let all = (0..count).map(|_| match (float, dtype) {
+        (true, _) => Exact::Float(random.f64() * 8.0 - 4.0),
+        (_, Dtype::Bool) => Exact::Int(random.i128(0..2)),
+        (_, Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64) => Exact::Int(random.i128(0..100)),
+        _ => Exact::Int(random.i128(-50..50)),
+    });
+    all.map(|value| reference::encode(dtype, value)).collect()
+}
+
+/// Runs it on random elements, and says how near the results are.
+fn ran(graph: &Graph, seed: u64) -> Result<Ran> {
+    // For the software device, if it is the one; before it is first called.
+    let mut config = control::config();
+    config.checks = true;
+    config.print_findings = false;
+    config.exit_code = None;
+    if !control::configure(config) {
+        bail!("the software device was in use before the run began");
+    }
+    let cuda = Cuda::from_env()?;
+    let device = cuda.device(0)?;
+    let context = Context::primary(device)?;
+    let stream = Stream::new(&context)?;
+    let compiler = Compiler::new(&context)?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let inputs: Vec<Vec<u64>> = graph
+        .inputs()
+        .map(|(_, layout)| elements(&mut random, layout.dtype(), layout.len()))
+        .collect();
+    let begun = Instant::now();
+    let compiled = compiler.compile(graph)?;
+    let compile_ms = begun.elapsed().as_secs_f64() * 1e3;
+    let mut bound = Vec::new();
+    for ((_, layout), bits) in graph.inputs().zip(&inputs) {
+        let bytes = scattered(layout, bits);
+        bound.push(DeviceBuffer::from_host(&bytes, &stream)?);
+    }
+    let mut made = Vec::new();
+    for (_, layout) in graph.outputs() {
+        made.push(DeviceBuffer::<u8>::alloc(
+            &context,
+            layout.bytes() as usize,
+        )?);
+    }
+    let first = graph
+        .inputs()
+        .map(|(_, layout)| layout.reach_bytes().start.unsigned_abs());
+    let args = bound.iter().zip(first);
+    let args: Vec<Arg<'_>> = args
+        .map(|(buffer, first)| Arg::of(buffer).first_at(first))
+        .collect();
+    let outputs: Vec<Arg<'_>> = made.iter().map(Arg::of).collect();
+    compiled.run(&stream, &args, &outputs)?;
+    stream.synchronize()?;
+    if let Some(finding) = control::take_findings()
+        .first()
+        .filter(|_| cuda.is_software())
+    {
+        bail!("{finding}");
+    }
+    for warning in compiler.take_warnings() {
+        let paint = Paint::stderr();
+        eprintln!("{} {warning}", paint.bad("warning:"));
+    }
+    let wanted = reference::evaluate(graph, &inputs);
+    let mut outputs = Vec::new();
+    for (((name, layout), buffer), wanted) in graph.outputs().zip(&made).zip(&wanted) {
+        let bytes = buffer.to_vec(&stream)?;
+        let size = layout.dtype().bytes() as usize;
+        let got = bytes.chunks_exact(size).map(|bytes| {
+            let mut bits = [0; 8];
+            bits[..size].copy_from_slice(bytes);
+            u64::from_le_bytes(bits)
+        });
+        outputs.push(compared(name, layout, got, wanted));
+    }
+    Ok(Ran {
+        device: device.to_string(),
+        seed,
+        origin: match compiled.origin() {
+            Origin::Compiled => "compiled",
+            Origin::Disk => "found on disk",
+            Origin::Memory => "nothing to compile",
+        },
+        compile_ms,
+        outputs,
+    })
+}
+
+fn compared(
+    name: &str,
+    layout: &Layout,
+    got: impl Iterator<Item = u64>,
+    wanted: &[Near],
+) -> Compared {
+    let dtype = layout.dtype();
+    let mut compared = Compared {
+        name: name.to_owned(),
+        layout: layout.to_string(),
+        elements: layout.len(),
+        unknown: 0,
+        wrong: 0,
+        largest_error: 0.0,
+        bound_there: 0.0,
+        first_wrong: None,
+    };
+    for (at, (bits, near)) in got.zip(wanted).enumerate() {
+        if near.error == f64::INFINITY {
+            compared.unknown += 1;
+            continue;
+        }
+        let got = reference::decode(dtype, bits);
+        if let (Exact::Float(got), Exact::Float(wanted)) = (got, near.value) {
+            let error = (got - wanted).abs();
+            if error > compared.largest_error {
+                compared.largest_error = error;
+                compared.bound_there = near.error;
+            }
+        }
+        if !near.allows(dtype, bits) {
+            compared.wrong += 1;
+            compared.first_wrong.get_or_insert_with(|| {
+                let Near { value, error } = near;
+                format!("element {at} is {got:?}, should be {value:?} within {error:.2e}")
+            });
+        }
+    }
+    compared
+}
+
+/// Memory in which elements lie as a layout says.
+fn scattered(layout: &Layout, bits: &[u64]) -> Vec<u8> {
+    let size = layout.dtype().bytes();
+    let reach = layout.reach_bytes();
+    let mut bytes = vec![0; (reach.end - reach.start) as usize];
+    for (at, bits) in bits.iter().enumerate() {
+        let (mut rest, mut place) = (at as u64, -reach.start);
+        for (len, stride) in layout.shape().iter().zip(layout.strides()).rev() {
+            place += (rest % len) as i64 * stride * size as i64;
+            rest /= len;
+        }
+        let place = place as usize;
+        bytes[place..place + size as usize].copy_from_slice(&bits.to_le_bytes()[..size as usize]);
+    }
+    bytes
+}

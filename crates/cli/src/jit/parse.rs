@@ -1,0 +1,867 @@
+//! The text of an expression, and the graph that it says.
+//!
+//! Statements are separated by `;`, and may be named: `t = x * 0.5; softmax(t)`. What no later
+//! one uses is an output. Operators bind as in C; functions have the names that the forms
+//! print. A number has the type of what it stands beside, else f32.
+//!
+//! Invariant: an error has the column at which the text stops to make sense. Elsewhere:
+//! inputs' types and what is shown (`super`).
+
+use std::collections::HashMap;
+use std::fmt;
+
+use fercuda_jit::{Binary, Graph, GraphError, Id, Reduction, Unary};
+use fercuda_tensor::Dtype;
+
+/// What is wrong with a text, and where.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Wrong {
+    pub(crate) at: usize,
+    pub(crate) what: String,
+    pub(crate) hint: String,
+}
+
+impl Wrong {
+    fn new(at: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
+        let (what, hint) = (what.into(), hint.into());
+        Self { at, what, hint }
+    }
+
+    /// With the text, and a mark below the place.
+    pub(crate) fn shown(&self, text: &str) -> String {
+        let column = text[..self.at.min(text.len())].chars().count();
+        let Self { what, hint, .. } = self;
+        let mark = " ".repeat(column);
+        let mut all = format!("column {}: {what}\n  {text}\n  {mark}^", column + 1);
+        if !hint.is_empty() {
+            all += &format!("\ntry: {hint}");
+        }
+        all
+    }
+}
+
+type Result<T> = std::result::Result<T, Wrong>;
+
+/// Operators from those that bind least, with what each is.
+const LEVELS: [&[(&str, Binary)]; 6] = [
+    &[("|", Binary::Or)],
+    &[("^", Binary::Xor)],
+    &[("&", Binary::And)],
+    &[
+        ("==", Binary::Eq),
+        ("!=", Binary::Ne),
+        ("<=", Binary::Le),
+        (">=", Binary::Ge),
+        ("<", Binary::Lt),
+        (">", Binary::Gt),
+    ],
+    &[("<<", Binary::Shl), (">>", Binary::Shr)],
+    &[("+", Binary::Add), ("-", Binary::Sub)],
+];
+const PRODUCTS: &[(&str, Binary)] = &[("*", Binary::Mul), ("/", Binary::Div), ("%", Binary::Rem)];
+
+/// Nesting deeper than this is no expression that somebody wrote.
+const DEEPEST: usize = 200;
+
+/// What has been read, and where.
+#[derive(Clone, Debug)]
+struct Term {
+    at: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Number(f64, Option<i128>),
+    Bool(bool),
+    Name(String),
+    Negative(Box<Term>),
+    Not(Box<Term>),
+    Binary(Binary, Box<Term>, Box<Term>),
+    Call(String, Vec<Term>, Vec<(String, Term)>),
+    List(Vec<Term>),
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        let trimmed = self.rest().trim_start();
+        self.at = self.text.len() - trimmed.len();
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        self.space();
+        let found = self.rest().starts_with(token);
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+
+    fn expect(&mut self, token: &str) -> Result<()> {
+        match self.eat(token) {
+            true => Ok(()),
+            false => Err(Wrong::new(self.at, format!("`{token}` is missing"), "")),
+        }
+    }
+
+    fn name(&mut self) -> Option<&'a str> {
+        self.space();
+        let is = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let len = self.rest().find(|c| !is(c)).unwrap_or(self.rest().len());
+        let name = &self.rest()[..len];
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        begins.then(|| {
+            self.at += len;
+            name
+        })
+    }
+
+    fn operator(&mut self, of: &[(&str, Binary)]) -> Option<(usize, Binary)> {
+        self.space();
+        let at = self.at;
+        for (text, op) in of {
+            // `<` is not the beginning of `<<`, nor `=` one of `==`.
+            let longer = ["<<", ">>", "<=", ">="];
+            let clash = longer
+                .iter()
+                .any(|longer| longer.len() > text.len() && self.rest().starts_with(longer));
+            if self.rest().starts_with(text) && !clash {
+                self.at += text.len();
+                return Some((at, *op));
+            }
+        }
+        None
+    }
+
+    fn level(&mut self, level: usize) -> Result<Term> {
+        let operators = LEVELS.get(level).copied();
+        let below = |reader: &mut Self| match operators {
+            Some(_) => reader.level(level + 1),
+            None => reader.prefix(),
+        };
+        let mut left = below(self)?;
+        while let Some((at, op)) = self.operator(operators.unwrap_or(PRODUCTS)) {
+            let right = below(self)?;
+            let kind = Kind::Binary(op, Box::new(left), Box::new(right));
+            left = Term { at, kind };
+        }
+        Ok(left)
+    }
+
+    fn expression(&mut self) -> Result<Term> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(Wrong::new(
+                self.at,
+                "it is nested too deeply",
+                "names for its parts",
+            ));
+        }
+        let term = self.level(0);
+        self.depth -= 1;
+        term
+    }
+
+    fn prefix(&mut self) -> Result<Term> {
+        self.space();
+        let at = self.at;
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(Wrong::new(
+                at,
+                "it is nested too deeply",
+                "names for its parts",
+            ));
+        }
+        let kind = if self.eat("-") {
+            Kind::Negative(Box::new(self.prefix()?))
+        } else if self.eat("!") || self.eat("~") {
+            Kind::Not(Box::new(self.prefix()?))
+        } else {
+            self.depth -= 1;
+            return self.primary();
+        };
+        self.depth -= 1;
+        Ok(Term { at, kind })
+    }
+
+    fn primary(&mut self) -> Result<Term> {
+        self.space();
+        let at = self.at;
+        let term = |kind| Ok(Term { at, kind });
+        if self.eat("(") {
+            let inner = self.expression()?;
+            self.expect(")")?;
+            return Ok(inner);
+        }
+        if self.eat("[") {
+            let mut list = Vec::new();
+            while !self.eat("]") {
+                list.push(self.expression()?);
+                if !self.eat(",") {
+                    self.expect("]")?;
+                    break;
+                }
+            }
+            return term(Kind::List(list));
+        }
+        if self
+            .rest()
+            .starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        {
+            return self.number(at);
+        }
+        let Some(name) = self.name() else {
+            let what = match self.rest().chars().next() {
+                Some(c) => format!("`{c}` begins nothing that has a value"),
+                None => "something is missing at the end".to_owned(),
+            };
+            return Err(Wrong::new(at, what, "a name, a number, a function or `(`"));
+        };
+        match name {
+            "true" | "false" => return term(Kind::Bool(name == "true")),
+            "inf" => return term(Kind::Number(f64::INFINITY, None)),
+            "nan" => return term(Kind::Number(f64::NAN, None)),
+            _ => {}
+        }
+        if !self.eat("(") {
+            return term(Kind::Name(name.to_owned()));
+        }
+        let (mut args, mut named) = (Vec::new(), Vec::new());
+        while !self.eat(")") {
+            self.space();
+            let before = self.at;
+            let key = self.name().filter(|_| {
+                self.space();
+                self.rest().starts_with('=') && !self.rest().starts_with("==")
+            });
+            match key {
+                Some(key) => {
+                    self.at += 1;
+                    named.push((key.to_owned(), self.expression()?));
+                }
+                None => {
+                    self.at = before;
+                    args.push(self.expression()?);
+                }
+            }
+            if !self.eat(",") {
+                self.expect(")")?;
+                break;
+            }
+        }
+        term(Kind::Call(name.to_owned(), args, named))
+    }
+
+    fn number(&mut self, at: usize) -> Result<Term> {
+        let rest = self.rest();
+        let mut len = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let exponent = rest[len..].strip_prefix(['e', 'E']).map(|after| {
+            let signed = after.strip_prefix(['+', '-']).unwrap_or(after);
+            let digits = signed
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(signed.len());
+            (1 + after.len() - signed.len() + digits, digits)
+        });
+        if let Some((more, 1..)) = exponent {
+            len += more;
+        }
+        let text = &rest[..len];
+        self.at += len;
+        let whole = text.parse::<i128>().ok();
+        match text.parse() {
+            Ok(number) => Ok(Term {
+                at,
+                kind: Kind::Number(number, whole),
+            }),
+            Err(_) => Err(Wrong::new(
+                at,
+                format!("{text:?} is no number"),
+                "1, 0.5 or 1e-5",
+            )),
+        }
+    }
+}
+
+/// What a name stands for.
+struct Named {
+    id: Id,
+    used: bool,
+}
+
+struct Lowering<'g> {
+    graph: &'g mut Graph,
+    names: HashMap<String, Named>,
+}
+
+/// Adds what a text says to a graph, with its outputs; `inputs` are the graph's already.
+pub(crate) fn parse(graph: &mut Graph, inputs: &[(String, Id)], text: &str) -> Result<()> {
+    let mut reader = Reader {
+        text,
+        at: 0,
+        depth: 0,
+    };
+    let names = inputs.iter().map(|(name, id)| {
+        let named = Named {
+            id: *id,
+            used: true,
+        };
+        (name.clone(), named)
+    });
+    let mut lowering = Lowering {
+        graph,
+        names: names.collect(),
+    };
+    let mut order = Vec::new();
+    loop {
+        reader.space();
+        if reader.rest().is_empty() {
+            break;
+        }
+        let at = reader.at;
+        let name = reader.name().filter(|_| {
+            reader.space();
+            reader.rest().starts_with('=') && !reader.rest().starts_with("==")
+        });
+        match name {
+            Some(_) => reader.at += 1,
+            None => reader.at = at,
+        }
+        let term = reader.expression()?;
+        let id = lowering.value(&term, None)?;
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None if order.is_empty() => "out".to_owned(),
+            None => format!("out{}", order.len()),
+        };
+        if lowering.names.contains_key(&name) {
+            let hint = "another name for one of them";
+            return Err(Wrong::new(at, format!("there are two {name:?}"), hint));
+        }
+        lowering
+            .names
+            .insert(name.clone(), Named { id, used: false });
+        order.push((at, name));
+        if !reader.eat(";") {
+            reader.space();
+            if !reader.rest().is_empty() {
+                let what = "the expression ends here, and there is more";
+                return Err(Wrong::new(reader.at, what, "an operator or `;` between"));
+            }
+        }
+    }
+    if order.is_empty() {
+        return Err(Wrong::new(0, "there is no expression", "'x * 2'"));
+    }
+    for (at, name) in order {
+        if let Some(Named { id, used: false }) = lowering.names.get(&name) {
+            let id = *id;
+            lowering
+                .graph
+                .output(&name, id)
+                .map_err(|error| said(at, &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// An error of the graph's, at a place.
+fn said(at: usize, error: &GraphError) -> Wrong {
+    let text = error.to_string();
+    match text.split_once("\ntry: ") {
+        Some((what, hint)) => Wrong::new(at, what, hint),
+        None => Wrong::new(at, text, ""),
+    }
+}
+
+fn find<T: fmt::Display + Copy>(all: &[T], name: &str) -> Option<T> {
+    all.iter().copied().find(|op| op.to_string() == name)
+}
+
+impl Lowering<'_> {
+    /// A value; a number has the type `like`, else f32.
+    fn value(&mut self, term: &Term, like: Option<Dtype>) -> Result<Id> {
+        let at = term.at;
+        let made = match &term.kind {
+            Kind::Number(number, whole) => {
+                let dtype = like.unwrap_or(Dtype::F32);
+                match whole {
+                    Some(whole) if i64::try_from(*whole).is_ok() => {
+                        self.graph.constant(dtype, *whole as i64)
+                    }
+                    Some(whole) if u64::try_from(*whole).is_ok() => {
+                        self.graph.constant(dtype, *whole as u64)
+                    }
+                    _ => self.graph.constant(dtype, *number),
+                }
+            }
+            Kind::Bool(value) => self.graph.constant(Dtype::Bool, *value),
+            Kind::Name(name) => {
+                let Some(named) = self.names.get_mut(name) else {
+                    let mut known: Vec<&str> = self.names.keys().map(String::as_str).collect();
+                    known.sort_unstable();
+                    let hint = format!("--input {name}:f32[8,128], or one of: {}", known.join(" "));
+                    return Err(Wrong::new(at, format!("there is no {name:?}"), hint));
+                };
+                named.used = true;
+                return Ok(named.id);
+            }
+            Kind::Negative(inner) => {
+                if let Kind::Number(number, whole) = inner.kind {
+                    let dtype = like.unwrap_or(Dtype::F32);
+                    match whole.and_then(|whole| i64::try_from(-whole).ok()) {
+                        Some(whole) if whole != 0 => self.graph.constant(dtype, whole),
+                        _ => self.graph.constant(dtype, -number),
+                    }
+                } else {
+                    let inner = self.value(inner, like)?;
+                    self.graph.unary(Unary::Neg, inner)
+                }
+            }
+            Kind::Not(inner) => {
+                let inner = self.value(inner, like)?;
+                self.graph.unary(Unary::Not, inner)
+            }
+            Kind::Binary(op, a, b) => {
+                let [a, b] = self.alike([&**a, &**b], like)?;
+                self.graph.binary(*op, a, b)
+            }
+            Kind::List(_) => {
+                let hint = "a list as an axis or a shape: reshape(x, [4, 8])";
+                return Err(Wrong::new(at, "a list is no value", hint));
+            }
+            Kind::Call(name, args, named) => return self.call(at, name, args, named, like),
+        };
+        made.map_err(|error| said(at, &error))
+    }
+
+    /// Whether it is made of numbers alone, and so of any type.
+    fn is_plain(term: &Term) -> bool {
+        match &term.kind {
+            Kind::Number(..) => true,
+            Kind::Negative(inner) => Self::is_plain(inner),
+            Kind::Binary(_, a, b) => Self::is_plain(a) && Self::is_plain(b),
+            _ => false,
+        }
+    }
+
+    /// Values of one type: numbers take that of the first that is none.
+    fn alike<const N: usize>(&mut self, terms: [&Term; N], like: Option<Dtype>) -> Result<[Id; N]> {
+        let mut made: [Option<Id>; N] = [None; N];
+        let mut dtype = like;
+        let mut found = false;
+        for (made, term) in made.iter_mut().zip(terms) {
+            if !Self::is_plain(term) {
+                let id = self.value(term, like)?;
+                if !found {
+                    dtype = self.graph.dtype(id).ok().or(dtype);
+                    found = true;
+                }
+                *made = Some(id);
+            }
+        }
+        let mut all = [None; N];
+        for ((to, made), term) in all.iter_mut().zip(made).zip(terms) {
+            *to = Some(match made {
+                Some(id) => id,
+                None => self.value(term, dtype)?,
+            });
+        }
+        let all: Vec<Id> = all.into_iter().flatten().collect();
+        all.try_into()
+            .map_err(|_| Wrong::new(0, "an operand is missing", ""))
+    }
+
+    fn call(
+        &mut self,
+        at: usize,
+        name: &str,
+        args: &[Term],
+        named: &[(String, Term)],
+        like: Option<Dtype>,
+    ) -> Result<Id> {
+        let mut options = Options {
+            at,
+            function: name,
+            named: named.to_vec(),
+        };
+        let made = self.function(at, name, args, &mut options, like)?;
+        if let Some((key, value)) = options.named.first() {
+            let what = format!("{name} has no {key:?}");
+            return Err(Wrong::new(value.at, what, "`fercuda jit --help` has them"));
+        }
+        made.map_err(|error| said(at, &error))
+    }
+
+    fn function(
+        &mut self,
+        at: usize,
+        name: &str,
+        args: &[Term],
+        options: &mut Options<'_>,
+        like: Option<Dtype>,
+    ) -> Result<std::result::Result<Id, GraphError>> {
+        let count = |wanted: &str| {
+            let what = format!("{name} of {} operands: it takes {wanted}", args.len());
+            Wrong::new(at, what, "")
+        };
+        if let Ok(dtype) = name.parse::<Dtype>() {
+            let [x] = args else { return Err(count("one")) };
+            // A number is of that type at once.
+            let like = Self::is_plain(x).then_some(dtype).or(like);
+            let x = self.value(x, like)?;
+            return Ok(self.graph.cast(x, dtype));
+        }
+        let both = matches!(name, "min" | "max") && args.len() == 2;
+        if let Some(op) = find(Reduction::ALL, name).filter(|_| !both) {
+            let [x] = args else {
+                return Err(count("one, axis and keep"));
+            };
+            let x = self.value(x, like)?;
+            let rank = self.graph.shape(x).map_or(0, |shape| shape.len());
+            let axes = options.axes(rank)?.unwrap_or_else(|| (0..rank).collect());
+            let keep = options.flag("keep")?;
+            return Ok(self.graph.reduce(op, x, &axes, keep));
+        }
+        if let Some(op) = find(Binary::ALL, name) {
+            let [a, b] = args else {
+                return Err(count("two"));
+            };
+            let [a, b] = self.alike([a, b], like)?;
+            return Ok(self.graph.binary(op, a, b));
+        }
+        let one = |lowering: &mut Self| match args {
+            [x] => lowering.value(x, like),
+            _ => Err(count("one")),
+        };
+        if let Some(op) = find(Unary::ALL, name) {
+            let x = one(self)?;
+            return Ok(self.graph.unary(op, x));
+        }
+        Ok(match name {
+            "relu" | "silu" | "gelu" => {
+                let x = one(self)?;
+                match name {
+                    "relu" => self.graph.relu(x),
+                    "silu" => self.graph.silu(x),
+                    _ => self.graph.gelu(x),
+                }
+            }
+            "softmax" | "log_softmax" => {
+                let x = one(self)?;
+                let axis = self.axis(x, options)?;
+                match name {
+                    "softmax" => self.graph.softmax(x, axis),
+                    _ => self.graph.log_softmax(x, axis),
+                }
+            }
+            "layer_norm" | "rms_norm" => {
+                let (x, vectors) = match args {
+                    [x, vectors @ ..] if vectors.len() <= 2 => (x, vectors),
+                    _ => return Err(count("x, gamma, beta, axis and eps")),
+                };
+                let x = self.value(x, like)?;
+                let mut gamma_beta = [None; 2];
+                for (to, vector) in gamma_beta.iter_mut().zip(vectors) {
+                    *to = Some(self.value(vector, like)?);
+                }
+                let axis = self.axis(x, options)?;
+                let eps = options.number("eps")?.unwrap_or(1e-5);
+                match (name, gamma_beta) {
+                    ("layer_norm", [gamma, beta]) => {
+                        self.graph.layer_norm(x, axis, gamma, beta, eps)
+                    }
+                    (_, [gamma, None]) => self.graph.rms_norm(x, axis, gamma, eps),
+                    _ => return Err(count("x, gamma, axis and eps")),
+                }
+            }
+            "fma" | "affine" => {
+                let [a, b, c] = args else {
+                    return Err(count("three"));
+                };
+                let [a, b, c] = self.alike([a, b, c], like)?;
+                self.graph.fma(a, b, c)
+            }
+            "select" => {
+                let [c, a, b] = args else {
+                    return Err(count("three"));
+                };
+                let c = self.value(c, None)?;
+                let [a, b] = self.alike([a, b], like)?;
+                self.graph.select(c, a, b)
+            }
+            "reshape" | "broadcast" | "permute" => {
+                let [x, list] = args else {
+                    return Err(count("x and a list"));
+                };
+                let (x, list) = (self.value(x, like)?, numbers(list)?);
+                match name {
+                    "reshape" => self.graph.reshape(x, &list),
+                    "broadcast" => self.graph.broadcast(x, &list),
+                    _ => {
+                        let order: Vec<usize> = list.iter().map(|at| *at as usize).collect();
+                        self.graph.permute(x, &order)
+                    }
+                }
+            }
+            "slice" => {
+                let x = one(self)?;
+                let axis = self.axis(x, options)?;
+                let len = self
+                    .graph
+                    .shape(x)
+                    .ok()
+                    .and_then(|shape| shape.get(axis).copied());
+                let start = options.whole("start")?.unwrap_or(0);
+                let end = options.whole("end")?.or(len).unwrap_or(0);
+                let step = options.whole("step")?.unwrap_or(1);
+                self.graph.slice(x, axis, start..end, step)
+            }
+            _ => {
+                let hint = "`fercuda jit --help` has them all";
+                return Err(Wrong::new(
+                    at,
+                    format!("there is no function {name:?}"),
+                    hint,
+                ));
+            }
+        })
+    }
+
+    /// One axis; the last if none is said.
+    fn axis(&mut self, x: Id, options: &mut Options<'_>) -> Result<usize> {
+        let rank = self.graph.shape(x).map_or(0, |shape| shape.len());
+        match options.axes(rank)?.as_deref() {
+            None => Ok(rank.saturating_sub(1)),
+            Some([axis]) => Ok(*axis),
+            Some(_) => {
+                let what = format!("{} goes over one axis", options.function);
+                Err(Wrong::new(options.at, what, "axis=-1"))
+            }
+        }
+    }
+}
+
+/// What is given by name; what is left over was no option.
+struct Options<'a> {
+    at: usize,
+    function: &'a str,
+    named: Vec<(String, Term)>,
+}
+
+impl Options<'_> {
+    fn take(&mut self, name: &str) -> Option<Term> {
+        let at = self.named.iter().position(|(key, _)| key == name)?;
+        Some(self.named.remove(at).1)
+    }
+
+    fn axes(&mut self, rank: usize) -> Result<Option<Vec<usize>>> {
+        let Some(term) = self.take("axis") else {
+            return Ok(None);
+        };
+        let list = match &term.kind {
+            Kind::List(list) => list.clone(),
+            _ => vec![term],
+        };
+        let mut axes = Vec::new();
+        for term in &list {
+            let axis = signed(term)?;
+            let axis = if axis < 0 { axis + rank as i128 } else { axis };
+            match usize::try_from(axis) {
+                Ok(axis) if axis < rank => axes.push(axis),
+                _ => {
+                    let what = format!("{rank} dimensions have no such axis");
+                    return Err(Wrong::new(term.at, what, "-1, the last, or one from 0"));
+                }
+            }
+        }
+        Ok(Some(axes))
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(term) => match term.kind {
+                Kind::Bool(value) => Ok(value),
+                _ => Err(Wrong::new(term.at, format!("{name} is true or false"), "")),
+            },
+        }
+    }
+
+    fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(term) => match term.kind {
+                Kind::Number(number, _) => Ok(Some(number)),
+                _ => Err(Wrong::new(term.at, format!("{name} is a number"), "")),
+            },
+        }
+    }
+
+    fn whole(&mut self, name: &str) -> Result<Option<u64>> {
+        self.take(name).map(|term| whole(&term)).transpose()
+    }
+}
+
+fn signed(term: &Term) -> Result<i128> {
+    match &term.kind {
+        Kind::Number(_, Some(number)) => Ok(*number),
+        Kind::Negative(inner) => signed(inner).map(|number| -number),
+        _ => Err(Wrong::new(term.at, "a whole number is needed here", "")),
+    }
+}
+
+fn whole(term: &Term) -> Result<u64> {
+    let number = signed(term)?;
+    u64::try_from(number).map_err(|_| Wrong::new(term.at, "it must not be negative", ""))
+}
+
+fn numbers(term: &Term) -> Result<Vec<u64>> {
+    match &term.kind {
+        Kind::List(list) => list.iter().map(whole).collect(),
+        _ => Err(Wrong::new(term.at, "a list is needed here", "[4, 8]")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fercuda_jit::reference::{self, Exact};
+    use fercuda_tensor::Layout;
+
+    use super::*;
+
+    fn graph(text: &str) -> std::result::Result<Graph, Wrong> {
+        let mut graph = Graph::new();
+        let mut inputs = Vec::new();
+        for (name, dtype, shape) in [
+            ("x", Dtype::F32, &[2, 3][..]),
+            ("v", Dtype::F32, &[3]),
+            ("i", Dtype::I32, &[2, 3]),
+        ] {
+            let layout = Layout::contiguous(dtype, shape).unwrap();
+            inputs.push((name.to_owned(), graph.input(name, layout).unwrap()));
+        }
+        parse(&mut graph, &inputs, text)?;
+        Ok(graph)
+    }
+
+    /// What the first output's elements are.
+    fn values(text: &str) -> Vec<f64> {
+        let graph = match graph(text) {
+            Ok(graph) => graph,
+            Err(wrong) => panic!("{}", wrong.shown(text)),
+        };
+        let floats = |values: &[f32]| values.iter().map(|x| u64::from(x.to_bits())).collect();
+        let inputs = [
+            floats(&[1.0, 2.0, 3.0, -4.0, 5.0, 6.0]),
+            floats(&[10.0, 20.0, 30.0]),
+            vec![1, 2, 3, 4, 5, 6],
+        ];
+        let outputs = reference::evaluate(&graph, &inputs);
+        let value = |near: &reference::Near| match near.value {
+            Exact::Float(value) => value,
+            Exact::Int(value) => value as f64,
+        };
+        outputs[0].iter().map(value).collect()
+    }
+
+    #[test]
+    fn operators_bind_as_in_c_and_functions_mean_what_they_say() {
+        assert_eq!(values("x + v * 2"), [21.0, 42.0, 63.0, 16.0, 45.0, 66.0]);
+        assert_eq!(values("(x + v) * 2"), [22.0, 44.0, 66.0, 12.0, 50.0, 72.0]);
+        assert_eq!(values("10 - 4 - 3"), [3.0]);
+        assert_eq!(values("-x * 2 - 1")[0], -3.0);
+        assert_eq!(values("i << 1 | 1"), [3.0, 5.0, 7.0, 9.0, 11.0, 13.0]);
+        assert_eq!(values("x < 0 | x >= 5"), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!(values("sum(x, axis=1)"), [6.0, 7.0]);
+        assert_eq!(values("sum(x, axis=[0, -1])"), [13.0]);
+        assert_eq!(values("max(x)"), [6.0]);
+        assert_eq!(values("max(x, 2.5)")[..2], [2.5, 2.5]);
+        assert_eq!(values("argmax(x, axis=-1)"), [2.0, 2.0]);
+        assert_eq!(
+            values("permute(x, [1, 0])"),
+            [1.0, -4.0, 2.0, 5.0, 3.0, 6.0]
+        );
+        assert_eq!(
+            values("slice(x, axis=1, start=1, step=1)"),
+            [2.0, 3.0, 5.0, 6.0]
+        );
+        assert_eq!(
+            values("select(x < 0, 0, x)"),
+            [1.0, 2.0, 3.0, 0.0, 5.0, 6.0]
+        );
+        assert_eq!(values("i32(2) * i"), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+        assert_eq!(values("25e-2 * 4E0"), [1.0]);
+        assert_eq!(values("t = x * x; t + t")[5], 72.0);
+    }
+
+    #[test]
+    fn what_no_later_statement_uses_is_an_output() {
+        let graph = graph("a = x * 2; b = a + v; c = max(a, axis=1); b - 1").unwrap();
+        let names: Vec<&str> = graph.outputs().map(|(name, _)| name).collect();
+        assert_eq!(names, ["c", "out3"]);
+    }
+
+    #[test]
+    fn an_error_points_at_its_column() {
+        for (text, column, wanted) in [
+            ("", 1, "no expression"),
+            ("x +", 4, "missing at the end"),
+            ("x + y", 5, "there is no \"y\""),
+            ("x * (v + 1", 11, "`)` is missing"),
+            ("x $ v", 3, "there is more"),
+            ("softmaxx(x)", 1, "no function"),
+            ("1 + exp(i)", 5, "exp of i32"),
+            ("x + i", 3, "add of f32 and i32"),
+            ("sum(x, axis=2)", 13, "no such axis"),
+            ("sum(x, axes=1)", 13, "sum has no \"axes\""),
+            ("exp(x, v)", 1, "exp of 2 operands"),
+            ("reshape(x, 6)", 12, "a list is needed"),
+            ("x = x", 1, "two \"x\""),
+            ("1.2.3", 1, "no number"),
+            ("[1, 2] + x", 1, "a list is no value"),
+            ("é + x", 1, "begins nothing"),
+        ] {
+            let wrong = graph(text).unwrap_err();
+            let shown = wrong.shown(text);
+            assert!(shown.starts_with(&format!("column {column}: ")), "{shown}");
+            assert!(shown.contains(wanted), "{shown}");
+        }
+        let deep = "(".repeat(100_000);
+        assert!(graph(&deep).unwrap_err().what.contains("too deeply"));
+        let deep = "-".repeat(100_000);
+        assert!(graph(&deep).unwrap_err().what.contains("too deeply"));
+    }
+
+    #[test]
+    fn no_text_whatever_upsets_it() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let parts = [
+            "x", "v", "i", "(", ")", "[", "]", ",", "+", "-", "*", "<", "<<", "=", "==", ";", "1",
+            "0.5", "1e", "axis=", "sum", "softmax", "reshape", "slice(", "f16", "é", " ", "!",
+            "e9",
+        ];
+        for _ in 0..20_000 {
+            let text: String = (0..random.usize(1..12))
+                .map(|_| parts[random.usize(..parts.len())])
+                .collect();
+            if let Err(wrong) = graph(&text) {
+                assert!(text.is_char_boundary(wrong.at), "{text:?}");
+            }
+        }
+    }
+}

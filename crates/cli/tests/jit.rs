@@ -1,0 +1,110 @@
+//! `fercuda jit`, as a user runs it, on the software device.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn jit(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+    let command = command.arg("jit").args(args);
+    let command = command
+        .env("FERCUDA_DEVICE", "soft")
+        .env("FERCUDA_CACHE", "");
+    command.output().expect("fercuda runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_form_is_shown_and_the_ptx_is_ptx() {
+    let done = jit(&[
+        "--show",
+        "all",
+        "softmax(x * 0.125 + m, axis=-1)",
+        "--input",
+        "x:f16[8,128]",
+        "--input",
+        "m:f16[128]",
+    ]);
+    let out = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    for wanted in [
+        "%0 f16[8, 128] = input x: f16[8, 128]",
+        "a0 f32[8] = max",
+        "k0: rows [n] of [128], 16 lanes a row, 8 at a time, kept",
+        "k0: 1 blocks of 256 threads, n = 8",
+    ] {
+        assert!(out.contains(wanted), "{wanted} in\n{out}");
+    }
+    let ptx = out.split("\nptx\n").nth(1).expect("the text comes last");
+    let ptx = ptx.split("\nexpression ").next().unwrap_or_default();
+    fercuda_ptx::parse(ptx).expect("it is PTX");
+}
+
+#[test]
+fn what_is_run_is_what_the_reference_says() {
+    let done = jit(&[
+        "--run",
+        "--json",
+        "--seed",
+        "7",
+        "y = layer_norm(x, g); n = argmax(y, axis=0); i32(y) % 3",
+        "-i",
+        "x:bf16[5,33]@[1,5]",
+        "-i",
+        "g:bf16[33]",
+    ]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let run = &report["run"];
+    assert_eq!(run["seed"], 7);
+    assert_eq!(run["origin"], "compiled");
+    let names: Vec<_> = run["outputs"].as_array().into_iter().flatten().collect();
+    assert_eq!(names.len(), 2);
+    for output in names {
+        assert_eq!(output["wrong"], 0, "{output}");
+    }
+    assert!(report.get("ptx").is_none());
+}
+
+#[test]
+fn a_wrong_text_is_pointed_at_and_wrong_inputs_are_told() {
+    for (args, wanted) in [
+        (
+            &["x * (y + 1)", "-i", "x:f32[4]"][..],
+            "column 6: there is no \"y\"\n  x * (y + 1)\n       ^",
+        ),
+        (&["x", "-i", "x:f33[4]"], "there is no dtype \"f33\""),
+        (&["x", "-i", "x[4]"], "it does not say what it is"),
+        (&["x", "-i", "x:f32[4,q]"], "\"q\" is no whole number"),
+        (&["x", "-i", "x:f32[4]", "-i", "x:f32[4]"], "two inputs"),
+        (
+            &["x + 1", "-i", "x:f32[4]", "--arch", "sm_x"],
+            "no architecture",
+        ),
+        (
+            &[
+                "f16(f8e4m3(x)) + 1",
+                "-i",
+                "x:f16[4]",
+                "--arch",
+                "sm_80",
+                "--show",
+                "ptx",
+            ],
+            "sm_89",
+        ),
+    ] {
+        let done = jit(args);
+        let said = text(&done.stderr);
+        let said: String = said
+            .lines()
+            .map(|line| line.trim_start_matches("error: ").to_owned() + "\n")
+            .collect();
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat(&said).contains(&flat(wanted)), "{args:?}: {said}");
+    }
+}

@@ -1,0 +1,885 @@
+//! What is computed, in one form however it was said.
+//!
+//! Softmax, norms and means are taken apart into reductions and operations on elements.
+//! Views sink to what they are views of: a [`Load`](Expr::Load) has strides, and above it
+//! nothing has. So there are arrays (inputs, reductions, and copies where a view cannot be
+//! without one) and, between them, expressions of their elements. Equal ones are one,
+//! operands that may change places have an order of their own, constants are folded where
+//! the device would compute the same bits, and what nothing asks for is gone.
+//!
+//! Invariant: an expression is in terms of earlier ones, an array of expressions of earlier
+//! arrays. What is printed says all that code depends on; the key is its hash.
+//!
+//! Elsewhere: which arrays are computed by one kernel (`fused`).
+
+use std::collections::HashMap;
+use std::fmt;
+
+use fercuda_tensor::{Dtype, Layout, LayoutError};
+
+use crate::dims::{Axes, Dims};
+use crate::fold;
+use crate::graph::{Graph, Id, Op};
+use crate::key::Key;
+use crate::op::{self, Binary, Reduction, Unary};
+
+/// Changed with the meaning of anything that is printed below.
+const VERSION: u32 = 1;
+
+/// An expression's place in [`Canonical`].
+pub(crate) type ExprId = u32;
+
+type Result<T> = std::result::Result<T, LayoutError>;
+
+/// An operation on elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Prim {
+    Unary(Unary),
+    Binary(Binary),
+    Fma,
+    Select,
+    /// From one type that is computed with to another.
+    Convert(Dtype),
+    /// To a value that a narrow float has; still an f32.
+    Round(Dtype),
+}
+
+impl fmt::Display for Prim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unary(op) => write!(f, "{op}"),
+            Self::Binary(op) => write!(f, "{op}"),
+            Self::Fma => write!(f, "fma"),
+            Self::Select => write!(f, "select"),
+            Self::Convert(to) => write!(f, "to {to}"),
+            Self::Round(to) => write!(f, "round to {to}"),
+        }
+    }
+}
+
+/// What is loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Input(u32),
+    Array(u32),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(n) => write!(f, "input {n}"),
+            Self::Array(n) => write!(f, "a{n}"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Expr {
+    /// Its bits, as in [`fold`].
+    Const(u64),
+    /// An element of an array for each element, `offset` elements from its first.
+    Load {
+        source: Source,
+        layout: Layout,
+        offset: i64,
+    },
+    Apply(Prim, [ExprId; 3]),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) expr: Expr,
+    /// What it is computed in.
+    pub(crate) dtype: Dtype,
+    /// None if it is the same everywhere and of any shape.
+    pub(crate) shape: Option<Dims>,
+    hash: Hash,
+}
+
+/// By what it is, not by where it stands: first without extents, so that of other shapes the
+/// order is the same, and the code with it; then with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Hash {
+    form: u64,
+    whole: u64,
+}
+
+impl Hash {
+    fn of(form: &[u64], rest: &[u64], below: impl Iterator<Item = Hash> + Clone) -> Self {
+        let forms: Vec<u64> = form
+            .iter()
+            .copied()
+            .chain(below.clone().map(|h| h.form))
+            .collect();
+        let form = mixed(&forms);
+        let wholes = [form].into_iter().chain(rest.iter().copied());
+        let wholes: Vec<u64> = wholes.chain(below.map(|h| h.whole)).collect();
+        Self {
+            form,
+            whole: mixed(&wholes),
+        }
+    }
+}
+
+impl Entry {
+    /// A load that is added to what is done.
+    pub(crate) fn load(source: Source, layout: Layout) -> Self {
+        Self {
+            expr: Expr::Load {
+                source,
+                layout,
+                offset: 0,
+            },
+            dtype: op::computed(layout.dtype()),
+            shape: Dims::new(layout.shape()),
+            hash: Hash::default(),
+        }
+    }
+
+    pub(crate) fn args(&self) -> &[ExprId] {
+        match &self.expr {
+            Expr::Apply(op, args) => &args[..arity(*op)],
+            _ => &[],
+        }
+    }
+}
+
+pub(crate) fn arity(op: Prim) -> usize {
+    match op {
+        Prim::Unary(_) | Prim::Convert(_) | Prim::Round(_) => 1,
+        Prim::Binary(_) => 2,
+        Prim::Fma | Prim::Select => 3,
+    }
+}
+
+/// How an array comes to be. Its elements lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Made {
+    Reduced(Reduction, Axes),
+    /// Of parts of so many elements; they are the array's last dimension.
+    Partial(Reduction, Axes, u64),
+    Copied,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Array {
+    pub(crate) made: Made,
+    pub(crate) of: ExprId,
+    /// Of the expression.
+    pub(crate) from: Dims,
+    /// Of the array.
+    pub(crate) shape: Dims,
+    pub(crate) dtype: Dtype,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    pub(crate) layout: Layout,
+    pub(crate) of: ExprId,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Canonical {
+    pub(crate) inputs: Vec<Layout>,
+    pub(crate) exprs: Vec<Entry>,
+    pub(crate) arrays: Vec<Array>,
+    pub(crate) outputs: Vec<Out>,
+}
+
+impl Canonical {
+    /// The canonical form of a graph.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if a shape on the way is larger than any memory.
+    pub fn of(graph: &Graph) -> Result<Self> {
+        let mut making = Making::default();
+        let mut made = Vec::with_capacity(graph.nodes.len());
+        let live = live(graph);
+        for (at, live) in live.into_iter().enumerate() {
+            made.push(match live {
+                true => making.node(graph, at, &made)?,
+                false => ExprId::MAX,
+            });
+        }
+        let mut outputs = Vec::new();
+        for output in &graph.outputs {
+            let (node, layout) = pulled(graph, output.node, output.layout);
+            let mut of = made[node.0 as usize];
+            // Storing rounds.
+            while let Expr::Apply(Prim::Round(to), [x, ..]) = making.exprs[of as usize].expr
+                && to == layout.dtype()
+            {
+                of = x;
+            }
+            outputs.push(Out { layout, of });
+        }
+        let inputs = graph.inputs.iter().map(|input| input.layout).collect();
+        Ok(making.compact(inputs, outputs))
+    }
+
+    /// The hash of what is printed.
+    pub fn key(&self) -> Key {
+        Key::of(&self.to_string())
+    }
+
+    pub(crate) fn entry(&self, id: ExprId) -> &Entry {
+        &self.exprs[id as usize]
+    }
+
+    /// What `roots` are made of, themselves included, in order.
+    pub(crate) fn reached(&self, roots: &[ExprId]) -> Vec<ExprId> {
+        reached(&self.exprs, roots)
+    }
+}
+
+fn reached(exprs: &[Entry], roots: &[ExprId]) -> Vec<ExprId> {
+    let Some(last) = roots.iter().max() else {
+        return Vec::new();
+    };
+    let mut is = vec![false; *last as usize + 1];
+    for root in roots {
+        is[*root as usize] = true;
+    }
+    for at in (0..is.len()).rev() {
+        if is[at] {
+            exprs[at]
+                .args()
+                .iter()
+                .for_each(|arg| is[*arg as usize] = true);
+        }
+    }
+    (0..=*last).filter(|at| is[*at as usize]).collect()
+}
+
+/// Which nodes the outputs are made of.
+fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    for output in &graph.outputs {
+        live[pulled(graph, output.node, output.layout).0.0 as usize] = true;
+    }
+    for at in (0..graph.nodes.len()).rev() {
+        if live[at] {
+            each_operand(graph.nodes[at].op, |id| live[id.0 as usize] = true);
+        }
+    }
+    live
+}
+
+fn each_operand(op: Op, mut f: impl FnMut(Id)) {
+    match op {
+        Op::Input(_) | Op::Constant(_) => {}
+        Op::Unary(_, x)
+        | Op::Cast(x)
+        | Op::Reduce(_, x, _)
+        | Op::Reshape(x)
+        | Op::Permute(x, _)
+        | Op::Broadcast(x) => f(x),
+        Op::Softmax { of, .. } | Op::Slice { of, .. } => f(of),
+        Op::Binary(_, a, b) => [a, b].into_iter().for_each(f),
+        Op::Fma(a, b, c) | Op::Select(a, b, c) => [a, b, c].into_iter().for_each(f),
+        Op::Norm {
+            of, gamma, beta, ..
+        } => [Some(of), gamma, beta].into_iter().flatten().for_each(f),
+    }
+}
+
+/// A view that is written out is a view of what it is written to.
+fn pulled(graph: &Graph, mut node: Id, mut layout: Layout) -> (Id, Layout) {
+    loop {
+        let (below, viewed) = match graph.nodes[node.0 as usize].op {
+            Op::Reshape(x) => (x, layout.reshape(&graph.nodes[x.0 as usize].shape)),
+            Op::Permute(x, order) => {
+                let rank = layout.shape().len();
+                let mut back = vec![0; rank];
+                for (to, from) in order[..rank].iter().enumerate() {
+                    back[usize::from(*from)] = to;
+                }
+                (x, layout.permute(&back))
+            }
+            _ => return (node, layout),
+        };
+        match viewed {
+            Ok(viewed) => (node, layout) = (below, viewed),
+            Err(_) => return (node, layout),
+        }
+    }
+}
+
+/// A canonical form being made.
+#[derive(Default)]
+struct Making {
+    exprs: Vec<Entry>,
+    ids: HashMap<(Expr, Dtype), ExprId>,
+    arrays: Vec<Array>,
+    array_hashes: Vec<Hash>,
+    array_ids: HashMap<Array, u32>,
+}
+
+impl Making {
+    fn node(&mut self, graph: &Graph, at: usize, made: &[ExprId]) -> Result<ExprId> {
+        let node = graph.nodes[at];
+        let of = |id: Id| made[id.0 as usize];
+        let shape_of = |id: Id| graph.nodes[id.0 as usize].shape;
+        let dtype = op::computed(node.dtype);
+        Ok(match node.op {
+            Op::Input(n) => {
+                let layout = graph.inputs[n as usize].layout;
+                let source = Source::Input(n);
+                self.load(source, layout, 0)
+            }
+            Op::Constant(bits) => self.constant(dtype, bits),
+            Op::Unary(op, x) => self.apply(Prim::Unary(op), &[of(x)]),
+            Op::Binary(op, a, b) => self.apply(Prim::Binary(op), &[of(a), of(b)]),
+            Op::Fma(a, b, c) => self.apply(Prim::Fma, &[of(a), of(b), of(c)]),
+            Op::Select(c, a, b) => self.apply(Prim::Select, &[of(c), of(a), of(b)]),
+            Op::Cast(x) => {
+                let x = self.apply(Prim::Convert(dtype), &[of(x)]);
+                match node.dtype == dtype {
+                    true => x,
+                    false => self.apply(Prim::Round(node.dtype), &[x]),
+                }
+            }
+            Op::Reduce(op, x, axes) => self.reduce(op, of(x), shape_of(x), axes)?,
+            Op::Softmax { of: x, axis, log } => {
+                let axes = Axes::default().with(axis.into());
+                self.softmax(of(x), node.shape, axes, log)?
+            }
+            Op::Norm {
+                of: x,
+                axis,
+                centred,
+                gamma,
+                beta,
+                eps,
+            } => {
+                let axes = Axes::default().with(axis.into());
+                let eps = f64::from_bits(eps);
+                let [gamma, beta] = [gamma, beta].map(|vector| vector.map(of));
+                self.norm(of(x), node.shape, axes, centred, [gamma, beta], eps)?
+            }
+            Op::Reshape(x) => self.viewed(of(x), &|layout| {
+                layout.reshape(&node.shape).map(|layout| (layout, 0))
+            })?,
+            Op::Permute(x, order) => {
+                let order: Vec<usize> = order.map(usize::from).into();
+                self.viewed(of(x), &|layout| {
+                    let order = &order[..node.shape.len()];
+                    layout.permute(order).map(|layout| (layout, 0))
+                })?
+            }
+            Op::Broadcast(x) => self.viewed(of(x), &|layout| {
+                layout.broadcast(&node.shape).map(|layout| (layout, 0))
+            })?,
+            Op::Slice {
+                of: x,
+                axis,
+                start,
+                step,
+            } => {
+                let axis = usize::from(axis);
+                // The last element of the range, so that it is as long as it was asked for.
+                let end = match node.shape[axis] {
+                    0 => start,
+                    len => start + (len - 1) * step + 1,
+                };
+                self.viewed(of(x), &|layout| layout.slice(axis, start..end, step))?
+            }
+        })
+    }
+
+    fn add(&mut self, expr: Expr, dtype: Dtype, shape: Option<Dims>) -> ExprId {
+        if let Some(known) = self.ids.get(&(expr, dtype)) {
+            return *known;
+        }
+        let hash = self.hash(expr, dtype);
+        let id = self.exprs.len() as ExprId;
+        self.exprs.push(Entry {
+            expr,
+            dtype,
+            shape,
+            hash,
+        });
+        self.ids.insert((expr, dtype), id);
+        id
+    }
+
+    fn hash(&self, expr: Expr, dtype: Dtype) -> Hash {
+        let kind = u64::from(dtype as u8);
+        match expr {
+            Expr::Const(bits) => Hash::of(&[kind, 1, bits], &[], [].into_iter()),
+            Expr::Load {
+                source,
+                layout,
+                offset,
+            } => {
+                let mut rest = vec![offset.cast_unsigned()];
+                rest.extend(layout.shape());
+                rest.extend(layout.strides().iter().map(|stride| stride.cast_unsigned()));
+                let array = match source {
+                    Source::Input(_) => None,
+                    Source::Array(n) => Some(self.array_hashes[n as usize]),
+                };
+                let form = match source {
+                    Source::Input(n) => [kind, 2, n.into()],
+                    Source::Array(_) => [kind, 3, 0],
+                };
+                Hash::of(&form, &rest, array.into_iter())
+            }
+            Expr::Apply(op, args) => {
+                let mut form = vec![kind, 4];
+                form.extend(op.to_string().bytes().map(u64::from));
+                let args = args.iter().take(arity(op));
+                Hash::of(&form, &[], args.map(|arg| self.exprs[*arg as usize].hash))
+            }
+        }
+    }
+
+    fn constant(&mut self, dtype: Dtype, bits: u64) -> ExprId {
+        self.add(Expr::Const(bits), dtype, None)
+    }
+
+    /// A float of the type that is computed in.
+    fn float(&mut self, dtype: Dtype, value: f64) -> ExprId {
+        let bits = match dtype {
+            Dtype::F64 => value.to_bits(),
+            _ => (value as f32).to_bits().into(),
+        };
+        self.constant(dtype, bits)
+    }
+
+    fn load(&mut self, source: Source, layout: Layout, offset: i64) -> ExprId {
+        let shape = Dims::new(layout.shape());
+        let load = Expr::Load {
+            source,
+            layout,
+            offset,
+        };
+        self.add(load, op::computed(layout.dtype()), shape)
+    }
+
+    fn is_const(&self, id: ExprId) -> Option<u64> {
+        match self.exprs[id as usize].expr {
+            Expr::Const(bits) => Some(bits),
+            _ => None,
+        }
+    }
+
+    /// An operation on elements, or what comes to the same.
+    fn apply(&mut self, op: Prim, args: &[ExprId]) -> ExprId {
+        let from = self.exprs[args[args.len() - 1] as usize].dtype;
+        let consts: Option<Vec<u64>> = args.iter().map(|arg| self.is_const(*arg)).collect();
+        let dtype = match op {
+            Prim::Convert(to) => to,
+            Prim::Unary(Unary::IsNan) => Dtype::Bool,
+            Prim::Binary(op) if op.compares() => Dtype::Bool,
+            _ => from,
+        };
+        let folded = consts.and_then(|bits| match op {
+            Prim::Unary(op) => fold::unary(op, from, bits[0]),
+            Prim::Binary(op) => fold::binary(op, from, bits[0], bits[1]),
+            Prim::Fma => fold::fma(from, [bits[0], bits[1], bits[2]]),
+            Prim::Convert(to) => fold::convert(from, to, bits[0]),
+            Prim::Select | Prim::Round(_) => None,
+        });
+        if let Some(bits) = folded {
+            return self.constant(dtype, bits);
+        }
+        if let Some(same) = self.same(op, from, args) {
+            return same;
+        }
+        let mut all = [0; 3];
+        all[..args.len()].copy_from_slice(args);
+        let mut op = op;
+        if let Prim::Binary(binary) = op {
+            // One way round for each comparison, and for what has no order an order.
+            let turned = match binary {
+                Binary::Gt => Some(Binary::Lt),
+                Binary::Ge => Some(Binary::Le),
+                _ => None,
+            };
+            let [a, b] = [all[0], all[1]].map(|id| self.exprs[id as usize].hash);
+            if let Some(turned) = turned {
+                op = Prim::Binary(turned);
+                all.swap(0, 1);
+            } else if binary.commutes() && (a, all[0]) > (b, all[1]) {
+                all.swap(0, 1);
+            }
+        }
+        let shape = args.iter().find_map(|arg| self.exprs[*arg as usize].shape);
+        self.add(Expr::Apply(op, all), dtype, shape)
+    }
+
+    /// The operand that an operation leaves as it was.
+    fn same(&self, op: Prim, dtype: Dtype, args: &[ExprId]) -> Option<ExprId> {
+        let inner = |id: ExprId| match self.exprs[id as usize].expr {
+            Expr::Apply(op, args) => Some((op, args[0])),
+            _ => None,
+        };
+        let right = args.get(1).and_then(|arg| self.is_const(*arg));
+        let left = self.is_const(args[0]);
+        let is = |bits: Option<u64>, test: fn(Dtype, u64) -> bool| {
+            bits.is_some_and(|bits| test(dtype, bits))
+        };
+        match op {
+            Prim::Convert(to) if to == dtype => Some(args[0]),
+            Prim::Round(to) => match self.exprs[args[0] as usize].expr {
+                Expr::Load { layout, .. } if layout.dtype() == to => Some(args[0]),
+                Expr::Apply(Prim::Round(first), _) if first == to => Some(args[0]),
+                _ => None,
+            },
+            Prim::Unary(op @ (Unary::Neg | Unary::Not)) => match inner(args[0]) {
+                Some((Prim::Unary(first), x)) if first == op => Some(x),
+                _ => None,
+            },
+            Prim::Binary(Binary::Add) if is(right, fold::adds_nothing) => Some(args[0]),
+            Prim::Binary(Binary::Add) if is(left, fold::adds_nothing) => Some(args[1]),
+            // Of floats too, as x - 0 has the sign of x.
+            Prim::Binary(Binary::Sub) if right == Some(0) => Some(args[0]),
+            Prim::Binary(Binary::Mul | Binary::Div) if is(right, fold::is_one) => Some(args[0]),
+            Prim::Binary(Binary::Mul) if is(left, fold::is_one) => Some(args[1]),
+            Prim::Select if args[1] == args[2] => Some(args[1]),
+            Prim::Select => left.map(|bits| if bits != 0 { args[1] } else { args[2] }),
+            _ => None,
+        }
+    }
+
+    fn unary(&mut self, op: Unary, x: ExprId) -> ExprId {
+        self.apply(Prim::Unary(op), &[x])
+    }
+
+    fn binary(&mut self, op: Binary, a: ExprId, b: ExprId) -> ExprId {
+        self.apply(Prim::Binary(op), &[a, b])
+    }
+
+    /// An expression seen through a view of all that it loads.
+    fn viewed(
+        &mut self,
+        id: ExprId,
+        view: &dyn Fn(&Layout) -> Result<(Layout, i64)>,
+    ) -> Result<ExprId> {
+        let mut seen: HashMap<ExprId, ExprId> = HashMap::new();
+        for old in reached(&self.exprs, &[id]) {
+            let entry = self.exprs[old as usize];
+            let new = match entry.expr {
+                Expr::Const(_) => old,
+                Expr::Load {
+                    source,
+                    layout,
+                    offset,
+                } => match view(&layout) {
+                    Ok((viewed, bytes)) => {
+                        let elements = bytes / layout.dtype().bytes() as i64;
+                        self.load(source, viewed, offset + elements)
+                    }
+                    // Side by side there is every view.
+                    Err(_) => {
+                        let (source, layout) = self.copy(old)?;
+                        let (viewed, bytes) = view(&layout)?;
+                        self.load(source, viewed, bytes / layout.dtype().bytes() as i64)
+                    }
+                },
+                Expr::Apply(op, args) => {
+                    let args = args.map(|arg| seen.get(&arg).copied().unwrap_or(arg));
+                    self.apply(op, &args[..arity(op)])
+                }
+            };
+            seen.insert(old, new);
+        }
+        Ok(seen[&id])
+    }
+
+    fn copy(&mut self, of: ExprId) -> Result<(Source, Layout)> {
+        let Entry { dtype, shape, .. } = self.exprs[of as usize];
+        let shape = shape.unwrap_or_default();
+        let array = Array {
+            made: Made::Copied,
+            of,
+            from: shape,
+            shape,
+            dtype,
+        };
+        Ok((
+            Source::Array(self.array(array)),
+            Layout::contiguous(dtype, &shape)?,
+        ))
+    }
+
+    fn array(&mut self, array: Array) -> u32 {
+        if let Some(known) = self.array_ids.get(&array) {
+            return *known;
+        }
+        let made: Vec<u64> = format!("{:?}", array.made).bytes().map(u64::from).collect();
+        let below = [self.exprs[array.of as usize].hash].into_iter();
+        let hash = Hash::of(&made, &array.from, below);
+        let id = self.arrays.len() as u32;
+        self.arrays.push(array);
+        self.array_hashes.push(hash);
+        self.array_ids.insert(array, id);
+        id
+    }
+
+    /// A reduction whose result is of its operand's type.
+    fn reduced(&mut self, op: Reduction, of: ExprId, from: Dims, axes: Axes) -> Result<ExprId> {
+        let dtype = match op {
+            Reduction::ArgMin | Reduction::ArgMax => Dtype::I64,
+            _ => self.exprs[of as usize].dtype,
+        };
+        let shape = axes.kept(&from);
+        match (axes.reduced(&from), op) {
+            (0, Reduction::Prod) => return self.one(dtype),
+            (0, _) => return Ok(self.constant(dtype, 0)),
+            (1, Reduction::ArgMin | Reduction::ArgMax) => return Ok(self.constant(dtype, 0)),
+            (1, _) => {
+                return self.viewed(of, &|layout| {
+                    layout.reshape(&shape).map(|layout| (layout, 0))
+                });
+            }
+            _ => {}
+        }
+        let array = Array {
+            made: Made::Reduced(op, axes),
+            of,
+            from,
+            shape,
+            dtype,
+        };
+        let source = Source::Array(self.array(array));
+        Ok(self.load(source, Layout::contiguous(dtype, &shape)?, 0))
+    }
+
+    fn one(&mut self, dtype: Dtype) -> Result<ExprId> {
+        Ok(match op::is_float(dtype) {
+            true => self.float(dtype, 1.0),
+            false => self.constant(dtype, 1),
+        })
+    }
+
+    fn reduce(&mut self, op: Reduction, of: ExprId, from: Dims, axes: Axes) -> Result<ExprId> {
+        let dtype = self.exprs[of as usize].dtype;
+        match op {
+            Reduction::Mean => {
+                let sum = self.reduced(Reduction::Sum, of, from, axes)?;
+                // A quotient costs the driver's compiler more than all else here.
+                let share = 1.0 / axes.reduced(&from) as f64;
+                let share = self.float(dtype, share);
+                Ok(self.binary(Binary::Mul, sum, share))
+            }
+            Reduction::Sum | Reduction::Prod => {
+                let of = self.apply(Prim::Convert(op.result(dtype)), &[of]);
+                self.reduced(op, of, from, axes)
+            }
+            Reduction::Min | Reduction::Max if dtype == Dtype::Bool => {
+                let of = self.apply(Prim::Convert(Dtype::U8), &[of]);
+                let reduced = self.reduced(op, of, from, axes)?;
+                Ok(self.apply(Prim::Convert(Dtype::Bool), &[reduced]))
+            }
+            _ => self.reduced(op, of, from, axes),
+        }
+    }
+
+    /// What was reduced, for each element that it was made of.
+    fn spread(&mut self, reduced: ExprId, to: Dims, axes: Axes) -> Result<ExprId> {
+        let ones = axes.iter().fold(to, |shape, axis| shape.with(axis, 1));
+        self.viewed(reduced, &|layout| {
+            let layout = layout.reshape(&ones)?.broadcast(&to)?;
+            Ok((layout, 0))
+        })
+    }
+
+    fn softmax(&mut self, x: ExprId, shape: Dims, axes: Axes, log: bool) -> Result<ExprId> {
+        let dtype = self.exprs[x as usize].dtype;
+        if shape.count() == 0 {
+            return Ok(self.constant(dtype, 0));
+        }
+        let max = self.reduced(Reduction::Max, x, shape, axes)?;
+        let max = self.spread(max, shape, axes)?;
+        // -inf - -inf would be NaN.
+        let least = self.float(dtype, f64::NEG_INFINITY);
+        let zero = self.float(dtype, 0.0);
+        let none = self.binary(Binary::Eq, max, least);
+        let shift = self.apply(Prim::Select, &[none, zero, max]);
+        let shifted = self.binary(Binary::Sub, x, shift);
+        let power = self.unary(Unary::Exp, shifted);
+        let sum = self.reduced(Reduction::Sum, power, shape, axes)?;
+        let sum = self.spread(sum, shape, axes)?;
+        Ok(match log {
+            true => {
+                let log = self.unary(Unary::Ln, sum);
+                self.binary(Binary::Sub, shifted, log)
+            }
+            false => {
+                let inverse = self.unary(Unary::Recip, sum);
+                self.binary(Binary::Mul, power, inverse)
+            }
+        })
+    }
+
+    fn norm(
+        &mut self,
+        x: ExprId,
+        shape: Dims,
+        axes: Axes,
+        centred: bool,
+        [gamma, beta]: [Option<ExprId>; 2],
+        eps: f64,
+    ) -> Result<ExprId> {
+        let dtype = self.exprs[x as usize].dtype;
+        if shape.count() == 0 {
+            return Ok(self.constant(dtype, 0));
+        }
+        let mut from_mean = x;
+        if centred {
+            let mean = self.reduce(Reduction::Mean, x, shape, axes)?;
+            let mean = self.spread(mean, shape, axes)?;
+            from_mean = self.binary(Binary::Sub, x, mean);
+        }
+        let square = self.binary(Binary::Mul, from_mean, from_mean);
+        let variance = self.reduce(Reduction::Mean, square, shape, axes)?;
+        let variance = self.spread(variance, shape, axes)?;
+        let eps = self.float(dtype, eps);
+        let variance = self.binary(Binary::Add, variance, eps);
+        let inverse = self.unary(Unary::Rsqrt, variance);
+        let y = self.binary(Binary::Mul, from_mean, inverse);
+        Ok(match (gamma, beta) {
+            (None, None) => y,
+            (Some(gamma), None) => self.binary(Binary::Mul, y, gamma),
+            (None, Some(beta)) => self.binary(Binary::Add, y, beta),
+            (Some(gamma), Some(beta)) => self.apply(Prim::Fma, &[y, gamma, beta]),
+        })
+    }
+
+    /// What the outputs are made of, in the order in which they are come to.
+    fn compact(&self, inputs: Vec<Layout>, outputs: Vec<Out>) -> Canonical {
+        let mut exprs: HashMap<ExprId, ExprId> = HashMap::new();
+        let mut arrays: HashMap<u32, u32> = HashMap::new();
+        let mut new = Canonical {
+            inputs,
+            exprs: Vec::new(),
+            arrays: Vec::new(),
+            outputs,
+        };
+        for at in 0..new.outputs.len() {
+            let mut stack = vec![new.outputs[at].of];
+            while let Some(id) = stack.pop() {
+                if exprs.contains_key(&id) {
+                    continue;
+                }
+                let mut entry = self.exprs[id as usize];
+                let mut wanted: Vec<ExprId> = entry.args().to_vec();
+                if let Expr::Load {
+                    source: Source::Array(n),
+                    ..
+                } = entry.expr
+                {
+                    wanted.push(self.arrays[n as usize].of);
+                }
+                wanted.retain(|id| !exprs.contains_key(id));
+                if !wanted.is_empty() {
+                    stack.push(id);
+                    stack.extend(wanted.into_iter().rev());
+                    continue;
+                }
+                match &mut entry.expr {
+                    Expr::Apply(op, args) => {
+                        for arg in &mut args[..arity(*op)] {
+                            *arg = exprs[arg];
+                        }
+                    }
+                    Expr::Load {
+                        source: Source::Array(n),
+                        ..
+                    } => {
+                        let old = self.arrays[*n as usize];
+                        *n = *arrays.entry(*n).or_insert_with(|| {
+                            let of = exprs[&old.of];
+                            new.arrays.push(Array { of, ..old });
+                            new.arrays.len() as u32 - 1
+                        });
+                    }
+                    _ => {}
+                }
+                exprs.insert(id, new.exprs.len() as ExprId);
+                new.exprs.push(entry);
+            }
+            new.outputs[at].of = exprs[&new.outputs[at].of];
+        }
+        new
+    }
+}
+
+/// A hash that is the same everywhere and for ever.
+fn mixed(words: &[u64]) -> u64 {
+    let mut state: u64 = 0x243f_6a88_85a3_08d3 ^ words.len() as u64;
+    for word in words {
+        state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        state ^= state >> 29;
+        state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state ^= state >> 32;
+    }
+    state
+}
+
+impl fmt::Display for Canonical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "canonical {VERSION}")?;
+        for (at, layout) in self.inputs.iter().enumerate() {
+            writeln!(f, "input {at}: {layout}")?;
+        }
+        for (at, entry) in self.exprs.iter().enumerate() {
+            write!(f, "e{at} {}", entry.dtype)?;
+            if let Some(shape) = entry.shape {
+                write!(f, "{shape}")?;
+            }
+            match entry.expr {
+                Expr::Const(bits) => write!(f, " = {}", fold::show(entry.dtype, bits))?,
+                Expr::Load {
+                    source,
+                    layout,
+                    offset,
+                } => {
+                    write!(f, " = {source} by {:?}", layout.strides())?;
+                    if offset != 0 {
+                        write!(f, " from {offset}")?;
+                    }
+                }
+                Expr::Apply(op, _) => {
+                    write!(f, " = {op}")?;
+                    for arg in entry.args() {
+                        write!(f, " e{arg}")?;
+                    }
+                }
+            }
+            writeln!(f)?;
+        }
+        for (at, array) in self.arrays.iter().enumerate() {
+            let Array {
+                of,
+                from,
+                shape,
+                dtype,
+                ..
+            } = array;
+            match array.made {
+                Made::Reduced(op, axes) => {
+                    writeln!(f, "a{at} {dtype}{shape} = {op} e{of} {from} over {axes}")?;
+                }
+                Made::Partial(op, axes, part) => writeln!(
+                    f,
+                    "a{at} {dtype}{shape} = {op} e{of} {from} over {axes} in parts of {part}"
+                )?,
+                Made::Copied => writeln!(f, "a{at} {dtype}{shape} = copy e{of}")?,
+            }
+        }
+        for (at, out) in self.outputs.iter().enumerate() {
+            let layout = out.layout;
+            writeln!(
+                f,
+                "output {at}: {layout} by {:?} = e{}",
+                layout.strides(),
+                out.of
+            )?;
+        }
+        Ok(())
+    }
+}

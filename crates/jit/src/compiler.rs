@@ -1,0 +1,690 @@
+//! Programs on a device: compiled once, kept, and run.
+//!
+//! A compiler is of one context. It keeps what it compiled: whole expressions by what they
+//! say, modules by their code, and machine code on disk, where another process finds it. On
+//! the software device, which has no machine code, text is kept there.
+//!
+//! Invariant: a launch is made only after every element that its kernels reach has been
+//! found to lie in the memory that is bound, and no output to lie on anything but an input
+//! that the program may overwrite. What is on disk is loaded only if nobody else can have
+//! written it and its hash is right; else it is compiled anew, and written over.
+//!
+//! Elsewhere: the files (`fercuda_cuda::cache`), the passes (`program`).
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytemuck::Pod;
+use fercuda_cuda::cache::{Cache, Key as DiskKey, Lookup, Warning};
+use fercuda_cuda::{
+    Context, DeviceBuffer, DeviceSlice, Function, Image, Launch, Linked, Module, Stream, Value,
+};
+use fercuda_ptx::build::Arch;
+use fercuda_tensor::Layout;
+
+use crate::fused::Slot;
+use crate::graph::Graph;
+use crate::key::Key;
+use crate::program::{LaunchPlan, Program, ProgramError};
+
+/// Expressions and modules that a compiler keeps.
+const MOST_KEPT: usize = 512;
+/// Bytes of programs on disk.
+const MOST_ON_DISK: u64 = 256 << 20;
+/// What a vector access is a multiple of.
+const ALIGN: u64 = 16;
+/// Blocks of a map, for each multiprocessor; each goes on to more elements.
+const BLOCKS: u32 = 32;
+/// The newest architecture whose PTX we write; later devices read it.
+const NEWEST: u32 = 90;
+
+/// Why an expression was not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no program for it.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The driver refused.
+    #[error(transparent)]
+    Cuda(#[from] fercuda_cuda::Error),
+    /// Not as many are bound as there are.
+    #[error(
+        "{given} {what}s are bound, the expression has {wanted}\ntry: one for each, in their order"
+    )]
+    Count {
+        /// `input` or `output`.
+        what: &'static str,
+        /// How many there are.
+        wanted: usize,
+        /// How many were given.
+        given: usize,
+    },
+    /// What is bound is too small for the layout.
+    #[error(
+        "{what} {name:?} as {layout} reaches bytes {from} to {until} of {bytes}\ntry: a larger buffer, or another place for its first element"
+    )]
+    Reach {
+        /// `input`, `output` or `scratch`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// How it is to lie.
+        layout: String,
+        /// The first byte, from where the memory begins.
+        from: i64,
+        /// The one behind the last.
+        until: i64,
+        /// How many there are.
+        bytes: u64,
+    },
+    /// The first element lies at no multiple of its size.
+    #[error(
+        "{what} {name:?} begins at {address:#x}, which is no multiple of {align}\ntry: another place for its first element"
+    )]
+    Misaligned {
+        /// `input`, `output` or `scratch`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// Where it begins.
+        address: u64,
+        /// What that should be a multiple of.
+        align: u64,
+    },
+    /// An output lies on something else.
+    #[error(
+        "output {output:?} lies on {what} {other:?}\ntry: memory of its own; only where each element is computed from that in its place, and nothing else, may it lie on an input, exactly"
+    )]
+    Overlap {
+        /// The output's name.
+        output: String,
+        /// `input` or `output`.
+        what: &'static str,
+        /// The other's name.
+        other: String,
+    },
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Where compiled code came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Compiled now.
+    Compiled,
+    /// From the disk.
+    Disk,
+    /// Loaded before, by this compiler.
+    Memory,
+}
+
+/// Memory that is bound to an input or output.
+#[derive(Clone, Copy, Debug)]
+pub struct Arg<'a> {
+    memory: DeviceSlice<'a, u8>,
+    first: u64,
+}
+
+impl<'a> Arg<'a> {
+    /// A whole buffer, whose beginning is that of the first element. That it is written,
+    /// if it is bound to an output, no reference sees: device memory is the device's.
+    pub fn of<T: Pod>(buffer: &'a DeviceBuffer<T>) -> Self {
+        Self::slice(buffer.as_slice())
+    }
+
+    /// A part of one.
+    pub fn slice<T: Pod>(slice: DeviceSlice<'a, T>) -> Self {
+        Self {
+            memory: slice.as_bytes(),
+            first: 0,
+        }
+    }
+
+    /// With the first element so many bytes behind the memory's beginning: for layouts
+    /// that go backwards, and parts.
+    pub fn first_at(self, bytes: u64) -> Self {
+        Self {
+            first: bytes,
+            ..self
+        }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address().0.wrapping_add(self.first)
+    }
+
+    /// As an argument of a launch; only after its reach was checked.
+    fn value(&self) -> Result<Value<'a>> {
+        let first = usize::try_from(self.first).unwrap_or(usize::MAX);
+        Ok(Value::slice(self.memory.slice(first..)?))
+    }
+}
+
+/// Keeps what was used last.
+struct Kept<K, V> {
+    entries: HashMap<K, (V, u64)>,
+    now: u64,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
+    fn new() -> Self {
+        Self {
+            entries: HashMap::new(),
+            now: 0,
+        }
+    }
+
+    fn get(&mut self, key: &K) -> Option<V> {
+        self.now += 1;
+        let (value, used) = self.entries.get_mut(key)?;
+        *used = self.now;
+        Some(value.clone())
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        self.now += 1;
+        if self.entries.len() >= MOST_KEPT && !self.entries.contains_key(&key) {
+            let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.entries.remove(&oldest);
+            }
+        }
+        self.entries.insert(key, (value, self.now));
+    }
+}
+
+/// What compiled expressions share with their compiler.
+struct Shared {
+    context: Context,
+    arch: Arch,
+    multiprocessors: u32,
+    /// Architecture, driver and whatever else machine code depends on.
+    device: String,
+    is_software: bool,
+    disk: Option<Cache>,
+    modules: Mutex<Kept<Key, Module>>,
+    warnings: Mutex<Vec<Warning>>,
+}
+
+/// Compiles expressions for one context, and keeps them.
+pub struct Compiler {
+    shared: Arc<Shared>,
+    expressions: Mutex<Kept<Graph, Compiled>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Compiler {
+    /// For `context`, with the user's cache on disk ([`Cache::of_user_for`]).
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if the device cannot say what it is.
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::with_cache(context, Cache::of_user_for("jit"))
+    }
+
+    /// As [`Compiler::new`], with another cache on disk, or none.
+    ///
+    /// # Errors
+    /// As for [`Compiler::new`].
+    pub fn with_cache(context: &Context, disk: Option<Cache>) -> Result<Self> {
+        let device = context.device();
+        let (major, minor) = device.compute_capability()?;
+        let driver = device.cuda().version()?;
+        let is_software = device.cuda().is_software();
+        let kind = if is_software { "text" } else { "machine code" };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                context: context.clone(),
+                arch: Arch::new((10 * major + minor).min(NEWEST)),
+                multiprocessors: device.multiprocessors()?,
+                device: format!("{kind} for {major}.{minor} by driver {driver:?}"),
+                is_software,
+                disk,
+                modules: Mutex::new(Kept::new()),
+                warnings: Mutex::new(Vec::new()),
+            }),
+            expressions: Mutex::new(Kept::new()),
+        })
+    }
+
+    /// What was wrong with the cache on disk since this was asked last.
+    pub fn take_warnings(&self) -> Vec<Warning> {
+        std::mem::take(&mut *lock(&self.shared.warnings))
+    }
+
+    /// The architecture whose PTX is written.
+    pub fn arch(&self) -> Arch {
+        self.shared.arch
+    }
+
+    /// An expression ready to run, from memory if it is known.
+    ///
+    /// # Errors
+    /// [`Error::Program`]; [`Error::Cuda`] if the driver refuses the code.
+    pub fn compile(&self, graph: &Graph) -> Result<Compiled> {
+        if let Some(known) = lock(&self.expressions).get(graph) {
+            return Ok(known);
+        }
+        // Not under the lock: of two threads that come here, one works for nothing.
+        let made = Compiled::new(&self.shared, graph, true)?;
+        lock(&self.expressions).put(graph.clone(), made.clone());
+        Ok(made)
+    }
+
+    /// Compiles and runs.
+    ///
+    /// # Errors
+    /// As for [`Compiler::compile`] and [`Compiled::run`].
+    pub fn run(
+        &self,
+        graph: &Graph,
+        stream: &Stream,
+        inputs: &[Arg<'_>],
+        outputs: &[Arg<'_>],
+    ) -> Result<()> {
+        self.compile(graph)?.run(stream, inputs, outputs)
+    }
+}
+
+impl Shared {
+    fn module(&self, program: &Program) -> Result<(Module, Origin)> {
+        if let Some(known) = lock(&self.modules).get(&program.code) {
+            return Ok((known, Origin::Memory));
+        }
+        let mut key = DiskKey::new();
+        key.add("version", env!("CARGO_PKG_VERSION"));
+        key.add("device", &self.device);
+        key.add("code", program.code.to_string());
+        let found = self.disk.as_ref().map(|disk| disk.look_up(&key));
+        let loaded = match found {
+            Some(Lookup::Found(entry)) => match self.load(&entry.code) {
+                Ok(module) => Some(module),
+                Err(error) => {
+                    self.warn(format!("it was not loaded: {error}"));
+                    None
+                }
+            },
+            Some(Lookup::Unusable(warning)) => {
+                lock(&self.warnings).push(warning);
+                None
+            }
+            Some(Lookup::Absent) | None => None,
+        };
+        let (module, origin) = match loaded {
+            Some(module) => (module, Origin::Disk),
+            None => {
+                let ptx = program.ptx()?;
+                let (module, code) = self.compile(&ptx)?;
+                if let Some(disk) = &self.disk {
+                    let kept = disk.store(&key, &code, "", &[]);
+                    let kept = kept.and_then(|()| disk.trim(MOST_ON_DISK));
+                    lock(&self.warnings).extend(kept.err());
+                }
+                (module, Origin::Compiled)
+            }
+        };
+        lock(&self.modules).put(program.code, module.clone());
+        Ok((module, origin))
+    }
+
+    fn warn(&self, reason: String) {
+        let path = self.disk.as_ref().map(|disk| disk.directory().to_owned());
+        let path = path.unwrap_or_default();
+        lock(&self.warnings).push(Warning { path, reason });
+    }
+
+    fn compile(&self, ptx: &str) -> Result<(Module, Vec<u8>)> {
+        if self.is_software {
+            let module = Module::load(&self.context, &Image::ptx(ptx))?;
+            return Ok((module, ptx.as_bytes().to_vec()));
+        }
+        let linked = Linked::of(&self.context, "expression", ptx)?;
+        let module = Module::load(&self.context, &Image::linked(&linked))?;
+        Ok((module, linked.bytes().to_vec()))
+    }
+
+    /// Code from the cache.
+    fn load(&self, code: &[u8]) -> Result<Module> {
+        if self.is_software {
+            let text = String::from_utf8_lossy(code);
+            return Ok(Module::load(&self.context, &Image::ptx(text))?);
+        }
+        // SAFETY: the cache gives what has the hash that was written with it, from a file and
+        // a directory that only this user can write to; `compile` wrote it, as the driver's
+        // linker made it, under a key that names device, driver and this version.
+        #[expect(unsafe_code, reason = "machine code that this module has written")]
+        let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
+        Ok(Module::load(&self.context, &image)?)
+    }
+}
+
+/// One launch, ready.
+struct Ready {
+    function: Function,
+    launch: Launch,
+    plan: LaunchPlan,
+}
+
+/// An expression on a device. Cloning gives another name for it.
+#[derive(Clone)]
+pub struct Compiled {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    graph: Graph,
+    program: Program,
+    launches: Vec<Ready>,
+    origin: Origin,
+    /// The same for memory that does not begin at multiples of 16 bytes.
+    unaligned: OnceLock<Compiled>,
+}
+
+impl Compiled {
+    fn new(shared: &Arc<Shared>, graph: &Graph, aligned: bool) -> Result<Self> {
+        let program = Program::of(graph, shared.arch, aligned)?;
+        let mut launches = Vec::new();
+        let mut origin = Origin::Memory;
+        if !program.launches.is_empty() {
+            let (module, from) = shared.module(&program)?;
+            origin = from;
+            let most = shared.multiprocessors.saturating_mul(BLOCKS).max(1);
+            for plan in &program.launches {
+                let grid = if plan.loops {
+                    plan.grid.min(most)
+                } else {
+                    plan.grid
+                };
+                let [x, y] = plan.block;
+                launches.push(Ready {
+                    function: module.function(&plan.name)?,
+                    launch: Launch::new((grid, plan.parts), (x, y)),
+                    plan: plan.clone(),
+                });
+            }
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                shared: shared.clone(),
+                graph: graph.clone(),
+                program,
+                launches,
+                origin,
+                unaligned: OnceLock::new(),
+            }),
+        })
+    }
+
+    /// What was compiled.
+    pub fn program(&self) -> &Program {
+        &self.inner.program
+    }
+
+    /// Where its code came from when it was made.
+    pub fn origin(&self) -> Origin {
+        self.inner.origin
+    }
+
+    /// Queues it in `stream`. Buffers are bound in the order in which the graph's inputs
+    /// and outputs were named. Memory between kernels is taken from the stream's pool.
+    ///
+    /// # Errors
+    /// [`Error::Count`], [`Error::Reach`], [`Error::Misaligned`], [`Error::Overlap`]:
+    /// nothing is queued. [`Error::Cuda`] as the driver refuses; kernels before that
+    /// have been queued.
+    pub fn run(&self, stream: &Stream, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Result<()> {
+        let ready = self.checked(inputs, outputs)?;
+        let bytes = ready.inner.program.scratch_bytes;
+        if bytes == 0 {
+            return ready.launch(stream, inputs, outputs, None);
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let scratch = DeviceBuffer::<u8>::alloc_ordered(stream, bytes)?;
+        ready.launch(stream, inputs, outputs, Some(Arg::of(&scratch)))
+    }
+
+    /// As [`Compiled::run`], with memory between kernels of the caller's, which has
+    /// [`Program::scratch_bytes`] and lies at a multiple of 16: in a capture there is no
+    /// other.
+    ///
+    /// # Errors
+    /// As for [`Compiled::run`].
+    pub fn run_with(
+        &self,
+        stream: &Stream,
+        inputs: &[Arg<'_>],
+        outputs: &[Arg<'_>],
+        scratch: Arg<'_>,
+    ) -> Result<()> {
+        let ready = self.checked(inputs, outputs)?;
+        let wanted = ready.inner.program.scratch_bytes;
+        let given = (scratch.memory.len() as u64).saturating_sub(scratch.first);
+        if given < wanted {
+            return Err(Error::Reach {
+                what: "scratch",
+                name: "memory between kernels".to_owned(),
+                layout: format!("{wanted} bytes"),
+                from: scratch.first.cast_signed(),
+                until: scratch.first.saturating_add(wanted).cast_signed(),
+                bytes: scratch.memory.len() as u64,
+            });
+        }
+        let address = scratch.address();
+        if !address.is_multiple_of(ALIGN) {
+            return Err(Error::Misaligned {
+                what: "scratch",
+                name: "memory between kernels".to_owned(),
+                address,
+                align: ALIGN,
+            });
+        }
+        let scratch_range = (address, address + wanted);
+        let bound = self.inner.ranges(inputs, outputs);
+        for (at, range) in bound.into_iter().enumerate() {
+            if meet(scratch_range, range) {
+                let (what, other) = self.inner.called(at);
+                return Err(Error::Overlap {
+                    output: "memory between kernels".to_owned(),
+                    what,
+                    other,
+                });
+            }
+        }
+        ready.launch(stream, inputs, outputs, Some(scratch))
+    }
+
+    /// Checks what is bound; gives who is to run with it.
+    fn checked(&self, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Result<Self> {
+        let inner = &*self.inner;
+        let Program {
+            inputs: of_inputs,
+            outputs: of_outputs,
+            in_place,
+            ..
+        } = &inner.program;
+        for (what, wanted, given) in [
+            ("input", of_inputs.len(), inputs.len()),
+            ("output", of_outputs.len(), outputs.len()),
+        ] {
+            if wanted != given {
+                return Err(Error::Count {
+                    what,
+                    wanted,
+                    given,
+                });
+            }
+        }
+        let mut bits = 0;
+        let layouts = of_inputs.iter().chain(of_outputs);
+        for (at, (arg, layout)) in inputs.iter().chain(outputs).zip(layouts).enumerate() {
+            let reach = layout.reach_bytes();
+            if reach.is_empty() {
+                continue;
+            }
+            let bytes = arg.memory.len() as u64;
+            let first = i128::from(arg.first);
+            let (from, until) = (
+                first + i128::from(reach.start),
+                first + i128::from(reach.end),
+            );
+            if from < 0 || until > i128::from(bytes) {
+                return Err(inner.out_of_reach(at, layout, from, until, bytes));
+            }
+            let address = arg.address();
+            if !address.is_multiple_of(layout.dtype().bytes()) {
+                let (what, name) = inner.called(at);
+                return Err(Error::Misaligned {
+                    what,
+                    name,
+                    address,
+                    align: layout.dtype().bytes(),
+                });
+            }
+            bits |= address;
+        }
+        for (at, output) in outputs.iter().enumerate() {
+            let range = range(output, &of_outputs[at]);
+            for (input, layout) in of_inputs.iter().enumerate() {
+                let same = output.address() == inputs[input].address();
+                let allowed = same && in_place[at][input];
+                if !allowed && meet(range, self::range(&inputs[input], layout)) {
+                    return Err(inner.overlap(at, input));
+                }
+            }
+            for (other, layout) in of_outputs.iter().enumerate().skip(at + 1) {
+                if meet(range, self::range(&outputs[other], layout)) {
+                    return Err(inner.overlap(at, of_inputs.len() + other));
+                }
+            }
+        }
+        if bits.is_multiple_of(ALIGN) {
+            return Ok(self.clone());
+        }
+        if let Some(known) = inner.unaligned.get() {
+            return Ok(known.clone());
+        }
+        let made = Self::new(&inner.shared, &inner.graph, false)?;
+        Ok(inner.unaligned.get_or_init(|| made).clone())
+    }
+
+    fn launch(
+        &self,
+        stream: &Stream,
+        inputs: &[Arg<'_>],
+        outputs: &[Arg<'_>],
+        scratch: Option<Arg<'_>>,
+    ) -> Result<()> {
+        let program = &self.inner.program;
+        for ready in &self.inner.launches {
+            let mut values = Vec::with_capacity(ready.plan.slots.len() + 1);
+            for slot in &ready.plan.slots {
+                values.push(match slot {
+                    Slot::Input(n) => inputs[*n as usize].value()?,
+                    Slot::Output(n) => outputs[*n as usize].value()?,
+                    Slot::Temporary(n) => {
+                        let scratch = scratch.unwrap_or(outputs[0]);
+                        let first = scratch.first + program.offsets[*n as usize];
+                        scratch.first_at(first).value()?
+                    }
+                });
+            }
+            values.push(match ready.plan.wide {
+                true => Value::number(ready.plan.rows),
+                false => Value::number(ready.plan.rows as u32),
+            });
+            // SAFETY: `emit` wrote the kernel for this plan. It reads and writes elements of
+            // its accesses alone, whose reach `checked` has found within the memory that is
+            // bound and kept by the launch, at multiples of their size, and of 16 bytes where
+            // there are vectors; temporaries lie within the scratch memory, whose size was
+            // checked or taken. Parameters are these addresses and the number of rows.
+            #[expect(unsafe_code, reason = "a kernel of our own, whose reach was checked")]
+            unsafe {
+                ready
+                    .launch
+                    .run(&ready.function, stream, values.as_slice())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn range(arg: &Arg<'_>, layout: &Layout) -> (u64, u64) {
+    let reach = layout.reach_bytes();
+    let first = arg.address();
+    (
+        first.wrapping_add_signed(reach.start),
+        first.wrapping_add_signed(reach.end),
+    )
+}
+
+fn meet((a, a_end): (u64, u64), (b, b_end): (u64, u64)) -> bool {
+    a < b_end && b < a_end && a < a_end && b < b_end
+}
+
+impl Inner {
+    fn ranges(&self, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) -> Vec<(u64, u64)> {
+        let layouts = self.program.inputs.iter().chain(&self.program.outputs);
+        let args = inputs.iter().chain(outputs);
+        args.zip(layouts)
+            .map(|(arg, layout)| range(arg, layout))
+            .collect()
+    }
+
+    /// Inputs, then outputs, by their number.
+    fn called(&self, at: usize) -> (&'static str, String) {
+        let inputs = &self.graph.inputs;
+        match inputs.get(at) {
+            Some(input) => ("input", input.name.clone()),
+            None => ("output", self.graph.outputs[at - inputs.len()].name.clone()),
+        }
+    }
+
+    #[cold]
+    fn out_of_reach(
+        &self,
+        at: usize,
+        layout: &Layout,
+        from: i128,
+        until: i128,
+        bytes: u64,
+    ) -> Error {
+        let (what, name) = self.called(at);
+        let shown = |at: i128| at.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        Error::Reach {
+            what,
+            name,
+            layout: layout.to_string(),
+            from: shown(from),
+            until: shown(until),
+            bytes,
+        }
+    }
+
+    #[cold]
+    fn overlap(&self, output: usize, other: usize) -> Error {
+        let (what, other) = self.called(other);
+        Error::Overlap {
+            output: self.graph.outputs[output].name.clone(),
+            what,
+            other,
+        }
+    }
+}
+
+impl std::fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Compiler({})", self.shared.device)
+    }
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Compiled({})", self.inner.program.code)
+    }
+}

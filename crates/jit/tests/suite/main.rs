@@ -1,0 +1,20 @@
+//! Expressions on whichever device there is, against the reference.
+//!
+//! Data are random; each test prints its seed, and `FERCUDA_SEED` repeats it. On the
+//! software device its checks must find nothing. Bounds are the reference's, worked out from
+//! sizes and from the errors that operations promise.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its seeds are for people"
+)]
+
+mod assembled;
+mod bench;
+mod binding;
+mod forms;
+mod operations;
+#[path = "../../../ptx/tests/ptxas/mod.rs"]
+mod ptxas;
+mod random;
+mod rows;
