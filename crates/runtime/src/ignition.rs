@@ -12,10 +12,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use fercuda_tensor::{Dtype, Layout, LayoutError, UnknownDtype};
 use serde::{Deserialize, Serialize};
 
-use crate::dtype::{Dtype, UnknownDtype};
-use crate::layout::{Layout, LayoutError};
 use crate::plan::{Need, Plan, PlanError};
 
 /// Tensors begin at multiples of so much, as allocations do.

@@ -1,14 +1,33 @@
 //! What a user of the library holds in the hand. See the README.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-mod dtype;
+mod dispatcher;
+mod error;
+mod graphs;
 mod handles;
 mod ignition;
-mod layout;
+mod jobs;
+mod machine;
+mod pieces;
 mod plan;
+mod session;
+mod triton;
 
-pub use dtype::{Dtype, UnknownDtype};
+pub use dispatcher::{
+    DispatchError, DispatchOptions, Dispatcher, TASK_SPANS, TASK_WORDS, Task, TaskArgs, TaskBuffer,
+    TaskBuffers, TaskDone, TaskError, TaskId, TaskJob, TaskSet, TaskSpan,
+};
+pub use error::{Error, Holder, Result, Why};
+pub use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK, UnknownDtype};
+pub use graphs::{
+    ArgumentBlock, BlockLayout, Budget, DecodeFields, Field, FieldType, GraphCache, GraphError,
+    GraphKey, GraphKind, GraphStats, Key, Quantization, RecordOptions, Recorded, Recording,
+    Scratch, Times, Timing,
+};
 pub use handles::{Full, Id, Stale, Table};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
-pub use layout::{Layout, LayoutError, MAX_RANK};
+pub use jobs::{Job, Status};
+pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use plan::{Need, Plan, PlanError};
+pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
+pub use triton::{TritonError, TritonKernel, TritonMetadata};

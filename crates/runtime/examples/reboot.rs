@@ -1,0 +1,112 @@
+//! Reboots a runtime many times in one process, and looks each time whether the driver
+//! says that as much memory is free as before. On the software device every tenth time
+//! comes after a kernel that has written where nothing is; NVIDIA's driver does not
+//! recover from that (see the README).
+//!
+//! `cargo run --release -p fercuda-runtime --example reboot -- 1000`
+#![expect(
+    unsafe_code,
+    clippy::print_stdout,
+    reason = "it launches a kernel that fails, resets a context, and says what came of it"
+)]
+
+use std::time::{Duration, Instant};
+
+use fercuda_cuda::{Image, Launch, Module};
+use fercuda_runtime::{Error, Result, Runtime, RuntimeConfig, Session, SessionConfig};
+
+const FAULTY: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry beyond()
+{
+    .reg .b64 %d<2>;
+    .reg .b32 %r<2>;
+    mov.u64 %d1, 64;
+    mov.u32 %r1, 1;
+    st.global.u32 [%d1], %r1;
+    ret;
+}
+";
+
+/// Has a kernel write where nothing is.
+fn fail(session: &Session) -> Result<()> {
+    let job = session.submit(|stream| {
+        let module = Module::load(stream.context(), &Image::ptx(FAULTY))?;
+        let beyond = module.function("beyond")?;
+        // SAFETY: what fails is the context, as it should here.
+        unsafe { Launch::new(1, 1).run(&beyond, stream, ()) }?;
+        Ok(())
+    });
+    job?.wait()
+}
+
+fn main() -> Result<()> {
+    let times: u32 = std::env::args()
+        .nth(1)
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(100);
+    let runtime = Runtime::open(RuntimeConfig::default())?;
+    let session = runtime.session("first", SessionConfig::default())?;
+    let fails = runtime.device().cuda().is_software();
+    if fails {
+        assert!(fail(&session).is_err(), "the kernel did not fail");
+    }
+    // SAFETY: nothing else uses the context.
+    unsafe { runtime.reset() }?;
+    // By the end of the first round the driver has made what it makes for itself.
+    let mut before = None;
+    let (mut plain, mut resets) = (Duration::ZERO, Duration::ZERO);
+    let mut reset_count = 0;
+    for time in 1..=times {
+        let session = runtime.session("rebooted", SessionConfig::default())?;
+        let values = vec![time; 500_000];
+        let id = session.buffer(&[500_000], &values)?;
+        assert!(session.download::<u32>(id)? == values, "wrong values");
+        let is_faulty = fails && time % 10 == 0;
+        if is_faulty {
+            let failed = fail(&session);
+            assert!(
+                failed.is_err_and(|error| error.is_sticky()),
+                "it did not fail"
+            );
+        }
+        let begun = Instant::now();
+        let reboot = match runtime.reboot() {
+            Err(Error::Failed { .. }) => {
+                // SAFETY: nothing else uses the context.
+                let reboot = unsafe { runtime.reset() }?;
+                resets += begun.elapsed();
+                reset_count += 1;
+                reboot
+            }
+            reboot => {
+                plain += begun.elapsed();
+                reboot?
+            }
+        };
+        assert!(reboot.was_reset == is_faulty, "{reboot:?}");
+        assert!(
+            session.download::<u32>(id).is_err(),
+            "a handle of before names something"
+        );
+        let after = runtime.memory()?;
+        let before = *before.get_or_insert(after);
+        assert!(
+            after == before,
+            "reboot {time}: {after:?}, before {before:?}"
+        );
+    }
+    let before = before.unwrap_or_default();
+    let mean = |all: Duration, count: u32| all.as_secs_f64() * 1e3 / f64::from(count.max(1));
+    println!(
+        "{times} reboots, {reset_count} of a failed context: {:.2} ms each, {:.2} ms with a reset; \
+         free memory {} B of {} B each time",
+        mean(plain, times - reset_count),
+        mean(resets, reset_count),
+        before.free_bytes,
+        before.total_bytes
+    );
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! Device functions that a resident kernel runs: how they are written, and the kernel.
+//!
+//! A task's body is written once, for all threads of a block, and becomes part of the
+//! kernel, behind a comparison of its number. It is given words and spans: parts of
+//! registered buffers, of which nothing beyond the end is read or written. Its loops
+//! count steps.
+//!
+//! Invariant: whatever a task's arguments are, a body that touches memory by spans and
+//! repeats by the task's loops ends within its budget, faults nowhere, and says what
+//! was wrong. Elsewhere: the queue's other side (`dispatcher`).
+
+use fercuda_ptx::build::{
+    Arch, Arg, BuildError, Element, FULL_MASK, Global, Kernel, Loop, ModuleBuilder, Pred, Ptr, Reg,
+    Scalar, Shared, Var,
+};
+
+/// Words of a slot, which the host writes.
+pub(super) const SLOT_WORDS: usize = 32;
+/// The ticket of what is in the slot, written last.
+pub(super) const READY: usize = 0;
+pub(super) const NUMBER: usize = 1;
+/// Steps that each thread may make.
+pub(super) const BUDGET: usize = 2;
+/// Not 0: the task is no longer wanted.
+pub(super) const CANCEL: usize = 3;
+/// Arguments, two words each, the low one first.
+pub(super) const ARGUMENTS: usize = 4;
+/// Spans, six words each: buffer, nothing, first byte, bytes.
+pub(super) const SPANS: usize = 12;
+/// Arguments of a task.
+pub const TASK_WORDS: usize = 4;
+/// Spans of a task.
+pub const TASK_SPANS: usize = 3;
+
+/// Words of a result, which the device writes.
+pub(super) const RESULT_WORDS: usize = 8;
+/// The ticket of what is done, written last.
+pub(super) const DONE: usize = 0;
+pub(super) const STATUS: usize = 1;
+/// Two words.
+pub(super) const VALUE: usize = 2;
+/// Steps of the first thread.
+pub(super) const STEPS: usize = 4;
+/// The ticket of what is run.
+pub(super) const BEGUN: usize = 5;
+
+/// What the host tells all blocks: go on, end when there is nothing to do, end now.
+pub(super) const GO_ON: u32 = 0;
+pub(super) const DRAIN: u32 = 1;
+pub(super) const END: u32 = 2;
+
+/// How a task ended; the largest that any of its threads says.
+pub(super) const GOOD: u32 = 0;
+pub(super) const FAILED: u32 = 1;
+pub(super) const OUTSIDE: u32 = 2;
+pub(super) const OVER_BUDGET: u32 = 3;
+pub(super) const CANCELLED: u32 = 4;
+pub(super) const UNKNOWN: u32 = 5;
+
+/// A running task looks every so many steps whether it is still wanted.
+const LOOK_STEPS: u32 = 256;
+
+type Body = Box<dyn for<'k> Fn(&Task<'k>)>;
+
+/// Device functions by numbers.
+#[derive(Default)]
+pub struct TaskSet {
+    tasks: Vec<(String, Body)>,
+}
+
+impl std::fmt::Debug for TaskSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(self.tasks.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+/// A device function of a [`TaskSet`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId(pub u32);
+
+impl TaskSet {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a function. All threads of a block run `body` together.
+    ///
+    /// # Safety
+    /// The body touches memory by [`TaskSpan`]s and shared memory of its own only, repeats
+    /// by the task's loops only, has no barrier in them, and does not return, trap or
+    /// let threads end by themselves. What it does beside is for who adds it to
+    /// vouch for: a fault of one task ends the kernel, and with it the context.
+    #[expect(
+        unsafe_code,
+        reason = "what a device function does is its author's word"
+    )]
+    pub unsafe fn add(&mut self, name: &str, body: impl for<'k> Fn(&Task<'k>) + 'static) -> TaskId {
+        self.tasks.push((name.to_owned(), Box::new(body)));
+        TaskId((self.tasks.len() - 1) as u32)
+    }
+
+    /// What a function is called.
+    pub fn name(&self, task: TaskId) -> Option<&str> {
+        let (name, _) = self.tasks.get(task.0 as usize)?;
+        Some(name)
+    }
+}
+
+/// A task while its body is written.
+pub struct Task<'k> {
+    kernel: &'k Kernel,
+    payload: Ptr<'k, Shared, u32>,
+    slot: Ptr<'k, Global, u32>,
+    table: Ptr<'k, Global, u64>,
+    buffers: Reg<'k, u32>,
+    status: Ptr<'k, Shared, u32>,
+    value: Ptr<'k, Shared, u64>,
+    leader: Pred<'k>,
+    budget: Reg<'k, u32>,
+    steps: Var<'k, u32>,
+    /// Not 0: this thread goes no further.
+    halted: Var<'k, u32>,
+}
+
+impl<'k> Task<'k> {
+    /// The kernel, for arithmetic.
+    pub fn kernel(&self) -> &'k Kernel {
+        self.kernel
+    }
+
+    fn wide(&self, at: usize) -> Reg<'k, u64> {
+        let low = self.payload.offset(at as i64).load().to::<u64>();
+        let high = self.payload.offset(at as i64 + 1).load().to::<u64>();
+        low | (high << 32)
+    }
+
+    /// An argument, below [`TASK_WORDS`]; the first beyond.
+    #[must_use]
+    pub fn word(&self, index: usize) -> Reg<'k, u64> {
+        self.wide(ARGUMENTS + 2 * if index < TASK_WORDS { index } else { 0 })
+    }
+
+    /// A span of elements, below [`TASK_SPANS`]; the first beyond. If what was passed is
+    /// not inside its buffer, or not aligned, it is empty, and the task ends as
+    /// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
+    #[must_use]
+    pub fn span<T: Element>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
+        let k = self.kernel;
+        let at = SPANS + 6 * if index < TASK_SPANS { index } else { 0 };
+        let buffer = self.payload.offset(at as i64).load();
+        let (offset, bytes) = (self.wide(at + 2), self.wide(at + 4));
+        let known = buffer.lt(self.buffers);
+        let entry = self.table.index(buffer << 1);
+        let base = entry.load_if(known, 0u64);
+        let size = entry.offset(1).load_if(known, 0u64);
+        let aligned = (offset & u64::from(T::BYTES - 1)).equals(0u64);
+        let begins = offset.le(size);
+        let ends = bytes.le(size - offset);
+        let good = (known & aligned & begins & ends).named("inside");
+        let len = k.var("span_len", 0u64);
+        let begin = k.var("span", base);
+        k.if_else(
+            good,
+            || {
+                len.set(bytes / u64::from(T::BYTES));
+                begin.set(base + offset);
+            },
+            || self.end_with(OUTSIDE),
+        );
+        TaskSpan {
+            task: self,
+            begin: Ptr::from_address(*begin),
+            len: *len,
+        }
+    }
+
+    /// Ends this thread's loops and the task with `status`, or what is worse.
+    fn end_with(&self, status: u32) {
+        let _before = self.status.atomic_max(status);
+        self.halted.set(1u32);
+    }
+
+    /// Ends the task as [`TaskError::Failed`](crate::TaskError::Failed), after the step
+    /// that this thread makes.
+    pub fn fail(&self) {
+        self.end_with(FAILED);
+    }
+
+    /// What the task returns: the first thread's.
+    pub fn returns(&self, value: impl Arg<'k, u64>) {
+        self.kernel.if_(self.leader, || self.value.store(value));
+    }
+
+    /// Counts a step and looks, from time to time, whether the task is still wanted.
+    fn step(&self) {
+        let k = self.kernel;
+        self.steps.set(*self.steps + 1);
+        k.if_(self.steps.gt(self.budget), || self.end_with(OVER_BUDGET));
+        k.if_((*self.steps & (LOOK_STEPS - 1)).equals(0u32), || {
+            let cancel = self.slot.offset(CANCEL as i64).load_volatile();
+            k.if_(cancel.differs(0u32), || self.end_with(CANCELLED));
+        });
+    }
+
+    /// Runs `body` for each number below `count`, spread over the block's threads.
+    pub fn for_each(&self, count: impl Arg<'k, u32>, body: impl FnOnce(Reg<'k, u32>)) {
+        let k = self.kernel;
+        let item = k.var("item", k.tid_x());
+        k.loop_("items", |items| {
+            items.break_if(item.ge(count));
+            items.break_if(self.halted.differs(0u32));
+            self.step();
+            body(*item);
+            item.set(*item + k.ntid_x());
+        });
+    }
+
+    /// Repeats `body` until it breaks, or the task ends for another reason.
+    pub fn repeat(&self, name: &str, body: impl for<'l> FnOnce(&'l Loop<'l>)) {
+        self.kernel.loop_(name, |turn| {
+            turn.break_if(self.halted.differs(0u32));
+            self.step();
+            body(turn);
+        });
+    }
+}
+
+/// Elements of a registered buffer. What is read beyond the end is 0, what is written
+/// there is not; either ends the task as
+/// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
+pub struct TaskSpan<'t, 'k, T> {
+    task: &'t Task<'k>,
+    begin: Ptr<'k, Global, T>,
+    len: Reg<'k, u64>,
+}
+
+impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k, T> {
+    /// How many there are, at most 2^32 - 1.
+    #[must_use]
+    pub fn len(&self) -> Reg<'k, u32> {
+        self.len.min(u64::from(u32::MAX)).to::<u32>()
+    }
+
+    fn inside(&self, index: Reg<'k, u32>) -> Pred<'k> {
+        let inside = index.to::<u64>().lt(self.len);
+        let kernel = self.task.kernel;
+        kernel.if_(!inside, || self.task.end_with(OUTSIDE));
+        inside
+    }
+
+    /// The element at `index`.
+    #[must_use]
+    pub fn load(&self, index: Reg<'k, u32>) -> Reg<'k, T> {
+        let inside = self.inside(index);
+        self.begin.index(index).load_if(inside, T::default())
+    }
+
+    /// The element at `index` as it is now, for what others change meanwhile.
+    #[must_use]
+    pub fn load_volatile(&self, index: Reg<'k, u32>) -> Reg<'k, T> {
+        let kernel = self.task.kernel;
+        let value = kernel.var("now", T::default());
+        let inside = self.inside(index);
+        kernel.if_(inside, || {
+            value.set(self.begin.index(index).load_volatile())
+        });
+        *value
+    }
+
+    /// Writes the element at `index`.
+    pub fn store(&self, index: Reg<'k, u32>, value: impl Arg<'k, T>) {
+        let inside = self.inside(index);
+        self.begin.index(index).store_if(inside, value);
+    }
+}
+
+/// The kernel's name.
+pub(super) const ENTRY: &str = "fercuda_dispatcher";
+
+/// The kernel, as text: it serves `rings` rings of `capacity` slots, the first ring
+/// first, and rests for `idle_ns` when there is nothing to do.
+pub(super) fn kernel(
+    set: &TaskSet,
+    (rings, capacity): (u32, u32),
+    threads: u32,
+    idle_ns: u32,
+) -> Result<String, BuildError> {
+    let mut module = ModuleBuilder::new(Arch::SM_80);
+    module.kernel(ENTRY, |k| {
+        k.max_threads(threads);
+        let slots = k.param_ptr::<u32>("slots");
+        let results = k.param_ptr::<u32>("results");
+        let control = k.param_ptr::<u32>("control");
+        let heads = k.param_ptr::<u32>("heads");
+        let table = k.param_ptr::<u64>("table");
+        let buffers = k.param::<u32>("buffers");
+        // Slot and one, or 0 to end; ticket; status.
+        let command = k.shared::<u32>("command", 3);
+        let payload = k.shared::<u32>("payload", SLOT_WORDS as u32);
+        let value = k.shared::<u64>("value", 1);
+        let status = command.offset(2);
+        let tid = k.tid_x();
+        let leader = tid.equals(0u32).named("leader");
+        k.loop_("serve", |serve| {
+            k.if_(leader, || {
+                let (found, ticket) = (k.var("found", 0u32), k.var("ticket", 0u32));
+                k.loop_("poll", |poll| {
+                    // Looked at first: what was submitted before it is seen below.
+                    let order = control.load_acquire_system().named("order");
+                    poll.break_if(order.equals(END));
+                    for ring in 0..rings {
+                        let head = heads.offset(i64::from(ring));
+                        let next = head.load_volatile().named("next");
+                        let place = (next & (capacity - 1)) + ring * capacity;
+                        let ready = slots.index(place * SLOT_WORDS as u32).load_acquire_system();
+                        let wanted = next + 1;
+                        k.if_(ready.equals(wanted), || {
+                            let before = head.atomic_compare_swap(next, wanted);
+                            k.if_(before.equals(next), || {
+                                found.set(place + 1);
+                                ticket.set(wanted);
+                                poll.break_();
+                            });
+                        });
+                    }
+                    poll.break_if(order.equals(DRAIN));
+                    k.nanosleep(idle_ns);
+                });
+                command.store(found);
+                command.offset(1).store(ticket);
+                status.store(GOOD);
+                value.store(0u64);
+            });
+            k.warp_barrier(FULL_MASK);
+            k.barrier();
+            let place = command.load();
+            serve.break_if(place.equals(0u32));
+            let place = place - 1;
+            let slot = slots.index(place * SLOT_WORDS as u32).named("slot");
+            let result = results.index(place * RESULT_WORDS as u32).named("result");
+            k.if_(tid.lt(SLOT_WORDS as u32), || {
+                payload.index(tid).store(slot.index(tid).load_volatile());
+            });
+            let ticket = command.offset(1).load();
+            k.if_(leader, || {
+                result.offset(BEGUN as i64).store_volatile(ticket)
+            });
+            k.barrier();
+            let task = Task {
+                kernel: k,
+                payload,
+                slot,
+                table,
+                buffers,
+                status,
+                value,
+                leader,
+                budget: payload.offset(BUDGET as i64).load(),
+                steps: k.var("steps", 0u32),
+                halted: k.var("halted", 0u32),
+            };
+            let number = payload.offset(NUMBER as i64).load().named("number");
+            let cancelled = payload.offset(CANCEL as i64).load().differs(0u32);
+            let unknown = number.ge(set.tasks.len() as u32);
+            k.if_(unknown, || task.end_with(UNKNOWN));
+            k.if_else(
+                cancelled,
+                || task.end_with(CANCELLED),
+                || {
+                    for (at, (name, body)) in (0u32..).zip(&set.tasks) {
+                        let is_it = number.equals(at).named(format!("is_{name}"));
+                        k.if_(is_it, || body(&task));
+                    }
+                },
+            );
+            k.barrier();
+            k.if_(leader, || {
+                let value = value.load();
+                let whole = result.offset(VALUE as i64);
+                whole.store_volatile(value.to::<u32>());
+                whole.offset(1).store_volatile((value >> 32).to::<u32>());
+                result.offset(STATUS as i64).store_volatile(status.load());
+                result.offset(STEPS as i64).store_volatile(task.steps);
+                result.store_release_system(ticket);
+            });
+        });
+    });
+    Ok(fercuda_ptx::print(&module.finish()?))
+}

@@ -1,0 +1,719 @@
+//! Graphs that are kept and replayed: a cache that its owner, a session, holds.
+//!
+//! A step is captured once under a key and replayed by it. The cache owns what was
+//! instantiated; a graph owns what its work refers to, its arena too. Replays take an
+//! entry out, launch it and give it back, so that nobody waits for a launch but who
+//! wants the same graph; what is let go while it runs is retired behind an event.
+//!
+//! Invariants: no state is the process's; a graph that was captured before its key was
+//! invalidated is not kept; whatever is let go is destroyed behind its last launch, and
+//! no call but dropping the cache waits for that. Elsewhere: which entry goes (`shelf`),
+//! memory allocated by a capture (`arena`), what changes from replay to replay
+//! (`block`), captures and executable graphs (`fercuda_cuda`).
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fercuda_cuda::sys::types::CUresult;
+use fercuda_cuda::{Context, Event, Graph, GraphExec, RetiredGraph, Stream};
+
+mod arena;
+mod block;
+mod key;
+mod recording;
+mod shelf;
+
+use shelf::{Shelf, Taken, Token};
+
+pub use arena::Scratch;
+pub use block::{ArgumentBlock, BlockLayout, DecodeFields, Field, FieldType};
+pub use key::{GraphKey, GraphKind, Key, Quantization};
+pub use recording::{RecordOptions, Recorded, Recording};
+
+/// Locks what no panic can leave half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a graph was not captured or not kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// The driver's, or what is wrong with a call of it.
+    #[error(transparent)]
+    Cuda(#[from] fercuda_cuda::Error),
+    /// A graph that no budget but a larger one has room for.
+    #[error(
+        "a graph of {nodes} nodes with an arena of {arena_bytes} bytes counts for {bytes} bytes, and the budget is {budget_bytes}\n\
+         try: a larger budget, or memory of the session's in place of the arena's"
+    )]
+    TooLarge {
+        /// What it counts for.
+        bytes: u64,
+        /// What of that is memory allocated by the capture.
+        arena_bytes: u64,
+        /// Its pieces of work.
+        nodes: usize,
+        /// What the cache may have.
+        budget_bytes: u64,
+    },
+    /// The key was invalidated while the graph was captured, which may refer to what
+    /// is no longer meant.
+    #[error(
+        "the key was invalidated while its graph was captured\ntry: to capture it again, with the memory that is meant now"
+    )]
+    Invalidated,
+    /// An allocation that no address could reach.
+    #[error("{len} values of {each} bytes are more than an address can reach")]
+    Size {
+        /// How many.
+        len: usize,
+        /// The size of each.
+        each: usize,
+    },
+    /// A field of another layout, or outside of it.
+    #[error("an argument block has no such value: {why}\ntry: a field of the block's own layout")]
+    Field {
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// What a cache may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The most that the entries may count for together.
+    pub bytes: u64,
+    /// What a graph itself counts for, for each of its nodes; drivers do not say it.
+    pub node_bytes: u64,
+}
+
+impl Default for Budget {
+    /// 1 GiB, and 8 KiB a node.
+    fn default() -> Self {
+        Self {
+            bytes: 1 << 30,
+            node_bytes: 8 << 10,
+        }
+    }
+}
+
+/// What a cache has and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GraphStats {
+    /// Graphs that can be replayed.
+    pub entries: usize,
+    /// What they count for.
+    pub bytes: u64,
+    /// Graphs let go whose last launches run, or have not been asked after.
+    pub retired: usize,
+    /// Replays.
+    pub replays: u64,
+    /// Replays that found nothing.
+    pub absent: u64,
+    /// Graphs instantiated.
+    pub instantiated: u64,
+    /// Graphs updated in place.
+    pub updated: u64,
+    /// Entries let go for want of room.
+    pub evicted: u64,
+}
+
+/// A graph that is kept.
+#[derive(Debug)]
+struct Entry {
+    exec: GraphExec,
+    upload: Duration,
+}
+
+struct State<K> {
+    shelf: Shelf<K, Box<Entry>>,
+    /// What is being captured, by number; and whether its key has been invalidated.
+    recordings: Vec<(u64, K, bool)>,
+    next_recording: u64,
+    retired: Vec<RetiredGraph>,
+    /// Entries that hold what an update has replaced.
+    updated: Vec<Token>,
+    /// Threads that wait for an entry that is out.
+    waiting: usize,
+    /// Replays until what is let go is asked after.
+    until_reap: u32,
+    stats: GraphStats,
+}
+
+/// Replays between two looks at what has been let go, as long as there is any.
+const REAP_EVERY: u32 = 64;
+
+/// Graphs by keys, within a budget; the least recently used go first.
+///
+/// All calls may be made from any thread; each graph is launched by one at a time.
+/// A capture is one thread's, from beginning to end.
+pub struct GraphCache<K: Key> {
+    context: Context,
+    /// Arenas' memory is taken and given back in its order. It is never captured.
+    home: Stream,
+    node_bytes: u64,
+    state: Mutex<State<K>>,
+    returned: Condvar,
+}
+
+impl<K: Key> fmt::Debug for GraphCache<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GraphCache")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Key> GraphCache<K> {
+    /// A cache with nothing in it, for streams of `context`.
+    ///
+    /// # Errors
+    /// Those of making a stream.
+    pub fn new(context: &Context, budget: Budget) -> Result<Self, GraphError> {
+        Ok(Self {
+            context: context.clone(),
+            home: Stream::new(context)?,
+            node_bytes: budget.node_bytes,
+            state: Mutex::new(State {
+                shelf: Shelf::new(budget.bytes),
+                recordings: Vec::new(),
+                next_recording: 0,
+                retired: Vec::new(),
+                updated: Vec::new(),
+                waiting: 0,
+                until_reap: REAP_EVERY,
+                stats: GraphStats::default(),
+            }),
+            returned: Condvar::new(),
+        })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn home(&self) -> &Stream {
+        &self.home
+    }
+
+    /// What a graph of so many nodes counts for, without its arena.
+    fn graph_bytes(&self, nodes: usize) -> u64 {
+        self.node_bytes.saturating_mul(nodes as u64)
+    }
+
+    /// Begins to capture `stream`, which settles first; [`Recording::finish`] keeps the
+    /// graph under `key`.
+    ///
+    /// # Errors
+    /// Those of [`Stream::begin_capture`].
+    pub fn begin(
+        &self,
+        key: K,
+        stream: &Stream,
+        options: RecordOptions,
+    ) -> Result<Recording<'_, K>, GraphError> {
+        self.reap();
+        let number = {
+            let mut state = lock(&self.state);
+            state.next_recording += 1;
+            let number = state.next_recording;
+            state.recordings.push((number, key, false));
+            number
+        };
+        Recording::begin(self, number, stream, options).map_err(|error| {
+            self.forget(number);
+            error.into()
+        })
+    }
+
+    /// Captures what `body` gives to the stream and keeps it under `key`. If `body`
+    /// fails or panics, what was captured is discarded, and the stream is usable.
+    ///
+    /// # Errors
+    /// Those of `body`, [`GraphCache::begin`] and [`Recording::finish`].
+    pub fn record<R, E: From<GraphError>>(
+        &self,
+        key: K,
+        stream: &Stream,
+        options: RecordOptions,
+        body: impl FnOnce(&Recording<'_, K>) -> Result<R, E>,
+    ) -> Result<(R, Recorded), E> {
+        let recording = self.begin(key, stream, options)?;
+        let value = body(&recording)?;
+        let recorded = recording.finish()?;
+        Ok((value, recorded))
+    }
+
+    /// Queues all work of the graph under `key` in `stream`; says whether there is one.
+    ///
+    /// # Errors
+    /// Those of [`GraphExec::launch`].
+    #[inline]
+    pub fn replay(&self, key: &K, stream: &Stream) -> Result<bool, GraphError> {
+        let Some((token, mut entry)) = self.take(key) else {
+            return Ok(false);
+        };
+        let launched = entry.exec.launch(stream);
+        self.give_back(token, entry);
+        launched?;
+        Ok(true)
+    }
+
+    /// As [`GraphCache::replay`], and says how long it took. Two events more are queued.
+    ///
+    /// # Errors
+    /// As [`GraphCache::replay`].
+    pub fn replay_timed(&self, key: &K, stream: &Stream) -> Result<Option<Timing>, GraphError> {
+        let events = [Event::timed(&self.context)?, Event::timed(&self.context)?];
+        let Some((token, mut entry)) = self.take(key) else {
+            return Ok(None);
+        };
+        let upload = entry.upload;
+        let times = (|| {
+            events[0].record(stream)?;
+            let began = Instant::now();
+            entry.exec.launch(stream)?;
+            let launch = began.elapsed();
+            events[1].record(stream)?;
+            Ok::<_, fercuda_cuda::Error>((began, launch))
+        })();
+        self.give_back(token, entry);
+        let (began, launch) = times?;
+        Ok(Some(Timing {
+            events,
+            upload,
+            began,
+            launch,
+        }))
+    }
+
+    /// Whether there is a graph under `key`.
+    pub fn contains(&self, key: &K) -> bool {
+        lock(&self.state).shelf.contains(key)
+    }
+
+    /// Lets go of the graph under `key`, and of the one that is being captured for it;
+    /// says whether there was one to replay.
+    pub fn invalidate(&self, key: &K) -> bool {
+        self.let_go(|other| other == key) > 0
+    }
+
+    /// Lets go of all graphs; says how many there were.
+    pub fn invalidate_all(&self) -> usize {
+        self.let_go(|_| true)
+    }
+
+    /// Lets go of all graphs of a generation; says how many there were.
+    pub fn invalidate_generation(&self, generation: u64) -> usize {
+        self.let_go(|key| key.generation() == generation)
+    }
+
+    /// Changes what the entries may count for; what no longer fits goes.
+    pub fn set_budget_bytes(&self, bytes: u64) {
+        let gone = {
+            let mut state = lock(&self.state);
+            let before = state.shelf.len();
+            let gone = state.shelf.set_budget(bytes);
+            state.stats.evicted += (before - state.shelf.len()) as u64;
+            gone
+        };
+        self.retire(gone);
+        self.reap();
+    }
+
+    /// What it has and has done.
+    pub fn stats(&self) -> GraphStats {
+        let state = lock(&self.state);
+        GraphStats {
+            entries: state.shelf.len(),
+            bytes: state.shelf.bytes(),
+            retired: state.retired.len(),
+            ..state.stats
+        }
+    }
+
+    /// Destroys what has been let go and is done. Other calls do so too: captures,
+    /// invalidations, and each 64th replay as long as there is anything.
+    pub fn reap(&self) {
+        let (retired, updated) = {
+            let mut state = lock(&self.state);
+            state.until_reap = REAP_EVERY;
+            (
+                std::mem::take(&mut state.retired),
+                std::mem::take(&mut state.updated),
+            )
+        };
+        let (done, rest) = retired
+            .into_iter()
+            .partition::<Vec<_>, _>(RetiredGraph::is_done);
+        lock(&self.state).retired.extend(rest);
+        drop(done);
+        for token in updated {
+            let mut state = lock(&self.state);
+            let entry = state.shelf.take_again(token);
+            if entry.is_none() {
+                // Out just now, or let go with all that it holds.
+                if !state.shelf.is_let_go(token) {
+                    state.updated.push(token);
+                }
+                continue;
+            }
+            drop(state);
+            let mut out = Out {
+                cache: self,
+                token: Some(token),
+                entry,
+            };
+            let all_gone = out.entry.as_mut().is_none_or(|it| it.exec.forget_done());
+            drop(out);
+            if !all_gone {
+                lock(&self.state).updated.push(token);
+            }
+        }
+    }
+
+    /// Takes the entry under `key` out, waiting while another thread has it.
+    #[inline]
+    fn take(&self, key: &K) -> Option<(Token, Box<Entry>)> {
+        let mut state = lock(&self.state);
+        match state.shelf.take(key) {
+            Taken::It(token, entry) => {
+                state.stats.replays += 1;
+                Some((token, entry))
+            }
+            Taken::Out => self.wait_for(state, key),
+            Taken::Absent => {
+                state.stats.absent += 1;
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for(
+        &self,
+        mut state: MutexGuard<'_, State<K>>,
+        key: &K,
+    ) -> Option<(Token, Box<Entry>)> {
+        loop {
+            state.waiting += 1;
+            state = self
+                .returned
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+            match state.shelf.take(key) {
+                Taken::It(token, entry) => {
+                    state.stats.replays += 1;
+                    return Some((token, entry));
+                }
+                Taken::Out => {}
+                Taken::Absent => {
+                    state.stats.absent += 1;
+                    return None;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn give_back(&self, token: Token, entry: Box<Entry>) {
+        let mut state = lock(&self.state);
+        let back = state.shelf.give_back(token, entry);
+        let anything = !state.retired.is_empty() || !state.updated.is_empty();
+        if anything {
+            state.until_reap = state.until_reap.saturating_sub(1);
+        }
+        let reap = anything && state.until_reap == 0;
+        let waiting = state.waiting > 0;
+        drop(state);
+        if reap || waiting || back.is_err() {
+            self.after_return(back, waiting, reap);
+        }
+    }
+
+    #[cold]
+    fn after_return(&self, back: Result<(), Box<Entry>>, waiting: bool, reap: bool) {
+        if waiting {
+            self.returned.notify_all();
+        }
+        if let Err(entry) = back {
+            self.retire([entry]);
+        }
+        if reap {
+            self.reap();
+        }
+    }
+
+    fn let_go(&self, which: impl Fn(&K) -> bool) -> usize {
+        let (count, gone) = {
+            let mut state = lock(&self.state);
+            for (_, key, invalidated) in &mut state.recordings {
+                *invalidated |= which(key);
+            }
+            state.shelf.let_go(which)
+        };
+        self.returned.notify_all();
+        self.retire(gone);
+        self.reap();
+        count
+    }
+
+    /// Ends the use of entries that are on no shelf.
+    fn retire(&self, entries: impl IntoIterator<Item = Box<Entry>>) {
+        let retired: Vec<_> = entries
+            .into_iter()
+            .map(|entry| entry.exec.retire())
+            .collect();
+        if !retired.is_empty() {
+            lock(&self.state).retired.extend(retired);
+        }
+    }
+
+    /// A recording that ends, whatever becomes of it.
+    fn forget(&self, number: u64) {
+        let mut state = lock(&self.state);
+        state.recordings.retain(|(other, ..)| *other != number);
+    }
+
+    /// Keeps what was recorded.
+    fn keep(
+        &self,
+        recording: &Recording<'_, K>,
+        graph: &Graph,
+        mut recorded: Recorded,
+    ) -> Result<Recorded, GraphError> {
+        let mut out = self.take_for(recording.number, &recorded)?;
+        let (entry, replaced) = make(&mut out, graph, recording.stream(), &mut recorded)?;
+        let (put, mut gone) = self.put(recording.number, out.token.take(), entry, &recorded);
+        gone.extend(replaced);
+        self.returned.notify_all();
+        self.retire(gone);
+        self.reap();
+        put.map(|()| recorded)
+    }
+
+    /// What a recording takes the place of, if it may be kept, waiting while another
+    /// thread has that.
+    fn take_for(&self, number: u64, recorded: &Recorded) -> Result<Out<'_, K>, GraphError> {
+        let mut state = lock(&self.state);
+        loop {
+            let key = state.key_of(number)?;
+            state.has_room(recorded)?;
+            let (token, entry) = match state.shelf.take(&key) {
+                Taken::It(token, entry) => (Some(token), Some(entry)),
+                Taken::Absent => (None, None),
+                Taken::Out => {
+                    state.waiting += 1;
+                    state = self
+                        .returned
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    state.waiting -= 1;
+                    continue;
+                }
+            };
+            return Ok(Out {
+                cache: self,
+                token,
+                entry,
+            });
+        }
+    }
+
+    /// Puts an entry on the shelf: where `token` says, or under the recording's key.
+    /// What is let go comes back.
+    #[expect(
+        clippy::vec_box,
+        reason = "an entry goes in and out of the shelf as a pointer"
+    )]
+    fn put(
+        &self,
+        number: u64,
+        token: Option<Token>,
+        entry: Box<Entry>,
+        recorded: &Recorded,
+    ) -> (Result<(), GraphError>, Vec<Box<Entry>>) {
+        let mut state = lock(&self.state);
+        match recorded.updated {
+            true => state.stats.updated += 1,
+            false => state.stats.instantiated += 1,
+        }
+        // Both may have changed meanwhile.
+        let allowed = state.key_of(number);
+        let key = match allowed.and_then(|key| state.has_room(recorded).map(|()| key)) {
+            Ok(key) => key,
+            Err(error) => {
+                if let Some(token) = token {
+                    state.shelf.abandon(token);
+                }
+                return (Err(error), vec![entry]);
+            }
+        };
+        let before = state.shelf.len();
+        let back = match token {
+            Some(token) => {
+                let back = state.shelf.give_back_as(token, entry, recorded.bytes);
+                back.map(|gone| (token, gone, 0))
+            }
+            None => Err(entry),
+        };
+        let (token, gone, added) = match back {
+            Ok(back) => back,
+            // Nothing was there, or it has been evicted.
+            Err(entry) => {
+                // Another thread may have captured the same and been faster.
+                let (count, mut gone) = state.shelf.let_go(|other| *other == key);
+                let (token, more) = state.shelf.insert(key, entry, recorded.bytes);
+                gone.extend(more);
+                (token, gone, 1 - count)
+            }
+        };
+        let evicted = before + added - state.shelf.len();
+        state.stats.evicted += evicted as u64;
+        if recorded.updated {
+            state.updated.push(token);
+        }
+        (Ok(()), gone)
+    }
+}
+
+impl<K: Key> Drop for GraphCache<K> {
+    fn drop(&mut self) {
+        // All are marked before the first is waited for.
+        let (_, entries) = lock(&self.state).shelf.let_go(|_| true);
+        self.retire(entries);
+        let retired = std::mem::take(&mut lock(&self.state).retired);
+        drop(retired);
+    }
+}
+
+/// An entry that is out for more than a launch: it goes back, or its key is let go,
+/// whatever happens.
+struct Out<'c, K: Key> {
+    cache: &'c GraphCache<K>,
+    token: Option<Token>,
+    entry: Option<Box<Entry>>,
+}
+
+impl<K: Key> Drop for Out<'_, K> {
+    fn drop(&mut self) {
+        match (self.token, self.entry.take()) {
+            (Some(token), Some(entry)) => self.cache.give_back(token, entry),
+            (Some(token), None) => {
+                lock(&self.cache.state).shelf.abandon(token);
+                self.cache.returned.notify_all();
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// Makes an entry of a graph, of the one that is out if that can be updated; and the
+/// one that it replaces, if that could not.
+///
+/// # Errors
+/// The driver's. What is out stays as it is, but for one that was updated and could
+/// not be sent to the device: it is gone.
+fn make<K: Key>(
+    out: &mut Out<'_, K>,
+    graph: &Graph,
+    stream: &Stream,
+    recorded: &mut Recorded,
+) -> Result<(Box<Entry>, Option<Box<Entry>>), fercuda_cuda::Error> {
+    let began = Instant::now();
+    if let Some(there) = &mut out.entry {
+        match there.exec.update(graph) {
+            Ok(()) => recorded.updated = true,
+            Err(error) if is_of_another_shape(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut entry = match out.entry.take_if(|_| recorded.updated) {
+        Some(entry) => entry,
+        None => Box::new(Entry {
+            exec: graph.instantiate()?,
+            upload: Duration::ZERO,
+        }),
+    };
+    recorded.instantiate = began.elapsed();
+    let began = Instant::now();
+    entry.exec.upload(stream)?;
+    recorded.upload = began.elapsed();
+    entry.upload = recorded.upload;
+    Ok((entry, out.entry.take()))
+}
+
+impl<K: Key> State<K> {
+    /// The key of what is being recorded.
+    ///
+    /// # Errors
+    /// [`GraphError::Invalidated`].
+    fn key_of(&self, number: u64) -> Result<K, GraphError> {
+        let mut recordings = self.recordings.iter();
+        match recordings.find(|(other, ..)| *other == number) {
+            Some((_, key, false)) => Ok(key.clone()),
+            Some((_, _, true)) | None => Err(GraphError::Invalidated),
+        }
+    }
+
+    fn has_room(&self, recorded: &Recorded) -> Result<(), GraphError> {
+        let budget_bytes = self.shelf.budget_bytes();
+        if recorded.bytes <= budget_bytes {
+            return Ok(());
+        }
+        Err(GraphError::TooLarge {
+            bytes: recorded.bytes,
+            arena_bytes: recorded.arena_bytes,
+            nodes: recorded.nodes,
+            budget_bytes,
+        })
+    }
+}
+
+/// Whether an update was refused for what the graph is, so that it can be instantiated.
+fn is_of_another_shape(error: &fercuda_cuda::Error) -> bool {
+    error.code() == Some(CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
+}
+
+/// A replay that is timed, and may still run.
+#[derive(Debug)]
+pub struct Timing {
+    events: [Event; 2],
+    upload: Duration,
+    began: Instant,
+    launch: Duration,
+}
+
+/// How long a replay took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The host, to send the graph to the device; once, when it was captured.
+    pub upload: Duration,
+    /// The host, to launch it.
+    pub launch: Duration,
+    /// The device, from the launch's turn in its stream to its end.
+    pub device: Duration,
+    /// The host, from before the launch until it was seen to be done.
+    pub completion: Duration,
+}
+
+impl Timing {
+    /// Waits until the replay is done.
+    ///
+    /// # Errors
+    /// The first error of the stream's work.
+    pub fn wait(self) -> Result<Times, GraphError> {
+        self.events[1].synchronize()?;
+        Ok(Times {
+            upload: self.upload,
+            launch: self.launch,
+            device: self.events[1].since(&self.events[0])?,
+            completion: self.began.elapsed(),
+        })
+    }
+}

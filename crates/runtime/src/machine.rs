@@ -1,0 +1,358 @@
+//! A device with its pool, which is the process's, and the sessions there.
+//!
+//! Invariant: what a runtime allocates goes through doors that stand before the
+//! driver: those of whoever came first in this process, or its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fercuda_cuda::{Context, Cuda, Device, Select};
+use fercuda_regime::interface::{self, Acting, Interface};
+use fercuda_regime::{stand_before, table};
+
+use crate::error::{Error, Holder, Result, Why};
+use crate::session::{Core, Session, SessionConfig};
+
+/// Locks what no panic can leave half done.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which device a runtime is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeConfig {
+    /// A GPU, the software device, or what `FERCUDA_DEVICE` asks for.
+    pub select: Option<Select>,
+    /// The device's ordinal.
+    pub device: u32,
+}
+
+/// What a device's memory is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Free bytes, as the driver says.
+    pub free_bytes: u64,
+    /// All bytes.
+    pub total_bytes: u64,
+}
+
+/// What a reboot came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reboot {
+    /// How often the device's memory has begun anew, this time included.
+    pub epoch: u64,
+    /// Sessions that were ended.
+    pub sessions: usize,
+    /// Bytes that went back to the driver.
+    pub returned_bytes: u64,
+    /// Whether the context had failed, and was reset.
+    pub was_reset: bool,
+    /// Who else holds memory of the device.
+    pub others: Vec<Holder>,
+}
+
+/// See the module. Cloning gives another name for it.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    machine: Arc<Machine>,
+}
+
+/// A device as sessions see it.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    device: Device,
+    /// None where nothing is governed (`FERCUDA_DISABLE=1`).
+    doors: Option<&'static Interface>,
+    /// Another one after a reset.
+    context: Mutex<Context>,
+    epoch: AtomicU64,
+    sessions: Mutex<Sessions>,
+    /// Held while it begins anew; what it has come to if the driver did not recover.
+    lost: Mutex<Option<Error>>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    /// In the order in which they were made.
+    all: BTreeMap<u64, Weak<Core>>,
+    /// Of all there have been.
+    names: BTreeSet<String>,
+    next: u64,
+}
+
+impl Runtime {
+    /// A runtime for a device. The first one of a process stands the doors of the pool
+    /// before the driver, unless that is done.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] without such a device; [`Error::OtherDriver`].
+    pub fn open(config: RuntimeConfig) -> Result<Self> {
+        let select = match config.select {
+            Some(select) => select,
+            None => Select::from_env()?,
+        };
+        let (cuda, doors) = governed(Cuda::select(select)?)?;
+        let device = cuda.device(config.device)?;
+        Ok(Self {
+            machine: Arc::new(Machine {
+                device,
+                doors,
+                context: Mutex::new(Context::primary(device)?),
+                epoch: AtomicU64::new(0),
+                sessions: Mutex::default(),
+                lost: Mutex::new(None),
+            }),
+        })
+    }
+
+    /// Its device.
+    pub fn device(&self) -> Device {
+        self.machine.device
+    }
+
+    /// Its context; another one after a reboot that has reset it.
+    pub fn context(&self) -> Context {
+        self.machine.context()
+    }
+
+    /// Whether memory is governed: there is a pool and a ledger.
+    pub fn is_governed(&self) -> bool {
+        self.machine.doors.is_some()
+    }
+
+    /// What the driver says of the device's memory.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn memory(&self) -> Result<MemoryInfo> {
+        let (free_bytes, total_bytes) = self.context().memory_info()?;
+        Ok(MemoryInfo {
+            free_bytes,
+            total_bytes,
+        })
+    }
+
+    /// Who holds memory of the device in this process.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.machine.holders()
+    }
+
+    /// Gives back to the driver what the pool has and nobody uses; how many bytes.
+    pub fn trim(&self) -> u64 {
+        self.machine.trim()
+    }
+
+    /// How often it was rebooted.
+    pub fn epoch(&self) -> u64 {
+        self.machine.epoch.load(Relaxed)
+    }
+
+    /// A session of this name, which is its tenant in the ledger.
+    ///
+    /// # Errors
+    /// [`Error::Name`] while another has that name, or a library that holds memory;
+    /// [`Error::Rebooting`]; [`Error::Lost`]; [`Error::Cuda`].
+    pub fn session(&self, name: &str, config: SessionConfig) -> Result<Session> {
+        let lost = self.machine.lost.try_lock().map_err(|_| Error::Rebooting)?;
+        if let Some(lost) = &*lost {
+            return Err(lost.clone());
+        }
+        let is_held = self.machine.holders().iter().any(|it| it.tenant == name);
+        // What is dropped with its last name here ends, which is not to be in the lock.
+        let live: Vec<Arc<Core>>;
+        let mut sessions = lock(&self.machine.sessions);
+        sessions.all.retain(|_, session| session.strong_count() > 0);
+        live = sessions.all.values().filter_map(Weak::upgrade).collect();
+        let is_open = live.iter().any(|it| it.name() == name && it.is_open());
+        if is_open || (is_held && !sessions.names.contains(name)) {
+            return Err(Error::Name {
+                name: name.to_owned(),
+            });
+        }
+        let core = Core::open(&self.machine, next_number(), name, config)?;
+        let number = sessions.next;
+        sessions.next += 1;
+        sessions.names.insert(name.to_owned());
+        sessions.all.insert(number, Arc::downgrade(&core));
+        drop(sessions);
+        Ok(Session::of(core))
+    }
+
+    /// The names of the sessions that are open.
+    pub fn sessions(&self) -> Vec<String> {
+        let left = self.machine.sessions_left();
+        let open = left.iter().filter(|it| it.is_open());
+        open.map(|it| it.name().to_owned()).collect()
+    }
+
+    /// Ends all sessions, the last one first, gives all memory back to the driver, and
+    /// begins anew: the ledger's counters go on in another epoch, and handles of before
+    /// name nothing.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the context has failed, as by an illegal address: the sessions
+    /// have ended then, and [`Runtime::reset`] helps.
+    pub fn reboot(&self) -> Result<Reboot> {
+        self.begin_anew(false)
+    }
+
+    /// The same; and if the context has failed it is reset, unless others hold memory of
+    /// the device.
+    ///
+    /// # Errors
+    /// [`Error::Occupied`], with who that is: the sessions have ended then, and the
+    /// context is as it was. [`Error::Lost`] if the driver does not recover, as NVIDIA's
+    /// does not: the process has to end.
+    ///
+    /// # Safety
+    /// What others have made in the device's primary context and is no memory, such as
+    /// streams, modules and the handles of libraries, is not used any more: it went with
+    /// the context, and a driver may follow what is left of it.
+    #[expect(unsafe_code, reason = "nobody here knows of others' handles")]
+    pub unsafe fn reset(&self) -> Result<Reboot> {
+        self.begin_anew(true)
+    }
+
+    #[expect(unsafe_code, reason = "as for `reset`, which alone lets it")]
+    fn begin_anew(&self, may_reset: bool) -> Result<Reboot> {
+        let machine = &self.machine;
+        let mut lost = lock(&machine.lost);
+        if let Some(lost) = &*lost {
+            return Err(lost.clone());
+        }
+        let next = machine.epoch.load(Relaxed) + 1;
+        let mut ended = 0;
+        let mut failed = false;
+        for session in machine.sessions_left().iter().rev() {
+            let end = session.end(Why::Rebooted(next));
+            failed |= end.is_err_and(|error| error.is_sticky());
+            ended += 1;
+        }
+        let before = machine.context();
+        failed |= before.synchronize().is_err_and(|error| error.is_sticky());
+        if failed && !may_reset {
+            return Err(Error::Failed {
+                device: machine.device.ordinal(),
+            });
+        }
+        // What sessions could not give back in a context that has failed goes with it.
+        let own = lock(&machine.sessions).names.clone();
+        let mut others = machine.holders();
+        others.retain(|it| !own.contains(&it.tenant));
+        if failed && !others.is_empty() {
+            return Err(Error::Occupied {
+                device: machine.device.ordinal(),
+                holders: others,
+            });
+        }
+        let mut returned_bytes = machine.trim();
+        if failed {
+            // SAFETY: the promise of `reset`'s caller; sessions have ended.
+            let after = unsafe { before.reset() };
+            let device = machine.device.ordinal();
+            let after = after.map_err(|error| Error::Lost {
+                device,
+                source: Arc::new(error),
+            });
+            match after {
+                Ok(after) => *lock(&machine.context) = after,
+                Err(error) => {
+                    *lost = Some(error.clone());
+                    return Err(error);
+                }
+            }
+            // What could not be given back before waits for the new context.
+            machine.context().synchronize()?;
+            returned_bytes += machine.trim();
+        }
+        let told = machine
+            .doors
+            .map(|it| it.next_epoch(machine.device.ordinal()));
+        machine.epoch.store(next, Relaxed);
+        Ok(Reboot {
+            epoch: told.unwrap_or(next),
+            sessions: ended,
+            returned_bytes,
+            was_reset: failed,
+            others,
+        })
+    }
+}
+
+/// The driver with the doors before it, and what they may be asked.
+fn governed(cuda: Cuda) -> Result<(Cuda, Option<&'static Interface>)> {
+    // What was opened may be the hook, which has begun by now, or another library of
+    // this process has doors before it. The software device is each library's own.
+    let others = || interface::find().filter(|_| !cuda.is_software());
+    let doors = match interface::own().or_else(others) {
+        Some(doors) if interface::own().is_none() => Some(doors),
+        _ => {
+            stand_before(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
+                before: elsewhere.before,
+                driver: cuda.driver().origin().to_string(),
+            })?;
+            interface::own()
+        }
+    };
+    let table = doors.map(|doors| table(doors, cuda.driver()));
+    Ok((table.map_or(cuda, |table| cuda.through(table)), doors))
+}
+
+/// The number of a table of handles. After so many sessions numbers come again; a handle
+/// of one that ended so long ago may then name something.
+fn next_number() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+impl Machine {
+    pub(crate) fn context(&self) -> Context {
+        lock(&self.context).clone()
+    }
+
+    /// Those whose last name is here end when that is dropped, which is not in the lock.
+    fn sessions_left(&self) -> Vec<Arc<Core>> {
+        let sessions = lock(&self.sessions);
+        let mut live: Vec<Arc<Core>> = sessions.all.values().filter_map(Weak::upgrade).collect();
+        drop(sessions);
+        live.retain(|session| !session.has_ended());
+        live
+    }
+
+    /// The tenant of a name.
+    pub(crate) fn tenant(&self, name: &str) -> Option<u32> {
+        Some(self.doors?.tenant(name))
+    }
+
+    /// From now on the thread's calls are a tenant's.
+    pub(crate) fn act_as(&self, tenant: Option<u32>) -> Option<Acting> {
+        Some(self.doors?.act_as(tenant?))
+    }
+
+    pub(crate) fn tell_limit(&self, tenant: Option<u32>, bytes: u64) {
+        if let (Some(doors), Some(tenant)) = (self.doors, tenant) {
+            doors.tell_limit(self.device.ordinal(), tenant, bytes);
+        }
+    }
+
+    pub(crate) fn holders(&self) -> Vec<Holder> {
+        let Some(doors) = self.doors else {
+            return Vec::new();
+        };
+        let all = doors.holders(self.device.ordinal()).into_iter();
+        let mut all: Vec<Holder> = all
+            .map(|(tenant, held)| Holder {
+                tenant,
+                pooled_bytes: held.pooled,
+                governed_bytes: held.governed,
+            })
+            .collect();
+        all.sort_by_key(|it| std::cmp::Reverse(it.pooled_bytes + it.governed_bytes));
+        all
+    }
+
+    fn trim(&self) -> u64 {
+        self.doors.map_or(0, |it| it.trim(self.device.ordinal()))
+    }
+}

@@ -1,0 +1,494 @@
+//! Kernels that Triton has compiled, without Python.
+//!
+//! Triton's cache has a folder for each kernel: its machine code, its PTX, and a JSON object
+//! that says how it is launched. From that object come the threads, the shared memory, the
+//! clusters and the scratch memory; from the code come the sizes of the parameters. Triton
+//! leaves out parameters that were constant when it compiled, and adds one for each kind of
+//! scratch memory that it knows, whether the kernel needs it or not.
+//!
+//! Invariant: what is launched was compiled for such a device, has the shared memory that it
+//! asks for, and gets as many arguments as it has parameters, each of its size.
+//!
+//! Elsewhere: launching (`fercuda_cuda::Launch`).
+
+use std::path::{Path, PathBuf};
+
+use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, Stream, Value};
+use serde_json::{Map, Value as Json};
+
+/// Threads of a warp.
+const WARP: u32 = 32;
+/// What memory from the pool is aligned to.
+const SCRATCH_ALIGN: u64 = 256;
+
+/// Why a kernel of Triton's is not loaded or not launched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TritonError {
+    /// A file cannot be read.
+    #[error("{}: {reason}\ntry: the .json in a folder of Triton's cache (TRITON_CACHE_DIR or ~/.triton/cache), with its .cubin beside it", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The metadata are no JSON object.
+    #[error("the metadata are no JSON object: {reason}")]
+    Json {
+        /// Where it stops to be one.
+        reason: String,
+    },
+    /// The metadata lack something.
+    #[error(
+        "the metadata have no {field:?}\ntry: the file NAME.json, not __grp__NAME.json; Triton 3.0 and later write it"
+    )]
+    Missing {
+        /// What they lack.
+        field: &'static str,
+    },
+    /// Something in them is not what it should be.
+    #[error("the metadata's {field:?} is {value}, which should be {wants}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// What it is.
+        value: String,
+        /// What it should be.
+        wants: &'static str,
+    },
+    /// The kernel needs something that is not given here.
+    #[error("{kernel} needs {what}\ntry: {advice}")]
+    Unsupported {
+        /// Its name.
+        kernel: String,
+        /// What it needs.
+        what: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// It was compiled for other devices.
+    #[error(
+        "{kernel} was compiled for sm_{compiled}, and {device} is sm_{own}\ntry: compile it there, or load its PTX, which later devices read"
+    )]
+    Arch {
+        /// Its name.
+        kernel: String,
+        /// What it was compiled for.
+        compiled: u32,
+        /// The device.
+        device: String,
+        /// What that is.
+        own: u32,
+    },
+    /// The device has not so much shared memory for a block.
+    #[error(
+        "{kernel} asks for {asked} bytes of shared memory, and a block of {device} may have {limit}\ntry: fewer stages or smaller tiles when it is compiled"
+    )]
+    Shared {
+        /// Its name.
+        kernel: String,
+        /// What it asks for.
+        asked: u64,
+        /// The device.
+        device: String,
+        /// What there is.
+        limit: u64,
+    },
+    /// Another number of arguments than it has parameters.
+    #[error(
+        "{kernel} takes {wanted} arguments, and {given} were given\ntry: those of its signature that were no constants when it was compiled; its scratch memory comes by itself"
+    )]
+    Arguments {
+        /// Its name.
+        kernel: String,
+        /// Without scratch memory.
+        wanted: usize,
+        /// As many as there were.
+        given: usize,
+    },
+    /// More blocks than a grid has.
+    #[error("{kernel}: a grid of {grid:?} for clusters of {cluster:?} is larger than there can be")]
+    Grid {
+        /// Its name.
+        kernel: String,
+        /// As given.
+        grid: [u32; 3],
+        /// Its clusters.
+        cluster: [u32; 3],
+    },
+    /// The driver, or the layer above it, refused.
+    #[error(transparent)]
+    Cuda(#[from] fercuda_cuda::Error),
+}
+
+type Result<T> = std::result::Result<T, TritonError>;
+
+/// How a kernel is launched, as Triton wrote it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TritonMetadata {
+    /// The kernel's name in its code.
+    pub name: String,
+    /// What it was compiled for: 90 for `sm_90`.
+    pub arch: u32,
+    /// Warps of a block.
+    pub warps: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Blocks of a cluster, along each axis.
+    pub cluster: [u32; 3],
+    /// Whether blocks wait for each other.
+    pub cooperative: bool,
+    /// Whether it may begin before the kernel ahead of it has ended.
+    pub overlaps_previous: bool,
+    /// Scratch memory of a block, in bytes; none if the kernel has no parameter for it.
+    pub scratch_bytes: Option<u64>,
+    /// Whether it has a parameter for the profiler's memory.
+    pub has_profile: bool,
+}
+
+/// Reads fields of an object, each with an error that names it.
+struct Fields<'a>(&'a Map<String, Json>);
+
+impl Fields<'_> {
+    fn get(&self, field: &'static str) -> Option<&Json> {
+        self.0.get(field).filter(|value| !value.is_null())
+    }
+
+    fn wrong(value: &Json, field: &'static str, wants: &'static str) -> TritonError {
+        let value = value.to_string();
+        let value = value.chars().take(60).collect();
+        TritonError::Field {
+            field,
+            value,
+            wants,
+        }
+    }
+
+    fn number(&self, field: &'static str) -> Result<Option<u64>> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let wants = "a whole number that is not negative";
+        let number = value.as_u64();
+        number
+            .map(Some)
+            .ok_or_else(|| Self::wrong(value, field, wants))
+    }
+
+    fn small(&self, field: &'static str, most: u32, wants: &'static str) -> Result<Option<u32>> {
+        let Some(number) = self.number(field)? else {
+            return Ok(None);
+        };
+        match u32::try_from(number) {
+            Ok(number) if number <= most => Ok(Some(number)),
+            _ => Err(Self::wrong(&number.into(), field, wants)),
+        }
+    }
+
+    fn flag(&self, field: &'static str) -> Result<bool> {
+        match self.get(field) {
+            None => Ok(false),
+            Some(Json::Bool(value)) => Ok(*value),
+            Some(value) => Err(Self::wrong(value, field, "true or false")),
+        }
+    }
+
+    fn text(&self, field: &'static str) -> Result<&str> {
+        let value = self.get(field).ok_or(TritonError::Missing { field })?;
+        value
+            .as_str()
+            .ok_or_else(|| Self::wrong(value, field, "a text"))
+    }
+}
+
+fn unsupported(kernel: &str, what: &'static str, advice: &'static str) -> TritonError {
+    TritonError::Unsupported {
+        kernel: kernel.to_owned(),
+        what,
+        advice,
+    }
+}
+
+impl TritonMetadata {
+    /// Reads the object in `NAME.json`.
+    ///
+    /// # Errors
+    /// [`TritonError::Json`], [`TritonError::Missing`], [`TritonError::Field`];
+    /// [`TritonError::Unsupported`] of tensor descriptors, the profiler and other makers'
+    /// devices.
+    pub fn parse(text: &str) -> Result<Self> {
+        let json: Json = serde_json::from_str(text).map_err(|error| TritonError::Json {
+            reason: error.to_string(),
+        })?;
+        let object = json.as_object().ok_or_else(|| TritonError::Json {
+            reason: "it is another value".to_owned(),
+        })?;
+        let fields = Fields(object);
+        let missing = |field| move || TritonError::Missing { field };
+        let name = fields.text("name")?.to_owned();
+        let target = fields.get("target").ok_or_else(missing("target"))?;
+        let of_target = target
+            .as_object()
+            .map(Fields)
+            .ok_or_else(|| Fields::wrong(target, "target", "an object"))?;
+        if of_target.text("backend")? != "cuda" {
+            let advice = "compile it for cuda";
+            return Err(unsupported(&name, "a device that is not NVIDIA's", advice));
+        }
+        let arch = of_target.small("arch", 999, "a compute capability, as 90")?;
+        let arch = arch.ok_or_else(missing("arch"))?;
+        let warps = fields.small("num_warps", 32, "1 to 32")?;
+        let warps = warps.ok_or_else(missing("num_warps"))?;
+        if warps == 0 {
+            return Err(Fields::wrong(&0.into(), "num_warps", "1 to 32"));
+        }
+        let shared = fields.small("shared", u32::MAX, "a number of bytes")?;
+        let is_empty = |value: &Json| value.as_array().is_some_and(Vec::is_empty);
+        if fields
+            .get("tensordesc_meta")
+            .is_some_and(|list| !is_empty(list))
+        {
+            let advice = "pointers instead of tensor descriptors in its source";
+            return Err(unsupported(
+                &name,
+                "tensor descriptors, which its launcher makes",
+                advice,
+            ));
+        }
+        if fields.number("profile_scratch_size")?.unwrap_or(0) > 0 {
+            let advice = "compile it without the profiler's instrumentation";
+            return Err(unsupported(&name, "the profiler's memory", advice));
+        }
+        let align = fields.number("global_scratch_align")?.unwrap_or(1);
+        if align > SCRATCH_ALIGN {
+            return Err(Fields::wrong(
+                &align.into(),
+                "global_scratch_align",
+                "256 at most",
+            ));
+        }
+        Ok(Self {
+            arch,
+            warps,
+            shared_bytes: shared.ok_or_else(missing("shared"))?,
+            cluster: cluster(&fields)?,
+            cooperative: fields.flag("launch_cooperative_grid")?,
+            overlaps_previous: fields.flag("launch_pdl")?,
+            scratch_bytes: fields.number("global_scratch_size")?,
+            has_profile: fields.get("profile_scratch_size").is_some(),
+            name,
+        })
+    }
+
+    /// Parameters that are Triton's own, behind those of the signature.
+    fn hidden(&self) -> usize {
+        usize::from(self.scratch_bytes.is_some()) + usize::from(self.has_profile)
+    }
+}
+
+/// `cluster_dims` says it; where there is none, `num_ctas` blocks along x.
+fn cluster(fields: &Fields<'_>) -> Result<[u32; 3]> {
+    const MOST: u32 = 16;
+    let wants = "1 to 16";
+    let blocks = fields.small("num_ctas", MOST, wants)?.unwrap_or(1);
+    let Some(value) = fields.get("cluster_dims") else {
+        return Ok([blocks.max(1), 1, 1]);
+    };
+    let wrong = || Fields::wrong(value, "cluster_dims", "three numbers from 1 to 16");
+    let list: Option<Vec<u32>> = value.as_array().and_then(|list| {
+        let numbers = list
+            .iter()
+            .map(|number| u32::try_from(number.as_u64()?).ok());
+        numbers.collect()
+    });
+    let cluster: [u32; 3] = list
+        .and_then(|list| list.try_into().ok())
+        .ok_or_else(wrong)?;
+    match cluster.iter().all(|blocks| (1..=MOST).contains(blocks)) {
+        // Later versions keep the field, and say the number in `num_ctas`.
+        true if cluster == [1, 1, 1] => Ok([blocks.max(1), 1, 1]),
+        true => Ok(cluster),
+        false => Err(wrong()),
+    }
+}
+
+/// A kernel of Triton's, loaded.
+#[derive(Clone, Debug)]
+pub struct TritonKernel {
+    metadata: TritonMetadata,
+    function: Function,
+}
+
+impl TritonKernel {
+    /// Loads the kernel whose metadata are in the file `NAME.json`, with its code from
+    /// `NAME.cubin` beside it; on the software device, which has no machine code, from
+    /// `NAME.ptx`.
+    ///
+    /// # Errors
+    /// As for [`TritonMetadata::parse`] and [`TritonKernel::load`]; [`TritonError::File`].
+    ///
+    /// # Safety
+    /// The code is as Triton's compiler made it, and nobody has changed it since.
+    #[expect(unsafe_code, reason = "machine code is believed")]
+    pub unsafe fn open(context: &Context, json: &Path) -> Result<Self> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| TritonError::File {
+                path: path.to_owned(),
+                reason: error.to_string(),
+            })
+        };
+        let text = String::from_utf8_lossy(&read(json)?).into_owned();
+        let metadata = TritonMetadata::parse(&text)?;
+        let kind = match context.device().cuda().is_software() {
+            true => "ptx",
+            false => "cubin",
+        };
+        let code = read(&json.with_extension(kind))?;
+        // SAFETY: the caller's promise.
+        let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
+        Self::load(context, metadata, &image)
+    }
+
+    /// Loads a kernel from its code.
+    ///
+    /// # Errors
+    /// [`TritonError::Arch`], [`TritonError::Shared`]; [`TritonError::Cuda`] if the driver
+    /// refuses the code or it has no such kernel.
+    pub fn load(context: &Context, metadata: TritonMetadata, image: &Image<'_>) -> Result<Self> {
+        let device = context.device();
+        let (major, minor) = device.compute_capability()?;
+        let own = 10 * major + minor;
+        // Machine code is for one generation; PTX for all later ones.
+        let fits = match image.is_ptx() {
+            true => metadata.arch <= own,
+            false => metadata.arch / 10 == major && metadata.arch <= own,
+        };
+        if !fits {
+            return Err(TritonError::Arch {
+                kernel: metadata.name,
+                compiled: metadata.arch,
+                device: device.to_string(),
+                own,
+            });
+        }
+        let module = Module::load(context, image)?;
+        let function = module.function(&metadata.name)?;
+        let limit = u64::from(device.max_shared_bytes()?);
+        let asked = u64::from(metadata.shared_bytes) + u64::from(function.static_shared_bytes());
+        if asked > limit {
+            return Err(TritonError::Shared {
+                kernel: metadata.name,
+                asked,
+                device: device.to_string(),
+                limit,
+            });
+        }
+        Ok(Self { metadata, function })
+    }
+
+    /// What Triton says of it.
+    pub fn metadata(&self) -> &TritonMetadata {
+        &self.metadata
+    }
+
+    /// The kernel.
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Sizes of its arguments in bytes, without Triton's own; none if the driver is too old
+    /// to say.
+    pub fn argument_bytes(&self) -> Option<&[usize]> {
+        let all = self.function.parameter_bytes()?;
+        all.get(..all.len().checked_sub(self.metadata.hidden())?)
+    }
+
+    /// Queues it in `stream`: `grid` programs, as its author counts them. Scratch memory is
+    /// taken from the stream's pool.
+    ///
+    /// # Errors
+    /// [`TritonError::Arguments`], [`TritonError::Grid`]; [`TritonError::Cuda`], also of
+    /// arguments of other sizes. Nothing is queued then.
+    ///
+    /// # Safety
+    /// As for [`Launch::run`]: with these arguments the kernel touches only memory that it
+    /// is given, and its parameters mean what the arguments are.
+    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        arguments: &[Value<'_>],
+    ) -> Result<()> {
+        let metadata = &self.metadata;
+        if let Some(wanted) = self.argument_bytes()
+            && wanted.len() != arguments.len()
+        {
+            return Err(TritonError::Arguments {
+                kernel: metadata.name.clone(),
+                wanted: wanted.len(),
+                given: arguments.len(),
+            });
+        }
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let too_large = || TritonError::Grid {
+            kernel: metadata.name.clone(),
+            grid,
+            cluster: metadata.cluster,
+        };
+        let mut blocks = grid;
+        for (along, of_cluster) in blocks.iter_mut().zip(metadata.cluster) {
+            *along = along.checked_mul(of_cluster).ok_or_else(too_large)?;
+        }
+        let scratch = self.scratch(stream, blocks, too_large)?;
+        let mut all = arguments.to_vec();
+        if metadata.scratch_bytes.is_some() {
+            all.push(match &scratch {
+                Some(scratch) => Value::buffer(scratch),
+                None => Value::number(0u64),
+            });
+        }
+        if metadata.has_profile {
+            all.push(Value::number(0u64));
+        }
+        let [x, y, z] = blocks;
+        let mut launch = Launch::new((x, y, z), WARP * metadata.warps);
+        launch = launch.shared_bytes(metadata.shared_bytes);
+        if metadata.cluster != [1, 1, 1] {
+            let [x, y, z] = metadata.cluster;
+            launch = launch.cluster((x, y, z));
+        }
+        if metadata.cooperative {
+            launch = launch.cooperative();
+        }
+        if metadata.overlaps_previous {
+            launch = launch.overlaps_previous();
+        }
+        // SAFETY: the caller's promise for its arguments; scratch memory has what the
+        // metadata say for each block, and the rest are null where nothing is needed.
+        unsafe { launch.run(&self.function, stream, all.as_slice())? };
+        Ok(())
+    }
+
+    /// Scratch memory for all blocks, if the kernel needs any.
+    fn scratch(
+        &self,
+        stream: &Stream,
+        blocks: [u32; 3],
+        too_large: impl Fn() -> TritonError,
+    ) -> Result<Option<DeviceBuffer<u8>>> {
+        let of_block = self.metadata.scratch_bytes.unwrap_or(0);
+        if of_block == 0 {
+            return Ok(None);
+        }
+        let all = blocks.iter().try_fold(of_block, |bytes, blocks| {
+            bytes.checked_mul(u64::from(*blocks))
+        });
+        let all = all.and_then(|bytes| usize::try_from(bytes).ok());
+        let all = all.ok_or_else(too_large)?;
+        Ok(Some(DeviceBuffer::alloc_ordered(stream, all)?))
+    }
+}

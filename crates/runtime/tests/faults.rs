@@ -1,0 +1,141 @@
+//! A context that fails, and is reset: a process of its own, since NVIDIA's driver does
+//! not recover from that.
+#![expect(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test reports by panicking, and this one launches a kernel that fails"
+)]
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fercuda_cuda::{Image, Launch, Module};
+use fercuda_runtime::{
+    Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+};
+
+const FAULTY: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry beyond()
+{
+    .reg .b64 %d<2>;
+    .reg .b32 %r<2>;
+    mov.u64 %d1, 64;
+    mov.u32 %r1, 1;
+    st.global.u32 [%d1], %r1;
+    ret;
+}
+";
+
+/// A job whose kernel writes where nothing is.
+fn fail(session: &Session) -> fercuda_runtime::Job<()> {
+    let job = session.submit(|stream| {
+        let module = Module::load(stream.context(), &Image::ptx(FAULTY))?;
+        let beyond = module.function("beyond")?;
+        // SAFETY: that it writes where it should not is the point; what fails is the
+        // context.
+        unsafe { Launch::new(1, 1).run(&beyond, stream, ()) }?;
+        Ok(())
+    });
+    job.unwrap()
+}
+
+/// Two good jobs, one that fails, and one behind it; with what they come to.
+fn fail_between_others(session: &Session) {
+    let (go_on, wait) = channel();
+    let held_back = session.submit(move |_| {
+        wait.recv_timeout(Duration::from_secs(20)).ok();
+        Ok(())
+    });
+    drop(held_back.unwrap());
+    let good = session.submit(|_| Ok(7)).unwrap();
+    let bad = fail(session);
+    let behind = session.submit(|_| Ok(8)).unwrap();
+    go_on.send(()).unwrap();
+    assert_eq!(good.wait().unwrap(), 7);
+    let failed = bad.wait().unwrap_err();
+    assert!(
+        matches!(&failed, Error::Cuda(error) if error.is_sticky()),
+        "{failed}"
+    );
+    let not_run = behind.wait().unwrap_err();
+    assert!(
+        matches!(&not_run, Error::NotRun { job: 4, by: 3, .. }),
+        "{not_run}"
+    );
+    let late = session.submit(|_| -> Result<(), Error> { panic!("it is not to run") });
+    let late = late.unwrap().wait().unwrap_err();
+    assert!(matches!(&late, Error::NotRun { by: 3, .. }), "{late}");
+    assert_eq!((bad.number(), behind.number()), (3, 4));
+}
+
+fn new(runtime: &Runtime, name: &str) -> Session {
+    runtime.session(name, SessionConfig::default()).unwrap()
+}
+
+#[test]
+fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
+    let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
+    let session = |name: &str| new(&runtime, name);
+    runtime.reboot().unwrap();
+    let before = runtime.memory().unwrap();
+    for round in 0..5 {
+        let session = session("faulty");
+        let id = session.buffer(&[1000], &[1u8; 1000]).unwrap();
+        let mut old = session.memory(id).unwrap();
+        let managed = Layout::contiguous(Dtype::U8, &[64]).unwrap();
+        let managed = session.alloc(managed, Regime::Managed).unwrap();
+        let mut managed = session.memory(managed).unwrap();
+        let event = session.stream().record().unwrap();
+        let module = Module::load(&runtime.context(), &Image::ptx(FAULTY)).unwrap();
+        let function = module.function("beyond").unwrap();
+        fail_between_others(&session);
+        let refused = runtime.reboot().unwrap_err();
+        assert!(matches!(refused, Error::Failed { device: 0 }), "{refused}");
+        let ended = session.buffers().unwrap_err();
+        assert!(ended.to_string().contains("rebooted"), "{ended}");
+        // SAFETY: nothing else uses the context.
+        let reset = unsafe { runtime.reset() };
+        // What is left of before goes without a call, and is refused.
+        assert!(session.stream().synchronize().is_err());
+        drop(session);
+        if !runtime.device().cuda().is_software() {
+            let lost = reset.unwrap_err();
+            assert!(matches!(lost, Error::Lost { device: 0, .. }), "{lost}");
+            let nothing = runtime.session("afterwards", SessionConfig::default());
+            assert!(matches!(nothing, Err(Error::Lost { .. })));
+            assert!(matches!(runtime.reboot(), Err(Error::Lost { .. })));
+            return;
+        }
+        assert!(reset.unwrap().was_reset);
+        // Nor does it come to the driver by what is new.
+        let new = self::new(&runtime, "new");
+        let is_refused = |it: fercuda_cuda::Result<()>| {
+            matches!(
+                it,
+                Err(fercuda_cuda::Error::ContextReset | fercuda_cuda::Error::OtherContext { .. })
+            )
+        };
+        assert!(is_refused(old.fill_bytes(0, new.stream())));
+        assert!(is_refused(managed.fill_bytes(0, new.stream())));
+        assert!(is_refused(new.stream().wait_for(&event)));
+        assert!(is_refused(event.record(new.stream())));
+        // SAFETY: it is refused.
+        let launched = unsafe { Launch::new(1, 1).run(&function, new.stream(), ()) };
+        assert!(is_refused(launched));
+        drop((old, managed, event, function, module));
+        new.close().unwrap();
+        // What was given back may wait for the device until then.
+        runtime.context().synchronize().unwrap();
+        runtime.trim();
+        assert_eq!(runtime.memory().unwrap(), before, "round {round}");
+        assert!(runtime.holders().iter().all(|it| it.pooled_bytes == 0));
+        assert_eq!(fercuda_softgpu::control::take_faults().len(), 1);
+    }
+    let session = session("afterwards");
+    let id = session.buffer(&[2], &[5u64, 6]).unwrap();
+    assert_eq!(session.download::<u64>(id).unwrap(), [5, 6]);
+    session.close().unwrap();
+}

@@ -1,0 +1,78 @@
+//! What a replay does beside the driver's own launch, counted.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use fercuda_cuda::{CaptureMode, Context, Cuda, DeviceBuffer, Stream};
+use fercuda_runtime::{
+    Budget, Dtype, GraphCache, GraphKey, GraphKind, Quantization, RecordOptions,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: all is the system's allocator's, which is asked with what came in.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn a_replay_allocates_no_more_than_the_drivers_launch_of_the_graph() {
+    let device = Cuda::from_env().unwrap().device(0).unwrap();
+    let context = Context::primary(device).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let mut out = DeviceBuffer::<u32>::zeroed(&stream, 64).unwrap();
+    let cache = GraphCache::new(&context, Budget::default()).unwrap();
+    let key = |batch| GraphKey {
+        generation: 1,
+        kind: GraphKind::Decode,
+        batch,
+        context: 128,
+        dtype: Dtype::F32,
+        quantization: Quantization::default(),
+    };
+    for batch in 0..20 {
+        let record = RecordOptions::default();
+        let recording = cache.begin(key(batch), &stream, record).unwrap();
+        out.fill(batch, &stream).unwrap();
+        recording.finish().unwrap();
+    }
+    let mut bare: Vec<_> = (0..20)
+        .map(|batch| {
+            let capture = stream.begin_capture(CaptureMode::Relaxed).unwrap();
+            out.fill(batch, &stream).unwrap();
+            capture.end().unwrap().instantiate().unwrap()
+        })
+        .collect();
+
+    let fewest = |launch: &mut dyn FnMut(u32)| {
+        // The software device allocates in this thread; how often, depends on how full
+        // its queues are.
+        let rounds = (0..30).map(|_| {
+            let before = ALLOCATIONS.get();
+            (0..20).for_each(&mut *launch);
+            let count = ALLOCATIONS.get() - before;
+            stream.synchronize().unwrap();
+            count
+        });
+        rounds.min().unwrap()
+    };
+    let bare = fewest(&mut |at| bare[at as usize].launch(&stream).unwrap());
+    let replays = fewest(&mut |batch| assert!(cache.replay(&key(batch), &stream).unwrap()));
+    assert_eq!(replays, bare);
+}
