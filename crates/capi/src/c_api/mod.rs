@@ -1,0 +1,8 @@
+//! What `c_api.h` declares.
+
+pub(crate) mod arenas;
+pub(crate) mod buffers;
+pub(crate) mod jobs;
+pub(crate) mod launches;
+pub(crate) mod runtimes;
+pub(crate) mod types;

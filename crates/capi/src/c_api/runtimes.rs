@@ -1,0 +1,301 @@
+//! Runtimes, sessions, reboots, and who holds what.
+
+use core::ffi::{c_char, c_void};
+
+use fercuda_cuda::Select;
+use fercuda_runtime::{Reboot, Runtime, RuntimeConfig, SessionConfig};
+
+use super::types::{
+    FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
+    fer_session_details,
+};
+use crate::handles::{Open, RUNTIMES, SESSIONS, check_process, end};
+use crate::pointers::{Place, Room, text};
+use crate::status::{Failure, Result, fer_status, guarded};
+
+/// Opens a device's runtime: `device` is a fer_device, `ordinal` the device's number
+/// there. The first runtime of a process puts the pool before the driver, unless the
+/// hook has done so. Closed by fer_runtime_close.
+// SAFETY: no other library has a function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_runtime_open(
+    device: u32,
+    ordinal: u32,
+    runtime: *mut fer_runtime,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("runtime", runtime) }?;
+        let select = match device {
+            0 => None,
+            1 => Some(Select::Auto),
+            2 => Some(Select::Hardware),
+            3 => Some(Select::Software),
+            _ => {
+                let what = format!("{device} is no fer_device\ntry: 0 to 3");
+                return Err(Failure::argument("device", what));
+            }
+        };
+        // Before the driver, which does not work in a child either, says less.
+        check_process()?;
+        let device = ordinal;
+        let opened = Runtime::open(RuntimeConfig { select, device })?;
+        place.put(RUNTIMES.insert(opened)?);
+        Ok(())
+    })
+}
+
+/// Closes a runtime and all its sessions, as fer_session_close does. Answers with the
+/// first error of their work; all are closed nevertheless.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_runtime_close(runtime: fer_runtime) -> fer_status {
+    guarded(|| {
+        RUNTIMES.remove("runtime", runtime)?;
+        let mut done = Ok(());
+        for (number, open) in SESSIONS.take(|open| open.runtime == runtime) {
+            done = done.and(end(number, &open));
+        }
+        done
+    })
+}
+
+/// What the driver says of the device's memory.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_memory_info(
+    runtime: fer_runtime,
+    details: *mut fer_memory_details,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("details", details) }?;
+        let memory = RUNTIMES.get("runtime", runtime)?.memory()?;
+        place.put(fer_memory_details {
+            free_bytes: memory.free_bytes,
+            total_bytes: memory.total_bytes,
+        });
+        Ok(())
+    })
+}
+
+/// Who holds memory of the device in this process, most first. `holders` has room for
+/// `room` of them, and may be NULL for none; `count` gets how many there are, which may
+/// be more.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_holders(
+    runtime: fer_runtime,
+    holders: *mut fer_holder,
+    room: u64,
+    count: *mut u64,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (into, count) = unsafe {
+            (
+                Room::new("holders", holders, room)?,
+                Place::new("count", count)?,
+            )
+        };
+        let all = RUNTIMES.get("runtime", runtime)?.holders();
+        let all: Vec<fer_holder> = all
+            .iter()
+            .map(|it| fer_holder {
+                name: fit(&it.tenant),
+                pooled_bytes: it.pooled_bytes,
+                governed_bytes: it.governed_bytes,
+            })
+            .collect();
+        into.put(&all);
+        count.put(all.len() as u64);
+        Ok(())
+    })
+}
+
+/// A name, cut between characters, with a zero byte.
+fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
+    let mut len = name.len().min(FER_NAME_BYTES - 1);
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    let mut fitted = [0; FER_NAME_BYTES];
+    for (to, from) in fitted.iter_mut().zip(&name.as_bytes()[..len]) {
+        *to = *from as c_char;
+    }
+    fitted
+}
+
+/// Ends all sessions of the runtime's device that it has opened, the last one first, gives
+/// all memory back to the driver, and begins anew. Sessions and buffers of before answer
+/// FER_ERROR_ENDED; their handles are still to be closed. `details` may be NULL.
+/// FER_ERROR_CONTEXT_LOST if the context has failed: then fer_reset helps.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_reboot(
+    runtime: fer_runtime,
+    details: *mut fer_reboot_details,
+) -> fer_status {
+    // SAFETY: the caller's promise.
+    unsafe { begin_anew(runtime, details, |runtime| Ok(runtime.reboot()?)) }
+}
+
+/// The same; and if the context has failed, as after an illegal address, it is reset,
+/// unless others hold memory of the device (FER_ERROR_OCCUPIED). What other libraries of
+/// this process have made in the device's primary context, such as streams and modules,
+/// goes with it and must not be used any more.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_reset(
+    runtime: fer_runtime,
+    details: *mut fer_reboot_details,
+) -> fer_status {
+    // SAFETY: the caller's promises.
+    unsafe {
+        begin_anew(runtime, details, |runtime| {
+            // SAFETY: nothing of others is used any more, as the caller promises.
+            Ok(runtime.reset()?)
+        })
+    }
+}
+
+/// # Safety
+/// `details` is null or has room.
+unsafe fn begin_anew(
+    runtime: fer_runtime,
+    details: *mut fer_reboot_details,
+    work: impl FnOnce(&Runtime) -> Result<Reboot>,
+) -> fer_status {
+    guarded(|| {
+        let place = match details.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { Place::new("details", details) }?),
+        };
+        let runtime = RUNTIMES.get("runtime", runtime)?;
+        let reboot = work(&runtime)?;
+        if let Some(place) = place {
+            place.put(fer_reboot_details {
+                epoch: reboot.epoch,
+                sessions: reboot.sessions as u64,
+                returned_bytes: reboot.returned_bytes,
+                was_reset: u32::from(reboot.was_reset),
+                others: reboot.others.len() as u32,
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Opens a session, which is a tenant of the device's pool by its name. It may hold
+/// `limit_bytes` of the device, or with 0 what there is. Closed by fer_session_close.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_session_open(
+    runtime: fer_runtime,
+    name: *const c_char,
+    limit_bytes: u64,
+    session: *mut fer_session,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (name, place) = unsafe { (text("name", name)?, Place::new("session", session)?) };
+        let of = RUNTIMES.get("runtime", runtime)?;
+        let limit_bytes = (limit_bytes > 0).then_some(limit_bytes);
+        let opened = of.session(name, SessionConfig { limit_bytes })?;
+        let open = Open {
+            runtime,
+            session: opened.clone(),
+        };
+        match SESSIONS.insert_of(&RUNTIMES, runtime, open) {
+            Ok(number) => place.put(number),
+            Err(gone) => {
+                // Its name is free again.
+                opened.close()?;
+                return Err(gone);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Closes a session: waits for its work, and gives back all that it has. Its buffers,
+/// jobs, modules, kernels and arenas go with it. Answers with the first error of its work;
+/// it is closed nevertheless. Of two threads that close it one does, and the other is
+/// told FER_ERROR_STALE_HANDLE, perhaps before the first is done.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_session_close(session: fer_session) -> fer_status {
+    guarded(|| {
+        let open = SESSIONS.remove("session", session)?;
+        end(session, &open)
+    })
+}
+
+/// What a session holds, and may.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_session_info(
+    session: fer_session,
+    details: *mut fer_session_details,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("details", details) }?;
+        let open = SESSIONS.get("session", session)?;
+        let it = &open.session;
+        place.put(fer_session_details {
+            held_bytes: it.held_bytes(),
+            peak_bytes: it.peak_bytes(),
+            limit_bytes: it.limit_bytes().unwrap_or(0),
+            buffers: it.buffers()?.len() as u64,
+        });
+        Ok(())
+    })
+}
+
+/// Waits for all work that the session was given. Answers with its first error.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_stream_sync(session: fer_session) -> fer_status {
+    guarded(|| {
+        let open = SESSIONS.get("session", session)?;
+        Ok(open.session.synchronize()?)
+    })
+}
+
+/// The session's stream, a CUstream, for work of other libraries. It is good until the
+/// session is closed. Work put there directly is not behind jobs that still wait on the
+/// host.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_session_stream(
+    session: fer_session,
+    stream: *mut *mut c_void,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("stream", stream) }?;
+        let open = SESSIONS.get("session", session)?;
+        open.session.buffers()?;
+        place.put(open.session.stream().raw().0.cast());
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        let read = |name: &str| {
+            let bytes = fit(name).map(|byte| byte as u8);
+            let len = bytes.iter().position(|byte| *byte == 0).unwrap();
+            String::from_utf8(bytes[..len].to_vec()).unwrap()
+        };
+        assert_eq!(read("torch"), "torch");
+        let long = format!("{}\u{e4}\u{e4}", "a".repeat(FER_NAME_BYTES - 2));
+        assert_eq!(read(&long), "a".repeat(FER_NAME_BYTES - 2));
+    }
+}

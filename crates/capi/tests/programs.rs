@@ -1,0 +1,318 @@
+//! C and C++ programs over the library as cargo built it: compiled with the system's
+//! compiler, every warning being an error, and run on the software device with its
+//! checks, or on a GPU with `FERCUDA_DEVICE=gpu`; again with sanitizers, and under
+//! valgrind. Each program looks at its end who holds memory.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test reports by panicking, and says what it could not try"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
+const SANITIZERS: [&str; 3] = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-g",
+];
+/// Status of a program whose kernels have done what they may not.
+const FINDINGS: i32 = 99;
+
+/// A program, its standard, and whether it takes a seed.
+struct Program {
+    source: &'static str,
+    standard: &'static str,
+    has_seed: bool,
+    /// Whether the device's checks have to find nothing. After a fault a driver does not
+    /// say that it will never call a callback that it was given, so what that holds is
+    /// not freed, and leaks are not looked for.
+    is_sound: bool,
+}
+
+const fn program(source: &'static str, standard: &'static str, has_seed: bool) -> Program {
+    Program {
+        source,
+        standard,
+        has_seed,
+        is_sound: true,
+    }
+}
+
+const VECTOR_ADD: Program = program("examples/c/vector_add.c", "c99", false);
+const JOBS: Program = program("examples/c/jobs.c", "c99", false);
+const SESSION: Program = program("examples/cpp/session.cpp", "c++17", false);
+const REFUSALS: Program = program("crates/capi/tests/programs/refusals.c", "c99", true);
+const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c11", true);
+const FAULT: Program = Program {
+    is_sound: false,
+    ..program("crates/capi/tests/programs/fault.c", "c11", false)
+};
+const ALL: [&Program; 6] = [&VECTOR_ADD, &JOBS, &SESSION, &REFUSALS, &LIFETIMES, &FAULT];
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// `libfercuda.so`.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let exe = std::env::current_exe().unwrap();
+        let deps = exe.parent().unwrap();
+        let name = "libfercuda.so";
+        let places = [deps.join(name), deps.parent().unwrap().join(name)];
+        let found = places.into_iter().find(|path| path.exists());
+        found.unwrap_or_else(|| panic!("cargo builds {name} before this test"))
+    })
+}
+
+/// A folder of this test program's own.
+fn made() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
+        fs::create_dir_all(&made).unwrap();
+        made
+    })
+}
+
+/// The system's compiler, for sources that end like this.
+fn compiler(source: &str) -> Command {
+    let (variable, usual) = match source.ends_with(".cpp") {
+        true => ("CXX", "c++"),
+        false => ("CC", "cc"),
+    };
+    let name = std::env::var(variable).unwrap_or_else(|_| usual.to_owned());
+    let mut command = Command::new(name);
+    command.args(WARNINGS).arg("-I").arg(root().join("include"));
+    command
+}
+
+fn run(mut command: Command) -> Output {
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{said}",
+        output.status
+    );
+    output
+}
+
+/// Compiles a program; `kind` is part of its name.
+fn compiled(program: &Program, kind: &str, options: &[&str]) -> PathBuf {
+    let stem = Path::new(program.source).file_stem().unwrap();
+    let place = made().join(format!("{}-{kind}", stem.to_str().unwrap()));
+    let mut command = compiler(program.source);
+    command.arg(format!("-std={}", program.standard));
+    command.args(["-O1", "-pthread"]).args(options);
+    command.arg(root().join(program.source)).arg(library());
+    let folder = library().parent().unwrap().display();
+    command.arg(format!("-Wl,-rpath,{folder}"));
+    command.arg("-o").arg(&place);
+    run(command);
+    place
+}
+
+/// `command` with a program's arguments and what it finds around it.
+fn ready(mut command: Command, program: &Program) -> Command {
+    if program.has_seed {
+        let seed = match std::env::var("FERCUDA_SEED") {
+            Ok(seed) => seed,
+            Err(_) => fastrand::u32(..).to_string(),
+        };
+        eprintln!("FERCUDA_SEED={seed}");
+        command.arg(seed);
+    }
+    if std::env::var_os("FERCUDA_DEVICE").is_none() {
+        command.env("FERCUDA_DEVICE", "soft");
+    }
+    if std::env::var_os("FERCUDA_SOFT_CHECK").is_none() {
+        command.env("FERCUDA_SOFT_CHECK", "1");
+    }
+    match program.is_sound {
+        true => command.env("FERCUDA_SOFT_CHECK_EXIT", FINDINGS.to_string()),
+        false => command.env("ASAN_OPTIONS", "detect_leaks=0"),
+    };
+    command.env("UBSAN_OPTIONS", "print_stacktrace=1");
+    command
+}
+
+fn runs(program: &Program) {
+    let place = compiled(program, "plain", &[]);
+    run(ready(Command::new(place), program));
+}
+
+#[test]
+fn a_vector_is_added_from_c() {
+    runs(&VECTOR_ADD);
+}
+
+#[test]
+fn jobs_are_waited_for_from_c() {
+    runs(&JOBS);
+}
+
+#[test]
+fn what_cpp_has_opened_it_closes() {
+    runs(&SESSION);
+}
+
+#[test]
+fn nothing_and_garbage_are_refused_with_what_to_do() {
+    runs(&REFUSALS);
+}
+
+#[test]
+fn what_belongs_to_something_lives_as_long_as_that() {
+    runs(&LIFETIMES);
+}
+
+#[test]
+fn a_fault_is_told_and_a_reset_helps() {
+    runs(&FAULT);
+}
+
+#[test]
+fn sanitizers_find_nothing() {
+    for program in ALL {
+        let place = compiled(program, "sanitized", &SANITIZERS);
+        run(ready(Command::new(place), program));
+    }
+}
+
+#[test]
+fn a_leak_would_be_found() {
+    let source = made().join("leak.c");
+    fs::write(
+        &source,
+        "#include <stdlib.h>\nint main(void) { return malloc(7) == 0; }\n",
+    )
+    .unwrap();
+    let place = made().join("leak");
+    let mut command = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
+    command.args(SANITIZERS).arg(&source).arg("-o").arg(&place);
+    run(command);
+    let output = Command::new(place).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("LeakSanitizer"));
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    let is_there = Command::new("valgrind").arg("--version").output();
+    if is_there.is_err() {
+        eprintln!("NOT TRIED: valgrind is not installed here");
+        return;
+    }
+    // It takes seconds a program, and in these everything is called.
+    for program in [&REFUSALS, &LIFETIMES] {
+        let place = compiled(program, "plain", &[]);
+        let mut command = Command::new("valgrind");
+        command.args(["--error-exitcode=98", "--quiet"]);
+        command.arg("--leak-check=full");
+        // What the process has for ever is reachable; that is no loss.
+        command.args([
+            "--show-leak-kinds=definite",
+            "--errors-for-leak-kinds=definite",
+        ]);
+        command.arg(place);
+        let mut command = ready(command, program);
+        // The shadow of the device's memory is more than valgrind lets a program have.
+        command.env("FERCUDA_SOFT_CHECK", "0");
+        run(command);
+    }
+}
+
+/// The names of headers, from the include folder.
+const HEADERS: [&str; 4] = [
+    "fercuda/fercuda.h",
+    "fercuda/c_api.h",
+    "fercuda/intercept_telemetry.h",
+    "fercuda/execution_contract.h",
+];
+
+#[test]
+fn each_header_stands_alone_in_every_language() {
+    let languages = [
+        ("c99", "c"),
+        ("c11", "c"),
+        ("c++11", "cpp"),
+        ("c++17", "cpp"),
+    ];
+    for (standard, ending) in languages {
+        for (number, header) in HEADERS.iter().enumerate() {
+            let name = format!("alone-{number}-{}.{ending}", standard.replace('+', "p"));
+            let source = made().join(name);
+            let text = format!(
+                "#include <{header}>\n#include <{header}>\nfer_status f(void);\n\
+                 fer_status f(void) {{ return FER_OK; }}\n"
+            );
+            fs::write(&source, text).unwrap();
+            let mut command = compiler(source.to_str().unwrap());
+            command.arg(format!("-std={standard}")).arg("-fsyntax-only");
+            run({
+                command.arg(&source);
+                command
+            });
+        }
+    }
+}
+
+/// Functions that the headers declare.
+fn declared() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for header in HEADERS {
+        let text = fs::read_to_string(root().join("include").join(header)).unwrap();
+        for line in text.lines().filter(|line| !line.starts_with("//")) {
+            let Some((before, _)) = line.split_once('(') else {
+                continue;
+            };
+            let is_function = ["fer_status ", "const char *"]
+                .iter()
+                .any(|begin| before.starts_with(begin));
+            if is_function {
+                let name = before.rsplit([' ', '*']).next().unwrap();
+                all.insert(name.to_owned());
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_declared_is_exported_and_refusals_call_all_of_it() {
+    let declared = declared();
+    assert!(declared.len() > 50, "{declared:?}");
+    let text = fs::read_to_string(root().join(REFUSALS.source)).unwrap();
+    let check = fs::read_to_string(root().join("crates/capi/tests/programs/check.h")).unwrap();
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only", "-P"]).arg(library());
+    let listed = String::from_utf8(run(command).stdout).unwrap();
+    let exported: BTreeSet<String> = listed
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| name.starts_with("fer"))
+        .map(str::to_owned)
+        .collect();
+    for name in &declared {
+        let call = format!("{name}(");
+        assert!(
+            text.contains(&call) || check.contains(&call),
+            "{name} is never refused"
+        );
+        assert!(exported.contains(name), "{name} is not exported");
+    }
+    // By which other libraries of ours find the pool; it is no part of the interface.
+    // Built beside the hook's tests it also has their knobs, which no build for use has.
+    let knobs = ["fercuda_break_rule", "fercuda_fail"];
+    let mut more: Vec<&str> = exported.difference(&declared).map(String::as_str).collect();
+    more.retain(|name| !knobs.contains(name));
+    assert_eq!(more, ["fercuda_regime_2"]);
+}

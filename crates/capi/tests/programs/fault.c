@@ -1,0 +1,48 @@
+/*
+ * A kernel that writes where nothing is: whoever comes after it hears of it, a reboot says
+ * that it does not help, and a reset does.
+ */
+#include "check.h"
+
+static const char BEYOND[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n"
+    ".visible .entry beyond()\n{\n    .reg .b64 %d<2>;\n    .reg .b32 %r<2>;\n"
+    "    mov.u64 %d1, 64;\n    mov.u32 %r1, 1;\n    st.global.u32 [%d1], %r1;\n    ret;\n}\n";
+
+int main(void) {
+    fer_runtime runtime = a_runtime();
+    fer_session session = a_session(runtime, "faulty");
+    fer_buffer buffer = a_buffer(session, 1000);
+    fer_launch launch = {{1, 1, 1}, {1, 1, 1}, 0, 0};
+    fer_module module;
+    fer_kernel beyond;
+    fer_job fence;
+    fer_reboot_details details;
+    uint32_t state;
+    unsigned char bytes[1000];
+    OK(fer_module_load_ptx(session, BEYOND, &module));
+    OK(fer_module_kernel(module, "beyond", &beyond));
+    OK(fer_ptxlaunch_submit(session, beyond, &launch, NULL, 0));
+    OK(fer_submit_fence(session, &fence));
+    GIVES(FER_ERROR_CONTEXT_LOST, fer_job_wait(fence, 60 * SECOND));
+    GIVES(FER_ERROR_CONTEXT_LOST, fer_job_wait(fence, 0));
+    OK(fer_job_status(fence, &state));
+    CHECK(state == FER_JOB_FAILED);
+    GIVES(FER_ERROR_CONTEXT_LOST, fer_download_bytes(session, buffer, bytes, 1000));
+    GIVES(FER_ERROR_CONTEXT_LOST, fer_stream_sync(session));
+    GIVES(FER_ERROR_CONTEXT_LOST, fer_reboot(runtime, NULL));
+    SAYS("reset");
+    OK(fer_reset(runtime, &details));
+    CHECK(details.was_reset == 1);
+    GIVES(FER_ERROR_ENDED, fer_fill_buffer(session, buffer, 1));
+    /* Its work has failed long ago, and it is closed. */
+    OK(fer_session_close(session));
+    session = a_session(runtime, "afterwards");
+    buffer = a_buffer(session, 1000);
+    OK(fer_fill_buffer(session, buffer, 9));
+    OK(fer_download_bytes(session, buffer, bytes, 1000));
+    CHECK(bytes[0] == 9 && bytes[999] == 9);
+    OK(fer_session_close(session));
+    at_its_end(runtime);
+    return 0;
+}

@@ -1,0 +1,657 @@
+/*
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ * Made by `cargo xtask headers` of the sources in crates/capi.
+ *
+ * Runtimes, sessions, buffers, jobs, modules, launches and arenas.
+ *
+ * Functions answer with a fer_status; fer_last_error_message says more. What is
+ * named is a number, which names one thing for ever or nothing. All functions may
+ * be called from all threads.
+ *
+ * A pointer that is not NULL leads to what is said of it, for the time of the call,
+ * and a result is written only with FER_OK. NULL is FER_ERROR_INVALID_ARGUMENT
+ * where nothing else is said.
+ */
+
+#ifndef FERCUDA_C_API_H
+#define FERCUDA_C_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Dimensions of a layout, at most.
+#define FER_MAX_RANK 8
+
+// Bytes of a holder's name, with the zero byte.
+#define FER_NAME_BYTES 64
+
+// As a timeout: for ever.
+#define FER_WAIT_FOREVER UINT64_MAX
+
+// What a function answers. Numbers keep their meaning for good.
+enum fer_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It was done.
+  FER_OK = 0,
+  // A pointer is NULL, a handle is 0, a number is none of those that there are, or a
+  // text is no UTF-8. The message names the parameter.
+  FER_ERROR_INVALID_ARGUMENT = 1,
+  // A handle names nothing: it was closed or freed, is of another kind or session, or
+  // was never given out.
+  FER_ERROR_STALE_HANDLE = 2,
+  // Layouts, buffers and bytes do not fit each other.
+  FER_ERROR_LAYOUT = 3,
+  // The session may not hold so much.
+  FER_ERROR_LIMIT = 4,
+  // The device has no memory left; the message says who holds it.
+  FER_ERROR_OUT_OF_MEMORY = 5,
+  // The session was closed, or ended by a reboot, or its context was reset.
+  FER_ERROR_ENDED = 6,
+  // A session of that name is open.
+  FER_ERROR_NAME_TAKEN = 7,
+  // There is no such device, or no driver, or another one is governed already.
+  FER_ERROR_NO_DEVICE = 8,
+  // The driver refused.
+  FER_ERROR_DRIVER = 9,
+  // A module was refused, or has no such kernel. The message has the compiler's log.
+  FER_ERROR_MODULE = 10,
+  // A launch does not fit its kernel or the device; nothing was launched.
+  FER_ERROR_LAUNCH = 11,
+  // The device's context has failed, as after an illegal address. fer_reset helps.
+  FER_ERROR_CONTEXT_LOST = 12,
+  // Others hold memory of the device, so that it was not reset.
+  FER_ERROR_OCCUPIED = 13,
+  // The job was cancelled.
+  FER_ERROR_CANCELLED = 14,
+  // It is not done in the time that was given, and goes on.
+  FER_ERROR_TIMEOUT = 15,
+  // Host work of the caller's own said that it failed.
+  FER_ERROR_HOST_WORK = 16,
+  // This process was forked from the one that opened the runtime.
+  FER_ERROR_FORKED = 17,
+  // No memory is governed in this process, so there is nothing to tell of it.
+  FER_ERROR_NOT_GOVERNED = 18,
+  // Tensors that cannot be planned, or a text that is no plan.
+  FER_ERROR_PLAN = 19,
+  // A defect of feRcuda's own.
+  FER_ERROR_INTERNAL = 20,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_status fer_status;
+#else
+typedef int32_t fer_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which device.
+enum fer_device
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // What the variable FERCUDA_DEVICE asks for (soft, gpu or auto).
+  FER_DEVICE_FROM_ENVIRONMENT = 0,
+  // A GPU if there is one, else the software device.
+  FER_DEVICE_AUTO = 1,
+  // A GPU, or an error.
+  FER_DEVICE_GPU = 2,
+  // The software device, which executes kernels on the CPU.
+  FER_DEVICE_SOFTWARE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_device fer_device;
+#else
+typedef uint32_t fer_device;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What an element is.
+enum fer_dtype
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // IEEE 754 binary64.
+  FER_DTYPE_F64 = 1,
+  // IEEE 754 binary32.
+  FER_DTYPE_F32 = 2,
+  // IEEE 754 binary16.
+  FER_DTYPE_F16 = 3,
+  // The upper half of a binary32.
+  FER_DTYPE_BF16 = 4,
+  // 8 bits: 4 of exponent, 3 of fraction.
+  FER_DTYPE_F8E4M3 = 5,
+  // 8 bits: 5 of exponent, 2 of fraction.
+  FER_DTYPE_F8E5M2 = 6,
+  // Signed, 8 bits.
+  FER_DTYPE_I8 = 7,
+  // Signed, 16 bits.
+  FER_DTYPE_I16 = 8,
+  // Signed, 32 bits.
+  FER_DTYPE_I32 = 9,
+  // Signed, 64 bits.
+  FER_DTYPE_I64 = 10,
+  // Unsigned, 8 bits.
+  FER_DTYPE_U8 = 11,
+  // Unsigned, 16 bits.
+  FER_DTYPE_U16 = 12,
+  // Unsigned, 32 bits.
+  FER_DTYPE_U32 = 13,
+  // Unsigned, 64 bits.
+  FER_DTYPE_U64 = 14,
+  // A byte that is 0 or 1.
+  FER_DTYPE_BOOL = 15,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_dtype fer_dtype;
+#else
+typedef uint32_t fer_dtype;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a buffer's memory is.
+enum fer_regime
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // A block of the process's pool.
+  FER_REGIME_POOL = 1,
+  // Physical memory of its own that the driver gave and mapped.
+  FER_REGIME_DRIVER = 2,
+  // One address for the host and all devices.
+  FER_REGIME_MANAGED = 3,
+  // Page-locked memory of the host.
+  FER_REGIME_PINNED = 4,
+  // Somebody else's (fer_import_device_ptr). Not to be asked for.
+  FER_REGIME_FOREIGN = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_regime fer_regime;
+#else
+typedef uint32_t fer_regime;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How far a job is.
+enum fer_job_state
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It waits on the host, and can be cancelled.
+  FER_JOB_WAITING = 1,
+  // The device has it.
+  FER_JOB_RUNNING = 2,
+  // It is done, and went well.
+  FER_JOB_DONE = 3,
+  // It failed; fer_job_wait says how.
+  FER_JOB_FAILED = 4,
+  // It was cancelled.
+  FER_JOB_CANCELLED = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_job_state fer_job_state;
+#else
+typedef uint32_t fer_job_state;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What kind of argument.
+enum fer_argument_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The address of a buffer's first element: value.buffer.
+  FER_ARGUMENT_BUFFER = 1,
+  // A number of 1, 2, 4 or 8 bytes: the member of value that has its type.
+  FER_ARGUMENT_NUMBER = 2,
+  // A structure: value.structure leads to its bytes, which are copied.
+  FER_ARGUMENT_STRUCTURE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_argument_kind fer_argument_kind;
+#else
+typedef uint32_t fer_argument_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A device with its pool.
+typedef uint64_t fer_runtime;
+
+// What the driver says of a device's memory.
+typedef struct fer_memory_details {
+  // Free bytes.
+  uint64_t free_bytes;
+  // All bytes.
+  uint64_t total_bytes;
+} fer_memory_details;
+
+// Who holds memory of a device in this process.
+typedef struct fer_holder {
+  // The tenant's name, cut to fit, ended by a zero byte: a session's, or a library's.
+  char name[FER_NAME_BYTES];
+  // Live blocks of the pool, in bytes.
+  uint64_t pooled_bytes;
+  // What the driver gave by itself, also of the host, in bytes.
+  uint64_t governed_bytes;
+} fer_holder;
+
+// What a reboot came to.
+typedef struct fer_reboot_details {
+  // How often the device's memory has begun anew.
+  uint64_t epoch;
+  // Sessions that were ended.
+  uint64_t sessions;
+  // Bytes that went back to the driver.
+  uint64_t returned_bytes;
+  // 1 if the context had failed and was reset, else 0.
+  uint32_t was_reset;
+  // How many others hold memory of the device still.
+  uint32_t others;
+} fer_reboot_details;
+
+// Who owns buffers, and the order in which they are worked with.
+typedef uint64_t fer_session;
+
+// What there is to say of a session.
+typedef struct fer_session_details {
+  // What it holds of the device, in bytes; blocks are of 512.
+  uint64_t held_bytes;
+  // The most that it has held.
+  uint64_t peak_bytes;
+  // What it may hold; 0 for no limit.
+  uint64_t limit_bytes;
+  // How many buffers it has.
+  uint64_t buffers;
+} fer_session_details;
+
+// Where elements lie, from the first one on. fer_layout_contiguous fills one.
+typedef struct fer_layout {
+  // What they are: a fer_dtype.
+  uint32_t dtype;
+  // Dimensions, 0 (one element) to FER_MAX_RANK.
+  uint32_t rank;
+  // How many elements along each dimension.
+  uint64_t shape[FER_MAX_RANK];
+  // How many elements lie from one to the next there; may be negative or 0.
+  int64_t strides[FER_MAX_RANK];
+} fer_layout;
+
+// Memory with a layout; of one session.
+typedef uint64_t fer_buffer;
+
+// What there is to say of a buffer.
+typedef struct fer_buffer_details {
+  // Where its elements lie.
+  struct fer_layout layout;
+  // What uploads and downloads of it take, in bytes.
+  uint64_t bytes;
+  // What its memory is: a fer_regime.
+  uint32_t regime;
+  // 1 if its address was given out, else 0.
+  uint32_t is_exported;
+} fer_buffer_details;
+
+// What gives foreign memory back: called once with the `context` that came with it, in
+// whatever thread. It calls nothing of this library that waits, and does not unwind.
+typedef void (*fer_deleter)(void *context);
+
+// Work that nobody waits for yet.
+typedef uint64_t fer_job;
+
+// Host work: called once with the `context` that came with it and the session's
+// stream, a CUstream, in which it may queue what it likes with the driver's functions;
+// it calls none of this library and does not unwind. What is not 0 is a failure, and
+// the job's.
+typedef int (*fer_host_work)(void *context, void *stream);
+
+// Code that was loaded.
+typedef uint64_t fer_module;
+
+// A kernel of a module.
+typedef uint64_t fer_kernel;
+
+// The shape of a launch. What is 0 in `grid` and `block` is refused.
+typedef struct fer_launch {
+  // Blocks along x, y and z.
+  uint32_t grid[3];
+  // Threads of a block along x, y and z.
+  uint32_t block[3];
+  // Dynamic shared memory of each block, in bytes.
+  uint32_t shared_bytes;
+  // 1 if blocks wait for each other (cooperative), else 0.
+  uint32_t is_cooperative;
+} fer_launch;
+
+// An argument's value.
+typedef union fer_argument_value {
+  // A buffer of the session.
+  fer_buffer buffer;
+  // A float.
+  float f32;
+  // A double.
+  double f64;
+  // A signed number of 4 bytes.
+  int32_t i32;
+  // A signed number of 8 bytes.
+  int64_t i64;
+  // An unsigned number of 4 bytes.
+  uint32_t u32;
+  // An unsigned number of 8 bytes.
+  uint64_t u64;
+  // Any number's bytes.
+  uint8_t bytes[8];
+  // A structure.
+  const void *structure;
+} fer_argument_value;
+
+// What a kernel is given. It is compared with what the kernel declares, where the
+// driver says that (CUDA 12.4 and later).
+typedef struct fer_argument {
+  // A fer_argument_kind.
+  uint32_t kind;
+  // Bytes of a number (1, 2, 4, 8) or a structure (1 to 32764); 8 or 0 for a buffer.
+  uint32_t bytes;
+  // What it is.
+  union fer_argument_value value;
+} fer_argument;
+
+// A tensor, and the steps of a program that need it.
+typedef struct fer_tensor_spec {
+  // What it is found by; each has another.
+  const char *name;
+  // What an element is: a fer_dtype.
+  uint32_t dtype;
+  // Dimensions.
+  uint32_t rank;
+  // How many elements along each dimension; they lie side by side.
+  uint64_t shape[FER_MAX_RANK];
+  // The first step that needs it.
+  uint32_t from_step;
+  // The first one after it that does not.
+  uint32_t until_step;
+} fer_tensor_spec;
+
+// Tensors that were planned into one buffer.
+typedef uint64_t fer_arena;
+
+// What there is to say of an arena.
+typedef struct fer_arena_details {
+  // All of it, as bytes.
+  fer_buffer buffer;
+  // How many those are.
+  uint64_t bytes;
+  // How many tensors lie there.
+  uint64_t tensors;
+} fer_arena_details;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The message of the calling thread's last error: what, where, with numbers, and what
+// to try. Empty if there was none. Good until the thread's next call of a function of
+// this library.
+const char *fer_last_error_message(void);
+
+// A code's name, as "FER_ERROR_LIMIT"; "unknown" for a number that is none. Good for
+// ever.
+const char *fer_status_name(int32_t status);
+
+// Opens a device's runtime: `device` is a fer_device, `ordinal` the device's number
+// there. The first runtime of a process puts the pool before the driver, unless the
+// hook has done so. Closed by fer_runtime_close.
+fer_status fer_runtime_open(uint32_t device, uint32_t ordinal, fer_runtime *runtime);
+
+// Closes a runtime and all its sessions, as fer_session_close does. Answers with the
+// first error of their work; all are closed nevertheless.
+fer_status fer_runtime_close(fer_runtime runtime);
+
+// What the driver says of the device's memory.
+fer_status fer_memory_info(fer_runtime runtime, struct fer_memory_details *details);
+
+// Who holds memory of the device in this process, most first. `holders` has room for
+// `room` of them, and may be NULL for none; `count` gets how many there are, which may
+// be more.
+fer_status fer_holders(fer_runtime runtime,
+                       struct fer_holder *holders,
+                       uint64_t room,
+                       uint64_t *count);
+
+// Ends all sessions of the runtime's device that it has opened, the last one first, gives
+// all memory back to the driver, and begins anew. Sessions and buffers of before answer
+// FER_ERROR_ENDED; their handles are still to be closed. `details` may be NULL.
+// FER_ERROR_CONTEXT_LOST if the context has failed: then fer_reset helps.
+fer_status fer_reboot(fer_runtime runtime, struct fer_reboot_details *details);
+
+// The same; and if the context has failed, as after an illegal address, it is reset,
+// unless others hold memory of the device (FER_ERROR_OCCUPIED). What other libraries of
+// this process have made in the device's primary context, such as streams and modules,
+// goes with it and must not be used any more.
+fer_status fer_reset(fer_runtime runtime, struct fer_reboot_details *details);
+
+// Opens a session, which is a tenant of the device's pool by its name. It may hold
+// `limit_bytes` of the device, or with 0 what there is. Closed by fer_session_close.
+fer_status fer_session_open(fer_runtime runtime,
+                            const char *name,
+                            uint64_t limit_bytes,
+                            fer_session *session);
+
+// Closes a session: waits for its work, and gives back all that it has. Its buffers,
+// jobs, modules, kernels and arenas go with it. Answers with the first error of its work;
+// it is closed nevertheless. Of two threads that close it one does, and the other is
+// told FER_ERROR_STALE_HANDLE, perhaps before the first is done.
+fer_status fer_session_close(fer_session session);
+
+// What a session holds, and may.
+fer_status fer_session_info(fer_session session, struct fer_session_details *details);
+
+// Waits for all work that the session was given. Answers with its first error.
+fer_status fer_stream_sync(fer_session session);
+
+// The session's stream, a CUstream, for work of other libraries. It is good until the
+// session is closed. Work put there directly is not behind jobs that still wait on the
+// host.
+fer_status fer_session_stream(fer_session session, void **stream);
+
+// A layout of elements side by side, those of the last dimension first. `shape` has
+// `rank` numbers, and may be NULL for none. `dtype` is a fer_dtype.
+fer_status fer_layout_contiguous(uint32_t dtype,
+                                 uint32_t rank,
+                                 const uint64_t *shape,
+                                 struct fer_layout *layout);
+
+// What an element of a fer_dtype takes, in bytes.
+fer_status fer_dtype_bytes(uint32_t dtype, uint64_t *bytes);
+
+// A fer_dtype's name, as "bf16"; "unknown" for a number that is none. Good for ever.
+const char *fer_dtype_name(uint32_t dtype);
+
+// A buffer for the elements of a layout, of memory of a fer_regime; what is in it at
+// first is unspecified. Freed by fer_free_buffer, or with its session.
+fer_status fer_alloc_buffer(fer_session session,
+                            const struct fer_layout *layout,
+                            uint32_t regime,
+                            fer_buffer *buffer);
+
+// Ends a buffer's handle at once, and its memory behind the last work that was queued
+// with it, unless a view of it is still there. Never waits.
+fer_status fer_free_buffer(fer_session session, fer_buffer buffer);
+
+// Another buffer in the same memory, whose first element lies `offset_bytes` from the
+// first one of `buffer`. The memory lives until the last buffer in it is freed.
+fer_status fer_view_buffer(fer_session session,
+                           fer_buffer buffer,
+                           const struct fer_layout *layout,
+                           int64_t offset_bytes,
+                           fer_buffer *view);
+
+// What a buffer is.
+fer_status fer_buffer_info(fer_session session,
+                           fer_buffer buffer,
+                           struct fer_buffer_details *details);
+
+// Copies a buffer's elements from the host, in their order: `len_bytes` is what
+// fer_buffer_info says. Waits for the copy.
+fer_status fer_upload_bytes(fer_session session,
+                            fer_buffer buffer,
+                            const void *bytes,
+                            uint64_t len_bytes);
+
+// Copies a buffer's elements to the host, in their order: `len_bytes` is what
+// fer_buffer_info says. Waits for the session's work.
+fer_status fer_download_bytes(fer_session session,
+                              fer_buffer buffer,
+                              void *into,
+                              uint64_t len_bytes);
+
+// Queues a copy of `source`, a buffer of the session `from`, which may be the same one
+// or one of another device. Both have one type and shape. Neither session is waited
+// for.
+fer_status fer_copy_buffer(fer_session session,
+                           fer_buffer buffer,
+                           fer_session from,
+                           fer_buffer source);
+
+// Queues that each byte of a buffer's elements becomes `byte`.
+fer_status fer_fill_buffer(fer_session session, fer_buffer buffer, uint8_t byte);
+
+// A buffer's address, for other libraries: that of its first element. It is good until
+// the buffer is freed; what orders their work with the session's stream is theirs.
+fer_status fer_export_buffer_device_ptr(fer_session session, fer_buffer buffer, uint64_t *address);
+
+// Somebody else's memory as a buffer of the session; `address` is where its first
+// element lies. `deleter` is called with `context` once, when the last buffer there is
+// freed and no work that was queued with it runs any more; NULL for none. If this fails
+// it is not called, and the memory is the caller's as before.
+//
+// The device can use all that the layout reaches until then.
+fer_status fer_import_device_ptr(fer_session session,
+                                 uint64_t address,
+                                 const struct fer_layout *layout,
+                                 fer_deleter deleter,
+                                 void *context,
+                                 fer_buffer *buffer);
+
+// Queues what fer_upload_bytes does. The bytes are copied, and the caller's again when
+// this returns. The job is freed by fer_job_free, or with its session.
+fer_status fer_upload_async(fer_session session,
+                            fer_buffer buffer,
+                            const void *bytes,
+                            uint64_t len_bytes,
+                            fer_job *job);
+
+// Queues what fer_download_bytes does. The bytes are written to `into` while
+// fer_job_wait waits for the job with success, and at no other time; so `into` is there
+// until that or fer_job_free has returned.
+fer_status fer_download_async(fer_session session,
+                              fer_buffer buffer,
+                              void *into,
+                              uint64_t len_bytes,
+                              fer_job *job);
+
+// A job that is done when all that the session was given before it is: to wait for
+// launches and copies with a time limit.
+fer_status fer_submit_fence(fer_session session, fer_job *job);
+
+// Gives host work to the session: `work` is called in a thread of the library's, in the
+// order of what the session was given, and the job is done when all that it has queued
+// is. `context` is there until then.
+fer_status fer_submit_host_work(fer_session session,
+                                fer_host_work work,
+                                void *context,
+                                fer_job *job);
+
+// How far a job is: `state` gets a fer_job_state. Never waits.
+fer_status fer_job_status(fer_job job, uint32_t *state);
+
+// Waits for a job, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: until it is
+// over). Answers with what it came to, the same however often it is asked; or with
+// FER_ERROR_TIMEOUT, and it goes on.
+fer_status fer_job_wait(fer_job job, uint64_t timeout_ns);
+
+// Cancels a job, unless the device has it. `was_cancelled` gets 1 if it is cancelled,
+// else 0; it may be NULL.
+fer_status fer_job_cancel(fer_job job, uint32_t *was_cancelled);
+
+// Ends a job's handle. The work goes on; what it downloads goes nowhere.
+fer_status fer_job_free(fer_job job);
+
+// Loads PTX text, which ends with a zero byte, into the session's device. A mistake in
+// it is FER_ERROR_MODULE, and the message has the compiler's log. Unloaded by
+// fer_module_unload, or with its session.
+fer_status fer_module_load_ptx(fer_session session, const char *ptx, fer_module *module);
+
+// Loads machine code (a cubin), a fatbin, or PTX text without a zero byte. Lengths in
+// it are checked, and no more: NVIDIA's driver believes machine code, so it has to come
+// from who is trusted.
+fer_status fer_module_load_image(fer_session session,
+                                 const void *image,
+                                 uint64_t len_bytes,
+                                 fer_module *module);
+
+// Ends a module's handle and those of its kernels at once, and its code behind the last
+// launch of it. Never waits.
+fer_status fer_module_unload(fer_module module);
+
+// A module's kernel by its name, mangled if it has C++'s linkage; the same handle each
+// time. It ends with its module.
+fer_status fer_module_kernel(fer_module module, const char *name, fer_kernel *kernel);
+
+// Launches a kernel behind the session's work, with `count` arguments; `arguments` may
+// be NULL for none. They are compared with what the kernel declares, and buffers have
+// to be of the session; if anything does not fit nothing is launched. Never waits for
+// the kernel: what fails in it is heard of by what comes after it.
+fer_status fer_ptxlaunch_submit(fer_session session,
+                                fer_kernel kernel,
+                                const struct fer_launch *launch,
+                                const struct fer_argument *arguments,
+                                uint64_t count);
+
+// Plans `count` tensors into one arena, takes it as one block of the pool, and makes a
+// buffer for each tensor there. Tensors that are needed at one step have no byte in
+// common; others may, so the program's steps are to be as the tensors say. All of it is
+// freed by fer_arena_free, or with its session.
+fer_status fercuda_ignite(fer_session session,
+                          const struct fer_tensor_spec *tensors,
+                          uint64_t count,
+                          fer_arena *arena);
+
+// The same by a plan that fer_arena_plan has written. All of it is checked.
+fer_status fercuda_ignite_plan(fer_session session, const char *plan, fer_arena *arena);
+
+// What an arena is.
+fer_status fer_arena_info(fer_arena arena, struct fer_arena_details *details);
+
+// A tensor of an arena by its name: its buffer, and where it begins in the arena, in
+// bytes; `offset_bytes` may be NULL.
+fer_status fer_arena_tensor(fer_arena arena,
+                            const char *name,
+                            fer_buffer *buffer,
+                            uint64_t *offset_bytes);
+
+// An arena's plan as text, for a file and fercuda_ignite_plan. `text` has room for
+// `room` bytes, and may be NULL for none; the text is cut to fit, and ends with a zero
+// byte wherever there is room for one. `needed` gets how many bytes it has with that.
+fer_status fer_arena_plan(fer_arena arena, char *text, uint64_t room, uint64_t *needed);
+
+// Frees an arena with the buffers of its tensors at once, and its memory behind the last
+// work that was queued with them. Never waits.
+fer_status fer_arena_free(fer_arena arena);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FERCUDA_C_API_H */
