@@ -1,0 +1,116 @@
+//! Whether this process may still use the device through us, and whether it may still
+//! use Python.
+//!
+//! Invariants: after a fork the child drops nothing and calls nothing; after Python's
+//! `atexit` no thread of ours takes the interpreter, and what is left is the process's
+//! to give back. What is dropped while both live is dropped without the interpreter's
+//! lock, since an end may wait for the device, and the device for Python.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// So long an exit waits for Python code that threads of ours have called.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The process that loaded the module.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// How many threads of ours are in Python, or wait to be.
+static INSIDE: Mutex<usize> = Mutex::new(0);
+static LEFT: Condvar = Condvar::new();
+
+/// Locks what no panic can leave half done.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn begin() {
+    OWNER.store(std::process::id(), Relaxed);
+}
+
+fn is_owner() -> bool {
+    OWNER.load(Relaxed) == std::process::id()
+}
+
+fn is_live() -> bool {
+    is_owner() && !ENDING.load(Relaxed)
+}
+
+/// To be asked before anything of the device is used.
+///
+/// # Errors
+/// `ForkedError` in the child of a fork.
+pub(crate) fn check_process(py: Python<'_>) -> PyResult<()> {
+    match is_owner() {
+        true => Ok(()),
+        false => Err(errors::forked(py, OWNER.load(Relaxed))),
+    }
+}
+
+/// For `atexit`: from now on nothing of ours goes into Python.
+pub(crate) fn end(py: Python<'_>) {
+    py.detach(|| {
+        let inside = lock(&INSIDE);
+        ENDING.store(true, Relaxed);
+        // Who does not come back by then is left behind.
+        drop(LEFT.wait_timeout_while(inside, PATIENCE, |inside| *inside > 0));
+    });
+}
+
+/// Calls Python from a thread of ours; not at all if there is no Python for it.
+pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
+    struct Leaves;
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            *lock(&INSIDE) -= 1;
+            LEFT.notify_all();
+        }
+    }
+    if !is_owner() {
+        return;
+    }
+    let mut inside = lock(&INSIDE);
+    if ENDING.load(Relaxed) {
+        return;
+    }
+    *inside += 1;
+    drop(inside);
+    let _leaves = Leaves;
+    Python::try_attach(work);
+}
+
+/// What a Python object holds of the device.
+pub(crate) struct Kept<T: Send>(ManuallyDrop<T>);
+
+impl<T: Send> Kept<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T: Send> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Send> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if !is_live() {
+            return;
+        }
+        let kept = &mut self.0;
+        // SAFETY: nothing uses it after this, and it is done at most once. Without an
+        // interpreter, which is ending then, it is not done at all.
+        Python::try_attach(|py| py.detach(|| unsafe { ManuallyDrop::drop(kept) }));
+    }
+}

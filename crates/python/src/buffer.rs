@@ -1,0 +1,614 @@
+//! Buffers: a handle of a session each, with where its elements lie.
+//!
+//! Invariants: a Python object has a handle of its own, which ends with it or before.
+//! Whose address was given out keeps its memory until the object is gone, also when the
+//! handle was freed or the session closed: who asked holds the object.
+
+use std::sync::Mutex;
+
+use fercuda_cuda::DeviceBuffer;
+use fercuda_runtime::{BufferId, Dtype, Layout, LayoutError, Regime, Result, Session};
+use pyo3::exceptions::{PyAttributeError, PyIndexError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
+
+use crate::alive::{Kept, lock};
+use crate::dlpack::{Lent, Loan, Place};
+use crate::errors;
+use crate::host;
+use crate::job::PyJob;
+use crate::stream;
+
+/// A handle that ends with this.
+pub(crate) struct Handle {
+    pub(crate) session: Session,
+    pub(crate) id: BufferId,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // It may be freed already, or the session ended.
+        drop(self.session.free(self.id));
+    }
+}
+
+/// Elements of a session. See the stubs.
+#[pyclass(frozen, weakref, name = "Buffer", module = "fercuda_runtime._fercuda")]
+pub(crate) struct PyBuffer {
+    handle: Kept<Handle>,
+    layout: Layout,
+    regime: Regime,
+    place: Place,
+    /// Holds the memory since its address was given out.
+    exported: Mutex<Option<Kept<DeviceBuffer<u8>>>>,
+}
+
+impl PyBuffer {
+    /// Of a handle that nobody else has.
+    pub(crate) fn new(session: &Session, id: BufferId, place: Option<Place>) -> Result<Self> {
+        let handle = Handle {
+            session: session.clone(),
+            id,
+        };
+        let (layout, regime) = (session.layout(id)?, session.regime(id)?);
+        Ok(Self {
+            handle: Kept::new(handle),
+            layout,
+            regime,
+            place: place.unwrap_or(match regime {
+                Regime::Pinned => Place::CudaHost,
+                Regime::Managed => Place::CudaManaged,
+                Regime::Pool | Regime::Driver | Regime::Foreign => Place::Cuda,
+            }),
+            exported: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.handle.session
+    }
+
+    pub(crate) fn id(&self) -> BufferId {
+        self.handle.id
+    }
+
+    fn viewed(
+        &self,
+        py: Python<'_>,
+        view: impl FnOnce(&Layout) -> std::result::Result<(Layout, i64), LayoutError> + Send,
+    ) -> PyResult<Self> {
+        errors::run(py, || {
+            let id = self.session().view(self.id(), |layout| Ok(view(layout)?))?;
+            Self::new(self.session(), id, Some(self.place))
+        })
+    }
+
+    fn device(&self) -> u32 {
+        self.session().stream().context().device().ordinal()
+    }
+
+    /// Its address, and its memory held from now on.
+    fn export(&self, py: Python<'_>) -> PyResult<u64> {
+        errors::run(py, || {
+            let exported = self.session().export(self.id())?;
+            let memory = self.session().memory(self.id())?;
+            let before = lock(&self.exported).replace(Kept::new(memory));
+            drop(before);
+            Ok(exported.address.0)
+        })
+    }
+
+    fn loan(&self, py: Python<'_>, place: Place, is_copy: bool) -> PyResult<Loan> {
+        errors::run(py, || {
+            let address = self.session().export(self.id())?.address.0;
+            let context = self.session().stream().context().clone();
+            Ok(Loan {
+                memory: Lent::Device {
+                    _memory: self.session().memory(self.id())?,
+                    context,
+                },
+                address: if self.layout.is_empty() { 0 } else { address },
+                layout: self.layout,
+                place,
+                device: if place.is_of_device() {
+                    self.device()
+                } else {
+                    0
+                },
+                is_copy,
+            })
+        })
+    }
+
+    /// Its elements in memory of the host's own.
+    fn loan_of_host(&self, py: Python<'_>) -> PyResult<Loan> {
+        errors::run(py, || {
+            let bytes = self.session().download_bytes(self.id())?;
+            Ok(Loan {
+                address: bytes.as_ptr().expose_provenance() as u64,
+                memory: Lent::Host { _bytes: bytes },
+                layout: Layout::contiguous(self.layout.dtype(), self.layout.shape())?,
+                place: Place::Cpu,
+                device: 0,
+                is_copy: true,
+            })
+        })
+    }
+
+    /// A copy with its elements side by side, of the same kind of memory.
+    pub(crate) fn copied(&self, py: Python<'_>) -> PyResult<Self> {
+        errors::run(py, || {
+            let layout = Layout::contiguous(self.layout.dtype(), self.layout.shape())?;
+            let regime = match self.regime {
+                Regime::Foreign => Regime::Pool,
+                regime => regime,
+            };
+            let session = self.session();
+            let copy = Self::new(session, session.alloc(layout, regime)?, None)?;
+            session.copy(copy.id(), session, self.id())?;
+            Ok(copy)
+        })
+    }
+}
+
+/// The index of a Python object along a dimension of `len`.
+fn place_of(index: isize, dimension: usize, len: u64) -> PyResult<i64> {
+    let from = if index < 0 { len as i64 } else { 0 };
+    let at = from + index as i64;
+    if at < 0 || at as u64 >= len {
+        return Err(PyIndexError::new_err(format!(
+            "index {index} of dimension {dimension}, which has {len}\ntry: one from {} to {}",
+            -(len as i64),
+            len as i64 - 1
+        )));
+    }
+    Ok(at)
+}
+
+/// What an index of integers, slices and an ellipsis leaves of a layout, and where it
+/// begins, in bytes.
+fn indexed(layout: &Layout, key: &Bound<'_, PyAny>) -> PyResult<(Layout, i64)> {
+    let py = key.py();
+    let keys: Vec<Bound<'_, PyAny>> = match key.cast::<PyTuple>() {
+        Ok(keys) => keys.iter().collect(),
+        Err(_) => vec![key.clone()],
+    };
+    let rank = layout.shape().len();
+    let dots = |key: &Bound<'_, PyAny>| key.is_instance_of::<PyEllipsis>();
+    let given = keys.iter().filter(|key| !dots(key)).count();
+    if given > rank || keys.len() > given + 1 {
+        return Err(PyIndexError::new_err(format!(
+            "{given} indices, {} ellipses and {rank} dimensions\ntry: one index a dimension at most, and one ellipsis",
+            keys.len() - given
+        )));
+    }
+    let (mut shape, mut strides) = (Vec::new(), Vec::new());
+    let mut first: i64 = 0;
+    let mut dimension = 0;
+    let rest =
+        |dimension: &mut usize, count: usize, shape: &mut Vec<u64>, strides: &mut Vec<i64>| {
+            for _ in 0..count {
+                shape.push(layout.shape()[*dimension]);
+                strides.push(layout.strides()[*dimension]);
+                *dimension += 1;
+            }
+        };
+    for key in &keys {
+        if dots(key) {
+            rest(&mut dimension, rank - given, &mut shape, &mut strides);
+            continue;
+        }
+        let (len, stride) = (layout.shape()[dimension], layout.strides()[dimension]);
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let part = slice.indices(len as isize)?;
+            shape.push(part.slicelength as u64);
+            if part.slicelength > 0 {
+                first += part.start as i64 * stride;
+            }
+            let step = if part.slicelength > 1 {
+                part.step as i64
+            } else {
+                1
+            };
+            strides.push(stride * step);
+        } else {
+            first += place_of(key.extract()?, dimension, len)? * stride;
+        }
+        dimension += 1;
+    }
+    let left = rank - dimension;
+    rest(&mut dimension, left, &mut shape, &mut strides);
+    let cut = Layout::strided(layout.dtype(), &shape, &strides);
+    let cut = cut.map_err(|error| errors::layout(py, error))?;
+    Ok((cut, first * layout.dtype().bytes() as i64))
+}
+
+/// A shape in which one dimension may be -1: as many as are left.
+fn resolved(py: Python<'_>, shape: &[i64], elements: u64) -> PyResult<Vec<u64>> {
+    let open = shape.iter().filter(|len| **len == -1).count();
+    let known: u64 = shape
+        .iter()
+        .filter(|len| **len > 0)
+        .map(|len| *len as u64)
+        .product();
+    let has_none = shape.contains(&0);
+    if open > 1
+        || shape.iter().any(|len| *len < -1)
+        || (open == 1 && (has_none || !elements.is_multiple_of(known)))
+    {
+        return Err(errors::layout(
+            py,
+            format!(
+                "{shape:?} is no shape of {elements} elements\ntry: lengths, one of which may be -1"
+            ),
+        ));
+    }
+    Ok(shape
+        .iter()
+        .map(|len| {
+            if *len == -1 {
+                elements / known
+            } else {
+                *len as u64
+            }
+        })
+        .collect())
+}
+
+/// Arguments that are numbers, or one list of them.
+fn numbers(given: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {
+    if given.len() == 1
+        && let Ok(list) = given.get_item(0)?.extract::<Vec<i64>>()
+    {
+        return Ok(list);
+    }
+    given.extract()
+}
+
+#[pymethods]
+impl PyBuffer {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.layout.shape())
+    }
+
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.layout.strides())
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.layout.dtype().name()
+    }
+
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.layout.shape().len()
+    }
+
+    #[getter]
+    fn size(&self) -> u64 {
+        self.layout.len()
+    }
+
+    #[getter]
+    fn itemsize(&self) -> u64 {
+        self.layout.dtype().bytes()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.layout.bytes()
+    }
+
+    #[getter]
+    fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    #[getter]
+    fn regime(&self) -> String {
+        self.regime.to_string()
+    }
+
+    #[getter(device)]
+    fn ordinal(&self) -> u32 {
+        self.device()
+    }
+
+    #[getter]
+    fn handle(&self) -> u64 {
+        self.id().to_bits()
+    }
+
+    #[getter]
+    fn session_name(&self) -> &str {
+        self.session().name()
+    }
+
+    #[getter]
+    fn is_exported(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::run(py, || self.session().is_exported(self.id()))
+    }
+
+    #[getter]
+    fn is_freed(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::run(py, || Ok(self.session().layout(self.id()).is_err()))
+    }
+
+    fn free(&self, py: Python<'_>) -> PyResult<()> {
+        errors::run(py, || self.session().free(self.id()))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        errors::run(py, || match self.session().layout(self.id()) {
+            Ok(_) => self.session().free(self.id()),
+            // Freed before, or its session has ended: what was to be done is.
+            Err(_) => Ok(()),
+        })
+    }
+
+    // ---- views --------------------------------------------------------------
+
+    fn __len__(&self) -> PyResult<usize> {
+        match self.layout.shape().first() {
+            Some(len) => Ok(*len as usize),
+            None => Err(pyo3::exceptions::PyTypeError::new_err(
+                "a buffer of no dimensions has no len()",
+            )),
+        }
+    }
+
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let cut = indexed(&self.layout, key)?;
+        self.viewed(key.py(), move |_| Ok(cut))
+    }
+
+    #[pyo3(signature = (*shape))]
+    fn reshape(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        let py = shape.py();
+        let shape = resolved(py, &numbers(shape)?, self.layout.len())?;
+        self.viewed(py, move |layout| Ok((layout.reshape(&shape)?, 0)))
+    }
+
+    #[pyo3(signature = (*order))]
+    fn transpose(&self, order: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        let py = order.py();
+        let rank = self.layout.shape().len();
+        let given = numbers(order)?;
+        let order: Vec<usize> = match given.is_empty() {
+            true => (0..rank).rev().collect(),
+            false => {
+                let from_end = |at: &i64| if *at < 0 { at + rank as i64 } else { *at };
+                let order = given.iter().map(from_end);
+                order
+                    .map(|at| usize::try_from(at).unwrap_or(usize::MAX))
+                    .collect()
+            }
+        };
+        self.viewed(py, move |layout| Ok((layout.permute(&order)?, 0)))
+    }
+
+    #[getter(T)]
+    fn transposed(&self, py: Python<'_>) -> PyResult<Self> {
+        let order: Vec<usize> = (0..self.layout.shape().len()).rev().collect();
+        self.viewed(py, move |layout| Ok((layout.permute(&order)?, 0)))
+    }
+
+    #[pyo3(signature = (*shape))]
+    fn broadcast_to(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        let py = shape.py();
+        let shape = resolved(py, &numbers(shape)?, self.layout.len())?;
+        self.viewed(py, move |layout| Ok((layout.broadcast(&shape)?, 0)))
+    }
+
+    #[pyo3(signature = (dtype, shape, offset_bytes=0))]
+    fn view(
+        &self,
+        py: Python<'_>,
+        dtype: &Bound<'_, PyAny>,
+        shape: Vec<u64>,
+        offset_bytes: i64,
+    ) -> PyResult<Self> {
+        let dtype = host::dtype_of(dtype)?;
+        self.viewed(py, move |_| {
+            Ok((Layout::contiguous(dtype, &shape)?, offset_bytes))
+        })
+    }
+
+    // ---- values -------------------------------------------------------------
+
+    fn upload(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let bytes = host::bytes_for(data, &self.layout)?;
+        errors::run(data.py(), || self.session().upload_bytes(self.id(), &bytes))
+    }
+
+    fn upload_async(&self, data: &Bound<'_, PyAny>) -> PyResult<PyJob> {
+        let bytes = host::bytes_for(data, &self.layout)?;
+        errors::run(data.py(), || {
+            let job = self.session().upload_async(self.id(), bytes)?;
+            Ok(PyJob::sends(job))
+        })
+    }
+
+    fn download<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = errors::run(py, || self.session().download_bytes(self.id()))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn download_async(&self, py: Python<'_>) -> PyResult<PyJob> {
+        errors::run(py, || {
+            let job = self.session().download_async(self.id())?;
+            Ok(PyJob::fetches(job))
+        })
+    }
+
+    fn copy_from(&self, py: Python<'_>, source: &Self) -> PyResult<()> {
+        errors::run(py, || {
+            self.session()
+                .copy(self.id(), source.session(), source.id())
+        })
+    }
+
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        self.copied(py)
+    }
+
+    fn fill_bytes(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
+        errors::run(py, || self.session().fill_bytes(self.id(), byte))
+    }
+
+    // ---- others -------------------------------------------------------------
+
+    fn export_device_ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        self.export(py)
+    }
+
+    fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, u32)> {
+        crate::alive::check_process(py)?;
+        let device = if self.place.is_of_device() {
+            self.device()
+        } else {
+            0
+        };
+        Ok((self.place.code(), device))
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i64)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let versioned = max_version.is_some_and(|(major, _)| major >= crate::dlpack::VERSION.0);
+        let own = self.place;
+        let wanted = match dl_device {
+            None => own,
+            Some((code, number)) => {
+                let place = Place::of_code(code).filter(|place| {
+                    *place == own && (!place.is_of_device() || number == i64::from(self.device()))
+                        || *place == Place::Cpu
+                });
+                place.ok_or_else(|| {
+                    pyo3::exceptions::PyBufferError::new_err(format!(
+                        "a buffer of {} memory on device {} cannot be given to device ({code}, {number})\n\
+                         try: its own, {:?}, or the host's, (1, 0)",
+                        self.regime,
+                        self.device(),
+                        (own.code(), self.device())
+                    ))
+                })?
+            }
+        };
+        if wanted == Place::Cpu && (!own.is_of_host() || copy == Some(true)) {
+            if copy == Some(false) {
+                return Err(pyo3::exceptions::PyBufferError::new_err(format!(
+                    "the host cannot read {} memory as it is\ntry: copy=None, or a buffer of pinned or managed memory",
+                    self.regime
+                )));
+            }
+            return self.loan_of_host(py)?.capsule(py, versioned);
+        }
+        let copied = match copy {
+            Some(true) => Some(self.copied(py)?),
+            _ => None,
+        };
+        let lender = copied.as_ref().unwrap_or(self);
+        match stream {
+            Some(-1) => {}
+            Some(0) => {
+                return Err(errors::plain(
+                    py,
+                    "ConfigError",
+                    "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the thread's own",
+                ));
+            }
+            Some(number) if number < 0 => {
+                return Err(errors::plain(
+                    py,
+                    "ConfigError",
+                    format!(
+                        "{number} is no stream\ntry: -1 for no ordering, 1, 2, or a stream's handle"
+                    ),
+                ));
+            }
+            // The host reads it, and is in no stream.
+            None if wanted.is_of_host() => errors::run(py, || self.session().synchronize())?,
+            number => {
+                let number = number.map_or(stream::LEGACY, i64::unsigned_abs);
+                errors::run(py, || stream::follow(self.session(), number))?;
+            }
+        }
+        lender
+            .loan(py, wanted, copied.is_some())?
+            .capsule(py, versioned)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(typestr) = host::typestr(self.layout.dtype()) else {
+            // Who asks whether there is the interface is told that there is none.
+            return Err(PyAttributeError::new_err(format!(
+                "{} has no name in __cuda_array_interface__\ntry: DLPack, or a view as u8 or u16",
+                self.layout.dtype()
+            )));
+        };
+        let address = self.export(py)?;
+        let size = self.layout.dtype().bytes() as i64;
+        let interface = PyDict::new(py);
+        interface.set_item("shape", self.shape(py)?)?;
+        interface.set_item("typestr", typestr)?;
+        let address = if self.layout.is_empty() { 0 } else { address };
+        interface.set_item("data", (address, false))?;
+        if self.layout.is_contiguous() {
+            interface.set_item("strides", py.None())?;
+        } else {
+            let strides = self.layout.strides().iter().map(|stride| stride * size);
+            interface.set_item("strides", PyTuple::new(py, strides.collect::<Vec<i64>>())?)?;
+        }
+        // What waits on the host is in the stream behind this.
+        errors::run(py, || self.session().record())?;
+        let stream = self.session().stream().raw();
+        interface.set_item("stream", stream.0.expose_provenance())?;
+        interface.set_item("version", 3)?;
+        Ok(interface)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<Buffer {} {} of {} memory in session {:?}>",
+            self.id(),
+            self.layout,
+            self.regime,
+            self.session().name()
+        )
+    }
+}
+
+/// The type whose elements are of so many bytes and of one of NumPy's kinds.
+pub(crate) fn of_kind(kind: char, bytes: u64) -> Option<Dtype> {
+    Some(match (kind, bytes) {
+        ('f', 8) => Dtype::F64,
+        ('f', 4) => Dtype::F32,
+        ('f', 2) => Dtype::F16,
+        ('i', 1) => Dtype::I8,
+        ('i', 2) => Dtype::I16,
+        ('i', 4) => Dtype::I32,
+        ('i', 8) => Dtype::I64,
+        ('u', 1) => Dtype::U8,
+        ('u', 2) => Dtype::U16,
+        ('u', 4) => Dtype::U32,
+        ('u', 8) => Dtype::U64,
+        ('b', 1) => Dtype::Bool,
+        _ => return None,
+    })
+}

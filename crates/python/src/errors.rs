@@ -1,0 +1,204 @@
+//! What went wrong, as Python's exceptions: the classes are `fercuda_runtime.errors`',
+//! the figures their attributes.
+
+use fercuda_cuda as cuda;
+use fercuda_runtime::{Error, Holder, IgnitionError, Why};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+
+use crate::alive;
+
+/// An exception that is being made.
+struct Made<'py> {
+    class: &'static str,
+    message: String,
+    figures: Vec<(&'static str, Bound<'py, PyAny>)>,
+    py: Python<'py>,
+}
+
+impl<'py> Made<'py> {
+    fn new(py: Python<'py>, class: &'static str, message: impl ToString) -> Self {
+        Self {
+            class,
+            message: message.to_string(),
+            figures: Vec::new(),
+            py,
+        }
+    }
+
+    fn with(mut self, name: &'static str, value: impl IntoPyObjectExt<'py>) -> Self {
+        if let Ok(value) = value.into_bound_py_any(self.py) {
+            self.figures.push((name, value));
+        }
+        self
+    }
+
+    fn raise(self) -> PyErr {
+        let made = || -> PyResult<Bound<'py, PyAny>> {
+            let classes = self.py.import("fercuda_runtime.errors")?;
+            let error = classes.getattr(self.class)?.call1((&*self.message,))?;
+            for (name, value) in &self.figures {
+                error.setattr(*name, value)?;
+            }
+            Ok(error)
+        };
+        made().map_or_else(|error| error, PyErr::from_value)
+    }
+}
+
+/// An exception of a class with nothing but a message.
+pub(crate) fn plain(py: Python<'_>, class: &'static str, message: impl ToString) -> PyErr {
+    Made::new(py, class, message).raise()
+}
+
+pub(crate) fn layout(py: Python<'_>, message: impl ToString) -> PyErr {
+    plain(py, "LayoutError", message)
+}
+
+pub(crate) fn dtype(py: Python<'_>, message: impl ToString) -> PyErr {
+    plain(py, "DtypeError", message)
+}
+
+pub(crate) fn forked(py: Python<'_>, process: u32) -> PyErr {
+    let here = std::process::id();
+    let message = format!(
+        "process {here} was forked from {process}, which has the device\n\
+         try: multiprocessing's \"spawn\", or to import fercuda_runtime only after the fork"
+    );
+    let made = Made::new(py, "ForkedError", message);
+    made.with("process", process).raise()
+}
+
+/// A plan that there cannot be.
+pub(crate) fn plan(py: Python<'_>, error: &IgnitionError) -> PyErr {
+    plain(py, "PlanError", error)
+}
+
+/// Runs work without the interpreter's lock.
+///
+/// # Errors
+/// `ForkedError`; that of the work.
+pub(crate) fn run<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> fercuda_runtime::Result<R> + Send,
+) -> PyResult<R> {
+    alive::check_process(py)?;
+    py.detach(work).map_err(|error| raise(py, &error))
+}
+
+type Held = (String, u64, u64);
+
+pub(crate) fn held(holders: &[Holder]) -> Vec<Held> {
+    let one = |it: &Holder| (it.tenant.clone(), it.pooled_bytes, it.governed_bytes);
+    holders.iter().map(one).collect()
+}
+
+/// The exception of an error of the runtime.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let made = |class| Made::new(py, class, error);
+    let made = match error {
+        Error::Cuda(error) => return of_cuda(py, error),
+        Error::Stale(_) => made("StaleHandleError"),
+        Error::Layout(_) | Error::Overlap { .. } | Error::Strewn { .. } => made("LayoutError"),
+        Error::Limit {
+            session,
+            limit_bytes,
+            held_bytes,
+            asked_bytes,
+        } => made("LimitError")
+            .with("session", &**session)
+            .with("limit_bytes", *limit_bytes)
+            .with("held_bytes", *held_bytes)
+            .with("asked_bytes", *asked_bytes),
+        Error::OutOfMemory { source, holders } => {
+            figures_of_memory(made("OutOfMemoryError"), source).with("holders", held(holders))
+        }
+        Error::Ended { session, why } => {
+            made("SessionEndedError").with("session", &**session).with(
+                "epoch",
+                match why {
+                    Why::Rebooted(epoch) => Some(*epoch),
+                    Why::Closed => None,
+                },
+            )
+        }
+        Error::Name { name } => made("SessionNameError").with("session", &**name),
+        Error::Forked { process, .. } => made("ForkedError").with("process", *process),
+        Error::Length {
+            given, expected, ..
+        } => made("LayoutError")
+            .with("given_bytes", *given)
+            .with("expected_bytes", *expected),
+        Error::Type { dtype, given, .. } => made("DtypeError")
+            .with("dtype", dtype.name())
+            .with("given", given.name()),
+        Error::Unlike { from, to, .. } if from != to => made("DtypeError")
+            .with("dtype", to.name())
+            .with("given", from.name()),
+        Error::Unlike { .. } | Error::Alignment { .. } => made("LayoutError"),
+        Error::Reach {
+            from, until, bytes, ..
+        } => made("LayoutError")
+            .with("from_byte", *from)
+            .with("until_byte", *until)
+            .with("expected_bytes", *bytes),
+        Error::NotABool { at, value } => made("ValuesError").with("at", *at).with("value", *value),
+        Error::Cancelled { job } => made("JobCancelledError").with("job", *job),
+        Error::NotRun { job, by, source } => {
+            let made = made("JobNotRunError").with("job", *job).with("by", *by);
+            let raised = made.raise();
+            raised.set_cause(py, Some(raise(py, source)));
+            return raised;
+        }
+        Error::Panicked { job, .. } | Error::GivenUp { job } | Error::WithinJob { job } => {
+            made("JobError").with("job", *job)
+        }
+        Error::Timeout { waited, .. } => {
+            made("JobTimeoutError").with("waited_s", waited.as_secs_f64())
+        }
+        Error::Failed { device } | Error::Lost { device, .. } => {
+            made("DeviceFaultError").with("device", *device)
+        }
+        Error::Occupied { device, holders } => made("OccupiedError")
+            .with("device", *device)
+            .with("holders", held(holders)),
+        _ => made("FercudaError"),
+    };
+    made.raise()
+}
+
+fn figures_of_memory<'py>(made: Made<'py>, error: &cuda::Error) -> Made<'py> {
+    let cuda::Error::OutOfMemory(figures) = error else {
+        return made;
+    };
+    let (free, total) = figures.free_and_total_bytes.unzip();
+    made.with("asked_bytes", figures.asked_bytes)
+        .with("free_bytes", free)
+        .with("total_bytes", total)
+}
+
+/// The exception of an error of the driver's, or of the layer above it.
+pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
+    let made = |class| Made::new(py, class, error);
+    let code = error.code().map(|code| code.0);
+    let name = error.code().and_then(|code| code.name());
+    let answered = |class| made(class).with("code", code).with("code_name", name);
+    let made = match error {
+        _ if error.is_sticky() => answered("DeviceFaultError"),
+        cuda::Error::NoDriver(_) | cuda::Error::NoDevice { .. } => made("NoDeviceError"),
+        cuda::Error::OutOfMemory(_) => {
+            figures_of_memory(made("OutOfMemoryError"), error).with("holders", Vec::<Held>::new())
+        }
+        cuda::Error::Load(load) => answered("ModuleError").with("log", &*load.log),
+        cuda::Error::Image(_) => made("ModuleError"),
+        cuda::Error::Arguments(given) => made("ArgumentsError")
+            .with("expected", given.expected.clone())
+            .with("given", given.given.clone()),
+        cuda::Error::LaunchLimit { asked, limit, .. } => made("LaunchLimitError")
+            .with("asked", *asked)
+            .with("limit", *limit),
+        cuda::Error::Selection { .. } => made("ConfigError"),
+        _ => answered("DriverError"),
+    };
+    made.raise()
+}

@@ -1,0 +1,266 @@
+//! Work that nobody waits for, as Python sees it.
+//!
+//! Invariant: a job's outcome is taken once, by whoever hears first that it is over, and
+//! kept for all who ask. Who waits sleeps on a condition, without the interpreter's
+//! lock; an event loop is told by a callback. Nothing polls.
+
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use fercuda_runtime::{Error, Job, Result, Status};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::alive::{self, lock};
+use crate::errors;
+
+/// What a job has in the end.
+pub(crate) enum Outcome {
+    Nothing,
+    Bytes(Vec<u8>),
+}
+
+enum Work {
+    /// Its bytes are the host's side of an upload.
+    Sends(Job<Vec<u8>>),
+    Fetches(Job<Vec<u8>>),
+    Runs(Job<()>),
+}
+
+impl Work {
+    fn status(&self) -> Status {
+        match self {
+            Self::Sends(job) | Self::Fetches(job) => job.status(),
+            Self::Runs(job) => job.status(),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        match self {
+            Self::Sends(job) | Self::Fetches(job) => job.number(),
+            Self::Runs(job) => job.number(),
+        }
+    }
+
+    fn wait(&self) -> Result<Outcome> {
+        match self {
+            Self::Sends(job) => job.wait().map(|_| Outcome::Nothing),
+            Self::Fetches(job) => job.wait().map(Outcome::Bytes),
+            Self::Runs(job) => job.wait().map(|()| Outcome::Nothing),
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Outcome>> {
+        match self {
+            Self::Sends(job) => Pin::new(job).poll(context).map_ok(|_| Outcome::Nothing),
+            Self::Fetches(job) => Pin::new(job).poll(context).map_ok(Outcome::Bytes),
+            Self::Runs(job) => Pin::new(job).poll(context).map_ok(|()| Outcome::Nothing),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    work: OnceLock<Work>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Result<Outcome>>,
+    callbacks: Vec<Py<PyAny>>,
+}
+
+impl Shared {
+    /// Takes the outcome if there is one and it was not taken.
+    fn settle(&self) {
+        let over = |work: &&Work| !matches!(work.status(), Status::Waiting | Status::Running);
+        if let Some(work) = self.work.get().filter(over) {
+            let mut state = lock(&self.state);
+            if state.outcome.is_none() {
+                state.outcome = Some(work.wait());
+            }
+            drop(state);
+            self.tell();
+        }
+    }
+
+    /// Tells all who wait that it is over.
+    fn tell(&self) {
+        self.changed.notify_all();
+        let callbacks = std::mem::take(&mut lock(&self.state).callbacks);
+        if callbacks.is_empty() {
+            return;
+        }
+        alive::with_python(|py| {
+            for callback in callbacks {
+                if let Err(error) = callback.call0(py) {
+                    error.write_unraisable(py, Some(callback.bind(py)));
+                }
+            }
+        });
+    }
+
+    fn wait(&self, limit: Option<Duration>) -> Result<()> {
+        let begun = Instant::now();
+        let mut state = lock(&self.state);
+        while state.outcome.is_none() {
+            let waited = begun.elapsed();
+            let left = match limit {
+                None => Duration::from_secs(3600),
+                Some(limit) => limit.saturating_sub(waited),
+            };
+            if left.is_zero() {
+                let number = self.work.get().map_or(0, Work::number);
+                return Err(Error::Timeout {
+                    what: format!("job {number}"),
+                    waited,
+                });
+            }
+            let changed = self.changed.wait_timeout(state, left);
+            state = changed.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.settle();
+    }
+}
+
+/// Work of a session, in the order in which it was given. See the stubs.
+#[pyclass(frozen, name = "Job", module = "fercuda_runtime._fercuda")]
+pub(crate) struct PyJob {
+    shared: Arc<Shared>,
+}
+
+impl PyJob {
+    pub(crate) fn sends(job: Job<Vec<u8>>) -> Self {
+        Self::new(Work::Sends(job))
+    }
+
+    pub(crate) fn fetches(job: Job<Vec<u8>>) -> Self {
+        Self::new(Work::Fetches(job))
+    }
+
+    pub(crate) fn runs(job: Job<()>) -> Self {
+        Self::new(Work::Runs(job))
+    }
+
+    fn new(mut work: Work) -> Self {
+        let shared = Arc::new(Shared::default());
+        let waker = Waker::from(shared.clone());
+        if let Poll::Ready(outcome) = work.poll(&mut Context::from_waker(&waker)) {
+            lock(&shared.state).outcome = Some(outcome);
+        }
+        // Nobody else has set it. What woke us meanwhile found nothing to take.
+        drop(shared.work.set(work));
+        shared.settle();
+        Self { shared }
+    }
+
+    fn work(&self) -> &Work {
+        match self.shared.work.get() {
+            Some(work) => work,
+            None => unreachable!("`new` has set it"),
+        }
+    }
+}
+
+#[pymethods]
+impl PyJob {
+    #[getter]
+    fn number(&self) -> u64 {
+        self.work().number()
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        match self.work().status() {
+            Status::Waiting => "waiting",
+            Status::Running => "running",
+            Status::Done => "done",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+
+    fn done(&self) -> bool {
+        lock(&self.shared.state).outcome.is_some()
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let limit = match timeout {
+            None => None,
+            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|error| {
+                errors::plain(
+                    py,
+                    "ConfigError",
+                    format!("a time limit of {seconds} s: {error}"),
+                )
+            })?),
+        };
+        let begun = Instant::now();
+        // Signals, such as Ctrl-C's, are heard between the naps of a long wait.
+        loop {
+            let nap = Duration::from_millis(200);
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            let last = left.is_some_and(|left| left <= nap);
+            let nap = if last { left } else { Some(nap) };
+            match errors::run(py, || Ok(self.shared.wait(nap)))? {
+                Ok(()) => break,
+                Err(Error::Timeout { what, .. }) if last => {
+                    let waited = begun.elapsed();
+                    return Err(errors::raise(py, &Error::Timeout { what, waited }));
+                }
+                Err(_) => py.check_signals()?,
+            }
+        }
+        match &lock(&self.shared.state).outcome {
+            Some(Ok(Outcome::Bytes(bytes))) => Ok(Some(PyBytes::new(py, bytes))),
+            Some(Ok(Outcome::Nothing)) | None => Ok(None),
+            Some(Err(error)) => Err(errors::raise(py, error)),
+        }
+    }
+
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::run(py, || {
+            Ok(match self.work() {
+                Work::Sends(job) | Work::Fetches(job) => job.cancel(),
+                Work::Runs(job) => job.cancel(),
+            })
+        })
+    }
+
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        alive::check_process(py)?;
+        lock(&self.shared.state).callbacks.push(callback);
+        py.detach(|| {
+            if lock(&self.shared.state).outcome.is_some() {
+                self.shared.tell();
+            }
+        });
+        Ok(())
+    }
+
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        alive::check_process(py)?;
+        py.import("fercuda_runtime._awaiting")?
+            .call_method1("outcome", (slf,))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Job {}: {}>", self.number(), self.status())
+    }
+}

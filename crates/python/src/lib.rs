@@ -1,0 +1,49 @@
+//! The runtime as a module of Python's, `fercuda_runtime._fercuda`.
+//!
+//! Here are classes that hold a device's things and call the runtime; what needs no
+//! device is Python, in `python/src`. The file's name says whose it is, because other
+//! libraries of ours find the doors of a process by that.
+//!
+//! Invariants: nothing waits under the interpreter's lock (`errors::run`); nothing of
+//! the device's outlives its process's right to it (`alive`); errors are exceptions with
+//! figures (`errors`). Elsewhere: docstrings and types (`python/src`, the stubs).
+
+mod alive;
+mod buffer;
+mod dlpack;
+mod errors;
+mod host;
+mod job;
+mod kernels;
+mod plan;
+mod probe;
+mod session;
+mod stream;
+
+use pyo3::prelude::*;
+
+/// For `atexit`.
+#[pyfunction]
+fn end(py: Python<'_>) {
+    alive::end(py);
+}
+
+#[pymodule]
+fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    alive::begin();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("DLPACK_VERSION", dlpack::VERSION)?;
+    module.add_class::<session::PyRuntime>()?;
+    module.add_class::<session::PySession>()?;
+    module.add_class::<buffer::PyBuffer>()?;
+    module.add_class::<job::PyJob>()?;
+    module.add_class::<kernels::PyModule>()?;
+    module.add_class::<kernels::PyFunction>()?;
+    module.add_class::<kernels::PyScalar>()?;
+    module.add_class::<plan::PyPlan>()?;
+    module.add_function(wrap_pyfunction!(probe::drivers, module)?)?;
+    module.add_function(wrap_pyfunction!(probe::nvrtc, module)?)?;
+    module.add_function(wrap_pyfunction!(probe::is_hooked, module)?)?;
+    module.add_function(wrap_pyfunction!(probe::interface_version, module)?)?;
+    module.add_function(wrap_pyfunction!(end, module)?)
+}

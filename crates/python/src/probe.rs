@@ -1,0 +1,84 @@
+//! What this process finds on its machine.
+
+use fercuda_cuda::nvrtc::Nvrtc;
+use fercuda_cuda::{Cuda, Device, Result, Select};
+use fercuda_regime::interface;
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// (ordinal, name, compute capability, memory in bytes, multiprocessors)
+type Shown = (u32, String, (u32, u32), u64, u32);
+/// (which, version, where, why not, devices)
+type Driver = (
+    &'static str,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Vec<Shown>,
+);
+
+fn device(device: &Device) -> Result<Shown> {
+    Ok((
+        device.ordinal(),
+        device.name()?,
+        device.compute_capability()?,
+        device.memory_bytes()?,
+        device.multiprocessors()?,
+    ))
+}
+
+/// Each driver, opened.
+#[pyfunction]
+pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<Driver>> {
+    errors::run(py, || {
+        let both = [("gpu", Select::Hardware), ("soft", Select::Software)];
+        Ok(both
+            .into_iter()
+            .map(|(name, select)| match Cuda::select(select) {
+                Ok(cuda) => {
+                    let version = cuda.version().ok();
+                    let version = version.map(|(major, minor)| format!("{major}.{minor}"));
+                    let place = Some(cuda.driver().origin().to_string());
+                    let found = cuda.devices();
+                    let found = found.and_then(|all| all.iter().map(device).collect());
+                    match found {
+                        Ok(devices) => (name, version, place, None, devices),
+                        Err(error) => (name, version, place, Some(error.to_string()), Vec::new()),
+                    }
+                }
+                Err(error) => (name, None, None, Some(error.to_string()), Vec::new()),
+            })
+            .collect())
+    })
+}
+
+/// The compiler of CUDA C++: version and where, or why not.
+#[pyfunction]
+pub(crate) fn nvrtc(py: Python<'_>) -> PyResult<(Option<String>, Option<String>, Option<String>)> {
+    errors::run(py, || {
+        Ok(match Nvrtc::find() {
+            Ok(nvrtc) => {
+                let (major, minor) = nvrtc.version();
+                let file = nvrtc.file().display().to_string();
+                (Some(format!("{major}.{minor}")), Some(file), None)
+            }
+            Err(error) => (None, None, Some(error.to_string())),
+        })
+    })
+}
+
+/// Whether another library's doors stand before the driver of this process: the hook's,
+/// under `fercuda run`.
+#[pyfunction]
+pub(crate) fn is_hooked(py: Python<'_>) -> PyResult<bool> {
+    errors::run(py, || {
+        Ok(interface::own().is_none() && interface::find().is_some())
+    })
+}
+
+/// The version of the table by which libraries of one process share its pool.
+#[pyfunction]
+pub(crate) fn interface_version() -> u32 {
+    interface::VERSION
+}

@@ -1,0 +1,565 @@
+//! A device, and sessions there.
+//!
+//! Invariant: whatever may wait for the device, or for who waits for it, is done without
+//! the interpreter's lock.
+
+use std::sync::Arc;
+
+use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Module, Select};
+use fercuda_runtime::{Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::alive::{self, Kept};
+use crate::buffer::{PyBuffer, of_kind};
+use crate::dlpack::{self, Borrowed, Place};
+use crate::errors;
+use crate::host;
+use crate::job::PyJob;
+use crate::kernels::{PyFunction, PyModule};
+use crate::stream;
+
+/// A device and its pool. See the stubs.
+#[pyclass(frozen, weakref, name = "Runtime", module = "fercuda_runtime._fercuda")]
+pub(crate) struct PyRuntime {
+    runtime: Kept<Runtime>,
+}
+
+fn select(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Select>> {
+    Ok(Some(match name {
+        None => return Ok(None),
+        Some("auto") => Select::Auto,
+        Some("gpu") => Select::Hardware,
+        Some("soft") => Select::Software,
+        Some(other) => {
+            return Err(errors::plain(
+                py,
+                "ConfigError",
+                format!(
+                    "select is {other:?}\ntry: \"auto\", \"gpu\", \"soft\", or None for what FERCUDA_DEVICE says"
+                ),
+            ));
+        }
+    }))
+}
+
+/// (epoch, sessions ended, bytes returned, was reset, others)
+type Rebooted = (u64, usize, u64, bool, Vec<(String, u64, u64)>);
+
+#[pymethods]
+impl PyRuntime {
+    #[new]
+    #[pyo3(signature = (device=0, select=None))]
+    fn new(py: Python<'_>, device: u32, select: Option<&str>) -> PyResult<Self> {
+        let select = self::select(py, select)?;
+        let runtime = errors::run(py, || Runtime::open(RuntimeConfig { select, device }))?;
+        Ok(Self {
+            runtime: Kept::new(runtime),
+        })
+    }
+
+    #[getter]
+    fn device(&self) -> u32 {
+        self.runtime.device().ordinal()
+    }
+
+    #[getter]
+    fn device_name(&self, py: Python<'_>) -> PyResult<String> {
+        errors::run(py, || Ok(self.runtime.device().name()?))
+    }
+
+    #[getter]
+    fn is_software(&self) -> bool {
+        self.runtime.device().cuda().is_software()
+    }
+
+    #[getter]
+    fn is_governed(&self) -> bool {
+        self.runtime.is_governed()
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.runtime.epoch()
+    }
+
+    fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let memory = errors::run(py, || self.runtime.memory())?;
+        Ok((memory.free_bytes, memory.total_bytes))
+    }
+
+    fn holders(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64)>> {
+        errors::run(py, || Ok(errors::held(&self.runtime.holders())))
+    }
+
+    fn sessions(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::run(py, || Ok(self.runtime.sessions()))
+    }
+
+    fn trim(&self, py: Python<'_>) -> PyResult<u64> {
+        errors::run(py, || Ok(self.runtime.trim()))
+    }
+
+    #[pyo3(signature = (*, reset_failed=false))]
+    fn reboot(&self, py: Python<'_>, reset_failed: bool) -> PyResult<Rebooted> {
+        let done = errors::run(py, || match reset_failed {
+            false => self.runtime.reboot(),
+            // SAFETY: who says `reset_failed` promises it: the stubs say what.
+            true => unsafe { self.runtime.reset() },
+        })?;
+        Ok((
+            done.epoch,
+            done.sessions,
+            done.returned_bytes,
+            done.was_reset,
+            errors::held(&done.others),
+        ))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Runtime of {}>", self.runtime.device())
+    }
+}
+
+/// A session. See the stubs.
+#[pyclass(
+    frozen,
+    weakref,
+    subclass,
+    name = "Session",
+    module = "fercuda_runtime._fercuda"
+)]
+pub(crate) struct PySession {
+    session: Kept<Session>,
+}
+
+fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
+    Ok(match name {
+        "pool" => Regime::Pool,
+        "driver" => Regime::Driver,
+        "managed" => Regime::Managed,
+        "pinned" => Regime::Pinned,
+        other => {
+            return Err(errors::plain(
+                py,
+                "ConfigError",
+                format!("there is no regime {other:?}\ntry: pool, driver, managed or pinned"),
+            ));
+        }
+    })
+}
+
+impl PySession {
+    /// Memory of somebody else's as a buffer, which keeps `lender` until its end.
+    fn lent(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        layout: Layout,
+        place: Place,
+        lender: impl Send + Sync + 'static,
+    ) -> PyResult<PyBuffer> {
+        errors::run(py, || {
+            let session = &*self.session;
+            if layout.is_empty() {
+                drop(lender);
+                return PyBuffer::new(session, session.alloc(layout, Regime::Pool)?, None);
+            }
+            stream::check_address(session.stream().context(), address)?;
+            // SAFETY: the driver has memory there; that it reaches as far as the layout
+            // does, and stays until `lender` is dropped, is what the lender said.
+            let id = unsafe { session.import(DeviceAddr(address), layout, move || drop(lender)) }?;
+            PyBuffer::new(session, id, Some(place))
+        })
+    }
+
+    fn ordinal(&self) -> u32 {
+        self.session.stream().context().device().ordinal()
+    }
+}
+
+#[pymethods]
+impl PySession {
+    #[new]
+    #[pyo3(signature = (runtime, name, limit_bytes=None))]
+    fn new(
+        py: Python<'_>,
+        runtime: &PyRuntime,
+        name: &str,
+        limit_bytes: Option<u64>,
+    ) -> PyResult<Self> {
+        let config = SessionConfig { limit_bytes };
+        let session = errors::run(py, || runtime.runtime.session(name, config))?;
+        Ok(Self {
+            session: Kept::new(session),
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.session.name()
+    }
+
+    #[getter]
+    fn device(&self) -> u32 {
+        self.ordinal()
+    }
+
+    #[getter]
+    fn limit_bytes(&self) -> Option<u64> {
+        self.session.limit_bytes()
+    }
+
+    #[getter]
+    fn held_bytes(&self) -> u64 {
+        self.session.held_bytes()
+    }
+
+    #[getter]
+    fn peak_bytes(&self) -> u64 {
+        self.session.peak_bytes()
+    }
+
+    #[getter]
+    fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::run(py, || Ok(self.session.buffers().is_ok()))
+    }
+
+    #[getter]
+    fn stream_handle(&self, py: Python<'_>) -> PyResult<usize> {
+        alive::check_process(py)?;
+        Ok(self.session.stream().raw().0.expose_provenance())
+    }
+
+    fn count_buffers(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(errors::run(py, || self.session.buffers())?.len())
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::run(py, || self.session.close())
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        errors::run(py, || self.session.synchronize())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    #[pyo3(signature = (shape, dtype=None, *, regime="pool"))]
+    fn alloc(
+        &self,
+        py: Python<'_>,
+        shape: Vec<u64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        regime: &str,
+    ) -> PyResult<PyBuffer> {
+        let dtype = dtype.map_or(Ok(Dtype::F32), host::dtype_of)?;
+        let regime = self::regime(py, regime)?;
+        errors::run(py, || {
+            let layout = Layout::contiguous(dtype, &shape)?;
+            let id = self.session.alloc(layout, regime)?;
+            PyBuffer::new(&self.session, id, None)
+        })
+    }
+
+    // ---- kernels ------------------------------------------------------------
+
+    fn load(&self, image: &Bound<'_, PyAny>) -> PyResult<PyModule> {
+        let py = image.py();
+        let made = if let Ok(text) = image.extract::<String>() {
+            errors::run(py, || {
+                Ok(Module::load(
+                    self.session.stream().context(),
+                    &Image::ptx(text),
+                )?)
+            })?
+        } else {
+            let bytes: Vec<u8> = image.extract().map_err(|_| {
+                errors::plain(
+                    py,
+                    "ModuleError",
+                    "a module is PTX as str, or a CUBIN or fat binary as bytes",
+                )
+            })?;
+            errors::run(py, || {
+                // SAFETY: that bytes are machine code for this device is who gives them
+                // to say, as the stubs do.
+                let image = unsafe { Image::binary(bytes) }.map_err(CudaError::from)?;
+                Ok(Module::load(self.session.stream().context(), &image)?)
+            })?
+        };
+        Ok(PyModule::new(made))
+    }
+
+    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=0))]
+    fn launch(
+        &self,
+        function: &PyFunction,
+        grid: &Bound<'_, PyAny>,
+        block: &Bound<'_, PyAny>,
+        arguments: Option<&Bound<'_, PyAny>>,
+        shared_bytes: u32,
+    ) -> PyResult<()> {
+        let call = function.call(&self.session, grid, block, arguments, shared_bytes)?;
+        errors::run(grid.py(), || call.launch(&self.session))
+    }
+
+    #[pyo3(signature = (function, grid, block, arguments=None, *, shared_bytes=0))]
+    fn launch_async(
+        &self,
+        function: &PyFunction,
+        grid: &Bound<'_, PyAny>,
+        block: &Bound<'_, PyAny>,
+        arguments: Option<&Bound<'_, PyAny>>,
+        shared_bytes: u32,
+    ) -> PyResult<PyJob> {
+        let call = function.call(&self.session, grid, block, arguments, shared_bytes)?;
+        errors::run(grid.py(), || Ok(PyJob::runs(call.submit(&self.session)?)))
+    }
+
+    // ---- others -------------------------------------------------------------
+
+    fn follow_stream(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        errors::run(py, || stream::lead(&self.session, stream))
+    }
+
+    fn lead_stream(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        errors::run(py, || stream::follow(&self.session, stream))
+    }
+
+    #[pyo3(name = "from_dlpack", signature = (tensor, *, copy=None))]
+    fn borrow_tensor(&self, tensor: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<PyBuffer> {
+        let py = tensor.py();
+        alive::check_process(py)?;
+        let stream = self.session.stream().raw().0.expose_provenance();
+        let borrowed = dlpack::borrow(tensor, stream)?;
+        if borrowed.place.is_of_device() && borrowed.device != self.ordinal() {
+            return Err(errors::layout(
+                py,
+                format!(
+                    "a tensor of device {}, and session {:?} is of device {}\ntry: a copy there, or a session of its device",
+                    borrowed.device,
+                    self.session.name(),
+                    self.ordinal()
+                ),
+            ));
+        }
+        if borrowed.place == Place::Cpu {
+            if copy == Some(false) {
+                return Err(errors::layout(
+                    py,
+                    "the device cannot use the host's memory as it is\ntry: copy=None",
+                ));
+            }
+            return self.uploaded(py, borrowed);
+        }
+        if borrowed.is_read_only && copy != Some(true) {
+            return Err(errors::layout(
+                py,
+                "the tensor may only be read, and a buffer may be written\ntry: copy=True",
+            ));
+        }
+        let (address, layout, place) = (borrowed.address, borrowed.layout, borrowed.place);
+        let buffer = self.lent(py, address, layout, place, borrowed)?;
+        match copy {
+            Some(true) => buffer.copied(py),
+            _ => Ok(buffer),
+        }
+    }
+
+    #[pyo3(name = "from_cuda_array_interface", signature = (array, *, copy=None))]
+    fn borrow_array(&self, array: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<PyBuffer> {
+        let py = array.py();
+        let asked = array.getattr("__cuda_array_interface__");
+        let asked = asked.map_err(|_| {
+            let class = array.get_type();
+            errors::dtype(
+                py,
+                format!("{class} has no __cuda_array_interface__\ntry: from_dlpack, or upload of its bytes"),
+            )
+        })?;
+        let shown = Shown::read(asked.cast::<PyDict>()?)?;
+        if shown.is_read_only && copy != Some(true) {
+            return Err(errors::layout(
+                py,
+                "the array may only be read, and a buffer may be written\ntry: copy=True",
+            ));
+        }
+        if let Some(stream) = shown.stream {
+            self.follow_stream(py, stream)?;
+        }
+        let lender = Keeper(Some(array.clone().unbind()));
+        let buffer = self.lent(py, shown.address, shown.layout, Place::Cuda, lender)?;
+        match copy {
+            Some(true) => buffer.copied(py),
+            _ => Ok(buffer),
+        }
+    }
+
+    #[pyo3(signature = (address, shape, dtype, *, strides=None, deleter=None))]
+    fn import_memory(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        shape: Vec<u64>,
+        dtype: &Bound<'_, PyAny>,
+        strides: Option<Vec<i64>>,
+        deleter: Option<Py<PyAny>>,
+    ) -> PyResult<PyBuffer> {
+        let dtype = host::dtype_of(dtype)?;
+        let layout = match strides {
+            None => Layout::contiguous(dtype, &shape),
+            Some(strides) => Layout::strided(dtype, &shape, &strides),
+        };
+        // From here on it is called, whatever becomes of this.
+        let lender = deleter.map(|it| Deleter(Some(it)));
+        let layout = layout.map_err(|error| errors::layout(py, error))?;
+        self.lent(py, address, layout, Place::Cuda, lender)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<Session {:?} on device {}, {} B held>",
+            self.session.name(),
+            self.ordinal(),
+            self.session.held_bytes()
+        )
+    }
+}
+
+impl PySession {
+    /// A copy of a tensor of the host's.
+    fn uploaded(&self, py: Python<'_>, borrowed: Borrowed) -> PyResult<PyBuffer> {
+        let borrowed = Arc::new(borrowed);
+        let bytes = borrowed.gather();
+        let layout = borrowed.layout;
+        drop(borrowed);
+        errors::run(py, || {
+            let layout = Layout::contiguous(layout.dtype(), layout.shape())?;
+            let id = self.session.alloc(layout, Regime::Pool)?;
+            let buffer = PyBuffer::new(&self.session, id, None)?;
+            self.session.upload_bytes(id, &bytes)?;
+            Ok(buffer)
+        })
+    }
+}
+
+/// An object whose memory is used.
+struct Keeper(Option<Py<PyAny>>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Without an interpreter nobody can be told, and nothing is.
+        if let Some(kept) = self.0.take() {
+            alive::with_python(move |_| drop(kept));
+        }
+    }
+}
+
+/// What is called when memory is not used any more.
+struct Deleter(Option<Py<PyAny>>);
+
+impl Drop for Deleter {
+    fn drop(&mut self) {
+        let Some(deleter) = self.0.take() else { return };
+        alive::with_python(move |py| {
+            if let Err(error) = deleter.call0(py) {
+                // Nobody waits for it: as of a `__del__`.
+                error.write_unraisable(py, Some(deleter.bind(py)));
+            }
+        });
+    }
+}
+
+/// What an array says of itself by `__cuda_array_interface__`.
+struct Shown {
+    address: u64,
+    layout: Layout,
+    is_read_only: bool,
+    stream: Option<u64>,
+}
+
+impl Shown {
+    fn read(shown: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let py = shown.py();
+        let get = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+            Ok(shown.get_item(name)?.filter(|it| !it.is_none()))
+        };
+        let need = |name: &str| {
+            get(name)?.ok_or_else(|| {
+                errors::layout(py, format!("__cuda_array_interface__ says no {name:?}"))
+            })
+        };
+        if get("mask")?.is_some() {
+            return Err(errors::layout(
+                py,
+                "a masked array is no buffer\ntry: its data without the mask",
+            ));
+        }
+        let typestr: String = need("typestr")?.extract()?;
+        let dtype = read_typestr(&typestr).ok_or_else(|| {
+            errors::dtype(
+                py,
+                format!(
+                    "no dtype here is {typestr:?}\ntry: a cast to one that is, in little endian"
+                ),
+            )
+        })?;
+        let shape: Vec<u64> = need("shape")?.extract()?;
+        let (address, is_read_only): (u64, bool) = need("data")?.extract()?;
+        let size = dtype.bytes() as i64;
+        let layout = match get("strides")? {
+            None => Layout::contiguous(dtype, &shape),
+            Some(strides) => {
+                let strides: Vec<i64> = strides.extract()?;
+                if strides.iter().any(|stride| stride % size != 0) {
+                    return Err(errors::layout(
+                        py,
+                        format!(
+                            "strides of {strides:?} bytes are no multiples of the {size} of {dtype}"
+                        ),
+                    ));
+                }
+                let strides: Vec<i64> = strides.iter().map(|stride| stride / size).collect();
+                Layout::strided(dtype, &shape, &strides)
+            }
+        };
+        let stream = match get("stream")? {
+            None => None,
+            Some(stream) => {
+                let stream: u64 = stream.extract()?;
+                if stream == 0 {
+                    return Err(errors::plain(
+                        py,
+                        "ConfigError",
+                        "stream 0 is ambiguous\ntry: 1 for the legacy default stream, 2 for the thread's own",
+                    ));
+                }
+                Some(stream)
+            }
+        };
+        Ok(Self {
+            address,
+            layout: layout.map_err(|error| errors::layout(py, error))?,
+            is_read_only,
+            stream,
+        })
+    }
+}
+
+fn read_typestr(typestr: &str) -> Option<Dtype> {
+    let mut chars = typestr.chars();
+    let (order, kind) = (chars.next()?, chars.next()?);
+    let bytes: u64 = chars.as_str().parse().ok()?;
+    if order == '>' && bytes > 1 {
+        return None;
+    }
+    of_kind(kind, bytes)
+}

@@ -1,0 +1,34 @@
+"""feRcuda from Python: sessions, buffers and jobs on a GPU, or on a software device.
+
+    from fercuda_runtime import RuntimeSession
+
+    with RuntimeSession("example") as session:
+        buffer = session.alloc((2, 3), "f32")
+        buffer.fill_bytes(0)
+        values = buffer.download()
+
+Modules: `scripting_api` (sessions, ignition), `runtime` (buffers, jobs, telemetry), `guest_hooks` (other
+libraries as good tenants), `platform` (what this machine has), `execution_contract` (what this package keeps to),
+`errors`. Everything is usable from several threads; calls that wait let the others run.
+"""
+
+import atexit as _atexit
+
+from . import errors
+from ._fercuda import __version__, end as _end
+from .runtime import Buffer, Job, Runtime, Session
+from .scripting_api import RuntimeConfig, RuntimeSession
+
+# From then on no thread of ours goes into Python.
+_atexit.register(_end)
+
+__all__ = [
+    "Buffer",
+    "Job",
+    "Runtime",
+    "RuntimeConfig",
+    "RuntimeSession",
+    "Session",
+    "__version__",
+    "errors",
+]

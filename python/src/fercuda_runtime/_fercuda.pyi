@@ -1,0 +1,389 @@
+"""The compiled part. Use it by `fercuda_runtime.runtime` and `fercuda_runtime.scripting_api`.
+
+Every call raises `ForkedError` in the child of a fork. Whatever waits lets other threads run.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from types import EllipsisType, TracebackType
+from typing import Any, Literal, Protocol, Self, SupportsFloat, SupportsIndex, TypedDict, final
+
+from typing_extensions import Buffer as HostBytes
+
+__version__: str
+DLPACK_VERSION: tuple[int, int]
+
+_Extents = int | Sequence[int]
+_Index = SupportsIndex | slice | EllipsisType
+_Argument = Buffer | Scalar | SupportsIndex | SupportsFloat
+_Dtype = str | type | Any
+_Shown = tuple[int, str, tuple[int, int], int, int]
+
+class _Lends(Protocol):
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+class _CudaArray(TypedDict):
+    shape: tuple[int, ...]
+    typestr: str
+    data: tuple[int, bool]
+    strides: tuple[int, ...] | None
+    stream: int
+    version: int
+
+def drivers() -> list[tuple[str, str | None, str | None, str | None, list[_Shown]]]:
+    """Each driver: name, version, where it is, what is wrong, its devices."""
+
+def nvrtc() -> tuple[str | None, str | None, str | None]:
+    """CUDA C++'s compiler: version, file, why there is none."""
+
+def is_hooked() -> bool:
+    """Whether another library's doors stand before this process's driver."""
+
+def interface_version() -> int:
+    """The version of the table by which libraries of one process share its pool."""
+
+def end() -> None:
+    """For `atexit`: from then on no thread of ours goes into Python."""
+
+@final
+class Runtime:
+    """A device, and the process's pool there.
+
+    `device`: its ordinal. `select`: "auto", "gpu", "soft", or None for what FERCUDA_DEVICE says.
+    Raises `NoDeviceError`, `ConfigError`, `DriverError`.
+    """
+
+    def __new__(cls, device: int = 0, select: str | None = None) -> Self: ...
+    @property
+    def device(self) -> int:
+        """Its ordinal."""
+    @property
+    def device_name(self) -> str:
+        """As the driver calls it."""
+    @property
+    def is_software(self) -> bool:
+        """Whether it is the software device."""
+    @property
+    def is_governed(self) -> bool:
+        """Whether there is a pool and a ledger: not with FERCUDA_DISABLE=1."""
+    @property
+    def epoch(self) -> int:
+        """How often this runtime was rebooted."""
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes, as the driver says."""
+    def holders(self) -> list[tuple[str, int, int]]:
+        """Who holds memory of the device in this process: tenant, pooled bytes, bytes the driver gave directly."""
+    def sessions(self) -> list[str]:
+        """The names of open sessions."""
+    def trim(self) -> int:
+        """Gives back to the driver what the pool has and nobody uses; how many bytes."""
+    def reboot(self, *, reset_failed: bool = False) -> tuple[int, int, int, bool, list[tuple[str, int, int]]]:
+        """Ends all sessions and gives their memory back: epoch, sessions ended, bytes returned, whether the context was
+        reset, who else holds memory. Buffers of before raise `SessionEndedError`.
+
+        `reset_failed`: a context that has failed is reset. Say it only if nothing else of this process, such as a
+        framework's streams or modules, is used on the device afterwards.
+
+        Raises `DeviceFaultError` if the context has failed and `reset_failed` is false; `OccupiedError` while others
+        hold memory there. The sessions have ended then.
+        """
+
+class Session:
+    """The owner of buffers, modules and jobs on a device, in one stream's order.
+
+    `name`: its tenant's in the ledger. `limit_bytes`: the most it may hold of the device.
+    Raises `SessionNameError`.
+    """
+
+    def __new__(cls, runtime: Runtime, name: str, limit_bytes: int | None = None) -> Self: ...
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def device(self) -> int:
+        """Its device's ordinal."""
+    @property
+    def limit_bytes(self) -> int | None:
+        """What it may hold of the device; None for no limit."""
+    @property
+    def held_bytes(self) -> int:
+        """What it holds of the device: blocks of 512 bytes."""
+    @property
+    def peak_bytes(self) -> int:
+        """The most that it has held."""
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+    @property
+    def stream_handle(self) -> int:
+        """Its stream, as CUDA's own handle, for libraries that are to order their work with it."""
+    def count_buffers(self) -> int:
+        """How many handles it has. Raises `SessionEndedError`."""
+    def close(self) -> None:
+        """Ends it, having waited for its work, and gives everything back. Raises the first error of its work, having
+        ended all the same."""
+    def synchronize(self) -> None:
+        """Waits for all its work. Raises the first error of that."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    def alloc(
+        self,
+        shape: Sequence[int],
+        dtype: _Dtype = None,
+        *,
+        regime: Literal["pool", "driver", "managed", "pinned"] = "pool",
+    ) -> Buffer:
+        """A buffer of `shape` (lengths) whose elements lie side by side; what is in it is unspecified.
+
+        `dtype`: "f32" (the default), "bf16" ..., or a type of NumPy's or PyTorch's. `regime`: "pool", the process's
+        pool; "driver", memory of its own; "managed", which host and device both reach; "pinned", page-locked memory
+        of the host.
+
+        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`.
+        """
+    def load(self, image: str | bytes) -> Module:
+        """Code: PTX as text, or a CUBIN or fat binary, which must be one for this device, as bytes.
+
+        Raises `ModuleError`, with the compiler's log.
+        """
+    def launch(
+        self,
+        function: Function,
+        grid: _Extents,
+        block: _Extents,
+        arguments: Iterable[_Argument] | None = None,
+        *,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Queues a kernel behind the session's work: `grid` blocks of `block` threads, one to three extents each.
+
+        An argument is a buffer of this session, a `Scalar`, a number of NumPy's, or an int or float, which takes the
+        size that the kernel declares. What the kernel touches nobody checks but the software device: it must stay
+        within the buffers that it is given. Returns before the kernel has run.
+
+        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`, `DeviceFaultError` of earlier work.
+        """
+    def launch_async(
+        self,
+        function: Function,
+        grid: _Extents,
+        block: _Extents,
+        arguments: Iterable[_Argument] | None = None,
+        *,
+        shared_bytes: int = 0,
+    ) -> Job:
+        """The same as a job, which is done when the kernel is; its buffers live until then."""
+    def follow_stream(self, stream: int) -> None:
+        """Lets what the session is given from now on wait for what is in another library's stream: 1, 2 (the default
+        ones) or a handle. Raises `DriverError` for a number that is no stream."""
+    def lead_stream(self, stream: int) -> None:
+        """Lets another library's stream wait for what the session was given so far. Raises as `follow_stream`."""
+    def from_dlpack(self, tensor: _Lends, *, copy: bool | None = None) -> Buffer:
+        """A tensor of another library as a buffer: the same memory, ordered behind the lender's work, and given back
+        to it when the buffer and all work with it are gone. What is in the host's memory is copied.
+
+        `copy`: True for memory of the session's own, False to have an error instead of a copy.
+        Raises `LayoutError`, `DtypeError`.
+        """
+    def from_cuda_array_interface(self, array: Any, *, copy: bool | None = None) -> Buffer:
+        """The same by `__cuda_array_interface__` (version 3, or older). The array is kept alive."""
+    def import_memory(
+        self,
+        address: int,
+        shape: Sequence[int],
+        dtype: _Dtype,
+        *,
+        strides: Sequence[int] | None = None,
+        deleter: Callable[[], object] | None = None,
+    ) -> Buffer:
+        """Memory of somebody else's at `address`, the first element's, which the device can use. `strides` count
+        elements. `deleter` is called once, in any thread, when the buffer and all work with it are gone, or at once if
+        this raises; what it raises goes to `sys.unraisablehook`.
+
+        The memory must reach as far as the shape does, and stay until then. Raises `LayoutError`, `DtypeError`,
+        `DriverError` for an address that the driver does not know.
+        """
+
+@final
+class Buffer:
+    """Elements on a device, of one session: a handle of its own, which ends with `free`, at the end of a `with`, or
+    with this object. Work that was queued with it goes on; its memory is given back behind that.
+
+    Indexing with integers, slices and an ellipsis, `reshape`, `transpose` and `view` give other buffers of the same
+    memory. All raise `StaleHandleError` after `free`, `SessionEndedError` after the session's end.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many elements along each dimension."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """How many elements lie from one to the next along each dimension."""
+    @property
+    def dtype(self) -> str:
+        """What an element is, such as "f32"."""
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+    @property
+    def size(self) -> int:
+        """How many elements."""
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie side by side, in their order."""
+    @property
+    def regime(self) -> str:
+        """What its memory is: "pool", "driver", "managed", "pinned" or "foreign"."""
+    @property
+    def device(self) -> int:
+        """Its device's ordinal."""
+    @property
+    def handle(self) -> int:
+        """Its handle in its session."""
+    @property
+    def session_name(self) -> str:
+        """Its session's name."""
+    @property
+    def is_exported(self) -> bool:
+        """Whether its address was given out."""
+    @property
+    def is_freed(self) -> bool:
+        """Whether it was freed, or its session has ended."""
+    def free(self) -> None:
+        """Ends its handle. Never waits."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> Buffer:
+        """A view. Raises `IndexError`."""
+    def reshape(self, *shape: int | Sequence[int]) -> Buffer:
+        """The same elements in another shape, one length of which may be -1. Raises `LayoutError` if that needs a
+        copy."""
+    def transpose(self, *order: int | Sequence[int]) -> Buffer:
+        """Its dimensions in another order; reversed without one. Raises `LayoutError`."""
+    @property
+    def T(self) -> Buffer:
+        """Its dimensions reversed."""
+    def broadcast_to(self, *shape: int | Sequence[int]) -> Buffer:
+        """As if it had the larger shape; it can only be read then. Raises `LayoutError`."""
+    def view(self, dtype: _Dtype, shape: Sequence[int], offset_bytes: int = 0) -> Buffer:
+        """Its memory as elements of `dtype` side by side, from `offset_bytes` behind its first element on. Raises
+        `LayoutError` if that reaches outside, or is not aligned."""
+    def upload(self, data: HostBytes) -> None:
+        """Copies values of the host's into it and waits: an array of its shape and type, or bytes in the order of its
+        elements. Raises `LayoutError`, `DtypeError`, `ValuesError`."""
+    def upload_async(self, data: HostBytes) -> Job:
+        """The same as a job. `data` is copied first, and may change or go at once."""
+    def download(self) -> bytes:
+        """Its values' bytes, in the order of its elements. Waits."""
+    def download_async(self) -> Job:
+        """The same as a job, which has the bytes."""
+    def copy_from(self, source: Buffer) -> None:
+        """Queues a copy of a buffer of the same shape and type, of this session or another, behind the work of both.
+        Raises `LayoutError`, `DtypeError`."""
+    def copy(self) -> Buffer:
+        """A copy in memory of its own, elements side by side. Does not wait."""
+    def fill_bytes(self, byte: int) -> None:
+        """Queues that each of its bytes becomes `byte`, 0 to 255."""
+    def export_device_ptr(self) -> int:
+        """The address of its first element, for other libraries. Its memory stays as long as this object does, freed or
+        not; ordering their work with the session's (`Session.lead_stream`, `follow_stream`) is the caller's."""
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's (device type, ordinal): 2 for pool and driver, 13 for managed, 3 for pinned memory."""
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule, whose tensor lives until the borrower's last word, whatever becomes of this.
+
+        `stream`, of the borrower, waits for the session's work: a handle, 1 or None for the legacy default stream, 2
+        for the thread's; -1 for no ordering. Memory that the host reads is waited for if there is none.
+        `dl_device=(1, 0)` gives the host's memory. Raises `BufferError` for what cannot be done without a copy.
+        """
+    @property
+    def __cuda_array_interface__(self) -> _CudaArray:
+        """Version 3, with the session's stream. Its memory stays as long as this object does."""
+
+@final
+class Job:
+    """Work of a session, done in the order in which it was given. `await` it, wait for it, or forget it."""
+
+    @property
+    def number(self) -> int:
+        """Its number in its session, from 1 on."""
+    @property
+    def status(self) -> Literal["waiting", "running", "done", "failed", "cancelled"]:
+        """"waiting" on the host, where it can be cancelled; "running" when the device has it."""
+    def done(self) -> bool:
+        """Whether it is over. Never waits."""
+    def wait(self, timeout: float | None = None) -> bytes | None:
+        """What it has: a download's bytes, else None. `timeout` in seconds.
+
+        Raises `JobTimeoutError`, and it goes on; `JobCancelledError`, `JobNotRunError`, or what it failed with.
+        """
+    def cancel(self) -> bool:
+        """Cancels it, unless the device has it; whether it was cancelled."""
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Has `callback` called once, in any thread, when it is over; at once if it is."""
+    def __await__(self) -> Generator[Any, None, bytes | None]: ...
+
+@final
+class Module:
+    """Code on a device."""
+
+    def function(self, name: str) -> Function:
+        """A kernel of it. Raises `DriverError`."""
+
+@final
+class Function:
+    """A kernel."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def parameter_bytes(self) -> list[int] | None:
+        """The size of each parameter; None if the driver does not say."""
+    @property
+    def max_threads_per_block(self) -> int:
+        """How many threads a block may have."""
+
+@final
+class Scalar:
+    """A number of a type, as a kernel's argument. Raises `DtypeError`, `OverflowError`."""
+
+    def __new__(cls, dtype: _Dtype, value: SupportsIndex | SupportsFloat) -> Self: ...
+    @property
+    def dtype(self) -> str:
+        """Its type."""
+
+@final
+class Plan:
+    """Tensors (name, dtype, shape, first step, step behind the last) in one arena. See `IgnitionPlan`."""
+
+    def __new__(cls, tensors: Sequence[tuple[str, str, Sequence[int], int, int]]) -> Self: ...
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """What `to_json` gave. Raises `PlanError`."""
+    def to_json(self) -> str:
+        """As text."""
+    @property
+    def arena_bytes(self) -> int:
+        """What the arena takes."""
+    @property
+    def tensors(self) -> list[tuple[str, str, list[int], int, int, int]]:
+        """Each tensor's row, and where it begins in bytes."""

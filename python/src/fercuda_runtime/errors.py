@@ -1,0 +1,159 @@
+"""What can go wrong. Every exception's text says what, with numbers, and what to try; the numbers are attributes."""
+
+from __future__ import annotations
+
+Held = tuple[str, int, int]
+"""A tenant's name, bytes of the pool that it holds, bytes that the driver gave it directly."""
+
+
+class FercudaError(Exception):
+    """What all others are."""
+
+
+class ConfigError(FercudaError, ValueError):
+    """A setting or an argument that has no meaning."""
+
+
+class StaleHandleError(FercudaError):
+    """A buffer that was freed, or that is another session's."""
+
+
+class LimitError(FercudaError, MemoryError):
+    """A session would hold more than it may. Nothing was allocated."""
+
+    session: str
+    limit_bytes: int
+    held_bytes: int
+    asked_bytes: int
+
+
+class OutOfMemoryError(FercudaError, MemoryError):
+    """The device has no memory left. Nothing was allocated."""
+
+    asked_bytes: int
+    free_bytes: int | None
+    total_bytes: int | None
+    holders: list[Held]
+
+
+class SessionEndedError(FercudaError):
+    """The session was closed, or the runtime rebooted (`epoch`: which time)."""
+
+    session: str
+    epoch: int | None
+
+
+class SessionNameError(FercudaError, ValueError):
+    """A session of this name is open."""
+
+    session: str
+
+
+class ForkedError(FercudaError, RuntimeError):
+    """This process is a fork of the one (`process`) that has the device."""
+
+    process: int
+
+
+class LayoutError(FercudaError, ValueError):
+    """A shape, strides or a range that there cannot be, or that do not fit.
+
+    `given_bytes` and `expected_bytes` where values have the wrong length.
+    """
+
+    given_bytes: int
+    expected_bytes: int
+
+
+class ValuesError(FercudaError, ValueError):
+    """A byte that is no bool: `value`, the one at `at`."""
+
+    at: int
+    value: int
+
+
+class DtypeError(FercudaError, TypeError):
+    """Elements of another type, or of one that is not known here."""
+
+    dtype: str
+    given: str
+
+
+class PlanError(FercudaError, ValueError):
+    """Tensors that cannot be planned, or a file that is no plan."""
+
+
+class JobError(FercudaError):
+    """A job that failed on the host, or was given up with its session."""
+
+    job: int
+
+
+class JobCancelledError(JobError):
+    """A job that was cancelled before the device had it."""
+
+
+class JobNotRunError(JobError):
+    """A job behind one (`by`) that failed for good; the cause says how."""
+
+    by: int
+
+
+class JobTimeoutError(FercudaError, TimeoutError):
+    """A job is not done after `waited_s` seconds. It goes on."""
+
+    waited_s: float
+
+
+class DriverError(FercudaError):
+    """The driver refused a call, or has it not. `code` is CUDA's."""
+
+    code: int | None
+    code_name: str | None
+
+
+class NoDeviceError(DriverError):
+    """There is no driver, or no such device."""
+
+
+class ModuleError(DriverError):
+    """The driver refused code; `log` is what its compiler wrote."""
+
+    log: str
+
+
+class DeviceFaultError(DriverError):
+    """The device's context has failed, as by an illegal address: all in it fails until it is reset."""
+
+    device: int
+
+
+class OccupiedError(FercudaError):
+    """A reset would take memory away from others (`holders`)."""
+
+    device: int
+    holders: list[Held]
+
+
+class ArgumentsError(FercudaError, TypeError):
+    """Arguments that do not fit a kernel's parameters. Nothing was launched."""
+
+    expected: list[int]
+    given: list[int]
+
+
+class LaunchLimitError(FercudaError, ValueError):
+    """A launch outside a limit. Nothing was launched."""
+
+    asked: int
+    limit: int
+
+
+class ImportedError(FercudaError, RuntimeError):
+    """A framework was imported before it could be told (`framework`)."""
+
+    framework: str
+
+
+class ContractError(FercudaError, LookupError):
+    """Something that this package does not keep to."""

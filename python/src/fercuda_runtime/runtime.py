@@ -1,0 +1,93 @@
+"""Devices, sessions, buffers and jobs, and what they come to in figures.
+
+Shapes are tuples of lengths, strides count elements, sizes end in `_bytes`, times in `_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._fercuda import Buffer, Function, Job, Module, Runtime, Scalar, Session
+
+__all__ = [
+    "Buffer",
+    "Function",
+    "Holder",
+    "Job",
+    "Module",
+    "Rebooted",
+    "Runtime",
+    "Scalar",
+    "Session",
+    "Telemetry",
+    "reboot",
+    "telemetry",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds memory of a device in this process.
+
+    `pooled_bytes`: live blocks of the pool; `governed_bytes`: what the driver gave directly, also of the host.
+    """
+
+    tenant: str
+    pooled_bytes: int
+    governed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Figures of one moment; of several threads' work they may be of slightly different ones."""
+
+    device: int
+    device_name: str
+    is_software: bool
+    is_governed: bool
+    epoch: int
+    free_bytes: int
+    total_bytes: int
+    holders: tuple[Holder, ...]
+    sessions: tuple[str, ...]
+
+    def held_bytes(self, tenant: str) -> int:
+        """What `tenant`, as a session's name, holds in all."""
+        held = (it.pooled_bytes + it.governed_bytes for it in self.holders if it.tenant == tenant)
+        return sum(held)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebooted:
+    """What a reboot came to. `others`: who still holds memory of the device."""
+
+    epoch: int
+    sessions: int
+    returned_bytes: int
+    was_reset: bool
+    others: tuple[Holder, ...]
+
+
+def telemetry(runtime: Runtime) -> Telemetry:
+    """Who holds what of `runtime`'s device in this process, by the ledger, and what the driver says is free.
+
+    Raises `ForkedError`, `DriverError`.
+    """
+    free_bytes, total_bytes = runtime.memory()
+    return Telemetry(
+        device=runtime.device,
+        device_name=runtime.device_name,
+        is_software=runtime.is_software,
+        is_governed=runtime.is_governed,
+        epoch=runtime.epoch,
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
+        holders=tuple(Holder(*it) for it in runtime.holders()),
+        sessions=tuple(runtime.sessions()),
+    )
+
+
+def reboot(runtime: Runtime, *, reset_failed: bool = False) -> Rebooted:
+    """As `Runtime.reboot`, with names for what it came to."""
+    epoch, sessions, returned_bytes, was_reset, others = runtime.reboot(reset_failed=reset_failed)
+    return Rebooted(epoch, sessions, returned_bytes, was_reset, tuple(Holder(*it) for it in others))

@@ -1,0 +1,61 @@
+"""A session that opens its device itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from .. import errors as _errors
+from .. import runtime as _runtime
+from .._fercuda import Runtime, Session
+
+Select = Literal["auto", "gpu", "soft"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """Which device.
+
+    `device`: its ordinal. `select`: "gpu" or "soft" insist; "auto" takes a GPU if there is one, else the software
+    device; None does what the variable FERCUDA_DEVICE says, and "auto" without it.
+    """
+
+    device: int = 0
+    select: Select | None = None
+
+    def open(self) -> Runtime:
+        """The device. Raises `NoDeviceError`, `ConfigError`, `DriverError`."""
+        return Runtime(self.device, self.select)
+
+
+class RuntimeSession(Session):
+    """A session on a device: the owner of buffers, jobs and modules, and a tenant of the device's pool.
+
+    `name` is its tenant's in the ledger, as `fercuda top` shows it; `limit_bytes` is the most that it may hold of the
+    device, None for no limit. As a context manager it is closed at the end: its work is waited for, and everything
+    given back.
+
+    Raises `SessionNameError` if one of that name is open, and what `RuntimeConfig.open` raises.
+    """
+
+    runtime: Runtime
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        limit_bytes: int | None = None,
+        config: RuntimeConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> Self:
+        if runtime is None:
+            runtime = (config or RuntimeConfig()).open()
+        elif config is not None:
+            raise _errors.ConfigError("both config and runtime are given\ntry: one of them")
+        session = super().__new__(cls, runtime, name, limit_bytes)
+        session.runtime = runtime
+        return session
+
+    def telemetry(self) -> _runtime.Telemetry:
+        """Figures of its device: see `fercuda_runtime.runtime.telemetry`."""
+        return _runtime.telemetry(self.runtime)

@@ -1,0 +1,55 @@
+"""A program that `mypy --strict` finds nothing wrong with, and lines that it must find wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors
+from fercuda_runtime.execution_contract import require
+from fercuda_runtime.guest_hooks import Activation, activate
+from fercuda_runtime.platform import Report, doctor
+from fercuda_runtime.runtime import Function, Scalar, telemetry
+from fercuda_runtime.scripting_api import IgnitionPlan, TensorSpec, ignite
+
+
+def use(session: RuntimeSession, kernel: Function) -> bytes:
+    buffer: Buffer = session.alloc((2, 3), "f32", regime="pinned")
+    part: Buffer = buffer[0, ::2].reshape(-1).T
+    shape: tuple[int, ...] = part.shape
+    job: Job = buffer.upload_async(bytes(24))
+    nothing: bytes | None = job.wait(timeout=1.5)
+    session.launch(kernel, (1, 1), 32, [buffer, Scalar("f16", 1.5), 3, 2.0])
+    with ignite(session, IgnitionPlan([TensorSpec("x", shape)])) as region:
+        region["x"].fill_bytes(0)
+    held: int = telemetry(session.runtime).held_bytes("x")
+    print(nothing, held, require("dlpack", (1, 0)).version)
+    return buffer.download()
+
+
+async def awaits(buffer: Buffer) -> bytes | None:
+    return await buffer.download_async()
+
+
+def main() -> None:
+    config = RuntimeConfig(device=0, select="soft")
+    done: Activation = activate(torch=True)
+    report: Report = doctor()
+    with RuntimeSession("typed", limit_bytes=1 << 20, config=config) as session:
+        try:
+            asyncio.run(awaits(session.alloc((3,))))
+        except errors.LimitError as error:
+            print(error.limit_bytes - error.held_bytes)
+    print(done.set, report)
+
+
+def wrong(session: RuntimeSession, buffer: Buffer) -> None:
+    session.alloc((2,), regime="moon")  # type: ignore[arg-type]
+    buffer.upload(3)  # type: ignore[arg-type]
+    buffer.shape = (3,)  # type: ignore[misc]
+    buffer["x"]  # type: ignore[index]
+    RuntimeConfig(select="moon")  # type: ignore[arg-type]
+    session.launch(buffer, 1, 1)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()
