@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, dist, setup, shell};
+use crate::{cargo, conformance, dist, python, setup, shell};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Packages whose tests speak to a device; those of the others need none.
-const ON_A_DEVICE: [&str; 2] = ["cuda", "testkit"];
+const ON_A_DEVICE: [&str; 3] = ["cuda", "runtime", "testkit"];
 
 /// Tests of testkit that read its sources; `fercuda-filetest` carries them.
 const NEED_SOURCES: [&str; 3] = ["corpus", "headers", "planted"];
@@ -85,6 +85,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         carry(built, &out.join(place))?;
     }
     copy_tracked(&root, &out.join("files"))?;
+    python::bundle(&out)?;
 
     let listings = out.join("listings");
     fs::create_dir_all(&listings)?;
@@ -178,7 +179,7 @@ fn carry(from: &Path, to: &Path) -> Result<()> {
 /// Rust and documents apart.
 fn copy_tracked(root: &Path, to: &Path) -> Result<()> {
     let mut list = shell::command("git");
-    list.args(["ls-files", "-z", "crates", "tests"]);
+    list.args(["ls-files", "-z", "crates", "tests", "python/tests"]);
     for name in shell::capture(list)?.split('\0').filter(|n| !n.is_empty()) {
         let skip = [".rs", ".md", "Cargo.toml", "Cargo.lock"]
             .iter()
@@ -285,6 +286,32 @@ if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
   done
 else
   echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
+fi
+if python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11)' 2>/dev/null \
+    && python3 -m pip install --quiet --no-index --no-deps --target "$out/package" "$here"/python/*.whl > "$out/package.log" 2>&1; then
+  package() { # NAME TESTS...
+    local name=$1 start=$SECONDS status=0
+    shift
+    (cd "$here/files/python" && PYTHONPATH=$out/package timeout "${FERCUDA_STEP_LIMIT:-300}" \
+      python3 -m pytest -q -p no:cacheprovider "$@") > "$out/python-$name.log" 2>&1 || status=$?
+    record python "$name" "$status" $((SECONDS - start))
+  }
+  package package tests --ignore=tests/frameworks --ignore=tests/test_cuda_core.py
+  if python3 -c 'import cuda.core' 2>/dev/null; then
+    package cuda-core tests/test_cuda_core.py
+  else
+    echo "the Python package with cuda.core: not run (no cuda.core here)" | tee -a "$out/table.txt"
+  fi
+  for framework in torch jax cupy; do
+    if [[ $FERCUDA_DEVICE == gpu ]] && python3 -c "import $framework" 2>/dev/null; then
+      package "$framework" "tests/frameworks/test_$framework.py"
+    else
+      echo "the Python package with $framework: not run (no $framework here, or no GPU asked for)" | tee -a "$out/table.txt"
+    fi
+  done
+  rm -rf "$out/package"
+else
+  echo "the Python package: not run (needs Python 3.11, pip, pytest and numpy)" | tee -a "$out/table.txt"
 fi
 if [[ $FERCUDA_DEVICE == gpu ]]; then
   regime=$here/files/tests/gpu/regime

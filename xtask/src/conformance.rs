@@ -254,6 +254,12 @@ pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
     place_drop_in(cargo::library(&made(profile)?, "dropin")?)
 }
 
+/// The same where nothing else was built.
+pub(crate) fn build_drop_in_alone() -> Result<PathBuf> {
+    let made = cargo::artifacts("build", &["--locked", "--package", "fercuda-dropin"])?;
+    place_drop_in(cargo::library(&made, "dropin")?)
+}
+
 /// Puts the library in a folder of its own, under the name `libcuda.so.1`.
 fn place_drop_in(library: &Path) -> Result<PathBuf> {
     let folder = shell::root().join("target/dropin");
@@ -323,7 +329,7 @@ fn run_python(client: &PythonClient, venv: &Venv, built: &Built, front: Front) -
 /// Reads the counts and the names of failed tests from pytest's JUnit report.
 /// A skipped test counts as failed: a client skips when the driver cannot do
 /// what it asks.
-fn junit(text: &str) -> Option<(Count, Vec<String>)> {
+pub(crate) fn junit(text: &str) -> Option<(Count, Vec<String>)> {
     let suite = text.split("<testsuite ").nth(1)?;
     let number = |name: &str| attribute(suite, name)?.parse::<u64>().ok();
     let failed = number("failures")? + number("errors")? + number("skipped")?;

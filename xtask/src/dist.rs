@@ -1,5 +1,6 @@
 //! Puts the program and the libraries that it looks for where they find each
-//! other: `bin` and `lib/fercuda` of one folder, as under `/usr/local`.
+//! other: `bin` and `lib/fercuda` of one folder, as under `/usr/local`; and what C
+//! programs need into `lib` and `include`.
 //!
 //! Invariant: what is there afterwards was tried there, where nothing of the
 //! build can be found in its stead. Elsewhere: the hook's profile (`profile`).
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::profile::Hook;
-use crate::{cargo, profile, shell};
+use crate::{cargo, headers, profile, shell};
 
 /// Libraries by package, and the file of each.
 const LIBRARIES: [(&str, &str); 3] = [
@@ -19,6 +20,9 @@ const LIBRARIES: [(&str, &str); 3] = [
     ("guest", "libfercuda_guest.so"),
 ];
 
+/// The library for C programs, which is no part of the program's own.
+const FOR_C: (&str, &str) = ("capi", "lib/libfercuda.so");
+
 /// The program's place in the folder.
 const PROGRAM: &str = "bin/fercuda";
 
@@ -26,6 +30,8 @@ const PROGRAM: &str = "bin/fercuda";
 pub(crate) struct Parts {
     /// Each file, with its place in the folder.
     pub files: Vec<(PathBuf, PathBuf)>,
+    /// Likewise what C programs need, and the program does not.
+    pub for_c: Vec<(PathBuf, PathBuf)>,
     /// Whether the hook is built by a profile, as a sentence.
     pub profile: String,
 }
@@ -34,13 +40,14 @@ pub(crate) struct Parts {
 pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     let out = shell::root().join(out);
     let parts = parts(profiled)?;
-    for (built, place) in &parts.files {
+    for (built, place) in parts.files.iter().chain(&parts.for_c) {
         put(built, &out.join(place))?;
     }
     let program = out.join(PROGRAM);
     let mut demo = shell::command(&program);
     demo.arg("demo");
     shell::run(demo).context("it was put there, and its demo fails")?;
+    try_from_c(&out)?;
     println!("\n{}", parts.profile);
     println!("written: {} and what it needs", program.display());
     Ok(())
@@ -51,7 +58,14 @@ pub(crate) fn parts(profiled: bool) -> Result<Parts> {
     // By itself: built with the tests, the hook has a knob that breaks rules.
     let made = cargo::artifacts(
         "build",
-        &["--locked", "--release", "--package", "fercuda-cli"],
+        &[
+            "--locked",
+            "--release",
+            "--package",
+            "fercuda-cli",
+            "--package",
+            "fercuda-capi",
+        ],
     )?;
     let mut programs = made.iter().filter(|it| it.package == "cli");
     let program = programs.find_map(|it| it.executable.clone());
@@ -68,13 +82,40 @@ pub(crate) fn parts(profiled: bool) -> Result<Parts> {
         };
         files.push((library.to_owned(), Path::new("lib/fercuda").join(name)));
     }
+    let (package, place) = FOR_C;
+    let mut for_c = vec![(cargo::library(&made, package)?.to_owned(), place.into())];
+    for header in headers::generate()?.into_keys() {
+        for_c.push((shell::root().join(&header), header.into()));
+    }
     let profile = match hook {
         Hook::Profiled(_) => "the hook is built by a profile".to_owned(),
         Hook::Without(reason) => format!(
             "the hook is built WITHOUT a profile, and takes about half as long again\n  {reason}"
         ),
     };
-    Ok(Parts { files, profile })
+    Ok(Parts {
+        files,
+        for_c,
+        profile,
+    })
+}
+
+/// Compiles and runs a C program with what was put there and nothing else.
+fn try_from_c(out: &Path) -> Result<()> {
+    let program = out.join(format!("vector_add-{}", std::process::id()));
+    let mut compiler = shell::command("cc");
+    compiler.arg(shell::root().join("examples/c/vector_add.c"));
+    compiler.arg("-I").arg(out.join("include"));
+    compiler.arg("-L").arg(out.join("lib")).arg("-lfercuda");
+    compiler.arg("-o").arg(&program);
+    let done = shell::run(compiler).and_then(|()| {
+        let mut run = shell::command(&program);
+        run.env("LD_LIBRARY_PATH", out.join("lib"));
+        shell::run(run)
+    });
+    // Where it was not made there is nothing to remove.
+    drop(fs::remove_file(&program));
+    done.context("it was put there, and a C program with it fails")
 }
 
 /// A copy in place of an older one at once: that may be running.

@@ -17,8 +17,10 @@ mod bundle;
 mod cargo;
 mod conformance;
 mod dist;
+mod headers;
 mod hooklist;
 mod profile;
+mod python;
 mod record;
 mod setup;
 mod shell;
@@ -46,7 +48,8 @@ enum Chore {
         #[arg(long)]
         force: bool,
     },
-    /// Set up, then run every test: the workspace's and the foreign clients'.
+    /// Set up, then run every test: the workspace's and the foreign clients'; with
+    /// `-p python` those of the Python package instead.
     Test {
         /// Only tests of this package (may be repeated); skips the foreign clients.
         #[arg(long, short)]
@@ -59,6 +62,8 @@ enum Chore {
     Ci,
     /// Check the repository itself: crate table, dependencies, licences, wording.
     Tidy,
+    /// Make include/fercuda of the C interface's sources.
+    Headers,
     /// Build fercuda and the libraries it needs, optimised, and put them into a folder.
     Dist {
         /// Gets bin/ and lib/fercuda/; ~/.local will do.
@@ -97,6 +102,7 @@ fn main() -> ExitCode {
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
         Chore::Tidy => tidy::run(),
+        Chore::Headers => headers::run(),
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),

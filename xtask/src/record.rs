@@ -18,11 +18,12 @@ use crate::shell;
 const FILE: &str = "docs/conformance-gpu.json";
 
 /// The code that the cases judge.
-const JUDGED: [&str; 6] = [
+const JUDGED: [&str; 7] = [
     "crates/cuda-sys/src",
     "crates/pool/src",
     "crates/ledger/src",
     "crates/governor/src",
+    "crates/regime/src",
     "crates/hook/src",
     "tests/gpu/regime",
 ];

@@ -1,6 +1,7 @@
-//! build/venv: a Python with NVIDIA's wheels and the foreign clients.
+//! build/venv: a Python with NVIDIA's wheels and the foreign clients; build/python:
+//! one with what builds and checks our own package.
 //!
-//! Invariant: the venv holds exactly what requirements.txt names, or it is
+//! Invariant: a venv holds exactly what its requirements.txt names, or it is
 //! made again; a copy of that file inside the venv, written last, is the proof.
 //! Nothing is installed outside build/.
 
@@ -22,16 +23,8 @@ pub(crate) struct Venv {
 
 /// Makes the venv unless it is already as requirements.txt says.
 pub(crate) fn run(force: bool) -> Result<Venv> {
-    let root = shell::root();
-    let venv = root.join("build/venv");
-    let stamp = venv.join("fercuda-requirements.txt");
-    let wanted = fs::read(root.join("requirements.txt")).context("cannot read requirements.txt")?;
-    let fresh = !force && fs::read(&stamp).is_ok_and(|had| had == wanted);
-    if !fresh {
-        shell::step("set-up: build/venv and NVIDIA's wheels (about 1 GB on disk, once)");
-        make(&venv)?;
-        fs::write(&stamp, &wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
-    }
+    let what = "build/venv and NVIDIA's wheels (about 1 GB on disk, once)";
+    let (venv, fresh) = installed("build/venv", "requirements.txt", what, force)?;
     let wheels = nvidia_folder(&venv)?;
     if !fresh {
         make_runnable(&wheels)?;
@@ -43,7 +36,29 @@ pub(crate) fn run(force: bool) -> Result<Venv> {
     })
 }
 
-fn make(venv: &Path) -> Result<()> {
+/// The Python that has what builds and checks the package: maturin and mypy.
+pub(crate) fn tools() -> Result<PathBuf> {
+    let what = "build/python: maturin and mypy";
+    let (venv, _) = installed("build/python", "python/requirements.txt", what, false)?;
+    Ok(venv.join("bin/python"))
+}
+
+/// A venv as a file of requirements says; whether it was so before.
+fn installed(venv: &str, file: &str, what: &str, force: bool) -> Result<(PathBuf, bool)> {
+    let root = shell::root();
+    let venv = root.join(venv);
+    let stamp = venv.join("fercuda-requirements.txt");
+    let wanted = fs::read(root.join(file)).with_context(|| format!("cannot read {file}"))?;
+    let fresh = !force && fs::read(&stamp).is_ok_and(|had| had == wanted);
+    if !fresh {
+        shell::step(&format!("set-up: {what}"));
+        make(&venv, file)?;
+        fs::write(&stamp, &wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    }
+    Ok((venv, fresh))
+}
+
+fn make(venv: &Path, file: &str) -> Result<()> {
     let python = find_python()?;
     let mut create = shell::command(&python);
     create.args(["-m", "venv", "--clear"]).arg(venv);
@@ -61,10 +76,10 @@ fn make(venv: &Path) -> Result<()> {
         "--only-binary=:all:",
         "--require-hashes",
         "-r",
-        "requirements.txt",
+        file,
     ]);
     shell::run(install).context(
-        "cannot install the wheels of requirements.txt\n\
+        "cannot install the wheels of its requirements\n\
          try: check that pip reaches its package index; then run `cargo xtask setup` again",
     )
 }

@@ -9,7 +9,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::setup::Venv;
-use crate::{cargo, conformance, setup, shell};
+use crate::{cargo, conformance, python, setup, shell};
+
+/// What the package in `python/` is called here.
+const PYTHON: &str = "python";
 
 /// What one suite came to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -27,13 +30,22 @@ impl Count {
     }
 }
 
-/// Runs the tests of `packages` (empty: all, and the foreign clients).
+/// Runs the tests of `packages` (empty: all, with the foreign clients). Those of the
+/// Python package, whose wheel takes minutes, only if it is named alone.
 pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     let venv = setup::run(false)?;
     let mut suites = BTreeMap::new();
 
-    shell::step("tests of the workspace");
-    suites.insert("workspace".to_owned(), workspace(&venv, packages, rest)?);
+    let only_python = packages == [PYTHON];
+    if !only_python {
+        shell::step("tests of the workspace");
+        suites.insert("workspace".to_owned(), workspace(&venv, packages, rest)?);
+    }
+    if only_python {
+        shell::step("the Python package, as a wheel");
+        let drop_in = conformance::build_drop_in_alone()?;
+        suites.extend(python::test(&venv, &drop_in)?);
+    }
     if packages.is_empty() {
         shell::step("foreign clients over the drop-in library, alone and under the hook");
         for suite in conformance::run_all(&venv)? {

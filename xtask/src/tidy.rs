@@ -11,7 +11,7 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, shell};
+use crate::{cargo, headers as made, shell};
 
 /// Longer files hold more than one subject.
 const FILE_LIMIT_LINES: usize = 1200;
@@ -24,7 +24,8 @@ const TABLES: [&str; 3] = [
 ];
 
 /// Crates whose subject is a C ABI or raw memory (ARCHITECTURE.md, "Unsafe").
-const MAY_BE_UNSAFE: [&str; 7] = [
+const MAY_BE_UNSAFE: [&str; 10] = [
+    "fercuda-capi",
     "fercuda-cuda-sys",
     "fercuda-cuda",
     "fercuda-softgpu",
@@ -32,12 +33,20 @@ const MAY_BE_UNSAFE: [&str; 7] = [
     "fercuda-governor",
     "fercuda-guest",
     "fercuda-hook",
+    "fercuda-python",
+    "fercuda-regime",
 ];
 
 /// Crates where unsafe code is denied, with an `expect` and its reason where
 /// it is needed: to launch a kernel, which only the caller can vouch for, or
 /// to map memory.
-const MAY_EXPECT: [&str; 3] = ["fercuda-cli", "fercuda-ledger", "fercuda-testkit"];
+const MAY_EXPECT: [&str; 5] = [
+    "fercuda-cli",
+    "fercuda-jit",
+    "fercuda-ledger",
+    "fercuda-runtime",
+    "fercuda-testkit",
+];
 
 /// Licences that ask for nothing but the notice.
 const LICENCES: [&str; 12] = [
@@ -55,17 +64,22 @@ const LICENCES: [&str; 12] = [
     "Zlib",
 ];
 
+/// Crates with another licence that asks for something only of who changes them: chores
+/// use them, and nothing of them is in what we build.
+const OF_CHORES: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
+
 /// Runs every check.
 pub(crate) fn run() -> Result<()> {
     let repository = Repository::read()?;
     let mut dislikes = Vec::new();
-    let checks: [(&str, Check); 9] = [
+    let checks: [(&str, Check); 10] = [
         ("crate table and direction of dependencies", crate_table),
         ("every dependency explained", dependencies),
         ("rules broken only for tests", broken_rules),
         ("licences", licences),
         ("crate roots and READMEs", crates),
         ("headers and length of source files", sources),
+        ("headers of the C interface", headers),
         ("wording", wording),
         ("environment variables documented", environment),
         ("links between documents", links),
@@ -291,12 +305,20 @@ fn licences(repository: &Repository, dislikes: &mut Vec<String>) {
             dislikes.push(format!("{file}: missing"));
         }
     }
+    for package in repository.members() {
+        let chores_own =
+            |dependency: &Value| OF_CHORES.iter().any(|(it, _)| *it == name_of(dependency));
+        if name_of(package) != "fercuda-xtask" && dependencies_of(package).any(chores_own) {
+            let name = name_of(package);
+            dislikes.push(format!("{name}: depends on what only chores may use"));
+        }
+    }
     for package in repository.packages() {
         let licence = package["license"].as_str().unwrap_or("none");
         let allowed = if package["source"].is_null() {
             licence == "MIT OR Apache-2.0"
         } else {
-            permissive(licence)
+            permissive(licence) || OF_CHORES.contains(&(name_of(package), licence))
         };
         if !allowed {
             dislikes.push(format!(
@@ -362,6 +384,24 @@ fn sources(repository: &Repository, dislikes: &mut Vec<String>) {
         if lines > FILE_LIMIT_LINES && !TABLES.contains(&path.as_str()) {
             dislikes.push(format!(
                 "{path}: {lines} lines, the limit is {FILE_LIMIT_LINES}; try: one module a subject"
+            ));
+        }
+    }
+}
+
+/// include/fercuda is what the C interface's sources say.
+fn headers(repository: &Repository, dislikes: &mut Vec<String>) {
+    let said = match made::generate() {
+        Ok(said) => said,
+        Err(error) => {
+            dislikes.push(format!("crates/capi: {error:#}"));
+            return;
+        }
+    };
+    for (path, text) in said {
+        if repository.text(&path) != text {
+            dislikes.push(format!(
+                "{path}: is not what crates/capi says; try: cargo xtask headers"
             ));
         }
     }
