@@ -165,6 +165,13 @@ impl Context {
         Ok(driver)
     }
 
+    /// The same for calls about what is no context's, such as physical memory: that goes
+    /// also after a reset. None where no call may be made.
+    pub(crate) fn driver_even_after_a_reset(&self) -> Option<&'static Driver> {
+        let after = || self.has_ended().then(|| self.driver());
+        self.bind().ok().or_else(after)
+    }
+
     /// Refuses what belongs to another driver, whose handles mean nothing to
     /// this one.
     pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {

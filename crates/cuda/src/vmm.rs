@@ -56,10 +56,7 @@ impl Drop for Physical {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            // It is no context's, and goes also after a reset.
-            let driver = context.bind().ok();
-            let driver = driver.or_else(|| context.has_ended().then(|| context.driver()));
-            if let Some(driver) = driver {
+            if let Some(driver) = context.driver_even_after_a_reset() {
                 let _relaxed = Relaxed::enter(driver);
                 // SAFETY: from cuMemCreate or an import, released once; every
                 // mapping of it is gone, since each holds `self`.
@@ -225,10 +222,7 @@ impl Drop for Range {
     fn drop(&mut self) {
         let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
         callback::outside(move || {
-            // It is no context's, and goes also after a reset.
-            let driver = context.bind().ok();
-            let driver = driver.or_else(|| context.has_ended().then(|| context.driver()));
-            if let Some(driver) = driver {
+            if let Some(driver) = context.driver_even_after_a_reset() {
                 let _relaxed = Relaxed::enter(driver);
                 // SAFETY: from cuMemAddressReserve with this size, freed once,
                 // and nothing is mapped: each mapping holds `self`.

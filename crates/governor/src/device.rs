@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
@@ -176,6 +177,12 @@ impl Device {
     /// Gives memory that is ready back to the driver; how many bytes.
     pub fn trim(&self) -> u64 {
         self.regions().map(|region| region.trim()).iter().sum()
+    }
+
+    /// The same, behind what the device has to do; see [`Pool::trim_within`].
+    pub fn trim_within(&self, patience: Duration) -> u64 {
+        let trimmed = self.regions().map(|region| region.trim_within(patience));
+        trimmed.iter().sum()
     }
 
     /// What both hold.

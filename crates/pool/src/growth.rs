@@ -560,6 +560,24 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         self.trim_to(0)
     }
 
+    /// The same, once what was given back is behind no work of the device any more, for
+    /// which it waits about `patience` at most. Work that comes meanwhile is not waited
+    /// for.
+    pub fn trim_within(&self, patience: Duration) -> u64 {
+        self.give_back_all(None);
+        self.mark_all();
+        let until = self.order().newest_marks();
+        let begun = Instant::now();
+        while let Some(left) = patience.checked_sub(begun.elapsed()) {
+            let (step, asked) = (STEP.min(left), Instant::now());
+            // There is nothing more, or somebody captures, who can not be asked.
+            if !self.join_oldest(step, &until) && asked.elapsed() < step {
+                break;
+            }
+        }
+        self.trim()
+    }
+
     /// Gives ready memory back to the driver until no more than `bytes` is
     /// ready, as far as whole pieces of it are; how many bytes.
     pub fn trim_to(&self, bytes: u64) -> u64 {

@@ -59,30 +59,8 @@ impl Call {
     }
 
     pub(crate) fn submit(self, session: &Session) -> Result<Job<()>> {
-        enum Given {
-            Memory(fercuda_cuda::DeviceBuffer<u8>),
-            Number(Value<'static>),
-            Structure(std::sync::Arc<[u8]>),
-        }
-        let given = |argument: &Argument| match argument {
-            Argument::Buffer(id) => Ok(Given::Memory(session.memory(*id)?)),
-            Argument::Number(number) => Ok(Given::Number(*number)),
-            Argument::Structure(bytes) => Ok(Given::Structure(bytes.clone())),
-        };
-        let given: Vec<Given> = self.arguments.iter().map(given).collect::<Result<_>>()?;
-        let Self {
-            function, launch, ..
-        } = self;
-        session.submit(move |stream| {
-            let values = given.iter().map(|given| match given {
-                Given::Memory(memory) => Value::buffer(memory),
-                Given::Number(number) => *number,
-                Given::Structure(bytes) => Value::bytes(bytes),
-            });
-            let values: Vec<Value<'_>> = values.collect();
-            // SAFETY: as for `launch`.
-            Ok(unsafe { launch.run(&function, stream, values.as_slice()) }?)
-        })
+        // SAFETY: as for `launch`.
+        unsafe { session.launch_async(&self.function, self.launch, &self.arguments) }
     }
 }
 

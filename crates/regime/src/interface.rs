@@ -10,6 +10,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
 use std::ffi::CString;
+use std::time::Duration;
 
 use fercuda_ledger::{Device as Row, Event, EventKind, Governed, Tenant};
 
@@ -21,8 +22,8 @@ use crate::process::{begun, governor, guarded};
 /// The version of [`Interface`].
 pub const VERSION: u32 = 2;
 
-/// The name under which a library has [`fercuda_regime_2`].
-const NAME: &CStr = c"fercuda_regime_2";
+/// The name under which a library has [`fercuda_regime_3`].
+const NAME: &CStr = c"fercuda_regime_3";
 
 /// Nobody: who calls is found by the return address.
 pub const BY_ADDRESS: u32 = u32::MAX;
@@ -72,7 +73,7 @@ pub struct Interface {
     act_as: extern "C" fn(tenant: u32) -> u32,
     tell_limit: extern "C" fn(device: u32, tenant: u32, bytes: u64),
     held: unsafe extern "C" fn(device: u32, tenant: u32, into: *mut Held) -> c_int,
-    trim: extern "C" fn(device: u32) -> u64,
+    trim: extern "C" fn(device: u32, patience_us: u64) -> u64,
     holders: unsafe extern "C" fn(device: u32, to: *mut c_void, each: Each),
     next_epoch: extern "C" fn(device: u32) -> u64,
     function: unsafe extern "C" fn(name: *const u8, bytes: usize) -> *mut c_void,
@@ -128,10 +129,10 @@ impl Interface {
         is_there.then_some(held)
     }
 
-    /// Gives back to the driver what a device's pool has and nobody uses; how many
-    /// bytes.
-    pub fn trim(&self, device: u32) -> u64 {
-        (self.trim)(device)
+    /// Gives back to the driver what a device's pool has and nobody uses, behind what the
+    /// device has to do if that takes no longer than `patience`; how many bytes.
+    pub fn trim(&self, device: u32, patience: Duration) -> u64 {
+        (self.trim)(device, patience.as_micros() as u64)
     }
 
     /// Everybody who holds something of a device, by name.
@@ -193,7 +194,7 @@ static INTERFACE: Interface = Interface {
 /// The doors' table, if they stand before a driver; else null.
 // SAFETY: nothing else has a name like this.
 #[unsafe(no_mangle)]
-pub extern "C" fn fercuda_regime_2() -> *const Interface {
+pub extern "C" fn fercuda_regime_3() -> *const Interface {
     match own() {
         Some(interface) => interface,
         None => core::ptr::null(),
@@ -218,7 +219,7 @@ pub fn find() -> Option<&'static Interface> {
     let hidden = objects();
     let hidden = hidden.iter().map(|object| symbol_of(object));
     std::iter::once(shown).chain(hidden).find_map(|ask| {
-        if ask.is_null() || ask == fercuda_regime_2 as *mut c_void {
+        if ask.is_null() || ask == fercuda_regime_3 as *mut c_void {
             return None;
         }
         // SAFETY: only libraries of this project have a function of this name, whose
@@ -317,10 +318,11 @@ unsafe extern "C" fn held(device: u32, tenant: u32, into: *mut Held) -> c_int {
     }
 }
 
-extern "C" fn trim(device: u32) -> u64 {
+extern "C" fn trim(device: u32, patience_us: u64) -> u64 {
     let done = guarded(|| {
         let governor: Option<_> = begun()?;
-        Some(governor?.device(device)?.trim())
+        let patience = Duration::from_micros(patience_us);
+        Some(governor?.device(device)?.trim_within(patience))
     });
     done.unwrap_or(0)
 }

@@ -10,37 +10,13 @@
     reason = "it launches a kernel that fails, resets a context, and says what came of it"
 )]
 
+#[path = "../tests/faulty/mod.rs"]
+mod faulty;
+
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Image, Launch, Module};
-use fercuda_runtime::{Error, Result, Runtime, RuntimeConfig, Session, SessionConfig};
-
-const FAULTY: &str = "
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry beyond()
-{
-    .reg .b64 %d<2>;
-    .reg .b32 %r<2>;
-    mov.u64 %d1, 64;
-    mov.u32 %r1, 1;
-    st.global.u32 [%d1], %r1;
-    ret;
-}
-";
-
-/// Has a kernel write where nothing is.
-fn fail(session: &Session) -> Result<()> {
-    let job = session.submit(|stream| {
-        let module = Module::load(stream.context(), &Image::ptx(FAULTY))?;
-        let beyond = module.function("beyond")?;
-        // SAFETY: what fails is the context, as it should here.
-        unsafe { Launch::new(1, 1).run(&beyond, stream, ()) }?;
-        Ok(())
-    });
-    job?.wait()
-}
+use faulty::fail;
+use fercuda_runtime::{Error, Result, Runtime, RuntimeConfig, SessionConfig};
 
 fn main() -> Result<()> {
     let times: u32 = std::env::args()
@@ -51,7 +27,7 @@ fn main() -> Result<()> {
     let session = runtime.session("first", SessionConfig::default())?;
     let fails = runtime.device().cuda().is_software();
     if fails {
-        assert!(fail(&session).is_err(), "the kernel did not fail");
+        assert!(fail(&session)?.wait().is_err(), "the kernel did not fail");
     }
     // SAFETY: nothing else uses the context.
     unsafe { runtime.reset() }?;
@@ -66,7 +42,7 @@ fn main() -> Result<()> {
         assert!(session.download::<u32>(id)? == values, "wrong values");
         let is_faulty = fails && time % 10 == 0;
         if is_faulty {
-            let failed = fail(&session);
+            let failed = fail(&session)?.wait();
             assert!(
                 failed.is_err_and(|error| error.is_sticky()),
                 "it did not fail"

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use fercuda_cuda::{Context, Cuda, Device, Select};
 use fercuda_regime::interface::{self, Acting, Interface};
@@ -13,6 +14,9 @@ use fercuda_regime::{stand_before, table};
 
 use crate::error::{Error, Holder, Result, Why};
 use crate::session::{Core, Session, SessionConfig};
+
+/// How long memory that is given back to the driver waits for the device's work.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Locks what no panic can leave half done.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -138,7 +142,8 @@ impl Runtime {
         self.machine.holders()
     }
 
-    /// Gives back to the driver what the pool has and nobody uses; how many bytes.
+    /// Gives back to the driver what the pool has and nobody uses; how many bytes. What was
+    /// given up behind work of the device is waited for, a second at most.
     pub fn trim(&self) -> u64 {
         self.machine.trim()
     }
@@ -285,15 +290,14 @@ fn governed(cuda: Cuda) -> Result<(Cuda, Option<&'static Interface>)> {
     // What was opened may be the hook, which has begun by now, or another library of
     // this process has doors before it. The software device is each library's own.
     let others = || interface::find().filter(|_| !cuda.is_software());
-    let doors = match interface::own().or_else(others) {
-        Some(doors) if interface::own().is_none() => Some(doors),
-        _ => {
-            stand_before(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
-                before: elsewhere.before,
-                driver: cuda.driver().origin().to_string(),
-            })?;
-            interface::own()
-        }
+    let doors = if let Some(doors) = others().filter(|_| interface::own().is_none()) {
+        Some(doors)
+    } else {
+        stand_before(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
+            before: elsewhere.before,
+            driver: cuda.driver().origin().to_string(),
+        })?;
+        interface::own()
     };
     let table = doors.map(|doors| table(doors, cuda.driver()));
     Ok((table.map_or(cuda, |table| cuda.through(table)), doors))
@@ -353,6 +357,7 @@ impl Machine {
     }
 
     fn trim(&self) -> u64 {
-        self.doors.map_or(0, |it| it.trim(self.device.ordinal()))
+        let device = self.device.ordinal();
+        self.doors.map_or(0, |it| it.trim(device, PATIENCE))
     }
 }

@@ -905,6 +905,41 @@ impl Session {
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
+        // SAFETY: the promise of this function's caller.
+        self.core
+            .in_order(unsafe { self.launching(function, launch, arguments) }?)
+    }
+
+    /// The same as a job, which is done when the kernel is.
+    ///
+    /// # Errors
+    /// As for [`Session::launch`]; what the driver refuses, and what the kernel fails with,
+    /// is the job's.
+    ///
+    /// # Safety
+    /// As for [`Launch::run`].
+    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
+    pub unsafe fn launch_async(
+        &self,
+        function: &Function,
+        launch: Launch,
+        arguments: &[Argument],
+    ) -> Result<Job<()>> {
+        // SAFETY: the promise of this function's caller.
+        self.submit(unsafe { self.launching(function, launch, arguments) }?)
+    }
+
+    /// A launch whose arguments are looked up.
+    ///
+    /// # Safety
+    /// What comes of it is run under the promise of [`Launch::run`].
+    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
+    unsafe fn launching(
+        &self,
+        function: &Function,
+        launch: Launch,
+        arguments: &[Argument],
+    ) -> Result<impl FnOnce(&Stream) -> Result<()> + Send + use<>> {
         let given = |argument: &Argument| match argument {
             Argument::Buffer(id) => Ok(Given::Memory(self.memory(*id)?)),
             Argument::Number(number) => Ok(Given::Number(*number)),
@@ -912,7 +947,7 @@ impl Session {
         };
         let given: Vec<Given> = arguments.iter().map(given).collect::<Result<_>>()?;
         let function = function.clone();
-        self.core.in_order(move |stream| {
+        Ok(move |stream: &Stream| {
             let values: Vec<Value<'_>> = given.iter().map(Given::value).collect();
             // SAFETY: the promise of this function's caller.
             Ok(unsafe { launch.run(&function, stream, values.as_slice()) }?)

@@ -6,41 +6,16 @@
     reason = "a test reports by panicking, and this one launches a kernel that fails"
 )]
 
+mod faulty;
+
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use faulty::{FAULTY, fail};
 use fercuda_cuda::{Image, Launch, Module};
 use fercuda_runtime::{
     Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
-
-const FAULTY: &str = "
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry beyond()
-{
-    .reg .b64 %d<2>;
-    .reg .b32 %r<2>;
-    mov.u64 %d1, 64;
-    mov.u32 %r1, 1;
-    st.global.u32 [%d1], %r1;
-    ret;
-}
-";
-
-/// A job whose kernel writes where nothing is.
-fn fail(session: &Session) -> fercuda_runtime::Job<()> {
-    let job = session.submit(|stream| {
-        let module = Module::load(stream.context(), &Image::ptx(FAULTY))?;
-        let beyond = module.function("beyond")?;
-        // SAFETY: that it writes where it should not is the point; what fails is the
-        // context.
-        unsafe { Launch::new(1, 1).run(&beyond, stream, ()) }?;
-        Ok(())
-    });
-    job.unwrap()
-}
 
 /// Two good jobs, one that fails, and one behind it; with what they come to.
 fn fail_between_others(session: &Session) {
@@ -51,7 +26,7 @@ fn fail_between_others(session: &Session) {
     });
     drop(held_back.unwrap());
     let good = session.submit(|_| Ok(7)).unwrap();
-    let bad = fail(session);
+    let bad = fail(session).unwrap();
     let behind = session.submit(|_| Ok(8)).unwrap();
     go_on.send(()).unwrap();
     assert_eq!(good.wait().unwrap(), 7);
@@ -127,8 +102,6 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         assert!(is_refused(launched));
         drop((old, managed, event, function, module));
         new.close().unwrap();
-        // What was given back may wait for the device until then.
-        runtime.context().synchronize().unwrap();
         runtime.trim();
         assert_eq!(runtime.memory().unwrap(), before, "round {round}");
         assert!(runtime.holders().iter().all(|it| it.pooled_bytes == 0));

@@ -811,6 +811,25 @@ fn a_reboot_ends_sessions_and_gives_all_memory_back() {
 }
 
 #[test]
+fn memory_behind_the_devices_work_is_given_back_when_that_is_done() {
+    const MIB: u64 = 1 << 20;
+    let bench = Bench::new();
+    bench.runtime.trim();
+    let session = bench.session("slow");
+    let layout = Layout::contiguous(Dtype::U8, &[8 * MIB]).unwrap();
+    let id = session.alloc(layout, Regime::Pool).unwrap();
+    let slow = || std::thread::sleep(Duration::from_millis(50));
+    session.stream().host_callback(slow).unwrap();
+    session.free(id).unwrap();
+    assert_eq!(bench.runtime.trim(), 8 * MIB);
+    // Nor is there anything to wait for where nothing waits.
+    let begun = Instant::now();
+    assert_eq!(bench.runtime.trim(), 0);
+    assert!(begun.elapsed() < Duration::from_millis(500));
+    session.close().unwrap();
+}
+
+#[test]
 fn buffers_are_copied_between_devices() {
     let Some(second) = Bench::on(1) else { return };
     let first = Runtime::open(RuntimeConfig::default()).unwrap();

@@ -1,7 +1,7 @@
 //! What expressions cost: from saying one to its result, cold and warm, and what their
 //! kernels move beside what the memory could.
 //!
-//! `speed [--small]`: on whichever device `FERCUDA_DEVICE` says. Medians of several, inputs
+//! `expressions [--small]`: on whichever device `FERCUDA_DEVICE` says. Medians of several, inputs
 //! random; kernels are timed by events over many launches, on buffers that are together
 //! larger than the cache. `--small` is for the software device.
 #![expect(clippy::print_stdout, reason = "figures for people")]
@@ -308,7 +308,7 @@ struct Folder(std::path::PathBuf);
 impl Folder {
     fn new() -> Result<Self> {
         let name = format!(
-            "fercuda-jit-speed-{}-{}",
+            "fercuda-jit-expressions-{}-{}",
             std::process::id(),
             fastrand::u64(..)
         );
