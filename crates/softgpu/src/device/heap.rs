@@ -5,7 +5,8 @@
 //!
 //! Invariants: free runs never span chunks. `reserved` is the bytes of all chunks, and what the device's
 //! [`Phys`] was charged for them. With checks a freed block waits in quarantine, so that a
-//! stale pointer finds nobody else's data.
+//! stale pointer finds nobody else's data; a chunk with no other block is withheld, and counts
+//! as free, since whoever finds no memory has the quarantine emptied first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ const QUARANTINE_BYTES: u64 = 256 << 20;
 pub(crate) struct Phys {
     capacity: u64,
     used: AtomicU64,
+    /// What of that a quarantine alone holds.
+    withheld: AtomicU64,
 }
 
 impl Phys {
@@ -32,6 +35,7 @@ impl Phys {
         Phys {
             capacity,
             used: AtomicU64::new(0),
+            withheld: AtomicU64::new(0),
         }
     }
 
@@ -41,6 +45,20 @@ impl Phys {
 
     pub(crate) fn free(&self) -> u64 {
         self.capacity - self.used.load(Ordering::Acquire).min(self.capacity)
+    }
+
+    /// What there is for who asks, who may have to empty a quarantine for it.
+    pub(crate) fn available(&self) -> u64 {
+        let withheld = self.withheld.load(Ordering::Acquire);
+        (self.free() + withheld).min(self.capacity)
+    }
+
+    fn withhold(&self, len: u64) {
+        self.withheld.fetch_add(len, Ordering::AcqRel);
+    }
+
+    fn unwithhold(&self, len: u64) {
+        self.withheld.fetch_sub(len, Ordering::AcqRel);
     }
 
     pub(crate) fn take(&self, len: u64) -> bool {
@@ -61,6 +79,8 @@ struct Chunk {
     len: u64,
     backing: Backing,
     blocks: u64,
+    /// Blocks that are not in quarantine.
+    live: u64,
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +128,7 @@ impl BlockHeap {
         if len <= SMALL
             && let Some((&start, &have)) = state.free.iter().find(|e| *e.1 >= len)
         {
-            state.take(start, have, len);
+            self.take(state, start, have, len);
             return Ok(start);
         }
         if len > SMALL
@@ -119,7 +139,7 @@ impl BlockHeap {
                 .min_by_key(|e| *e.1)
             && have - len < GRANULE
         {
-            state.take(start, have, len);
+            self.take(state, start, have, len);
             return Ok(start);
         }
         let chunk = round_up(len);
@@ -143,11 +163,30 @@ impl BlockHeap {
                 len: chunk,
                 backing,
                 blocks: 0,
+                live: 0,
             },
         );
         state.free.insert(start, chunk);
-        state.take(start, chunk, len);
+        self.take(state, start, chunk, len);
         Ok(start)
+    }
+
+    fn take(&self, state: &mut State, start: u64, have: u64, len: u64) {
+        state.free.remove(&start);
+        if have > len {
+            state.free.insert(start + len, have - len);
+        }
+        state.blocks.insert(start, len);
+        if let Some((_, chunk)) = state.chunks.range_mut(..=start).next_back() {
+            if chunk.live == 0
+                && chunk.blocks > 0
+                && let Some(phys) = &self.phys
+            {
+                phys.unwithhold(chunk.len);
+            }
+            chunk.blocks += 1;
+            chunk.live += 1;
+        }
     }
 
     /// Gives a block back. At most `keep` bytes of chunks stay mapped for later.
@@ -157,6 +196,14 @@ impl BlockHeap {
             let len = state.blocks.get(&start).copied().unwrap_or(0);
             state.quarantine.push_back((start, len));
             state.quarantined += len;
+            if let Some((_, chunk)) = state.chunks.range_mut(..=start).next_back() {
+                chunk.live -= 1;
+                if chunk.live == 0
+                    && let Some(phys) = &self.phys
+                {
+                    phys.withhold(chunk.len);
+                }
+            }
             while state.quarantined > QUARANTINE_BYTES {
                 self.release_oldest(space, &mut state, keep);
             }
@@ -182,6 +229,12 @@ impl BlockHeap {
         chunk.blocks -= 1;
         let end = base + chunk.len;
         let empty = chunk.blocks == 0;
+        if !self.checks {
+            chunk.live -= 1;
+        } else if empty && let Some(phys) = &self.phys {
+            // It was in quarantine, the last one there.
+            phys.unwithhold(chunk.len);
+        }
         let (mut at, mut run) = (start, len);
         if let Some((&before, &n)) = state.free.range(base..start).next_back()
             && before + n == start
@@ -266,19 +319,6 @@ impl BlockHeap {
     }
 }
 
-impl State {
-    fn take(&mut self, start: u64, have: u64, len: u64) {
-        self.free.remove(&start);
-        if have > len {
-            self.free.insert(start + len, have - len);
-        }
-        self.blocks.insert(start, len);
-        if let Some((_, chunk)) = self.chunks.range_mut(..=start).next_back() {
-            chunk.blocks += 1;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,11 +328,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn live_blocks_never_overlap_and_everything_comes_back(
-            steps in proptest::collection::vec((any::<bool>(), 1u64..6_000_000, any::<prop::sample::Index>()), 1..80)
+            steps in proptest::collection::vec((any::<bool>(), 1u64..6_000_000, any::<prop::sample::Index>()), 1..80),
+            checks in any::<bool>(),
         ) {
             let space = AddressSpace::new(1 << 30, false).unwrap();
             let phys = Arc::new(Phys::new(64 << 20));
-            let heap = BlockHeap::new(1, Some(phys.clone()), false);
+            let heap = BlockHeap::new(1, Some(phys.clone()), checks);
             let mut live: BTreeMap<u64, u64> = BTreeMap::new();
             for (make, len, which) in steps {
                 if make || live.is_empty() {
@@ -312,10 +353,16 @@ mod tests {
                     heap.free(&space, at, 0);
                 }
                 prop_assert_eq!(phys.capacity() - phys.free(), heap.reserved());
+                let used = |at: &u64, chunk: &Chunk| live.range(*at..*at + chunk.len).next().is_some();
+                let chunks = lock(&heap.state);
+                let live: u64 = chunks.chunks.iter().filter(|(at, it)| used(at, it)).map(|(_, it)| it.len).sum();
+                prop_assert_eq!(phys.capacity() - phys.available(), live);
             }
             for at in live.into_keys() {
                 heap.free(&space, at, 0);
             }
+            prop_assert_eq!(phys.available(), phys.capacity());
+            heap.trim(&space, 0);
             prop_assert_eq!(phys.free(), phys.capacity());
         }
     }

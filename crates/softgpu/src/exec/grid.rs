@@ -227,8 +227,9 @@ impl LaunchRun {
                     // As many rests as there are blocks aside: all of them may rest.
                     rests = if ctx.idle { rests + 1 } else { 0 };
                     let b = std::mem::take(&mut ctx.block);
-                    lock(&self.aside).push_back(b);
+                    // Counted before it is there, so that whoever takes it counts down from that.
                     let aside = self.aside_count.fetch_add(1, Ordering::Relaxed) + 1;
+                    lock(&self.aside).push_back(b);
                     if rests > aside {
                         rest(rests / (aside + 1));
                     }
