@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fercuda_tensor::{Dtype, LayoutError};
+use fercuda_tensor::{Dtype, Layout, LayoutError};
 
 use crate::handles::{Full, Stale};
 
@@ -18,6 +18,28 @@ pub enum Error {
     /// The driver, or the layer above it, refused.
     #[error(transparent)]
     Cuda(Arc<fercuda_cuda::Error>),
+    /// A graph was not captured, kept or replayed.
+    #[error(transparent)]
+    Graph(Arc<crate::GraphError>),
+    /// An expression was not compiled or run.
+    #[error(transparent)]
+    Expression(Arc<fercuda_jit::Error>),
+    /// A buffer is not what an expression's input or output is.
+    #[error(
+        "{what} {name:?} is {layout}, and {id} is {given}\ntry: a view of that shape, or an expression for these strides"
+    )]
+    Operand {
+        /// `input` or `output`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// What it is.
+        layout: Box<Layout>,
+        /// The buffer.
+        id: String,
+        /// What that is.
+        given: Box<Layout>,
+    },
     /// A handle names nothing here.
     #[error(transparent)]
     Stale(#[from] Stale),
@@ -357,6 +379,25 @@ impl fmt::Display for Bytes {
 impl From<fercuda_cuda::Error> for Error {
     fn from(error: fercuda_cuda::Error) -> Self {
         Self::Cuda(Arc::new(error))
+    }
+}
+
+impl From<crate::GraphError> for Error {
+    fn from(error: crate::GraphError) -> Self {
+        match error {
+            crate::GraphError::Cuda(error) => error.into(),
+            crate::GraphError::Limit(error) => *error,
+            error => Self::Graph(Arc::new(error)),
+        }
+    }
+}
+
+impl From<fercuda_jit::Error> for Error {
+    fn from(error: fercuda_jit::Error) -> Self {
+        match error {
+            fercuda_jit::Error::Cuda(error) => error.into(),
+            error => Self::Expression(Arc::new(error)),
+        }
     }
 }
 

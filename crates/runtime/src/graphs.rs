@@ -12,11 +12,13 @@
 //! (`block`), captures and executable graphs (`fercuda_cuda`).
 
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{Context, Event, Graph, GraphExec, RetiredGraph, Stream};
+
+use crate::account::Account;
 
 mod arena;
 mod block;
@@ -24,6 +26,7 @@ mod key;
 mod recording;
 mod shelf;
 
+use arena::Arena;
 use shelf::{Shelf, Taken, Token};
 
 pub use arena::Scratch;
@@ -72,6 +75,12 @@ pub enum GraphError {
         /// The size of each.
         each: usize,
     },
+    /// The session that owns the cache may not hold so much.
+    #[error(transparent)]
+    Limit(Box<crate::Error>),
+    /// The session that owned the cache has ended.
+    #[error("the session of these graphs has ended\ntry: another session's")]
+    Ended,
     /// A field of another layout, or outside of it.
     #[error("an argument block has no such value: {why}\ntry: a field of the block's own layout")]
     Field {
@@ -140,6 +149,8 @@ struct State<K> {
     waiting: usize,
     /// Replays until what is let go is asked after.
     until_reap: u32,
+    /// Its session has ended: nothing is kept any more.
+    ended: bool,
     stats: GraphStats,
 }
 
@@ -152,6 +163,8 @@ const REAP_EVERY: u32 = 64;
 /// A capture is one thread's, from beginning to end.
 pub struct GraphCache<K: Key> {
     context: Context,
+    /// What its arenas are charged to.
+    account: Option<Arc<Account>>,
     /// Arenas' memory is taken and given back in its order. It is never captured.
     home: Stream,
     node_bytes: u64,
@@ -175,6 +188,7 @@ impl<K: Key> GraphCache<K> {
     pub fn new(context: &Context, budget: Budget) -> Result<Self, GraphError> {
         Ok(Self {
             context: context.clone(),
+            account: None,
             home: Stream::new(context)?,
             node_bytes: budget.node_bytes,
             state: Mutex::new(State {
@@ -185,10 +199,31 @@ impl<K: Key> GraphCache<K> {
                 updated: Vec::new(),
                 waiting: 0,
                 until_reap: REAP_EVERY,
+                ended: false,
                 stats: GraphStats::default(),
             }),
             returned: Condvar::new(),
         })
+    }
+
+    /// The same of a session, whose limit is its arenas' too.
+    pub(crate) fn of_account(
+        context: &Context,
+        budget: Budget,
+        account: &Arc<Account>,
+    ) -> Result<Self, GraphError> {
+        let mut cache = Self::new(context, budget)?;
+        cache.account = Some(account.clone());
+        Ok(cache)
+    }
+
+    /// Its session ends: nothing is kept from now on, and what there is goes, behind its
+    /// last replay.
+    pub(crate) fn end(&self) {
+        lock(&self.state).ended = true;
+        self.invalidate_all();
+        let retired = std::mem::take(&mut lock(&self.state).retired);
+        drop(retired);
     }
 
     /// Its context.
@@ -196,8 +231,9 @@ impl<K: Key> GraphCache<K> {
         &self.context
     }
 
-    fn home(&self) -> &Stream {
-        &self.home
+    /// An arena for a capture.
+    fn arena(&self, first_bytes: u64) -> Arena {
+        Arena::new(&self.home, self.account.clone(), first_bytes)
     }
 
     /// What a graph of so many nodes counts for, without its arena.
@@ -219,6 +255,9 @@ impl<K: Key> GraphCache<K> {
         self.reap();
         let number = {
             let mut state = lock(&self.state);
+            if state.ended {
+                return Err(GraphError::Ended);
+            }
             state.next_recording += 1;
             let number = state.next_recording;
             state.recordings.push((number, key, false));
@@ -470,7 +509,13 @@ impl<K: Key> GraphCache<K> {
             .map(|entry| entry.exec.retire())
             .collect();
         if !retired.is_empty() {
-            lock(&self.state).retired.extend(retired);
+            let mut state = lock(&self.state);
+            if !state.ended {
+                return state.retired.extend(retired);
+            }
+            drop(state);
+            // Nobody comes later to see whether they are done.
+            drop(retired);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a user of the library holds in the hand. See the README.
 #![deny(unsafe_code)]
 
+mod account;
 mod dispatcher;
 mod error;
 mod graphs;
@@ -8,6 +9,7 @@ mod handles;
 mod ignition;
 mod jobs;
 mod machine;
+mod owned;
 mod pieces;
 mod plan;
 mod session;
@@ -18,6 +20,7 @@ pub use dispatcher::{
     TaskBuffers, TaskDone, TaskError, TaskId, TaskJob, TaskSet, TaskSpan,
 };
 pub use error::{Error, Holder, Result, Why};
+pub use fercuda_jit as jit;
 pub use fercuda_tensor::{Dtype, Layout, LayoutError, MAX_RANK, UnknownDtype};
 pub use graphs::{
     ArgumentBlock, BlockLayout, Budget, DecodeFields, Field, FieldType, GraphCache, GraphError,
@@ -28,6 +31,7 @@ pub use handles::{Full, Id, Stale, Table};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
 pub use jobs::{Job, Status};
 pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
+pub use owned::Graphs;
 pub use plan::{Need, Plan, PlanError};
 pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
 pub use triton::{TritonError, TritonKernel, TritonMetadata};

@@ -4,10 +4,10 @@
 //! holds of a device is within its limit. A handle's end ends the name at once, and
 //! the memory behind the last work that was queued with it.
 //!
-//! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`).
+//! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`), the limit
+//! (`account`), graphs and expressions (`owned`).
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use bytemuck::Pod;
@@ -17,10 +17,12 @@ use fercuda_cuda::{
 };
 use fercuda_tensor::{Dtype, Layout};
 
+use crate::account::{Account, Charge};
 use crate::error::{Error, Result, Why};
 use crate::handles::{Id, Table};
 use crate::jobs::{Clerk, Job, is_clerk};
 use crate::machine::{Machine, lock};
+use crate::owned::Owned;
 use crate::pieces::Pieces;
 
 /// The device's pool gives blocks in multiples of so many bytes.
@@ -86,54 +88,10 @@ elements!(
     u8 => U8, u16 => U16, u32 => U32, u64 => U64
 );
 
-/// What a session holds, and may.
-#[derive(Debug)]
-pub(crate) struct Account {
-    limit_bytes: Option<u64>,
-    held_bytes: AtomicU64,
-    peak_bytes: AtomicU64,
-}
-
-/// Bytes that are counted until this is dropped.
-#[derive(Debug)]
-struct Charge {
-    account: Arc<Account>,
-    bytes: u64,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.account.held_bytes.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
-impl Account {
-    fn charge(self: &Arc<Self>, session: &str, bytes: u64) -> Result<Charge> {
-        let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
-        let within = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
-        let held = self.held_bytes.fetch_update(Relaxed, Relaxed, within);
-        held.map_err(|held_bytes| Error::Limit {
-            session: session.to_owned(),
-            limit_bytes,
-            held_bytes,
-            asked_bytes: bytes,
-        })?;
-        Ok(Charge {
-            account: self.clone(),
-            bytes,
-        })
-    }
-
-    fn lift_peak(&self) {
-        let held = self.held_bytes.load(Relaxed);
-        self.peak_bytes.fetch_max(held, Relaxed);
-    }
-}
-
 /// Memory that one or several handles lead to.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    buffer: DeviceBuffer<u8>,
+    pub(crate) buffer: DeviceBuffer<u8>,
     bytes: u64,
     regime: Regime,
     _charge: Charge,
@@ -142,10 +100,10 @@ pub(crate) struct Memory {
 /// What a handle means.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    memory: Arc<Memory>,
-    layout: Layout,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) layout: Layout,
     /// Where its first element lies in the memory.
-    first: u64,
+    pub(crate) first: u64,
     exported: bool,
 }
 
@@ -193,7 +151,7 @@ numbers!(f64 f32 i8 i16 i32 i64 u8 u16 u32 u64);
 /// last name.
 #[derive(Clone, Debug)]
 pub struct Session {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// What a session is.
@@ -209,6 +167,7 @@ pub(crate) struct Core {
     table: Mutex<Names>,
     has_ended: Condvar,
     clerk: Mutex<Option<Arc<Clerk>>>,
+    owned: Owned,
 }
 
 #[derive(Debug)]
@@ -248,16 +207,13 @@ impl Core {
             name: name.to_owned(),
             tenant,
             process: std::process::id(),
-            account: Arc::new(Account {
-                limit_bytes: config.limit_bytes,
-                held_bytes: AtomicU64::new(0),
-                peak_bytes: AtomicU64::new(0),
-            }),
+            account: Account::new(name, config.limit_bytes),
             stream: Stream::new(&context)?,
             context,
             table: Mutex::new(Names::Open(Table::new(number))),
             has_ended: Condvar::new(),
             clerk: Mutex::new(None),
+            owned: Owned::default(),
             machine: machine.clone(),
         }))
     }
@@ -268,6 +224,18 @@ impl Core {
 
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    pub(crate) fn owned(&self) -> &Owned {
+        &self.owned
     }
 
     /// Whether there is nothing left of it.
@@ -289,7 +257,7 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Ended`].
-    fn with<R>(&self, work: impl FnOnce(&mut Table<Entry>) -> Result<R>) -> Result<R> {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Table<Entry>) -> Result<R>) -> Result<R> {
         self.check_process()?;
         match &mut *lock(&self.table) {
             Names::Open(table) => work(table),
@@ -307,7 +275,7 @@ impl Core {
     }
 
     /// Whether what is queued now is behind all that was given before.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let clerk = lock(&self.clerk);
         clerk
             .as_ref()
@@ -340,6 +308,7 @@ impl Core {
         let names = std::mem::replace(&mut *lock(&self.table), Names::Ended(why));
         let done = self.acting(|| {
             let done = self.stream.synchronize().map_err(Error::from);
+            self.owned.end();
             drop(names);
             // What was given back is now behind nothing.
             let settled = self.stream.synchronize().map_err(Error::from);
@@ -349,7 +318,7 @@ impl Core {
         done
     }
 
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if self.process != std::process::id() {
             return Err(Error::Forked {
                 session: self.name.clone(),
@@ -359,7 +328,7 @@ impl Core {
         Ok(())
     }
 
-    fn entry(&self, id: BufferId) -> Result<Entry> {
+    pub(crate) fn entry(&self, id: BufferId) -> Result<Entry> {
         self.with(|table| Ok(table.get(id)?.clone()))
     }
 
@@ -375,7 +344,7 @@ impl Core {
             Regime::Driver => whole(&self.context, len)? as u64,
             Regime::Pinned | Regime::Foreign => 0,
         };
-        let charge = self.account.charge(&self.name, charged)?;
+        let charge = self.account.charge(charged)?;
         let made = self.acting(|| match regime {
             Regime::Pool => DeviceBuffer::alloc_ordered(&self.stream, len),
             Regime::Managed => DeviceBuffer::managed(&self.context, len),
@@ -405,7 +374,7 @@ impl Core {
 
     /// Runs work in the session's order: at once, or if other work waits on the host,
     /// behind that.
-    fn in_order<R: Send + 'static>(
+    pub(crate) fn in_order<R: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Stream) -> Result<R> + Send + 'static,
     ) -> Result<R> {
@@ -478,17 +447,17 @@ impl Session {
 
     /// What it holds of the device, in bytes; blocks are of 512.
     pub fn held_bytes(&self) -> u64 {
-        self.core.account.held_bytes.load(Relaxed)
+        self.core.account.held_bytes()
     }
 
     /// The most that it has held.
     pub fn peak_bytes(&self) -> u64 {
-        self.core.account.peak_bytes.load(Relaxed)
+        self.core.account.peak_bytes()
     }
 
     /// What it may hold.
     pub fn limit_bytes(&self) -> Option<u64> {
-        self.core.account.limit_bytes
+        self.core.account.limit_bytes()
     }
 
     /// The handles that it has, in no order that means anything.
@@ -685,7 +654,7 @@ impl Session {
             buffer,
             bytes,
             regime: Regime::Foreign,
-            _charge: self.core.account.charge(&self.core.name, 0)?,
+            _charge: self.core.account.charge(0)?,
         });
         self.core.insert(Entry {
             memory,

@@ -8,15 +8,18 @@
     reason = "a test reports by panicking, its seed is for people, and it lends memory and launches kernels"
 )]
 
+mod bench;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use bench::Bench;
 use fastrand::Rng;
 use fercuda_cuda::{DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
@@ -30,62 +33,6 @@ const REGIMES: [Regime; 4] = [
     Regime::Managed,
     Regime::Pinned,
 ];
-
-/// A runtime that one test has for itself.
-struct Bench {
-    runtime: Runtime,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        Self::on(0).unwrap()
-    }
-
-    /// None if there is no such device.
-    fn on(device: u32) -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut config = fercuda_softgpu::control::config();
-        (config.devices, config.checks) = (2, true);
-        // Without effect from the second test on.
-        let _set = fercuda_softgpu::control::configure(config);
-        let select = None;
-        let runtime = Runtime::open(RuntimeConfig { select, device });
-        Some(Self {
-            runtime: runtime.ok()?,
-            _alone: alone,
-        })
-    }
-
-    fn session(&self, name: &str) -> Session {
-        self.runtime
-            .session(name, SessionConfig::default())
-            .unwrap()
-    }
-
-    fn is_software(&self) -> bool {
-        self.runtime.device().cuda().is_software()
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        assert_eq!(self.runtime.sessions(), [""; 0]);
-        assert!(self.runtime.is_governed());
-        for holder in self.runtime.holders() {
-            assert_eq!(holder.pooled_bytes, 0, "{holder:?}");
-            assert_eq!(holder.governed_bytes, 0, "{holder:?}");
-        }
-        if self.is_software() {
-            let findings = fercuda_softgpu::control::take_findings();
-            assert!(findings.is_empty(), "{}", findings[0]);
-        }
-    }
-}
 
 fn random() -> Rng {
     let random = Rng::new();

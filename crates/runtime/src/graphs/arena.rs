@@ -19,6 +19,7 @@ use bytemuck::Pod;
 use fercuda_cuda::{Capture, DeviceBuffer, DeviceSliceMut, Stream};
 
 use super::{GraphError, lock};
+use crate::account::{Account, Charge};
 
 /// Allocations begin at multiples of so much.
 const ALIGN_BYTES: u64 = 256;
@@ -35,6 +36,7 @@ pub struct Scratch<T> {
     chunk: usize,
     offset_bytes: u64,
     bytes: u64,
+    _charge: Option<Arc<Charge>>,
 }
 
 impl<T> Deref for Scratch<T> {
@@ -62,6 +64,8 @@ impl<T> Drop for Scratch<T> {
 #[derive(Debug)]
 struct Chunk {
     memory: DeviceBuffer<u8>,
+    /// Held by whoever holds the memory.
+    charge: Option<Arc<Charge>>,
     /// Holes by their beginnings; none touches another.
     holes: BTreeMap<u64, u64>,
     /// From here on nothing has been handed out yet.
@@ -69,10 +73,11 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(memory: DeviceBuffer<u8>) -> Self {
+    fn new(memory: DeviceBuffer<u8>, charge: Option<Arc<Charge>>) -> Self {
         let all = memory.len() as u64;
         Self {
             memory,
+            charge,
             holes: BTreeMap::from([(0, all)]),
             fresh: 0,
         }
@@ -125,6 +130,7 @@ impl Chunk {
 pub(super) struct Arena {
     /// In whose order chunks are taken and given back.
     home: Stream,
+    account: Option<Arc<Account>>,
     /// What the first chunk is to have.
     first_bytes: u64,
     /// None any more once the capture is over.
@@ -135,9 +141,10 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new(home: &Stream, first_bytes: u64) -> Self {
+    pub(super) fn new(home: &Stream, account: Option<Arc<Account>>, first_bytes: u64) -> Self {
         Self {
             home: home.clone(),
+            account,
             first_bytes: first_bytes.next_multiple_of(ALIGN_BYTES),
             chunks: Vec::new(),
             bytes: 0,
@@ -190,13 +197,18 @@ impl Arena {
             bytes => bytes.max(SMALLEST_CHUNK_BYTES),
         };
         let size = usize::try_from(grown.max(bytes)).unwrap_or(usize::MAX);
+        let charge = self.account.as_ref().map(|it| it.charge(size as u64));
+        let charge = charge.transpose();
+        let charge = charge.map_err(|error| GraphError::Limit(Box::new(error)))?;
+        let charge = charge.map(Arc::new);
         let memory = DeviceBuffer::<u8>::alloc_ordered(&self.home, size)?;
+        self.account.iter().for_each(|it| it.lift_peak());
         // A graph is not behind work of `home`; and it is the graph's also where
         // captured work knows nothing but an address.
         self.home.synchronize()?;
-        capture.keep(memory.part::<u8>(0, size)?);
+        capture.keep((memory.part::<u8>(0, size)?, charge.clone()));
         self.bytes += size as u64;
-        self.chunks.push(Chunk::new(memory));
+        self.chunks.push(Chunk::new(memory, charge));
         Ok((self.chunks.len() - 1, 0))
     }
 }
@@ -217,14 +229,14 @@ pub(super) fn allocate<T: Pod>(
         .and_then(|bytes| bytes.checked_next_multiple_of(ALIGN_BYTES));
     let bytes = bytes.ok_or(GraphError::Size { len, each })?;
     let mut inner = lock(arena);
-    let (chunk, offset_bytes, buffer) = match bytes {
-        0 => (0, 0, DeviceBuffer::alloc(inner.home.context(), len)?),
+    let (chunk, offset_bytes, buffer, charge) = match bytes {
+        0 => (0, 0, DeviceBuffer::alloc(inner.home.context(), len)?, None),
         _ => {
             let (chunk, begin) = inner.find(bytes, capture)?;
             let it = &mut inner.chunks[chunk];
             let buffer = it.memory.part::<T>(begin as usize, len)?;
             it.take(begin, bytes);
-            (chunk, begin, buffer)
+            (chunk, begin, buffer, it.charge.clone())
         }
     };
     inner.used_bytes += bytes;
@@ -236,5 +248,6 @@ pub(super) fn allocate<T: Pod>(
         chunk,
         offset_bytes,
         bytes,
+        _charge: charge,
     })
 }

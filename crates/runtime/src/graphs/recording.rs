@@ -86,7 +86,7 @@ impl<'c, K: Key> Recording<'c, K> {
             number,
             capture: Some(capture),
             stream: stream.clone(),
-            arena: Arc::new(Mutex::new(Arena::new(cache.home(), options.arena_bytes))),
+            arena: Arc::new(Mutex::new(cache.arena(options.arena_bytes))),
             began,
         })
     }

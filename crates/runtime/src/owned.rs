@@ -1,0 +1,263 @@
+//! What a session owns beside its buffers: graphs by keys, and compiled expressions.
+//!
+//! Invariants: a session captures streams of its own for that, never the one in which
+//! its work is ordered, so no work of another thread gets into a graph. Graphs end with
+//! the session, also those that somebody still has a name of. Elsewhere: the cache
+//! itself (`graphs`), the compiler (`fercuda_jit`).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use fercuda_cuda::Stream;
+use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
+use fercuda_tensor::Layout;
+
+use crate::error::{Error, Result};
+use crate::graphs::{Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording};
+use crate::machine::lock;
+use crate::session::{BufferId, Entry, Regime, Session};
+
+/// What a session ends when it ends.
+#[derive(Default)]
+pub(crate) struct Owned {
+    caches: Mutex<Vec<Weak<dyn Ends>>>,
+    compiler: Mutex<Option<Arc<Compiler>>>,
+}
+
+/// What of a cache does not depend on its keys.
+trait Ends: Send + Sync {
+    fn end(&self);
+}
+
+impl<K: Key + Send + Sync> Ends for GraphCache<K> {
+    fn end(&self) {
+        GraphCache::end(self);
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").finish_non_exhaustive()
+    }
+}
+
+impl Owned {
+    pub(crate) fn end(&self) {
+        let caches = std::mem::take(&mut *lock(&self.caches));
+        let caches: Vec<Arc<dyn Ends>> = caches.iter().filter_map(Weak::upgrade).collect();
+        caches.iter().for_each(|cache| cache.end());
+        let compiler = lock(&self.compiler).take();
+        drop(compiler);
+    }
+}
+
+/// Graphs of a session, by keys, which are replayed in its order. They end with the
+/// session; dropping this ends them before, behind their last replay.
+///
+/// All calls may be made from any thread.
+#[derive(Debug)]
+pub struct Graphs<K: Key> {
+    session: Session,
+    cache: Arc<GraphCache<K>>,
+    /// Streams that are captured, and idle.
+    spare: Mutex<Vec<Stream>>,
+}
+
+impl<K: Key + Send + Sync + 'static> Graphs<K> {
+    /// Captures what `body` gives to the recording's stream and keeps it under `key`. In
+    /// `body` the session is the tenant; its memory, by [`Session::memory`], and kernels,
+    /// by [`fercuda_cuda::Launch`], are used as in any stream. If `body` fails or panics,
+    /// what was captured is discarded, and what was under the key stays.
+    ///
+    /// # Errors
+    /// Those of `body`; [`Error::Graph`]; [`Error::Ended`]; [`Error::Forked`].
+    pub fn record<R>(
+        &self,
+        key: K,
+        options: RecordOptions,
+        body: impl FnOnce(&Recording<'_, K>) -> Result<R>,
+    ) -> Result<(R, Recorded)> {
+        let core = &self.session.core;
+        core.with(|_| Ok(()))?;
+        core.acting(|| {
+            let spare = lock(&self.spare).pop();
+            let stream = match spare {
+                Some(stream) => stream,
+                None => Stream::new(core.context())?,
+            };
+            let recorded = self.cache.record(key, &stream, options, body)?;
+            lock(&self.spare).push(stream);
+            Ok(recorded)
+        })
+    }
+
+    /// Queues all work of the graph under `key` behind the session's; says whether there
+    /// is one.
+    ///
+    /// # Errors
+    /// [`Error::Graph`]; [`Error::Ended`]; [`Error::Forked`].
+    pub fn replay(&self, key: &K) -> Result<bool> {
+        let core = &self.session.core;
+        core.with(|_| Ok(()))?;
+        if core.is_idle() {
+            return core.acting(|| Ok(self.cache.replay(key, core.stream())?));
+        }
+        let (cache, key) = (self.cache.clone(), key.clone());
+        core.in_order(move |stream| Ok(cache.replay(&key, stream)?))
+    }
+
+    /// Lets go of the graph under `key`, and of one that is being captured for it; says
+    /// whether there was one to replay.
+    pub fn invalidate(&self, key: &K) -> bool {
+        self.cache.invalidate(key)
+    }
+
+    /// Lets go of all graphs; says how many there were.
+    pub fn invalidate_all(&self) -> usize {
+        self.cache.invalidate_all()
+    }
+
+    /// Lets go of all graphs of a generation; says how many there were.
+    pub fn invalidate_generation(&self, generation: u64) -> usize {
+        self.cache.invalidate_generation(generation)
+    }
+
+    /// Whether there is a graph under `key`.
+    pub fn contains(&self, key: &K) -> bool {
+        self.cache.contains(key)
+    }
+
+    /// What there is and has been done.
+    pub fn stats(&self) -> GraphStats {
+        self.cache.stats()
+    }
+}
+
+impl Session {
+    /// A cache of graphs, which is the session's: what its captures allocate is within
+    /// the session's limit, beside the budget.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`]; [`Error::Ended`]; [`Error::Forked`].
+    pub fn graphs<K: Key + Send + Sync + 'static>(&self, budget: Budget) -> Result<Graphs<K>> {
+        let core = &self.core;
+        let cache = core.acting(|| GraphCache::of_account(core.context(), budget, core.account()));
+        let cache = Arc::new(cache?);
+        // Under the table's lock, so that the session does not end in between.
+        core.with(|_| {
+            let mut caches = lock(&core.owned().caches);
+            caches.retain(|it| it.strong_count() > 0);
+            let weak: Weak<dyn Ends> = Arc::downgrade(&cache) as _;
+            caches.push(weak);
+            Ok(())
+        })?;
+        Ok(Graphs {
+            session: self.clone(),
+            cache,
+            spare: Mutex::default(),
+        })
+    }
+
+    /// An expression ready to run, from memory or the disk if it is known: for captures,
+    /// and to look at. [`Session::evaluate`] does it by itself.
+    ///
+    /// # Errors
+    /// [`Error::Expression`]; [`Error::Ended`]; [`Error::Forked`].
+    pub fn compile(&self, expression: &Expression) -> Result<Compiled> {
+        let core = &self.core;
+        let compiler = core.with(|_| {
+            let mut compiler = lock(&core.owned().compiler);
+            Ok(match &*compiler {
+                Some(compiler) => compiler.clone(),
+                None => compiler
+                    .insert(Arc::new(Compiler::new(core.context())?))
+                    .clone(),
+            })
+        })?;
+        Ok(core.acting(|| compiler.compile(expression))?)
+    }
+
+    /// Computes an expression over buffers, bound in the order in which its inputs were
+    /// named, behind the session's work; into new buffers of the pool, one for each output
+    /// in the order of their names.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] if a buffer has not the input's type, shape and strides;
+    /// [`Error::Expression`]; [`Error::Stale`]; [`Error::Limit`]; [`Error::OutOfMemory`];
+    /// [`Error::Ended`]; [`Error::Forked`].
+    pub fn evaluate(&self, expression: &Expression, inputs: &[BufferId]) -> Result<Vec<BufferId>> {
+        // What is wrong with the inputs is said before there is memory for outputs.
+        self.operands("input", expression.inputs(), inputs)?;
+        let layouts: Vec<Layout> = expression.outputs().map(|(_, layout)| *layout).collect();
+        let mut outputs = Vec::with_capacity(layouts.len());
+        let made = layouts.into_iter().try_for_each(|layout| {
+            outputs.push(self.alloc(layout, Regime::Pool)?);
+            Ok(())
+        });
+        let done = made.and_then(|()| self.evaluate_into(expression, inputs, &outputs));
+        if done.is_err() {
+            for output in outputs.drain(..) {
+                // That the session has ended meanwhile is what is told.
+                drop(self.free(output));
+            }
+        }
+        done.map(|()| outputs)
+    }
+
+    /// The same into buffers that there are, which may be inputs only where each element
+    /// is computed from that in its place.
+    ///
+    /// # Errors
+    /// As for [`Session::evaluate`].
+    pub fn evaluate_into(
+        &self,
+        expression: &Expression,
+        inputs: &[BufferId],
+        outputs: &[BufferId],
+    ) -> Result<()> {
+        let inputs = self.operands("input", expression.inputs(), inputs)?;
+        let outputs = self.operands("output", expression.outputs(), outputs)?;
+        let compiled = self.compile(expression)?;
+        self.core.in_order(move |stream| {
+            let inputs: Vec<Arg<'_>> = inputs.iter().map(bound).collect();
+            let outputs: Vec<Arg<'_>> = outputs.iter().map(bound).collect();
+            Ok(compiled.run(stream, &inputs, &outputs)?)
+        })
+    }
+
+    /// The buffers of an expression's inputs or outputs.
+    fn operands<'e>(
+        &self,
+        what: &'static str,
+        named: impl ExactSizeIterator<Item = (&'e str, &'e Layout)>,
+        ids: &[BufferId],
+    ) -> Result<Vec<Entry>> {
+        if named.len() != ids.len() {
+            let (wanted, given) = (named.len(), ids.len());
+            return Err(fercuda_jit::Error::Count {
+                what,
+                wanted,
+                given,
+            }
+            .into());
+        }
+        let find = |((name, layout), id): ((&str, &Layout), &BufferId)| {
+            let entry = self.core.entry(*id)?;
+            if entry.layout != *layout {
+                return Err(Error::Operand {
+                    what,
+                    name: name.to_owned(),
+                    layout: Box::new(*layout),
+                    id: id.to_string(),
+                    given: Box::new(entry.layout),
+                });
+            }
+            Ok(entry)
+        };
+        named.zip(ids).map(find).collect()
+    }
+}
+
+fn bound(entry: &Entry) -> Arg<'_> {
+    Arg::of(&entry.memory.buffer).first_at(entry.first)
+}
