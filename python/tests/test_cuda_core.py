@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from conftest import SLOW_TURNS, array_of, buffer_of, same
+from conftest import SLOW_NS, array_of, buffer_of, same
 
 try:
     from cuda.core import Device
@@ -36,7 +36,7 @@ def test_cuda_core_views_a_buffer_behind_its_kernels(session, scale, device, rng
     array = rng.standard_normal((8, 8)).astype(np.float32)
     buffer = buffer_of(session, array)
     stream = device.create_stream()
-    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_TURNS // 64])
+    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_NS])
     view = getattr(StridedMemoryView, way)(buffer, stream_ptr=int(stream.handle))
     assert view.shape == (8, 8) and view.ptr == buffer.export_device_ptr() and view.is_device_accessible
     same(copied(stream, view.ptr, 64, np.float32).reshape(8, 8), array * np.float32(2))
@@ -68,7 +68,7 @@ def test_streams_of_both_wait_for_each_other(session, scale, device):
     session.follow_stream(int(stream.handle))
     ours = session.import_memory(int(theirs.handle), (64,), "f32")
     ours.upload(np.ones(64, np.float32))
-    session.launch(scale, 1, 64, [ours, 5.0, 64, SLOW_TURNS // 64])
+    session.launch(scale, 1, 64, [ours, 5.0, 64, SLOW_NS])
     session.lead_stream(int(stream.handle))
     same(copied(stream, theirs.handle, 64, np.float32), np.full(64, 5, np.float32))
     ours.free()

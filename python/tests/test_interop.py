@@ -5,7 +5,7 @@ import gc
 
 import numpy as np
 import pytest
-from conftest import NUMPY, SLOW_TURNS, array_of, buffer_of, random_array, same
+from conftest import NUMPY, SLOW_NS, array_of, buffer_of, random_array, same
 
 from fercuda_runtime import RuntimeSession, errors
 
@@ -34,9 +34,9 @@ def test_numpy_shares_memory_that_the_host_reads(session, rng, dtype, regime):
 
 def test_numpy_reads_when_the_device_has_written(session, scale):
     buffer = buffer_of(session, np.ones(8, np.float32), regime="pinned")
-    session.launch(scale, 1, 8, [buffer, 2.0, 8, SLOW_TURNS // 8])
+    session.launch(scale, 1, 8, [buffer, 2.0, 8, SLOW_NS])
     same(np.from_dlpack(buffer), np.full(8, 2, np.float32))
-    job = session.launch_async(scale, 1, 8, [buffer, 2.0, 8, SLOW_TURNS // 8])
+    job = session.launch_async(scale, 1, 8, [buffer, 2.0, 8, SLOW_NS])
     same(np.from_dlpack(buffer), np.full(8, 4, np.float32))
     assert job.wait() is None
 
@@ -106,7 +106,7 @@ class Lender:
 def test_another_session_borrows_in_the_right_order(session, other, scale, rng, regime, versioned):
     array = rng.standard_normal(64).astype(np.float32)
     buffer = buffer_of(session, array, regime=regime)
-    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_TURNS // 64])
+    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_NS])
     lender = Lender(buffer, versioned)
     borrowed = other.from_dlpack(lender)
     assert lender.asked == [None if regime == "pinned" else other.stream_handle]
@@ -183,7 +183,7 @@ def test_the_array_interface_goes_both_ways(session, other, scale, rng):
     assert shown["shape"] == (8, 8) and shown["typestr"] == "<f4" and shown["strides"] is None
     assert shown["version"] == 3 and shown["stream"] == session.stream_handle
     assert shown["data"] == (buffer.export_device_ptr(), False) and buffer.is_exported
-    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_TURNS // 64])
+    session.launch(scale, 1, 64, [buffer, 2.0, 64, SLOW_NS])
     array *= 2
     for view, part in ((buffer, array), (buffer.T, array.T), (buffer[::-2, 3:], array[::-2, 3:])):
         borrowed = other.from_cuda_array_interface(Shows(view))

@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from conftest import SLOW_TURNS, array_of, buffer_of, random_array, same
+from conftest import SLOW_NS, array_of, buffer_of, random_array, same
 
 from fercuda_runtime import errors
 
 
-def slow(session, scale, buffer, turns=SLOW_TURNS):
-    return session.launch_async(scale, 1, 1, [buffer, 2.0, 1, turns])
+def slow(session, scale, buffer, wait_ns=SLOW_NS):
+    return session.launch_async(scale, 1, 1, [buffer, 2.0, 1, wait_ns])
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_time_limit_passes_and_the_job_goes_on(session, scale, busy):
 
 
 def test_what_the_device_has_not_begun_is_cancelled(session, scale, busy):
-    jobs = [slow(session, scale, busy, SLOW_TURNS if n == 0 else 0) for n in range(100)]
+    jobs = [slow(session, scale, busy, SLOW_NS if n == 0 else 0) for n in range(100)]
     assert jobs[99].cancel() and jobs[99].cancel()
     with pytest.raises(errors.JobCancelledError) as raised:
         jobs[99].wait()
@@ -69,9 +69,9 @@ def test_other_threads_run_while_one_waits(session, scale, busy):
     thread.start()
     waits = {
         "job": lambda: slow(session, scale, busy).wait(),
-        "synchronize": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_TURNS]), session.synchronize()),
-        "download": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_TURNS]), busy.download()),
-        "upload": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_TURNS]), busy.upload(b"\0" * 4)),
+        "synchronize": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_NS]), session.synchronize()),
+        "download": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_NS]), busy.download()),
+        "upload": lambda: (session.launch(scale, 1, 1, [busy, 2.0, 1, SLOW_NS]), busy.upload(b"\0" * 4)),
     }
     try:
         for name, wait in waits.items():
@@ -111,7 +111,7 @@ def test_jobs_are_awaited_together_and_without_polling(session, scale, busy, rng
 def test_a_job_that_is_over_is_awaited_at_once_and_a_failed_one_raises(session, scale, busy):
     done = buffer_of(session, np.zeros(3, np.int8)).download_async()
     done.wait()
-    jobs = [slow(session, scale, busy, SLOW_TURNS if n == 0 else 0) for n in range(100)]
+    jobs = [slow(session, scale, busy, SLOW_NS if n == 0 else 0) for n in range(100)]
     jobs[99].cancel()
 
     async def work():
@@ -129,7 +129,7 @@ def test_a_job_that_is_over_is_awaited_at_once_and_a_failed_one_raises(session, 
 
 
 def test_a_loop_that_is_gone_harms_no_job(session, scale, busy):
-    jobs = [slow(session, scale, busy, SLOW_TURNS if n == 0 else 0) for n in range(3)]
+    jobs = [slow(session, scale, busy, SLOW_NS if n == 0 else 0) for n in range(3)]
 
     async def work():
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ def test_what_is_collected_while_its_copy_runs_is_copied_all_the_same(session, s
     for _ in range(10):
         array = random_array(rng, "int32", 20_000).copy()
         expected = array.tobytes()
-        first = slow(session, scale, busy, 100_000)
+        first = slow(session, scale, busy, 5_000_000)
         buffer = session.alloc((20_000,), "i32")
         target = session.alloc((20_000,), "i32")
         sent = buffer.upload_async(array)

@@ -3,12 +3,13 @@
 import gc
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
-from conftest import SLOW_TURNS, array_of, buffer_of, run_script
+from conftest import SCALE, SLOW_NS, array_of, buffer_of, run_script
 
-from fercuda_runtime import errors
+from fercuda_runtime import RuntimeSession, errors
 
 BEGIN = """
 import gc, os, sys, threading, time
@@ -20,7 +21,7 @@ buffer.fill_bytes(0)
 scale = session.load(SCALE).function("scale")
 def slow():
     return session.launch_async(scale, 1, 1, [buffer, 2.0, 1, %d])
-""" % SLOW_TURNS
+""" % SLOW_NS
 
 
 def script(body, **more):
@@ -111,7 +112,7 @@ def test_a_deleter_is_called_once_behind_the_last_work(session, other, scale):
         done.set()
 
     buffer = lent(session, owner, ended)
-    job = session.launch_async(scale, 1, 1, [buffer, 2.0, 1, SLOW_TURNS])
+    job = session.launch_async(scale, 1, 1, [buffer, 2.0, 1, SLOW_NS])
     view = buffer[:10]
     buffer.free()
     del buffer
@@ -156,3 +157,74 @@ def test_a_session_that_ends_calls_the_deleters_of_what_it_was_lent(session, oth
     session.close()
     assert len(calls) == 5
     assert all(buffer.is_freed for buffer in buffers)
+
+
+def test_two_threads_that_end_one_session_both_return_when_it_has_ended(runtime, other):
+    owner = buffer_of(other, np.ones(1000, np.float32))
+    for _ in range(20):
+        session = RuntimeSession("ends", runtime=runtime)
+        scale = session.load(SCALE).function("scale")
+        calls, seen, wrong, begin = [], [], [], threading.Barrier(3)
+        buffer = lent(session, owner, lambda: calls.append(1))
+        job = session.launch_async(scale, 1, 1, [buffer, 1.0, 1, 3_000_000])
+
+        def ends(end):
+            begin.wait()
+            end()
+            seen.append((session.is_open, job.done(), buffer.is_freed, len(calls)))
+
+        def uses():
+            begin.wait()
+            with pytest.raises(errors.SessionEndedError):
+                while True:
+                    session.alloc((1000,)).fill_bytes(0)
+
+        def thread(work, *given):
+            def guarded():
+                try:
+                    work(*given)
+                except BaseException as error:
+                    wrong.append(error)
+
+            return threading.Thread(target=guarded)
+
+        threads = [thread(ends, session.close), thread(ends, session.__exit__), thread(uses)]
+        for it in threads:
+            it.start()
+        for it in threads:
+            it.join(30)
+        assert not any(it.is_alive() for it in threads) and not wrong, wrong
+        assert seen == [(False, True, True, 1)] * 2
+        # Its name is free as soon as one of them has returned.
+        RuntimeSession("ends", runtime=runtime).close()
+
+
+def test_the_last_references_go_in_two_threads(runtime, other):
+    owner = buffer_of(other, np.ones(1000, np.float32))
+    for _ in range(20):
+        session = RuntimeSession("ends", runtime=runtime)
+        scale = session.load(SCALE).function("scale")
+        calls = []
+        buffers = [lent(session, owner, lambda: calls.append(1)) for _ in range(4)]
+        job = session.launch_async(scale, 1, 1, [buffers[0], 1.0, 1, 3_000_000])
+        held = [[session, *buffers[:2]], [*buffers[2:], scale, job]]
+        del session, scale, buffers, job
+        begin = threading.Barrier(2)
+
+        def forgets(mine):
+            begin.wait()
+            while mine:
+                mine.pop()
+
+        threads = [threading.Thread(target=forgets, args=(mine,)) for mine in held]
+        for it in threads:
+            it.start()
+        for it in threads:
+            it.join(30)
+        assert not any(it.is_alive() for it in threads)
+        deadline = time.monotonic() + 10
+        while len(calls) < 4:
+            assert time.monotonic() < deadline, calls
+            time.sleep(0.001)
+        assert calls == [1] * 4
+        RuntimeSession("ends", runtime=runtime).close()

@@ -7,6 +7,7 @@
 //! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`), the limit
 //! (`account`), graphs and expressions (`owned`).
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -170,11 +171,18 @@ pub(crate) struct Core {
     owned: Owned,
 }
 
+thread_local! {
+    /// How many sessions the calling thread is giving back what they had.
+    static LEAVING: Cell<u32> = const { Cell::new(0) };
+}
+
 #[derive(Debug)]
 enum Names {
     Open(Table<Entry>),
     /// Its jobs are being done; they alone see what there is.
     Ending(Table<Entry>, Why),
+    /// What it had is being given back.
+    Leaving(Why),
     Ended(Why),
 }
 
@@ -262,7 +270,7 @@ impl Core {
         match &mut *lock(&self.table) {
             Names::Open(table) => work(table),
             Names::Ending(table, _) if self.is_clerk() => work(table),
-            Names::Ending(_, why) | Names::Ended(why) => Err(Error::Ended {
+            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => Err(Error::Ended {
                 session: self.name.clone(),
                 why: *why,
             }),
@@ -293,8 +301,10 @@ impl Core {
             Names::Open(table) => *names = Names::Ending(table, why),
             other => {
                 *names = other;
-                // One of its jobs, for which who ends it waits, is not to wait for that.
-                while matches!(*names, Names::Ending(..)) && !is_clerk() {
+                // One of its jobs, for which who ends it waits, is not to wait for that; nor
+                // is who hears there that memory it has lent is given back.
+                let is_within = is_clerk() || LEAVING.with(Cell::get) > 0;
+                while matches!(*names, Names::Ending(..) | Names::Leaving(_)) && !is_within {
                     let ended = self.has_ended.wait(names);
                     names = ended.unwrap_or_else(PoisonError::into_inner);
                 }
@@ -305,7 +315,8 @@ impl Core {
         // It stays where it is, so that its jobs are known while they are done.
         let clerk = lock(&self.clerk).clone();
         let worked = clerk.map_or(Ok(()), |clerk| clerk.finish());
-        let names = std::mem::replace(&mut *lock(&self.table), Names::Ended(why));
+        let names = std::mem::replace(&mut *lock(&self.table), Names::Leaving(why));
+        LEAVING.with(|leaving| leaving.set(leaving.get() + 1));
         let done = self.acting(|| {
             let done = self.stream.synchronize().map_err(Error::from);
             self.owned.end();
@@ -314,6 +325,8 @@ impl Core {
             let settled = self.stream.synchronize().map_err(Error::from);
             worked.and(done).and(settled)
         });
+        LEAVING.with(|leaving| leaving.set(leaving.get() - 1));
+        *lock(&self.table) = Names::Ended(why);
         self.has_ended.notify_all();
         done
     }

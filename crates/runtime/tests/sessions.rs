@@ -692,17 +692,38 @@ fn a_job_is_a_future() {
 }
 
 #[test]
-fn two_threads_that_end_one_session_end_it_once() {
+fn threads_that_end_one_session_end_it_once_and_return_when_it_has_ended() {
     let bench = Bench::new();
+    let lender = bench.session("lender");
+    let stream = Stream::new(lender.stream().context()).unwrap();
+    let lent = DeviceBuffer::from_host(&[0u32; 16], &stream).unwrap();
+    let layout = Layout::contiguous(Dtype::U32, &[16]).unwrap();
     for _ in 0..30 {
         let session = bench.session("ended twice");
         session.buffer(&[1000], &[1u8; 1000]).unwrap();
         drop(session.submit(|_| Ok(())).unwrap());
+        let (ended, within) = (Arc::new(AtomicU32::new(0)), session.clone());
+        let heard = ended.clone();
+        // SAFETY: `lent` outlives the session.
+        let id = unsafe {
+            session.import(lent.address(), layout, move || {
+                std::thread::sleep(Duration::from_millis(5));
+                // Who hears of the end is not to wait for it.
+                within.close().unwrap();
+                heard.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        id.unwrap();
         std::thread::scope(|threads| {
             for _ in 0..3 {
-                let session = session.clone();
+                let (session, heard) = (session.clone(), ended.clone());
                 threads.spawn(move || {
                     session.close().unwrap();
+                    assert_eq!(
+                        heard.load(Ordering::SeqCst),
+                        1,
+                        "close came back before the end"
+                    );
                     let ended = session.buffers().unwrap_err();
                     assert!(
                         matches!(
