@@ -2,7 +2,7 @@
 //! the figures their attributes.
 
 use fercuda_cuda as cuda;
-use fercuda_runtime::{Error, Holder, IgnitionError, Why};
+use fercuda_runtime::{Error, Holder, IgnitionError, TritonError, Why};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
@@ -199,6 +199,30 @@ pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
             .with("limit", *limit),
         cuda::Error::Selection { .. } => made("ConfigError"),
         _ => answered("DriverError"),
+    };
+    made.raise()
+}
+
+/// The exception of a kernel of Triton's that is not loaded or not launched.
+pub(crate) fn of_triton(py: Python<'_>, error: &TritonError) -> PyErr {
+    let made = |class| Made::new(py, class, error);
+    let made = match error {
+        TritonError::Cuda(error) => return of_cuda(py, error),
+        TritonError::Session(error) => return raise(py, error),
+        TritonError::Shared { asked, limit, .. } => made("LaunchLimitError")
+            .with("asked", *asked)
+            .with("limit", *limit),
+        TritonError::Grid { grid, cluster, .. } => {
+            let asked = grid
+                .iter()
+                .zip(cluster)
+                .map(|(n, of)| u64::from(*n) * u64::from(*of));
+            made("LaunchLimitError")
+                .with("asked", asked.max().unwrap_or(0))
+                .with("limit", u32::MAX)
+        }
+        TritonError::Arguments { .. } => made("ArgumentsError"),
+        _ => made("TritonError"),
     };
     made.raise()
 }

@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-fn dim(extents: &Bound<'_, PyAny>) -> PyResult<Dim> {
+pub(crate) fn dim(extents: &Bound<'_, PyAny>) -> PyResult<Dim> {
     if let Ok(x) = extents.extract::<u32>() {
         return Ok(x.into());
     }
@@ -136,12 +136,43 @@ impl PyFunction {
         arguments: Option<&Bound<'_, PyAny>>,
         shared_bytes: u32,
     ) -> PyResult<Call> {
-        let py = grid.py();
+        let parameters = Parameters {
+            name: self.function.name(),
+            sizes: self.function.parameter_bytes(),
+        };
+        let arguments = parameters.read(grid.py(), session, arguments)?;
+        Ok(Call {
+            function: (*self.function).clone(),
+            launch: Launch::new(dim(grid)?, dim(block)?).shared_bytes(shared_bytes),
+            arguments,
+        })
+    }
+}
+
+/// The parameters that a kernel's caller gives arguments for.
+pub(crate) struct Parameters<'k> {
+    /// The kernel's name.
+    pub(crate) name: &'k str,
+    /// Bytes of each, if the driver says.
+    pub(crate) sizes: Option<&'k [usize]>,
+}
+
+impl Parameters<'_> {
+    /// Arguments for them, buffers being the session's.
+    ///
+    /// # Errors
+    /// `ArgumentsError`, also of another number of them.
+    pub(crate) fn read(
+        &self,
+        py: Python<'_>,
+        session: &Session,
+        arguments: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Argument>> {
         let given: Vec<Bound<'_, PyAny>> = match arguments {
             Some(arguments) => arguments.try_iter()?.collect::<PyResult<_>>()?,
             None => Vec::new(),
         };
-        let sizes = self.function.parameter_bytes();
+        let sizes = self.sizes;
         if let Some(sizes) = sizes
             && sizes.len() != given.len()
         {
@@ -150,7 +181,7 @@ impl PyFunction {
                 "ArgumentsError",
                 format!(
                     "`{}` has {} parameters, and was given {} arguments\ntry: one for each, of {sizes:?} bytes",
-                    self.function.name(),
+                    self.name,
                     sizes.len(),
                     given.len()
                 ),
@@ -159,7 +190,7 @@ impl PyFunction {
         let mut made = Vec::with_capacity(given.len());
         for (at, argument) in given.iter().enumerate() {
             let size = sizes.map(|sizes| sizes[at]);
-            let (argument, bytes) = self.argument(session, at, size, argument)?;
+            let (argument, bytes) = self.one(session, at, size, argument)?;
             if let Some(size) = size.filter(|size| *size as u64 != bytes) {
                 return Err(errors::plain(
                     py,
@@ -167,21 +198,17 @@ impl PyFunction {
                     format!(
                         "argument {at} of `{}` has {bytes} bytes, and the parameter {size}\n\
                          try: a Scalar of the parameter's type",
-                        self.function.name()
+                        self.name
                     ),
                 ));
             }
             made.push(argument);
         }
-        Ok(Call {
-            function: (*self.function).clone(),
-            launch: Launch::new(dim(grid)?, dim(block)?).shared_bytes(shared_bytes),
-            arguments: made,
-        })
+        Ok(made)
     }
 
     /// An argument, and its size in bytes.
-    fn argument(
+    fn one(
         &self,
         session: &Session,
         at: usize,
@@ -189,7 +216,7 @@ impl PyFunction {
         given: &Bound<'_, PyAny>,
     ) -> PyResult<(Argument, u64)> {
         let py = given.py();
-        let name = self.function.name();
+        let name = self.name;
         let refused = |what: String| {
             Err(errors::plain(
                 py,

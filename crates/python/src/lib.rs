@@ -19,6 +19,7 @@ mod plan;
 mod probe;
 mod session;
 mod stream;
+mod triton;
 
 use pyo3::prelude::*;
 
@@ -40,6 +41,7 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernels::PyModule>()?;
     module.add_class::<kernels::PyFunction>()?;
     module.add_class::<kernels::PyScalar>()?;
+    module.add_class::<triton::PyTritonKernel>()?;
     module.add_class::<plan::PyPlan>()?;
     module.add_function(wrap_pyfunction!(probe::drivers, module)?)?;
     module.add_function(wrap_pyfunction!(probe::nvrtc, module)?)?;

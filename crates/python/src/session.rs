@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Module, Select};
+use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
 use fercuda_runtime::{Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -150,6 +150,10 @@ fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
 }
 
 impl PySession {
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// Memory of somebody else's as a buffer, which keeps `lender` until its end.
     fn lent(
         &self,
@@ -203,6 +207,16 @@ impl PySession {
     #[getter]
     fn device(&self) -> u32 {
         self.ordinal()
+    }
+
+    #[getter]
+    fn is_software(&self) -> bool {
+        self.session
+            .stream()
+            .context()
+            .device()
+            .cuda()
+            .is_software()
     }
 
     #[getter]
@@ -274,12 +288,7 @@ impl PySession {
     fn load(&self, image: &Bound<'_, PyAny>) -> PyResult<PyModule> {
         let py = image.py();
         let made = if let Ok(text) = image.extract::<String>() {
-            errors::run(py, || {
-                Ok(Module::load(
-                    self.session.stream().context(),
-                    &Image::ptx(text),
-                )?)
-            })?
+            errors::run(py, || self.session.load(&Image::ptx(text)))?
         } else {
             let bytes: Vec<u8> = image.extract().map_err(|_| {
                 errors::plain(
@@ -292,7 +301,7 @@ impl PySession {
                 // SAFETY: that bytes are machine code for this device is who gives them
                 // to say, as the stubs do.
                 let image = unsafe { Image::binary(bytes) }.map_err(CudaError::from)?;
-                Ok(Module::load(self.session.stream().context(), &image)?)
+                self.session.load(&image)
             })?
         };
         Ok(PyModule::new(made))

@@ -9,12 +9,17 @@
 //! Invariant: what is launched was compiled for such a device, has the shared memory that it
 //! asks for, and gets as many arguments as it has parameters, each of its size.
 //!
-//! Elsewhere: launching (`fercuda_cuda::Launch`).
+//! Elsewhere: launching (`fercuda_cuda::Launch`), the order of a session's work (`session`).
 
 use std::path::{Path, PathBuf};
 
 use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, Stream, Value};
+use fercuda_tensor::{Dtype, Layout};
 use serde_json::{Map, Value as Json};
+
+use crate::error::Error;
+use crate::jobs::Job;
+use crate::session::{Argument, BufferId, Regime, Session};
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -120,6 +125,9 @@ pub enum TritonError {
     /// The driver, or the layer above it, refused.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
+    /// The session refused.
+    #[error(transparent)]
+    Session(#[from] Error),
 }
 
 type Result<T> = std::result::Result<T, TritonError>;
@@ -332,22 +340,23 @@ impl TritonKernel {
     /// The code is as Triton's compiler made it, and nobody has changed it since.
     #[expect(unsafe_code, reason = "machine code is believed")]
     pub unsafe fn open(context: &Context, json: &Path) -> Result<Self> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| TritonError::File {
-                path: path.to_owned(),
-                reason: error.to_string(),
-            })
-        };
-        let text = String::from_utf8_lossy(&read(json)?).into_owned();
-        let metadata = TritonMetadata::parse(&text)?;
-        let kind = match context.device().cuda().is_software() {
-            true => "ptx",
-            false => "cubin",
-        };
-        let code = read(&json.with_extension(kind))?;
         // SAFETY: the caller's promise.
-        let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
+        let (metadata, image) = unsafe { read(context, json) }?;
         Self::load(context, metadata, &image)
+    }
+
+    /// The same for a session, which is the tenant of what the driver takes for it.
+    ///
+    /// # Errors
+    /// As for [`TritonKernel::open`]; [`TritonError::Session`].
+    ///
+    /// # Safety
+    /// As for [`TritonKernel::open`].
+    #[expect(unsafe_code, reason = "machine code is believed")]
+    pub unsafe fn open_in(session: &Session, json: &Path) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let (metadata, image) = unsafe { read(session.stream().context(), json) }?;
+        Self::load_in(session, metadata, &image)
     }
 
     /// Loads a kernel from its code.
@@ -356,6 +365,25 @@ impl TritonKernel {
     /// [`TritonError::Arch`], [`TritonError::Shared`]; [`TritonError::Cuda`] if the driver
     /// refuses the code or it has no such kernel.
     pub fn load(context: &Context, metadata: TritonMetadata, image: &Image<'_>) -> Result<Self> {
+        let load = || Ok(Module::load(context, image)?);
+        Self::made(context, metadata, image, load)
+    }
+
+    /// The same for a session, which is the tenant of what the driver takes for it.
+    ///
+    /// # Errors
+    /// As for [`TritonKernel::load`]; [`TritonError::Session`].
+    pub fn load_in(session: &Session, metadata: TritonMetadata, image: &Image<'_>) -> Result<Self> {
+        let load = || Ok(session.load(image)?);
+        Self::made(session.stream().context(), metadata, image, load)
+    }
+
+    fn made(
+        context: &Context,
+        metadata: TritonMetadata,
+        image: &Image<'_>,
+        load: impl FnOnce() -> Result<Module>,
+    ) -> Result<Self> {
         let device = context.device();
         let (major, minor) = device.compute_capability()?;
         let own = 10 * major + minor;
@@ -372,8 +400,7 @@ impl TritonKernel {
                 own,
             });
         }
-        let module = Module::load(context, image)?;
-        let function = module.function(&metadata.name)?;
+        let function = load()?.function(&metadata.name)?;
         let limit = u64::from(device.max_shared_bytes()?);
         let asked = u64::from(metadata.shared_bytes) + u64::from(function.static_shared_bytes());
         if asked > limit {
@@ -421,39 +448,117 @@ impl TritonKernel {
         grid: [u32; 3],
         arguments: &[Value<'_>],
     ) -> Result<()> {
-        let metadata = &self.metadata;
-        if let Some(wanted) = self.argument_bytes()
-            && wanted.len() != arguments.len()
-        {
-            return Err(TritonError::Arguments {
-                kernel: metadata.name.clone(),
-                wanted: wanted.len(),
-                given: arguments.len(),
-            });
-        }
-        if grid.contains(&0) {
+        self.check_count(arguments.len())?;
+        let Some(blocks) = self.blocks(grid)? else {
             return Ok(());
-        }
-        let too_large = || TritonError::Grid {
-            kernel: metadata.name.clone(),
-            grid,
-            cluster: metadata.cluster,
         };
-        let mut blocks = grid;
-        for (along, of_cluster) in blocks.iter_mut().zip(metadata.cluster) {
-            *along = along.checked_mul(of_cluster).ok_or_else(too_large)?;
-        }
-        let scratch = self.scratch(stream, blocks, too_large)?;
+        let scratch = match self.scratch_bytes(grid, blocks)? {
+            0 => None,
+            bytes => Some(DeviceBuffer::<u8>::alloc_ordered(stream, bytes as usize)?),
+        };
         let mut all = arguments.to_vec();
-        if metadata.scratch_bytes.is_some() {
+        if self.metadata.scratch_bytes.is_some() {
             all.push(match &scratch {
                 Some(scratch) => Value::buffer(scratch),
                 None => Value::number(0u64),
             });
         }
-        if metadata.has_profile {
+        if self.metadata.has_profile {
             all.push(Value::number(0u64));
         }
+        // SAFETY: the caller's promise for its arguments; scratch memory has what the
+        // metadata say for each block, and the rest are null where nothing is needed.
+        unsafe {
+            self.laid(blocks)
+                .run(&self.function, stream, all.as_slice())?
+        };
+        Ok(())
+    }
+
+    /// Launches it behind a session's work, with its buffers. Scratch memory is the
+    /// session's, within its limit, and given back behind the kernel.
+    ///
+    /// # Errors
+    /// As for [`TritonKernel::launch`]; [`TritonError::Session`], also of arguments of
+    /// other sizes. Nothing is queued then.
+    ///
+    /// # Safety
+    /// As for [`TritonKernel::launch`].
+    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    pub unsafe fn launch_in(
+        &self,
+        session: &Session,
+        grid: [u32; 3],
+        arguments: &[Argument],
+    ) -> Result<()> {
+        self.check_count(arguments.len())?;
+        let Some(blocks) = self.blocks(grid)? else {
+            return Ok(());
+        };
+        let (all, _scratch) = self.all_in(session, grid, blocks, arguments)?;
+        // SAFETY: as in `launch`.
+        Ok(unsafe { session.launch(&self.function, self.laid(blocks), &all) }?)
+    }
+
+    /// The same as a job, which is done when the kernel is.
+    ///
+    /// # Errors
+    /// As for [`TritonKernel::launch_in`]; what the driver refuses, and what the kernel
+    /// fails with, is the job's.
+    ///
+    /// # Safety
+    /// As for [`TritonKernel::launch`].
+    #[expect(unsafe_code, reason = "what the kernel touches only the caller knows")]
+    pub unsafe fn launch_in_async(
+        &self,
+        session: &Session,
+        grid: [u32; 3],
+        arguments: &[Argument],
+    ) -> Result<Job<()>> {
+        self.check_count(arguments.len())?;
+        let Some(blocks) = self.blocks(grid)? else {
+            return Ok(session.submit(|_| Ok(()))?);
+        };
+        let (all, _scratch) = self.all_in(session, grid, blocks, arguments)?;
+        // SAFETY: as in `launch`.
+        Ok(unsafe { session.launch_async(&self.function, self.laid(blocks), &all) }?)
+    }
+
+    fn check_count(&self, given: usize) -> Result<()> {
+        match self.argument_bytes() {
+            Some(wanted) if wanted.len() != given => Err(TritonError::Arguments {
+                kernel: self.metadata.name.clone(),
+                wanted: wanted.len(),
+                given,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Blocks along each axis, which are programs times those of a cluster; none of a grid
+    /// that has none.
+    fn blocks(&self, grid: [u32; 3]) -> Result<Option<[u32; 3]>> {
+        if grid.contains(&0) {
+            return Ok(None);
+        }
+        let mut blocks = grid;
+        for (along, of_cluster) in blocks.iter_mut().zip(self.metadata.cluster) {
+            let all = along.checked_mul(of_cluster);
+            *along = all.ok_or_else(|| self.too_large(grid))?;
+        }
+        Ok(Some(blocks))
+    }
+
+    fn too_large(&self, grid: [u32; 3]) -> TritonError {
+        TritonError::Grid {
+            kernel: self.metadata.name.clone(),
+            grid,
+            cluster: self.metadata.cluster,
+        }
+    }
+
+    fn laid(&self, blocks: [u32; 3]) -> Launch {
+        let metadata = &self.metadata;
         let [x, y, z] = blocks;
         let mut launch = Launch::new((x, y, z), WARP * metadata.warps);
         launch = launch.shared_bytes(metadata.shared_bytes);
@@ -467,28 +572,81 @@ impl TritonKernel {
         if metadata.overlaps_previous {
             launch = launch.overlaps_previous();
         }
-        // SAFETY: the caller's promise for its arguments; scratch memory has what the
-        // metadata say for each block, and the rest are null where nothing is needed.
-        unsafe { launch.run(&self.function, stream, all.as_slice())? };
-        Ok(())
+        launch
     }
 
-    /// Scratch memory for all blocks, if the kernel needs any.
-    fn scratch(
-        &self,
-        stream: &Stream,
-        blocks: [u32; 3],
-        too_large: impl Fn() -> TritonError,
-    ) -> Result<Option<DeviceBuffer<u8>>> {
+    /// Scratch memory of all blocks.
+    fn scratch_bytes(&self, grid: [u32; 3], blocks: [u32; 3]) -> Result<u64> {
         let of_block = self.metadata.scratch_bytes.unwrap_or(0);
-        if of_block == 0 {
-            return Ok(None);
-        }
         let all = blocks.iter().try_fold(of_block, |bytes, blocks| {
             bytes.checked_mul(u64::from(*blocks))
         });
-        let all = all.and_then(|bytes| usize::try_from(bytes).ok());
-        let all = all.ok_or_else(too_large)?;
-        Ok(Some(DeviceBuffer::alloc_ordered(stream, all)?))
+        // An address is of 64 bits, a length of 63.
+        let all = all.filter(|bytes| i64::try_from(*bytes).is_ok());
+        all.ok_or_else(|| self.too_large(grid))
     }
+
+    /// The session's arguments with Triton's own behind them, and the memory of those.
+    fn all_in<'s>(
+        &self,
+        session: &'s Session,
+        grid: [u32; 3],
+        blocks: [u32; 3],
+        arguments: &[Argument],
+    ) -> Result<(Vec<Argument>, Option<Taken<'s>>)> {
+        let mut all = arguments.to_vec();
+        let mut taken = None;
+        if self.metadata.scratch_bytes.is_some() {
+            let bytes = self.scratch_bytes(grid, blocks)?;
+            if bytes == 0 {
+                all.push(0u64.into());
+            } else {
+                let layout = Layout::contiguous(Dtype::U8, &[bytes]).map_err(Error::from)?;
+                let id = session.alloc(layout, Regime::Pool)?;
+                all.push(id.into());
+                taken = Some(Taken { session, id });
+            }
+        }
+        if self.metadata.has_profile {
+            all.push(0u64.into());
+        }
+        Ok((all, taken))
+    }
+}
+
+/// A buffer that is freed, behind what was queued with it.
+struct Taken<'s> {
+    session: &'s Session,
+    id: BufferId,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // The session may have ended meanwhile, and it with it.
+        drop(self.session.free(self.id));
+    }
+}
+
+/// Metadata, and the code that the context's device runs.
+///
+/// # Safety
+/// As for [`TritonKernel::open`].
+#[expect(unsafe_code, reason = "machine code is believed")]
+unsafe fn read(context: &Context, json: &Path) -> Result<(TritonMetadata, Image<'static>)> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| TritonError::File {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    };
+    let text = String::from_utf8_lossy(&read(json)?).into_owned();
+    let metadata = TritonMetadata::parse(&text)?;
+    let kind = match context.device().cuda().is_software() {
+        true => "ptx",
+        false => "cubin",
+    };
+    let code = read(&json.with_extension(kind))?;
+    // SAFETY: the caller's promise.
+    let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
+    Ok((metadata, image))
 }

@@ -13,7 +13,10 @@ use std::path::PathBuf;
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Stream, Value};
 use fercuda_ptx::build::{Arch, ModuleBuilder};
-use fercuda_runtime::{TritonError, TritonKernel, TritonMetadata};
+use fercuda_runtime::{
+    Argument, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, SessionConfig, TritonError,
+    TritonKernel, TritonMetadata,
+};
 use serde_json::{Value as Json, json};
 
 /// `y[i] = x[i] * factor` by blocks of 64, by way of dynamic shared memory and, where there
@@ -146,6 +149,87 @@ fn a_folder_of_the_cache_is_read() {
     // SAFETY: the builder's PTX.
     let kernel = unsafe { TritonKernel::open(&bench.context, &path("json")) }.unwrap();
     bench.scaled(&kernel, 100);
+}
+
+#[test]
+fn a_session_launches_it_in_its_order_and_pays_for_scratch_memory() {
+    const COUNT: u64 = 1000;
+    // Blocks of 512 bytes: two buffers, and scratch memory for sixteen blocks of it.
+    const BUFFERS: u64 = 2 * 4096;
+    const SCRATCH: u64 = 16 * 256;
+    let config = RuntimeConfig {
+        select: None,
+        device: 0,
+    };
+    let runtime = Runtime::open(config).unwrap();
+    let session = |name: &str, limit_bytes: u64| {
+        let config = SessionConfig {
+            limit_bytes: Some(limit_bytes),
+        };
+        let session = runtime.session(name, config).unwrap();
+        let layout = Layout::contiguous(Dtype::F32, &[COUNT]).unwrap();
+        let alloc = || session.alloc(layout, Regime::Pool).unwrap();
+        let (x, y) = (alloc(), alloc());
+        let metadata = with("global_scratch_size", json!(256)).to_string();
+        let metadata = TritonMetadata::parse(&metadata).unwrap();
+        let image = Image::ptx(ptx(true));
+        let kernel = TritonKernel::load_in(&session, metadata, &image).unwrap();
+        let arguments = [x.into(), y.into(), 2.5f32.into(), (COUNT as u32).into()];
+        (session, kernel, x, y, arguments)
+    };
+    let grid = [(COUNT as u32).div_ceil(64), 1, 1];
+
+    let (enough, kernel, x, y, arguments) = session("enough", BUFFERS + SCRATCH);
+    let values: Vec<f32> = (0..COUNT).map(|n| n as f32 - 7.5).collect();
+    enough.upload(x, &values).unwrap();
+    let expected: Vec<f32> = values.iter().map(|x| x * 2.5).collect();
+    // SAFETY: the kernel reads `x` and writes `y` below `COUNT`, which both have.
+    unsafe { kernel.launch_in(&enough, grid, &arguments) }.unwrap();
+    assert_eq!(enough.download::<f32>(y).unwrap(), expected);
+    assert_eq!(enough.held_bytes(), BUFFERS);
+    assert_eq!(enough.peak_bytes(), BUFFERS + SCRATCH);
+    enough.fill_bytes(y, 0).unwrap();
+    // SAFETY: as above.
+    let job = unsafe { kernel.launch_in_async(&enough, grid, &arguments) }.unwrap();
+    enough.free(x).unwrap();
+    job.wait().unwrap();
+    assert_eq!(enough.download::<f32>(y).unwrap(), expected);
+    assert_eq!(enough.buffers().unwrap().len(), 1);
+
+    let (small, kernel, x, y, arguments) = session("small", BUFFERS + SCRATCH - 1);
+    small.fill_bytes(x, 0).unwrap();
+    small.fill_bytes(y, 1).unwrap();
+    let refused = |grid: [u32; 3], arguments: &[Argument]| {
+        // SAFETY: they are refused before anything is launched.
+        let two = unsafe {
+            [
+                kernel.launch_in(&small, grid, arguments).unwrap_err(),
+                kernel
+                    .launch_in_async(&small, grid, arguments)
+                    .map(drop)
+                    .unwrap_err(),
+            ]
+        };
+        assert_eq!(two[0].to_string(), two[1].to_string());
+        two.into_iter().next().unwrap()
+    };
+    match refused(grid, &arguments) {
+        TritonError::Session(Error::Limit { asked_bytes, .. }) => assert_eq!(asked_bytes, SCRATCH),
+        other => panic!("{other}"),
+    }
+    match refused(grid, &arguments[1..]) {
+        TritonError::Arguments { wanted, given, .. } => assert_eq!((wanted, given), (4, 3)),
+        other => panic!("{other}"),
+    }
+    // 2^96 blocks of 256 bytes.
+    match refused([u32::MAX; 3], &arguments) {
+        TritonError::Grid { grid, .. } => assert_eq!(grid, [u32::MAX; 3]),
+        other => panic!("{other}"),
+    }
+    // SAFETY: nothing is launched.
+    unsafe { kernel.launch_in(&small, [1, 0, 1], &arguments) }.unwrap();
+    assert_eq!(small.download_bytes(y).unwrap(), vec![1; 4000]);
+    assert_eq!(small.buffers().unwrap().len(), 2);
 }
 
 #[test]

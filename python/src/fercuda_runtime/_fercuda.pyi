@@ -103,6 +103,9 @@ class Session:
     def device(self) -> int:
         """Its device's ordinal."""
     @property
+    def is_software(self) -> bool:
+        """Whether its device is the software device."""
+    @property
     def limit_bytes(self) -> int | None:
         """What it may hold of the device; None for no limit."""
     @property
@@ -370,6 +373,51 @@ class Scalar:
     @property
     def dtype(self) -> str:
         """Its type."""
+
+@final
+class TritonKernel:
+    """A kernel that Triton has compiled. See `fercuda_runtime.guest_hooks`."""
+
+    @staticmethod
+    def open(session: Session, path: str) -> TritonKernel:
+        """That of NAME.json, with its code beside it. See `open_triton`."""
+    @staticmethod
+    def load(session: Session, metadata: str, code: str | bytes) -> TritonKernel:
+        """That of the text of NAME.json, and PTX as text or a CUBIN as bytes. See `load_triton`."""
+    @property
+    def name(self) -> str:
+        """Its name in its code."""
+    @property
+    def arch(self) -> int:
+        """The compute capability it was compiled for: 90 for sm_90."""
+    @property
+    def warps(self) -> int:
+        """Warps of a program: 32 threads each."""
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a program."""
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory of a block, which a launch takes from the session and gives back behind the kernel."""
+    @property
+    def cluster(self) -> tuple[int, int, int]:
+        """Blocks of a cluster along each axis; so many each program of a grid is."""
+    @property
+    def argument_bytes(self) -> list[int] | None:
+        """The size of each argument, Triton's own left out; None if the driver does not say."""
+    def launch(self, session: Session, grid: _Extents, arguments: Iterable[_Argument] | None = None) -> None:
+        """Queues it behind the session's work: `grid` programs, one to three extents, as its author counts them; a
+        grid with none does nothing. Returns before it has run.
+
+        Arguments are as `Session.launch` takes them, one for each parameter of its signature that was no constant when
+        it was compiled. What Triton took for granted then, as that a pointer or a number is a multiple of 16, must hold
+        for them, and the kernel must stay within the buffers: nobody checks that but the software device.
+
+        Raises `ArgumentsError`, `LaunchLimitError`, `StaleHandleError`; `LimitError` or `OutOfMemoryError` where there
+        is no scratch memory; `DeviceFaultError` of earlier work. Nothing is queued then.
+        """
+    def launch_async(self, session: Session, grid: _Extents, arguments: Iterable[_Argument] | None = None) -> Job:
+        """The same as a job, which is done when the kernel is; its buffers live until then."""
 
 @final
 class Plan:

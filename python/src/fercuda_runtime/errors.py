@@ -149,6 +149,11 @@ class LaunchLimitError(FercudaError, ValueError):
     limit: int
 
 
+class TritonError(FercudaError, ValueError):
+    """A kernel of Triton's that is not loaded: files that are not there, metadata that lack something or ask for what
+    is not done here, another device than it was compiled for."""
+
+
 class ImportedError(FercudaError, RuntimeError):
     """A framework was imported before it could be told (`framework`)."""
 

@@ -23,6 +23,8 @@ class Entrypoint(str, Enum):
     """Kernels from PTX: `Session.load`, `Session.launch`."""
     FRAMEWORK_ALLOCATOR = "framework_allocator"
     """Frameworks as tenants: `guest_hooks.activate`."""
+    TRITON_KERNEL = "triton_kernel"
+    """Kernels that Triton has compiled: `guest_hooks.open_triton`, `load_triton`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Other libraries of this process as good tenants of its pool: told before they are imported.
+"""Other libraries of this process as good tenants of its pool: told before they are imported (`activate`). And
+Triton's kernels on a session's buffers, without Triton's launcher (`open_triton`, `load_triton`).
 
 A framework's own allocator takes memory and keeps it, out of the others' reach. What `fercuda run` sets for a program
 `activate` sets from inside it. What the user has set stays. That memory is governed at all is not up to this: it is
@@ -8,19 +9,32 @@ driver's own pool.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
+import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any, Protocol
 
 from . import _fercuda
-from .errors import ConfigError, ImportedError
+from ._fercuda import Session, TritonKernel
+from .errors import ConfigError, ImportedError, TritonError
 
-__all__ = ["Activation", "activate", "is_hooked"]
+__all__ = [
+    "Activation",
+    "Compiled",
+    "TritonKernel",
+    "activate",
+    "is_hooked",
+    "load_triton",
+    "open_triton",
+]
 
 # Names that mean the same, as old and new versions read different ones, and their value.
 _Setting = tuple[tuple[str, ...], str]
@@ -104,3 +118,70 @@ class _CupyLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         _use_async_pool(module)
+
+
+class Compiled(Protocol):
+    """What Triton gives for a kernel that it has compiled: `KERNEL.warmup(...)`, or `KERNEL[grid](...)`."""
+
+    @property
+    def metadata(self) -> Any:
+        """How it is launched: a record or mapping of what NAME.json has."""
+    @property
+    def asm(self) -> Mapping[str, Any]:
+        """Its code: text under "ptx", bytes under "cubin"."""
+
+
+def open_triton(session: Session, path: str | os.PathLike[str]) -> TritonKernel:
+    """The kernel in a folder of Triton's cache (TRITON_CACHE_DIR, or ~/.triton/cache), or that of one NAME.json there.
+    Its code is NAME.cubin beside it, on the software device NAME.ptx. Nobody may have changed either: machine code is
+    believed. Triton itself is not needed.
+
+    Raises `TritonError`; `LaunchLimitError` for more shared memory (`asked` bytes) than a block may have (`limit`);
+    `ModuleError`, `SessionEndedError`.
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.is_dir():
+        # Beside it lies a list of the folder's files.
+        found = sorted(it for it in path.glob("*.json") if not it.name.startswith("__grp__"))
+        if len(found) != 1:
+            names = ", ".join(it.name for it in found) or "none"
+            raise TritonError(
+                f"{path} has {len(found)} files NAME.json of a kernel ({names}), not one\n"
+                "try: one of them, or a folder of Triton's cache (TRITON_CACHE_DIR or ~/.triton/cache)"
+            )
+        path = found[0]
+    return TritonKernel.open(session, os.fspath(path))
+
+
+def load_triton(session: Session, kernel: Compiled) -> TritonKernel:
+    """The same from a kernel that Triton has compiled in this process. What its launcher would do is not done: no
+    tensor descriptors, no hooks.
+
+    Raises as `open_triton`.
+    """
+    kind = "ptx" if session.is_software else "cubin"
+    advice = "try: what KERNEL.warmup(...) or KERNEL[grid](...) gave"
+    try:
+        metadata, asm = kernel.metadata, kernel.asm
+    except AttributeError as error:
+        raise TritonError(f"{type(kernel)} is no compiled kernel of Triton's: {error}\n{advice}") from None
+    record = _record(metadata)
+    if "target" in record:
+        record["target"] = _record(record["target"])
+    if kind not in asm:
+        raise TritonError(f"the kernel has no {kind!r}, but {', '.join(sorted(asm)) or 'nothing'}\n{advice}")
+    # What JSON has no word for is nothing that a launch depends on, or is refused there.
+    return TritonKernel.load(session, json.dumps(record, default=repr), asm[kind])
+
+
+def _record(value: Any) -> dict[str, Any]:
+    """The fields of one of Triton's records: a named tuple, a dataclass, or a mapping."""
+    if hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TritonError(
+        f"the metadata are, or have for a target, {type(value)}\ntry: a named tuple, a dataclass or a mapping of NAME.json"
+    )
