@@ -179,7 +179,8 @@ fn carry(from: &Path, to: &Path) -> Result<()> {
 /// Rust and documents apart.
 fn copy_tracked(root: &Path, to: &Path) -> Result<()> {
     let mut list = shell::command("git");
-    list.args(["ls-files", "-z", "crates", "tests", "python/tests"]);
+    list.args(["ls-files", "-z", "crates", "tests"]);
+    list.args(["python/tests", "python/benches"]);
     for name in shell::capture(list)?.split('\0').filter(|n| !n.is_empty()) {
         let skip = [".rs", ".md", "Cargo.toml", "Cargo.lock"]
             .iter()
@@ -302,13 +303,17 @@ if python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11
   else
     echo "the Python package with cuda.core: not run (no cuda.core here)" | tee -a "$out/table.txt"
   fi
-  for framework in torch jax cupy; do
+  for framework in torch jax cupy triton; do
     if [[ $FERCUDA_DEVICE == gpu ]] && python3 -c "import $framework" 2>/dev/null; then
       package "$framework" "tests/frameworks/test_$framework.py"
     else
       echo "the Python package with $framework: not run (no $framework here, or no GPU asked for)" | tee -a "$out/table.txt"
     fi
   done
+  start=$SECONDS status=0
+  PYTHONPATH=$out/package timeout "${FERCUDA_STEP_LIMIT:-300}" python3 "$here/files/python/benches/pairs.py" \
+    --json "$out/python-pairs.json" > "$out/python-pairs.log" 2>&1 || status=$?
+  record bench python-pairs "$status" $((SECONDS - start))
   rm -rf "$out/package"
 else
   echo "the Python package: not run (needs Python 3.11, pip, pytest and numpy)" | tee -a "$out/table.txt"
