@@ -254,9 +254,19 @@ pub(crate) fn build_drop_in(profile: &str) -> Result<PathBuf> {
     place_drop_in(cargo::library(&made(profile)?, "dropin")?)
 }
 
-/// The same where nothing else was built.
+/// The same where nothing else was built. What the Python package is made of comes with it,
+/// or the two would have other features of what both use, and compile that twice.
 pub(crate) fn build_drop_in_alone() -> Result<PathBuf> {
-    let made = cargo::artifacts("build", &["--locked", "--package", "fercuda-dropin"])?;
+    let made = cargo::artifacts(
+        "build",
+        &[
+            "--locked",
+            "--package",
+            "fercuda-dropin",
+            "--package",
+            "fercuda-python",
+        ],
+    )?;
     place_drop_in(cargo::library(&made, "dropin")?)
 }
 

@@ -48,10 +48,11 @@ enum Chore {
         #[arg(long)]
         force: bool,
     },
-    /// Set up, then run every test: the workspace's and the foreign clients'; with
-    /// `-p python` those of the Python package instead.
+    /// Set up, then run every test: the workspace's, the foreign clients' and the
+    /// Python package's.
     Test {
-        /// Only tests of this package (may be repeated); skips the foreign clients.
+        /// Only tests of this package (may be repeated); `python` alone for those of
+        /// the Python package.
         #[arg(long, short)]
         package: Vec<String>,
         /// Passed on to the test programs.

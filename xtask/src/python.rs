@@ -23,7 +23,9 @@ const FINDINGS: &str = "77";
 /// Tests that need a driver's library, which others use as well.
 const OVER_A_LIBRARY: &str = "tests/test_cuda_core.py";
 
-/// Builds the wheel; `profile` is cargo's.
+/// Builds the wheel; `profile` is cargo's. In the workspace's target folder: of what the
+/// workspace's build has made (Cargo.toml, .cargo/config.toml), all is taken that no test's
+/// feature went into.
 pub(crate) fn wheel(profile: &str, out: &Path) -> Result<PathBuf> {
     let tools = setup::tools()?;
     if out.exists() {
@@ -184,7 +186,7 @@ fn types() -> Result<Count> {
 }
 
 /// Frameworks whose tests run where they are.
-pub(crate) const FRAMEWORKS: [&str; 3] = ["torch", "jax", "cupy"];
+pub(crate) const FRAMEWORKS: [&str; 4] = ["torch", "jax", "cupy", "triton"];
 
 /// Puts the wheel, optimised, and the tests into a bundle.
 pub(crate) fn bundle(out: &Path) -> Result<()> {
