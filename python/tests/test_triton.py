@@ -22,7 +22,7 @@ PTX = """
 .version 8.0
 .target sm_80
 .address_size 64
-.extern .shared .align 16 .b8 shared[];
+.extern .shared .align 16 .b8 smem[];
 .visible .entry scale_kernel(
     .param .u64 x, .param .u64 y, .param .f32 factor, .param .u32 n, .param .u64 scratch, .param .u64 profile
 )
@@ -47,7 +47,7 @@ PTX = """
     add.u64 %rd5, %rd1, %rd4;
     ld.global.f32 %f2, [%rd5];
     mul.f32 %f3, %f2, %f1;
-    mov.u32 %r5, shared;
+    mov.u32 %r5, smem;
     shl.b32 %r6, %r2, 2;
     add.u32 %r5, %r5, %r6;
     st.shared.f32 [%r5], %f3;
