@@ -314,5 +314,5 @@ fn what_is_declared_is_exported_and_refusals_call_all_of_it() {
     let knobs = ["fercuda_break_rule", "fercuda_fail"];
     let mut more: Vec<&str> = exported.difference(&declared).map(String::as_str).collect();
     more.retain(|name| !knobs.contains(name));
-    assert_eq!(more, ["fercuda_regime_3"]);
+    assert_eq!(more, ["fercuda_regime_4"]);
 }

@@ -16,6 +16,7 @@ mod jit;
 mod ledgers;
 mod memory;
 mod out;
+mod reboot;
 mod replay;
 mod run;
 mod terminal;
@@ -48,6 +49,7 @@ Start with:
   fercuda check --help  find what is wrong with a kernel, without a GPU
   fercuda run --help    run a program with its device memory governed
   fercuda top           who holds how much device memory now
+  fercuda reboot --help ask a process to give its runtime's memory back
   fercuda replay --help what a trace costs with each allocator
   fercuda bench alloc   what an allocation costs, beside the driver's
   fercuda jit --help    an expression, its forms down to PTX, and its run")]
@@ -63,6 +65,7 @@ enum Command {
     Check(Box<check::Args>),
     Run(Box<run::Args>),
     Top(top::Args),
+    Reboot(reboot::Args),
     Replay(replay::Args),
     Bench(bench::Args),
     Jit(jit::Args),
@@ -78,6 +81,10 @@ fn main() -> ExitCode {
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));
+        }
+        Command::Reboot(args) => {
+            // 1 is what the process answered.
+            return reboot::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Jit(args) => {
             // 1 is a difference that was found.

@@ -365,14 +365,28 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Opens a file that must be this user's alone, without following a link or
+/// Opens a file to be read that must be this user's alone, without following a link or
 /// waiting for the other end of a pipe.
 pub(crate) fn open_private(
     folder: impl rustix::fd::AsFd,
     name: &Path,
     path: &Path,
 ) -> Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open_private_as(OFlags::RDONLY, folder, name, path)
+}
+
+/// The same, to be written too.
+pub(crate) fn open_private_to_write(path: &Path) -> Result<File> {
+    open_private_as(OFlags::RDWR, CWD, path, path)
+}
+
+fn open_private_as(
+    access: OFlags,
+    folder: impl rustix::fd::AsFd,
+    name: &Path,
+    path: &Path,
+) -> Result<File> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, name, flags, Mode::empty())
         .map(File::from)
         .map_err(io::Error::from)

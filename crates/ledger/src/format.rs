@@ -176,7 +176,17 @@ records! {
         144 events [14],
         /// Governed bytes of each kind, in the order of `Governed`.
         256 governed_bytes [KINDS],
-        384 governed_reserved [16],
+        /// Runtimes that are open.
+        384 runtimes,
+        /// 1 while one of them takes requests.
+        392 takes_requests,
+        /// What is asked (`requests`).
+        400 request [3],
+        /// How far that is.
+        424 answer,
+        /// What came of it, by state.
+        432 answer_detail [3],
+        456 requests_reserved [7],
     }
 
     /// One tenant: a library that allocates, by name.

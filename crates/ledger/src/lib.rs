@@ -24,6 +24,7 @@ mod map;
 mod owner;
 mod prometheus;
 mod reader;
+mod requests;
 mod ring;
 mod shares;
 mod snapshot;
@@ -39,6 +40,7 @@ pub use format::{
 pub use map::Changes;
 pub use prometheus::prometheus;
 pub use reader::Reader;
+pub use requests::{AskError, Asked, Failure, Outcome, Progress};
 pub use shares::{Lingering, Offered, Opened, Share, ShareName};
 pub use snapshot::{
     DeviceSnapshot, EventSnapshot, GovernedBytes, Owner, Snapshot, StreamSnapshot, TenantAccount,

@@ -69,7 +69,7 @@ impl Process {
 }
 
 impl Sight {
-    fn this() -> Sight {
+    pub(crate) fn this() -> Sight {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .ok()
             .and_then(|id| u128::from_str_radix(&id.trim().replace('-', ""), 16).ok())
@@ -80,7 +80,7 @@ impl Sight {
         }
     }
 
-    fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.pid_namespace != 0 && self.boot_id != [0, 0]
     }
 }

@@ -112,7 +112,7 @@ impl Reader {
         snapshot::assemble(&collected, len_bytes, owner).map_err(self.refused())
     }
 
-    fn state_of(&self, process: &Process) -> Owner {
+    pub(crate) fn state_of(&self, process: &Process) -> Owner {
         if process.owns(&self.file) {
             Owner::Alive
         } else {
@@ -121,7 +121,7 @@ impl Reader {
     }
 
     /// Whose it is: the part of the header that all versions share.
-    fn process(&self) -> Result<std::result::Result<Process, FormatError>> {
+    pub(crate) fn process(&self) -> Result<std::result::Result<Process, FormatError>> {
         let mut words = [0; COMMON_WORDS];
         read_words(&self.file, 0, &mut words, &mut Vec::new())
             .map_err(Error::system("read", &self.path))?;
@@ -139,7 +139,7 @@ impl Reader {
         }))
     }
 
-    fn refused(&self) -> impl Fn(FormatError) -> Error + '_ {
+    pub(crate) fn refused(&self) -> impl Fn(FormatError) -> Error + '_ {
         |source| Error::Format {
             path: self.path.clone(),
             source,
@@ -212,7 +212,12 @@ pub(crate) fn collect_bytes(bytes: &[u8]) -> Collected {
 
 /// Reads words from a file. Calls of the system are in order, and the kernel
 /// reads what a mapping of the same file writes.
-fn read_words(file: &File, first: usize, words: &mut [u64], bytes: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn read_words(
+    file: &File,
+    first: usize,
+    words: &mut [u64],
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
     bytes.resize(words.len() * 8, 0);
     let mut len = 0;
     while len < bytes.len() {

@@ -108,6 +108,10 @@ pub struct DeviceSnapshot {
     pub frees: u64,
     /// Events since the beginning, by kind; kinds without any are left out.
     pub event_counts: BTreeMap<EventKind, u64>,
+    /// Runtimes for it that are open in the process.
+    pub runtimes: u64,
+    /// Whether one of them can be asked to reboot.
+    pub takes_requests: bool,
 }
 
 /// Governed bytes of one kind.
@@ -357,7 +361,7 @@ pub(crate) fn assemble(
     })
 }
 
-fn check(header: &Header<u64>, len_bytes: u64) -> Result<(), FormatError> {
+pub(crate) fn check(header: &Header<u64>, len_bytes: u64) -> Result<(), FormatError> {
     if header.magic != MAGIC {
         return Err(FormatError::NotALedger);
     }
@@ -554,6 +558,8 @@ fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> Devi
         allocs: 0,
         frees: 0,
         event_counts,
+        runtimes: counters.read(row.runtimes),
+        takes_requests: row.takes_requests == 1,
     }
 }
 
@@ -597,6 +603,7 @@ fn is_used(device: &DeviceSnapshot) -> bool {
         ungoverned_bytes,
         driver_total_bytes,
         allocs,
+        runtimes,
         ..
     } = device;
     [
@@ -605,6 +612,7 @@ fn is_used(device: &DeviceSnapshot) -> bool {
         ungoverned_bytes,
         driver_total_bytes,
         allocs,
+        runtimes,
     ]
     .iter()
     .any(|figure| **figure != 0)

@@ -13,10 +13,12 @@ pub(crate) trait Word {
     /// Whether `old` was there and is now `new`; orders as an acquire-release
     /// if so, and not at all if not.
     fn replace(&self, old: u64, new: u64) -> bool;
+    /// A sequentially consistent fence.
+    fn fence();
 }
 
 macro_rules! word {
-    ($word:ty) => {
+    ($word:ty, $fence:path) => {
         impl Word for $word {
             #[inline]
             fn load(&self, order: Ordering) -> u64 {
@@ -35,13 +37,17 @@ macro_rules! word {
                 self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             }
+            #[inline]
+            fn fence() {
+                $fence(Ordering::SeqCst);
+            }
         }
     };
 }
 
-word!(AtomicU64);
+word!(AtomicU64, std::sync::atomic::fence);
 #[cfg(test)]
-word!(loom::sync::atomic::AtomicU64);
+word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);
 
 /// Runs `model` in every order that its threads and atomics allow in which a
 /// thread is interrupted at most so often.

@@ -131,7 +131,7 @@ impl Device {
         Device(ordinal.min(DEVICES as u32 - 1) as u8)
     }
 
-    fn row(self, layout: &Layout<AtomicU64>) -> &DeviceRow<AtomicU64> {
+    pub(crate) fn row(self, layout: &Layout<AtomicU64>) -> &DeviceRow<AtomicU64> {
         &layout.devices[usize::from(self.0) % DEVICES]
     }
 }
@@ -206,7 +206,7 @@ impl Ledger {
 
     /// The ledger's words, unless this is the child of a fork.
     #[inline]
-    fn layout(&self) -> Option<&Layout<AtomicU64>> {
+    pub(crate) fn layout(&self) -> Option<&Layout<AtomicU64>> {
         self.map.is_mine().then(|| self.map.layout())
     }
 

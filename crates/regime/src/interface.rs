@@ -1,5 +1,5 @@
 //! What another library of this process may ask of the doors: whose a thread's calls
-//! are, what a tenant holds, that memory be given back.
+//! are, what a tenant holds, that memory be given back, what others ask of its runtime.
 //!
 //! A library that has doors of its own, as the runtime in a process without the hook,
 //! looks for those of others first ([`find`]). So there is one pool, whoever comes.
@@ -8,11 +8,15 @@
 //! which is part of the name that it is found by; none of them unwinds.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use std::ffi::CString;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use fercuda_ledger::{Device as Row, Event, EventKind, Governed, Tenant};
+use fercuda_ledger::{DEVICES, Device as Row, Event, EventKind, Governed, Tenant};
+pub use fercuda_ledger::{Failure, Outcome};
 
 use crate::below::placed;
 use crate::caller;
@@ -20,10 +24,10 @@ use crate::exchange::is_disabled;
 use crate::process::{begun, governor, guarded};
 
 /// The version of [`Interface`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 
-/// The name under which a library has [`fercuda_regime_3`].
-const NAME: &CStr = c"fercuda_regime_3";
+/// The name under which a library has [`fercuda_regime_4`].
+const NAME: &CStr = c"fercuda_regime_4";
 
 /// Nobody: who calls is found by the return address.
 pub const BY_ADDRESS: u32 = u32::MAX;
@@ -78,6 +82,10 @@ pub struct Interface {
     next_epoch: extern "C" fn(device: u32) -> u64,
     function: unsafe extern "C" fn(name: *const u8, bytes: usize) -> *mut c_void,
     figures: unsafe extern "C" fn(into: *mut Figures) -> c_int,
+    runtime: extern "C" fn(device: u32, is_open: c_int),
+    serve: extern "C" fn(device: u32, does: c_int) -> c_int,
+    asked: extern "C" fn(device: u32) -> u64,
+    answer: unsafe extern "C" fn(device: u32, number: u64, state: u64, detail: *const [u64; 3]),
 }
 
 /// Hears of one who holds memory: a name of so many bytes, and what.
@@ -176,6 +184,36 @@ impl Interface {
         let is_there = unsafe { (self.figures)(&mut figures) } == 0;
         is_there.then_some(figures)
     }
+
+    /// Has the ledger say that a runtime for a device was opened, or was closed.
+    pub fn note_runtime(&self, device: u32, is_open: bool) {
+        (self.runtime)(device, c_int::from(is_open));
+    }
+
+    /// From now on, until [`Interface::serve_no_more`], the caller looks what others ask of a
+    /// device's runtime, as the ledger says. False if somebody of this process does already,
+    /// or if nothing is governed.
+    pub fn serve(&self, device: u32) -> bool {
+        (self.serve)(device, 1) == 0
+    }
+
+    /// Ends what a [`Interface::serve`] that said yes began.
+    pub fn serve_no_more(&self, device: u32) {
+        (self.serve)(device, 0);
+    }
+
+    /// Takes the next request, for who serves a device, in one thread: that its runtime
+    /// be rebooted. It is to be answered.
+    pub fn asked(&self, device: u32) -> Option<NonZeroU64> {
+        NonZeroU64::new((self.asked)(device))
+    }
+
+    /// Says what a request came to.
+    pub fn answer(&self, device: u32, number: NonZeroU64, outcome: Outcome) {
+        let (state, detail) = outcome.words();
+        // SAFETY: `detail` outlives the call.
+        unsafe { (self.answer)(device, number.get(), state, &detail) };
+    }
 }
 
 static INTERFACE: Interface = Interface {
@@ -189,12 +227,16 @@ static INTERFACE: Interface = Interface {
     next_epoch,
     function,
     figures,
+    runtime,
+    serve,
+    asked,
+    answer,
 };
 
 /// The doors' table, if they stand before a driver; else null.
 // SAFETY: nothing else has a name like this.
 #[unsafe(no_mangle)]
-pub extern "C" fn fercuda_regime_3() -> *const Interface {
+pub extern "C" fn fercuda_regime_4() -> *const Interface {
     match own() {
         Some(interface) => interface,
         None => core::ptr::null(),
@@ -219,7 +261,7 @@ pub fn find() -> Option<&'static Interface> {
     let hidden = objects();
     let hidden = hidden.iter().map(|object| symbol_of(object));
     std::iter::once(shown).chain(hidden).find_map(|ask| {
-        if ask.is_null() || ask == fercuda_regime_3 as *mut c_void {
+        if ask.is_null() || ask == fercuda_regime_4 as *mut c_void {
             return None;
         }
         // SAFETY: only libraries of this project have a function of this name, whose
@@ -418,4 +460,66 @@ unsafe extern "C" fn figures(into: *mut Figures) -> c_int {
         }
         _ => 1,
     }
+}
+
+extern "C" fn runtime(device: u32, is_open: c_int) {
+    guarded(|| {
+        governor()?
+            .ledger()
+            .note_runtime(Row::new(device), is_open != 0);
+        Some(())
+    });
+}
+
+/// Rows of devices whose requests somebody takes, a bit each. Kept here and not in the ledger,
+/// which others may write.
+static SERVED: AtomicU32 = AtomicU32::new(0);
+/// By row, the request taken last.
+static LAST: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+const _: () = assert!(DEVICES <= 32);
+
+/// The row of a device.
+fn row_of(device: u32) -> usize {
+    (device as usize).min(DEVICES - 1)
+}
+
+extern "C" fn serve(device: u32, does: c_int) -> c_int {
+    let bit = 1 << row_of(device);
+    let done = guarded(|| {
+        let ledger = governor()?.ledger();
+        if does == 0 {
+            ledger.note_requests(Row::new(device), false);
+            SERVED.fetch_and(!bit, AcqRel);
+            return Some(());
+        }
+        (SERVED.fetch_or(bit, AcqRel) & bit == 0)
+            .then(|| ledger.note_requests(Row::new(device), true))
+    });
+    c_int::from(done.is_none())
+}
+
+extern "C" fn asked(device: u32) -> u64 {
+    let number = guarded(|| {
+        if SERVED.load(Acquire) & 1 << row_of(device) == 0 {
+            return None;
+        }
+        let last = &LAST[row_of(device)];
+        let number = governor()?
+            .ledger()
+            .take_request(device, last.load(Relaxed))?;
+        last.store(number.get(), Relaxed);
+        Some(number.get())
+    });
+    number.unwrap_or(0)
+}
+
+unsafe extern "C" fn answer(device: u32, number: u64, state: u64, detail: *const [u64; 3]) {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let detail = unsafe { *detail };
+        let outcome = Outcome::of_words(state, detail)?;
+        let ledger = governor()?.ledger();
+        ledger.answer(Row::new(device), NonZeroU64::new(number)?, outcome);
+        Some(())
+    });
 }

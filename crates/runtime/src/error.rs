@@ -242,11 +242,25 @@ pub enum Error {
         /// The job.
         job: u64,
     },
-    /// There is no thread for a session's jobs.
-    #[error("no thread for jobs: {why}\ntry: fewer threads, or a larger limit of them (ulimit -u)")]
+    /// There is no thread for a session's jobs, or for requests.
+    #[error("no thread: {why}\ntry: fewer threads, or a larger limit of them (ulimit -u)")]
     NoThread {
         /// What the system said.
         why: String,
+    },
+    /// Nothing is governed, so there is no ledger by which a process can be asked.
+    #[error(
+        "nothing is governed in this process, and so nobody can ask it\ntry: without FERCUDA_DISABLE=1"
+    )]
+    Ungoverned,
+    /// Another runtime of the process takes the device's requests.
+    #[error(
+        "another runtime of this process takes requests for device {device}\n\
+         try: one that does, or to drop what its serve_requests gave first"
+    )]
+    Served {
+        /// The device.
+        device: u32,
     },
     /// The runtime is being rebooted.
     #[error("the runtime is being rebooted\ntry: again when it has")]

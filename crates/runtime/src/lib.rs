@@ -12,6 +12,7 @@ mod machine;
 mod owned;
 mod pieces;
 mod plan;
+mod requests;
 mod session;
 mod triton;
 
@@ -33,5 +34,6 @@ pub use jobs::{Job, Status};
 pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use owned::Graphs;
 pub use plan::{Need, Plan, PlanError};
+pub use requests::Requests;
 pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
 pub use triton::{TritonError, TritonKernel, TritonMetadata};

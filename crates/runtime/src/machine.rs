@@ -98,15 +98,19 @@ impl Runtime {
         };
         let (cuda, doors) = governed(Cuda::select(select)?)?;
         let device = cuda.device(config.device)?;
+        let machine = Machine {
+            device,
+            doors,
+            context: Mutex::new(Context::primary(device)?),
+            epoch: AtomicU64::new(0),
+            sessions: Mutex::default(),
+            lost: Mutex::new(None),
+        };
+        if let Some(doors) = doors {
+            doors.note_runtime(device.ordinal(), true);
+        }
         Ok(Self {
-            machine: Arc::new(Machine {
-                device,
-                doors,
-                context: Mutex::new(Context::primary(device)?),
-                epoch: AtomicU64::new(0),
-                sessions: Mutex::default(),
-                lost: Mutex::new(None),
-            }),
+            machine: Arc::new(machine),
         })
     }
 
@@ -135,6 +139,11 @@ impl Runtime {
             free_bytes,
             total_bytes,
         })
+    }
+
+    /// What the doors before its device may be asked; none where nothing is governed.
+    pub(crate) fn doors(&self) -> Option<&'static Interface> {
+        self.machine.doors
     }
 
     /// Who holds memory of the device in this process.
@@ -308,6 +317,14 @@ fn governed(cuda: Cuda) -> Result<(Cuda, Option<&'static Interface>)> {
 fn next_number() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     NEXT.fetch_add(1, Relaxed)
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(doors) = self.doors {
+            doors.note_runtime(self.device.ordinal(), false);
+        }
+    }
 }
 
 impl Machine {

@@ -6,6 +6,7 @@
 mod exports;
 mod files;
 mod format;
+mod requests;
 mod shares;
 mod support;
 mod threads;

@@ -1,0 +1,302 @@
+//! `fercuda reboot`: asks another process to reboot its runtime.
+//!
+//! Invariant: the process does it or nothing happens; it is sent no signal, and of its file
+//! only the words of a request are written. Who may be asked, and how, is `fercuda-ledger`'s.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use fercuda_ledger::{
+    AskError, Asked, Failure, Folder, Outcome, Owner, Progress, Reader, Snapshot,
+};
+use serde::Serialize;
+
+use crate::out::say;
+use crate::terminal::{bytes, clipped, count, duration};
+
+/// How often it is looked for an answer.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a process may take to let go of what it took as it was withdrawn.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Asks a governed process to reboot its runtime of feRcuda's.
+#[derive(clap::Args)]
+#[command(after_help = "\
+A reboot ends the runtime's sessions, each when its work is done, gives their
+memory back to the driver and begins anew; the process goes on. Asked can be a
+process of your own, in which the program has called Runtime::serve_requests;
+it may refuse. Nobody else's runtime is touched, no signal is sent, and a
+context that has failed is not reset: only the program itself may do that.
+
+A process that is only hooked (fercuda run) has no runtime to reboot: the
+memory of its libraries is theirs. End it instead.
+
+Exit status: 0 if it was rebooted; 1 if it refused, failed, ended or did not
+answer in time; 2 if it could not be asked.
+
+Examples:
+  fercuda top --once
+  fercuda reboot --pid 4711
+  fercuda reboot --pid 4711 --device 1 --wait 120
+  fercuda reboot --pid 4711 --json | python3 -m json.tool")]
+pub(crate) struct Args {
+    /// The process, by its number.
+    #[arg(long, value_name = "N")]
+    pid: u64,
+    /// The device whose runtime is meant [default: the one that can be asked].
+    #[arg(long, value_name = "D")]
+    device: Option<u32>,
+    /// How long to wait for the answer; what was not begun by then is withdrawn.
+    #[arg(long, value_name = "SECONDS", default_value = "30",
+          value_parser = clap::value_parser!(u64).range(1..=86400))]
+    wait: u64,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it, when the process was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum End {
+    Rebooted,
+    Refused,
+    ContextFailed,
+    DeviceLost,
+    Failed,
+    /// Taken, and not over in time.
+    Running,
+    /// Not taken in time, and withdrawn.
+    NotTaken,
+    /// Somebody else's request took its place.
+    Overtaken,
+    ProcessEnded,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    pid: u64,
+    program: &'a str,
+    device: u32,
+    outcome: End,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    returned_bytes: Option<u64>,
+    seconds: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let folder = Folder::from_env()?;
+    let (reader, process) = find(&folder, args.pid)?;
+    let device = match args.device {
+        Some(device) => device,
+        None => the_device(&process)?,
+    };
+    let begun = Instant::now();
+    let wait = Duration::from_secs(args.wait);
+    let asked = reader.ask_to_reboot(device, wait)?;
+    let (outcome, came) = wait_for(&reader, &asked, begun, wait)?;
+    let mut report = Report {
+        pid: args.pid,
+        program: &process.program,
+        device,
+        outcome,
+        epoch: None,
+        sessions: None,
+        returned_bytes: None,
+        seconds: begun.elapsed().as_secs_f64(),
+    };
+    if let Some(Outcome::Rebooted {
+        epoch,
+        sessions,
+        returned_bytes,
+    }) = came
+    {
+        report.epoch = Some(epoch);
+        report.sessions = Some(sessions);
+        report.returned_bytes = Some(returned_bytes);
+    }
+    if args.json {
+        say!("{}", serde_json::to_string(&report)?);
+    } else if outcome == End::Rebooted {
+        tell(&report);
+    } else {
+        let error = anyhow::anyhow!("{}", failed(&report, args.wait));
+        return Ok(crate::report(&error, 1));
+    }
+    Ok(ExitCode::from(u8::from(outcome != End::Rebooted)))
+}
+
+/// The ledger of a process: of several the one by which it can be asked.
+fn find(folder: &Folder, pid: u64) -> Result<(Reader, Snapshot)> {
+    let mut found: Vec<(Reader, Snapshot)> = Vec::new();
+    for reader in folder.ledgers()? {
+        let reader = match reader {
+            Ok(reader) => reader,
+            // What cannot be opened is told by its name.
+            Err(error) if is_of(&error, pid) => return Err(error.into()),
+            Err(_) => continue,
+        };
+        match reader.snapshot() {
+            Ok(snapshot) if snapshot.pid == pid => found.push((reader, snapshot)),
+            Err(error) if is_of(&error, pid) => return Err(error.into()),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let takes = |it: &Snapshot| it.devices.iter().any(|device| device.takes_requests);
+    found.sort_by_key(|(_, it)| (it.owner == Owner::Alive, takes(it)));
+    match found.pop() {
+        Some((_, it)) if it.owner == Owner::Gone => Err(AskError::Gone { pid }.into()),
+        Some(found) => Ok(found),
+        None => bail!(
+            "process {pid} is not governed: it has no ledger in {}\n\
+             try: fercuda top --once, which lists those that are",
+            folder.path().display()
+        ),
+    }
+}
+
+/// Whether an error is of a file that a process's ledger would have: `PID-START-NUMBER.ledger`.
+fn is_of(error: &fercuda_ledger::Error, pid: u64) -> bool {
+    use fercuda_ledger::Error::{Format, NotPrivate, System};
+    let (NotPrivate { path, .. } | System { path, .. } | Format { path, .. }) = error else {
+        return false;
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('-').next() == Some(&pid.to_string())
+}
+
+/// The only device of a process whose runtime can be asked; else the one that has a runtime.
+fn the_device(process: &Snapshot) -> Result<u32> {
+    let of = |takes: bool| -> Vec<u32> {
+        let devices = process.devices.iter();
+        let those = devices.filter(|it| it.runtimes > 0 && (it.takes_requests || !takes));
+        those.map(|it| it.device).collect()
+    };
+    match of(true)[..] {
+        [device] => Ok(device),
+        [] => Ok(of(false).first().copied().unwrap_or(0)),
+        [..] => bail!(
+            "process {} has runtimes for devices {}\ntry: --device with one of them",
+            process.pid,
+            of(true)
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    }
+}
+
+/// Waits for an answer; when the time is up the request is withdrawn.
+fn wait_for(
+    reader: &Reader,
+    asked: &Asked,
+    begun: Instant,
+    wait: Duration,
+) -> Result<(End, Option<Outcome>)> {
+    let mut withdrawn_at: Option<Instant> = None;
+    loop {
+        let progress = match withdrawn_at {
+            None if begun.elapsed() >= wait => {
+                withdrawn_at = Some(Instant::now());
+                asked.withdraw()?
+            }
+            _ => asked.progress()?,
+        };
+        let is_last = withdrawn_at.is_some_and(|at| at.elapsed() >= GRACE);
+        match progress {
+            Progress::Over(outcome) => return Ok((end_of(outcome), Some(outcome))),
+            Progress::Withdrawn => return Ok((End::NotTaken, None)),
+            Progress::Overtaken if withdrawn_at.is_some() => return Ok((End::NotTaken, None)),
+            Progress::Overtaken => return Ok((End::Overtaken, None)),
+            Progress::Taken if is_last => return Ok((End::Running, None)),
+            Progress::Waiting if is_last => return Ok((End::NotTaken, None)),
+            Progress::Taken | Progress::Waiting => {}
+        }
+        if reader.owner()? == Owner::Gone {
+            // It may have answered as its last act.
+            return Ok(match asked.progress()? {
+                Progress::Over(outcome) => (end_of(outcome), Some(outcome)),
+                _ => (End::ProcessEnded, None),
+            });
+        }
+        sleep(LOOK);
+    }
+}
+
+fn end_of(outcome: Outcome) -> End {
+    match outcome {
+        Outcome::Rebooted { .. } => End::Rebooted,
+        Outcome::Refused => End::Refused,
+        Outcome::Failed(Failure::Context) => End::ContextFailed,
+        Outcome::Failed(Failure::Lost) => End::DeviceLost,
+        Outcome::Failed(Failure::Other) => End::Failed,
+    }
+}
+
+fn tell(report: &Report<'_>) {
+    say!(
+        "rebooted device {} of {} ({}) in {}",
+        report.device,
+        clipped(report.program, 30),
+        report.pid,
+        duration(report.seconds)
+    );
+    let sessions = usize::try_from(report.sessions.unwrap_or(0)).unwrap_or(usize::MAX);
+    say!(
+        "  {} ended, {} given back to the driver; epoch {}",
+        count(sessions, "session"),
+        bytes(report.returned_bytes.unwrap_or(0)),
+        report.epoch.unwrap_or(0)
+    );
+}
+
+/// What is said of an outcome that is none of a reboot's.
+fn failed(report: &Report<'_>, wait_s: u64) -> String {
+    let who = format!("{} ({})", clipped(report.program, 30), report.pid);
+    let (device, pid) = (report.device, report.pid);
+    match report.outcome {
+        End::Rebooted => format!("{who} was rebooted"),
+        End::Refused => format!(
+            "{who} does not agree to reboot now;\nnothing was ended\n\
+             try: again later; that program decides (what it gave to serve_requests)"
+        ),
+        End::ContextFailed => format!(
+            "the context of device {device} in {who} has failed:\n\
+             sessions have ended, and only the program itself may reset it\n\
+             try: to end it, or Runtime::reset in it"
+        ),
+        End::DeviceLost => format!(
+            "device {device} is lost to {who}:\nits driver does not recover in that process\n\
+             try: to end it and start it again"
+        ),
+        End::Failed => format!(
+            "{who} tried and could not reboot device {device}\n\
+             try: what that program says, or fercuda top {pid}"
+        ),
+        End::Running => format!(
+            "{who} is at it, and not done after {wait_s} s:\n\
+             sessions end when their work has, and it goes on by itself\n\
+             try: fercuda top {pid}, or a longer --wait"
+        ),
+        End::NotTaken => format!(
+            "{who} did not take the request within {wait_s} s;\n\
+             it is withdrawn, and nothing was done\n\
+             try: a longer --wait, and whether the process is stopped"
+        ),
+        End::Overtaken => format!(
+            "somebody else asked {who} at the same time,\n\
+             in place of this request\n\
+             try: fercuda top {pid}, whether it was rebooted; else again"
+        ),
+        End::ProcessEnded => format!(
+            "{who} ended while it was asked\ntry: fercuda top {pid}, which has its last figures"
+        ),
+    }
+}

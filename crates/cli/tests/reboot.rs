@@ -1,0 +1,362 @@
+//! `fercuda reboot` as a user meets it: processes with a runtime that obeys, that does not,
+//! with none, that end meanwhile, and that cannot be asked.
+//!
+//! A process with a runtime is this program again, told so by a variable, on the software
+//! device; one that is only hooked is compiled here.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
+use serde_json::Value;
+
+/// Not a test by itself: with the variable it is a process with a runtime, which says what
+/// becomes of it when it is told to end.
+#[test]
+fn process_with_a_runtime() {
+    let Ok(kind) = std::env::var("FERCUDA_TEST_RUNTIME") else {
+        return;
+    };
+    let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
+    let session = runtime.session("model", SessionConfig::default()).unwrap();
+    let buffer = session.buffer(&[1 << 20], &vec![7u8; 1 << 20]).unwrap();
+    let _requests = match kind.as_str() {
+        "obeys" => Some(runtime.serve_requests(|| true).unwrap()),
+        "refuses" => Some(runtime.serve_requests(|| false).unwrap()),
+        "lingers" => {
+            let lingers = || {
+                std::thread::sleep(Duration::from_secs(5));
+                true
+            };
+            Some(runtime.serve_requests(lingers).unwrap())
+        }
+        "ends" => Some(runtime.serve_requests(|| std::process::exit(3)).unwrap()),
+        _ => None,
+    };
+    println!("\nits number is {}", std::process::id());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let held = match session.download::<u8>(buffer) {
+        Ok(bytes) => format!("{} bytes", bytes.len()),
+        Err(Error::Ended { why, .. }) => format!("nothing: {why}"),
+        Err(other) => format!("nothing: {other}"),
+    };
+    println!("\nit has {held}, epoch {}", runtime.epoch());
+}
+
+/// A folder for ledgers, and what else a test makes.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// A process that waits for a line.
+struct Process {
+    child: Child,
+    pid: String,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("run")).unwrap();
+        let it = Place { folder };
+        fs::set_permissions(it.path("run"), fs::Permissions::from_mode(0o700)).unwrap();
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let ours = ["FERCUDA_", "LD_PRELOAD", "NO_COLOR"];
+            if ours.iter().any(|prefix| text.starts_with(prefix)) {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .env("FERCUDA_DEVICE", "soft")
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("run"));
+        command
+    }
+
+    /// A process with a runtime of this kind.
+    fn runtime(&self, kind: &str) -> Process {
+        let mut command = self.command(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "process_with_a_runtime", "--nocapture"])
+            .env("FERCUDA_TEST_RUNTIME", kind);
+        Process::start(command)
+    }
+
+    /// `fercuda reboot` with these words.
+    fn reboot(&self, words: &[&str]) -> Ended {
+        let mut command = self.command(env!("CARGO_BIN_EXE_fercuda"));
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.arg("reboot").args(words).output().unwrap();
+        Ended {
+            code: status.code(),
+            out: String::from_utf8(stdout).unwrap(),
+            err: String::from_utf8(stderr).unwrap(),
+        }
+    }
+
+    /// The same, as JSON, and how it ended.
+    fn asked(&self, words: &[&str]) -> (Option<i32>, Value) {
+        let ended = self.reboot(&[words, &["--json"]].concat());
+        assert_eq!(ended.err, "");
+        (ended.code, serde_json::from_str(&ended.out).unwrap())
+    }
+}
+
+impl Process {
+    fn start(mut command: Command) -> Process {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut it = Process {
+            child,
+            pid: String::new(),
+            lines,
+        };
+        it.pid = it.says("its number is ");
+        it
+    }
+
+    /// What follows these words in what it says next.
+    fn says(&mut self, words: &str) -> String {
+        let mut lines = self.lines.by_ref().map(Result::unwrap);
+        let line = lines.find(|line| line.starts_with(words));
+        line.unwrap()[words.len()..].trim().to_owned()
+    }
+
+    /// Has it end, and say what it has.
+    fn end(mut self) -> String {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let has = self.says("it has ");
+        assert!(self.child.wait().unwrap().success());
+        has
+    }
+
+    fn signal(&self, name: &str) {
+        let words = format!("kill -{name} {}", self.pid);
+        assert!(
+            Command::new("sh")
+                .args(["-c", &words])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[track_caller]
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    for line in text.lines() {
+        // A path may be of any length.
+        assert!(line.contains('/') || line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn a_runtime_that_obeys_is_rebooted_and_its_process_goes_on() {
+    let place = Place::new();
+    let process = place.runtime("obeys");
+    let ended = place.reboot(&["--pid", &process.pid]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    assert_contains(
+        &ended.out,
+        &[
+            "rebooted device 0 of reboot-",
+            &process.pid,
+            "1 session ended",
+            "epoch 1",
+        ],
+    );
+    let (code, json) = place.asked(&["--pid", &process.pid, "--device", "0"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(json["outcome"], "rebooted");
+    assert_eq!(json["pid"].to_string(), process.pid);
+    assert_eq!(
+        (&json["sessions"], &json["epoch"]),
+        (&Value::from(0), &Value::from(2))
+    );
+    assert!(json["returned_bytes"].is_u64() && json["seconds"].as_f64() > Some(0.0));
+    assert_eq!(
+        process.end(),
+        "nothing: the runtime was rebooted (epoch 1), epoch 2"
+    );
+}
+
+#[test]
+fn a_runtime_that_does_not_take_requests_or_refuses_keeps_what_it_has() {
+    let place = Place::new();
+    let silent = place.runtime("silent");
+    let ended = place.reboot(&["--pid", &silent.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &ended.err,
+        &["does not take requests", "try: Runtime::serve_requests"],
+    );
+    let refuses = place.runtime("refuses");
+    let ended = place.reboot(&["--pid", &refuses.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+    assert_contains(
+        &ended.err,
+        &["does not agree to reboot now", "try: again later"],
+    );
+    let (code, json) = place.asked(&["--pid", &refuses.pid]);
+    assert_eq!((code, &json["outcome"]), (Some(1), &Value::from("refused")));
+    assert_eq!(json.get("epoch"), None);
+    for device in ["1", "4294967295"] {
+        let ended = place.reboot(&["--pid", &refuses.pid, "--device", device]);
+        assert_eq!(ended.code, Some(2));
+        assert_contains(&ended.err, &["no runtime of feRcuda's for device", device]);
+    }
+    for process in [silent, refuses] {
+        assert_eq!(process.end(), "1048576 bytes, epoch 0");
+    }
+}
+
+#[test]
+fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
+    let place = Place::new();
+    let stopped = place.runtime("obeys");
+    stopped.signal("STOP");
+    let (code, json) = place.asked(&["--pid", &stopped.pid, "--wait", "1"]);
+    assert_eq!(
+        (code, &json["outcome"]),
+        (Some(1), &Value::from("not_taken"))
+    );
+    stopped.signal("CONT");
+    // What was withdrawn does not come later.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(stopped.end(), "1048576 bytes, epoch 0");
+    let lingers = place.runtime("lingers");
+    let ended = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
+    assert_eq!(ended.code, Some(1));
+    assert_contains(
+        &ended.err,
+        &["is at it, and not done after 1 s", "try: fercuda top"],
+    );
+    let busy = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
+    assert_eq!(busy.code, Some(2));
+    assert_contains(&busy.err, &["being asked by somebody else"]);
+    let ends = place.runtime("ends");
+    let (code, json) = place.asked(&["--pid", &ends.pid]);
+    assert_eq!(
+        (code, &json["outcome"]),
+        (Some(1), &Value::from("process_ended"))
+    );
+}
+
+#[test]
+fn a_process_that_is_only_hooked_has_no_runtime_to_reboot() {
+    let place = Place::new();
+    let source = "
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(void) {
+            void *driver = dlopen(\"libcuda.so.1\", RTLD_NOW);
+            int (*init)(unsigned) = dlsym(driver, \"cuInit\");
+            int (*retain)(void **, int) = dlsym(driver, \"cuDevicePrimaryCtxRetain\");
+            int (*use)(void *) = dlsym(driver, \"cuCtxSetCurrent\");
+            int (*alloc)(void **, unsigned long) = dlsym(driver, \"cuMemAlloc_v2\");
+            void *context, *block;
+            if (init(0) || retain(&context, 0) || use(context) || alloc(&block, 1 << 20)) return 1;
+            printf(\"its number is %d\\n\", getpid());
+            fflush(stdout);
+            getchar();
+            return 0;
+        }";
+    fs::write(place.path("hooked.c"), source).unwrap();
+    let program = place.path("hooked");
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut compile = Command::new(cc);
+    compile
+        .arg(place.path("hooked.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-ldl");
+    assert!(compile.status().unwrap().success());
+    let mut command = place.command(env!("CARGO_BIN_EXE_fercuda"));
+    command
+        .args(["run", "--device", "soft", "--"])
+        .arg(&program);
+    let process = Process::start(command);
+    let ended = place.reboot(&["--pid", &process.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &ended.err,
+        &[
+            &process.pid,
+            "nothing to reboot",
+            "try: to end it and start it again",
+        ],
+    );
+}
+
+#[test]
+fn a_process_that_is_gone_or_unknown_or_whose_ledger_is_open_to_others_is_not_asked() {
+    let place = Place::new();
+    let mut dead = place.runtime("obeys");
+    dead.child.kill().unwrap();
+    dead.child.wait().unwrap();
+    let ended = place.reboot(&["--pid", &dead.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &ended.err,
+        &[&dead.pid, "has ended", "try: fercuda top --once"],
+    );
+    let ended = place.reboot(&["--pid", "1", "--json"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(&ended.err, &["process 1 is not governed"]);
+    let open = place.runtime("obeys");
+    let ledgers = fs::read_dir(place.path("run/fercuda"))
+        .unwrap()
+        .map(Result::unwrap);
+    let start = format!("{}-", open.pid);
+    let mut own = ledgers.filter(|it| it.file_name().to_string_lossy().starts_with(&start));
+    let ledger = own.next().unwrap().path();
+    fs::set_permissions(&ledger, fs::Permissions::from_mode(0o666)).unwrap();
+    let ended = place.reboot(&["--pid", &open.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(&ended.err, &["is not private", "mode 0666"]);
+    assert_eq!(open.end(), "1048576 bytes, epoch 0");
+    let ended = place.reboot(&[]);
+    assert_eq!(ended.code, Some(2));
+    assert_contains(&ended.err, &["--pid"]);
+}

@@ -1,0 +1,292 @@
+//! What others may ask of the process that writes a ledger: who is asked, who is not, and
+//! that the file's words may be any.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use fercuda_ledger::{
+    AskError, Device, Error, FIELDS, FILE_BYTES, Failure, Ledger, Outcome, Progress, Reader,
+};
+
+use crate::support::{Random, folder, open};
+
+const DEVICE: u32 = 3;
+const LONG: Duration = Duration::from_secs(600);
+
+fn row() -> Device {
+    Device::new(DEVICE)
+}
+
+/// A ledger of a process whose runtime takes requests, and a reader of it.
+fn served() -> (tempfile::TempDir, Ledger, Reader) {
+    let (root, folder) = folder();
+    let ledger = open(&folder);
+    ledger.note_runtime(row(), true);
+    ledger.note_requests(row(), true);
+    let reader = Reader::open(ledger.path().unwrap()).unwrap();
+    (root, ledger, reader)
+}
+
+fn file_of(ledger: &Ledger) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options.open(ledger.path().unwrap()).unwrap()
+}
+
+fn offset(record: &str, name: &str) -> u64 {
+    let mut fields = FIELDS.iter();
+    let field = fields.find(|it| it.record == record && it.name == name);
+    field.unwrap().offset_bytes as u64
+}
+
+fn set_header(ledger: &Ledger, name: &str, value: u64) {
+    let at = offset("Header", name);
+    file_of(ledger)
+        .write_all_at(&value.to_le_bytes(), at)
+        .unwrap();
+}
+
+fn start_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields
+        .split_ascii_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn what_is_asked_is_taken_once_and_its_outcome_is_heard() {
+    let (_root, ledger, reader) = served();
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+    let mut last = 0;
+    for outcome in [
+        Outcome::Rebooted {
+            epoch: 2,
+            sessions: 3,
+            returned_bytes: u64::MAX,
+        },
+        Outcome::Refused,
+        Outcome::Failed(Failure::Context),
+    ] {
+        let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+        assert_eq!(asked.progress().unwrap(), Progress::Waiting);
+        assert_eq!(ledger.take_request(DEVICE + 1, last), None);
+        let number = ledger.take_request(DEVICE, last).unwrap();
+        last = number.get();
+        assert_eq!(ledger.take_request(DEVICE, last), None);
+        assert_eq!(asked.progress().unwrap(), Progress::Taken);
+        // What was taken is not to be had back.
+        assert_eq!(asked.withdraw().unwrap(), Progress::Taken);
+        ledger.answer(row(), number, outcome);
+        assert_eq!(asked.progress().unwrap(), Progress::Over(outcome));
+    }
+}
+
+#[test]
+fn what_was_withdrawn_or_is_too_late_is_not_taken() {
+    let (_root, ledger, reader) = served();
+    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    assert_eq!(asked.withdraw().unwrap(), Progress::Withdrawn);
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+    let _late = reader.ask_to_reboot(DEVICE, Duration::ZERO).unwrap();
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+    // The one who was too late is in nobody's way.
+    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    assert!(ledger.take_request(DEVICE, 0).is_some());
+    assert_eq!(asked.progress().unwrap(), Progress::Taken);
+}
+
+#[test]
+fn one_is_asked_at_a_time() {
+    let (_root, ledger, reader) = served();
+    let first = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    let busy = || {
+        matches!(
+            reader.ask_to_reboot(DEVICE, LONG),
+            Err(AskError::Busy { .. })
+        )
+    };
+    assert!(busy());
+    let number = ledger.take_request(DEVICE, 0).unwrap();
+    assert!(busy());
+    ledger.answer(row(), number, Outcome::Refused);
+    assert_eq!(first.progress().unwrap(), Progress::Over(Outcome::Refused));
+    let second = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    assert_eq!(first.progress().unwrap(), Progress::Over(Outcome::Refused));
+    ledger.take_request(DEVICE, number.get()).unwrap();
+    assert_eq!(first.progress().unwrap(), Progress::Overtaken);
+    assert_eq!(second.progress().unwrap(), Progress::Taken);
+}
+
+#[test]
+fn a_process_without_a_runtime_that_takes_requests_is_not_asked() {
+    let (_root, ledger, reader) = served();
+    let refused = |device| {
+        let error = reader.ask_to_reboot(device, LONG).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("\ntry: ") && text.contains(&format!("{}", std::process::id())));
+        error
+    };
+    assert!(matches!(
+        refused(DEVICE + 1),
+        AskError::NoRuntime { device: 4, .. }
+    ));
+    assert!(matches!(refused(u32::MAX), AskError::NoRuntime { .. }));
+    ledger.note_requests(row(), false);
+    assert!(matches!(
+        refused(DEVICE),
+        AskError::TakesNone { device: DEVICE, .. }
+    ));
+    let device = &ledger.snapshot().unwrap().devices[0];
+    assert_eq!((device.runtimes, device.takes_requests), (1, false));
+    ledger.note_runtime(row(), false);
+    assert!(matches!(
+        refused(DEVICE),
+        AskError::NoRuntime { device: DEVICE, .. }
+    ));
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+}
+
+#[test]
+fn a_process_that_is_gone_or_has_anothers_number_is_not_asked() {
+    let (_root, ledger, reader) = served();
+    let ask = || reader.ask_to_reboot(DEVICE, LONG);
+    // The number is used again: that process started at another time.
+    set_header(&ledger, "start_ticks", start_ticks(std::process::id()) + 1);
+    assert!(matches!(ask(), Err(AskError::Gone { .. })));
+    set_header(&ledger, "start_ticks", 0);
+    assert!(matches!(ask(), Err(AskError::Elsewhere { .. })));
+    set_header(&ledger, "start_ticks", start_ticks(std::process::id()));
+    set_header(&ledger, "pid_namespace", 1);
+    assert!(matches!(ask(), Err(AskError::Elsewhere { .. })));
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+}
+
+#[test]
+fn a_process_whose_owner_has_let_go_of_its_ledger_is_not_asked() {
+    let (_root, ledger, reader) = served();
+    drop(ledger);
+    let refused = reader.ask_to_reboot(DEVICE, LONG);
+    assert!(matches!(refused, Err(AskError::Gone { .. })));
+}
+
+#[test]
+fn another_users_process_is_not_asked() {
+    let (_root, ledger, reader) = served();
+    let (_, uid) = owner_of(std::process::id());
+    // Root's first process is another's, unless we are root: then one is made nobody's.
+    let mut child = (uid == 0).then(|| Command::new("sleep").arg("60").uid(65534).spawn().unwrap());
+    let pid = child.as_ref().map_or(1, std::process::Child::id);
+    let (owner, _) = owner_of(pid);
+    set_header(&ledger, "pid", u64::from(pid));
+    set_header(&ledger, "start_ticks", start_ticks(pid));
+    let refused = reader.ask_to_reboot(DEVICE, LONG);
+    if let Some(child) = &mut child {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let Err(AskError::OtherUser {
+        owner: said,
+        uid: me,
+        ..
+    }) = refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((said, me), (owner, uid));
+    assert_ne!(said, me);
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+}
+
+/// A process's real and effective user.
+fn owner_of(pid: u32) -> (u32, u32) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("Uid:"))
+        .unwrap();
+    let mut numbers = line
+        .split_ascii_whitespace()
+        .skip(1)
+        .map(|it| it.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn a_file_that_others_may_write_or_that_took_its_place_is_not_written() {
+    let (_root, ledger, reader) = served();
+    let path = ledger.path().unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o660)).unwrap();
+    let refused = reader.ask_to_reboot(DEVICE, LONG);
+    let Err(AskError::Ledger(Error::NotPrivate { mode: 0o660, .. })) = refused else {
+        panic!("{refused:?}");
+    };
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+    let copy = path.with_extension("copy");
+    fs::copy(path, &copy).unwrap();
+    fs::rename(&copy, path).unwrap();
+    let refused = reader.ask_to_reboot(DEVICE, LONG).unwrap_err();
+    assert!(refused.to_string().contains("another file"), "{refused}");
+    assert_eq!(ledger.take_request(DEVICE, 0), None);
+}
+
+#[test]
+fn any_words_and_any_length_are_survived_by_both_sides() {
+    let mut random = Random::new();
+    let (_root, ledger, reader) = served();
+    let file = file_of(&ledger);
+    let from = 512 + u64::from(DEVICE) * 512 + offset("DeviceRow", "runtimes");
+    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    for _ in 0..2000 {
+        let words: Vec<u8> = (0..9)
+            .flat_map(|_| {
+                let word = match random.below(4) {
+                    0 => 0,
+                    1 => random.below(8),
+                    2 => u64::MAX,
+                    _ => random.next(),
+                };
+                word.to_le_bytes()
+            })
+            .collect();
+        file.write_all_at(&words, from).unwrap();
+        // One in 2^64 is a request.
+        assert_eq!(ledger.take_request(DEVICE, 0), None);
+        asked.progress().unwrap();
+        reader.ask_to_reboot(DEVICE, Duration::ZERO).ok();
+        ledger.snapshot().unwrap();
+    }
+    let number = NonZeroU64::new(random.below(1 << 40)).unwrap_or(NonZeroU64::MIN);
+    ledger.answer(row(), number, Outcome::Refused);
+    // Only a copy is cut: who has mapped the file would be killed.
+    let copy = ledger.path().unwrap().with_extension("cut");
+    fs::copy(ledger.path().unwrap(), &copy).unwrap();
+    let cut = OpenOptions::new().write(true).open(&copy).unwrap();
+    for len in [0, 8, 500, 2100, FILE_BYTES as u64 - 1] {
+        cut.set_len(len).unwrap();
+        let held = locked(&copy);
+        let cut = Reader::open(&copy).unwrap();
+        let refused = cut.ask_to_reboot(DEVICE, LONG);
+        let is_said = matches!(
+            refused,
+            Err(AskError::Ledger(Error::Format { .. }) | AskError::Elsewhere { .. })
+        );
+        assert!(is_said, "{len}: {refused:?}");
+        assert_eq!(fs::metadata(&copy).unwrap().len(), len);
+        drop(held);
+    }
+}
+
+/// Has somebody hold the lock that an owner has.
+fn locked(path: &std::path::Path) -> File {
+    let file = OpenOptions::new().read(true).open(path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
+}

@@ -1,0 +1,159 @@
+//! What others ask of a process with a runtime in it, through its ledger: here the process asks
+//! itself, as `fercuda reboot` asks another.
+#![expect(
+    unsafe_code,
+    clippy::unwrap_used,
+    reason = "a test reports by panicking, and this one launches a kernel that fails"
+)]
+
+mod faulty;
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fercuda_ledger::{AskError, Asked, Failure, Folder, Outcome, Owner, Progress, Reader};
+use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
+
+/// A device has one who takes its requests, and tests run beside one another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn runtime() -> Runtime {
+    Runtime::open(RuntimeConfig::default()).unwrap()
+}
+
+/// This process's ledger, as others find it.
+fn ledger() -> Reader {
+    let folder = Folder::from_env().unwrap();
+    let readers = folder.ledgers().unwrap().into_iter().flatten();
+    let mut own = readers.filter(|reader| {
+        reader
+            .snapshot()
+            .is_ok_and(|it| it.pid == u64::from(std::process::id()) && it.owner == Owner::Alive)
+    });
+    own.next().expect("a ledger of this process")
+}
+
+fn ask() -> Result<Asked, AskError> {
+    ledger().ask_to_reboot(0, Duration::from_secs(60))
+}
+
+/// What it comes to.
+fn outcome(asked: &Asked) -> Outcome {
+    let begun = Instant::now();
+    loop {
+        match asked.progress().unwrap() {
+            Progress::Over(outcome) => return outcome,
+            Progress::Waiting | Progress::Taken => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no answer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn one_that_serves_requests_reboots_when_asked_and_once() {
+    let _alone = alone();
+    let runtime = runtime();
+    let consents = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&consents);
+    let requests = runtime.serve_requests(move || {
+        counted.fetch_add(1, Relaxed);
+        true
+    });
+    let requests = requests.unwrap();
+    let session = runtime.session("served", SessionConfig::default()).unwrap();
+    let buffer = session.buffer(&[1000], &[7u8; 1000]).unwrap();
+    let Outcome::Rebooted {
+        epoch, sessions, ..
+    } = outcome(&ask().unwrap())
+    else {
+        panic!("not rebooted");
+    };
+    assert_eq!((sessions, runtime.epoch()), (1, 1));
+    let ended = session.layout(buffer).unwrap_err();
+    assert!(
+        matches!(ended, Error::Ended { .. } | Error::Stale(_)),
+        "{ended}"
+    );
+    assert_eq!(runtime.sessions(), [""; 0]);
+    // Looked at some times more.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!((consents.load(Relaxed), runtime.epoch()), (1, 1));
+    let again = outcome(&ask().unwrap());
+    let Outcome::Rebooted {
+        epoch: next,
+        sessions: 0,
+        ..
+    } = again
+    else {
+        panic!("{again:?}");
+    };
+    assert_eq!((next, consents.load(Relaxed)), (epoch + 1, 2));
+    drop(requests);
+}
+
+#[test]
+fn one_that_does_not_agree_keeps_its_sessions() {
+    let _alone = alone();
+    let runtime = runtime();
+    let session = runtime.session("kept", SessionConfig::default()).unwrap();
+    let buffer = session.buffer(&[10], &[7u8; 10]).unwrap();
+    let refusals: [fn() -> bool; 2] = [|| false, || panic!("as a test wants it")];
+    for refusal in refusals {
+        let requests = runtime.serve_requests(refusal).unwrap();
+        // Twice, as a panic is not to end the one who looks.
+        for _ in 0..2 {
+            assert_eq!(outcome(&ask().unwrap()), Outcome::Refused);
+        }
+        drop(requests);
+    }
+    assert_eq!(runtime.epoch(), 0);
+    assert_eq!(session.download::<u8>(buffer).unwrap(), [7; 10]);
+}
+
+#[test]
+fn one_that_does_not_serve_them_cannot_be_asked() {
+    let _alone = alone();
+    let runtime = runtime();
+    assert!(matches!(ask(), Err(AskError::TakesNone { device: 0, .. })));
+    let requests = runtime.serve_requests(|| true).unwrap();
+    let other = self::runtime();
+    let refused = other.serve_requests(|| true).unwrap_err();
+    assert!(matches!(refused, Error::Served { device: 0 }), "{refused}");
+    drop(requests);
+    assert!(matches!(ask(), Err(AskError::TakesNone { .. })));
+    // Now another one may.
+    let requests = other.serve_requests(|| true).unwrap();
+    let Outcome::Rebooted { .. } = outcome(&ask().unwrap()) else {
+        panic!("not rebooted");
+    };
+    assert_eq!((runtime.epoch(), other.epoch()), (0, 1));
+    drop((requests, other, runtime));
+    assert!(matches!(ask(), Err(AskError::NoRuntime { device: 0, .. })));
+}
+
+#[test]
+fn a_context_that_has_failed_is_said_and_not_reset() {
+    let _alone = alone();
+    let runtime = runtime();
+    let requests = runtime.serve_requests(|| true).unwrap();
+    let session = runtime
+        .session("failing", SessionConfig::default())
+        .unwrap();
+    assert!(faulty::fail(&session).unwrap().wait().is_err());
+    let failed = Outcome::Failed(Failure::Context);
+    assert_eq!(outcome(&ask().unwrap()), failed);
+    assert_eq!(outcome(&ask().unwrap()), failed, "it was reset");
+    // The program itself may.
+    drop(session);
+    // SAFETY: nothing else of this process is in the context.
+    let reboot = unsafe { runtime.reset() }.unwrap();
+    assert!(reboot.was_reset);
+    assert!(matches!(outcome(&ask().unwrap()), Outcome::Rebooted { .. }));
+    drop(requests);
+}
