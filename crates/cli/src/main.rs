@@ -19,6 +19,7 @@ mod out;
 mod reboot;
 mod replay;
 mod run;
+mod setup;
 mod terminal;
 mod top;
 
@@ -46,6 +47,7 @@ device; =soft and =gpu insist. All variables: docs/environment.md.
 Start with:
   fercuda demo          a short tour, every result checked
   fercuda doctor        what this machine has, and how to get what it lacks
+  fercuda setup         install what is optional: compilers, Python packages
   fercuda check --help  find what is wrong with a kernel, without a GPU
   fercuda run --help    run a program with its device memory governed
   fercuda top           who holds how much device memory now
@@ -62,6 +64,7 @@ struct Args {
 enum Command {
     Demo(demo::Args),
     Doctor(doctor::Args),
+    Setup(setup::Args),
     Check(Box<check::Args>),
     Run(Box<run::Args>),
     Top(top::Args),
@@ -81,6 +84,10 @@ fn main() -> ExitCode {
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));
+        }
+        Command::Setup(args) => {
+            // 1 is what could not be installed.
+            return setup::run(&args).unwrap_or_else(|error| report(&error, 2));
         }
         Command::Reboot(args) => {
             // 1 is what the process answered.

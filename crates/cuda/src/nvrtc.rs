@@ -591,8 +591,8 @@ impl Nvrtc {
 
 const LIBRARY: &str = "libnvrtc.so";
 
-const ADVICE: &str = "pip install nvidia-cuda-nvrtc (or the CUDA toolkit), \
-    or set FERCUDA_NVRTC to the file; `cargo xtask setup` installs it under build/venv";
+const ADVICE: &str = "fercuda setup nvrtc, pip install nvidia-cuda-nvrtc or the CUDA toolkit, \
+    or set FERCUDA_NVRTC to the file";
 
 fn status(
     answer: NvrtcResult,

@@ -10,6 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fercuda_cuda::nvrtc::find;
+
 /// A library that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -89,9 +91,11 @@ fn wheel_folders() -> Vec<PathBuf> {
     }
     let mut roots = Vec::new();
     if let Ok(current) = env::current_dir() {
-        roots.extend(current.ancestors().map(|folder| folder.join("build/venv")));
+        let of = |folder: &Path| find::OF_CHECKOUT.map(|name| folder.join(name));
+        roots.extend(current.ancestors().flat_map(of));
     }
     roots.extend(env::var_os("VIRTUAL_ENV").map(PathBuf::from));
+    roots.extend(find::of_user());
     for root in roots {
         for python in entries(&root.join("lib")) {
             let wheels = python.join("site-packages/nvidia");

@@ -1,14 +1,36 @@
 //! Where NVRTC and CUDA's headers may be.
 //!
 //! In this order: the file `FERCUDA_NVRTC`; the wheels under `FERCUDA_WHEELS`
-//! (a `site-packages/nvidia` directory) and those of a `build/venv` of the
-//! current directory or one above it, if it is the user's own or root's and
-//! no stranger can write to it; a toolkit at `CUDA_HOME` or `CUDA_PATH`; the
-//! active Python environment; `/usr/local/cuda`; what the loader finds.
+//! (a `site-packages/nvidia` directory) and those of a `build/venv` or
+//! `build/setup` of the current directory or one above it, if it is the user's
+//! own or root's and no stranger can write to it; a toolkit at `CUDA_HOME` or
+//! `CUDA_PATH`; the active Python environment; the one that `fercuda setup`
+//! makes for the user, on the same terms; `/usr/local/cuda`; what the loader
+//! finds.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Python environments in a checkout, from its root: that of its chores, and
+/// that of `fercuda setup`.
+pub const OF_CHECKOUT: [&str; 2] = ["build/venv", "build/setup"];
+
+/// The Python environment that `fercuda setup` makes outside of a checkout:
+/// `fercuda/venv` in `XDG_DATA_HOME`, else in `~/.local/share`. None without a
+/// home.
+pub fn of_user() -> Option<PathBuf> {
+    of_user_with(&|name| std::env::var_os(name))
+}
+
+fn of_user_with(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| {
+        let path = environment(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let data = folder("XDG_DATA_HOME").or_else(|| folder("HOME").map(|it| it.join(".local/share")));
+    Some(data?.join("fercuda/venv"))
+}
 
 /// The library files to try, best first, without repeats.
 pub fn libraries() -> Vec<PathBuf> {
@@ -31,9 +53,10 @@ fn libraries_with(
         found.extend(in_wheels(&wheels));
     }
     for above in current.into_iter().flat_map(Path::ancestors) {
-        let environment = above.join("build/venv");
-        if is_trusted(&environment) {
-            found.extend(in_environment(&environment));
+        for environment in OF_CHECKOUT.map(|name| above.join(name)) {
+            if is_trusted(&environment) {
+                found.extend(in_environment(&environment));
+            }
         }
     }
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path) {
@@ -41,6 +64,9 @@ fn libraries_with(
     }
     if let Some(environment) = path("VIRTUAL_ENV") {
         found.extend(in_environment(&environment));
+    }
+    if let Some(own) = of_user_with(environment).filter(|own| is_trusted(own)) {
+        found.extend(in_environment(&own));
     }
     found.extend(in_toolkit(Path::new("/usr/local/cuda")));
     found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
@@ -186,6 +212,11 @@ mod tests {
         let built =
             at("project/build/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
         let toolkit = at("toolkit/lib64/libnvrtc.so.12");
+        let set_up =
+            at("project/build/setup/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
+        let own = at(
+            "home/.local/share/fercuda/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
+        );
         let venv = at("venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
         let named = folder.path().join("mine.so");
         let variables: HashMap<&str, PathBuf> = HashMap::from([
@@ -193,6 +224,8 @@ mod tests {
             ("FERCUDA_WHEELS", folder.path().join("wheels")),
             ("CUDA_HOME", folder.path().join("toolkit")),
             ("VIRTUAL_ENV", folder.path().join("venv")),
+            ("XDG_DATA_HOME", PathBuf::from("not/absolute")),
+            ("HOME", folder.path().join("home")),
         ]);
         let environment = |name: &str| {
             variables
@@ -202,8 +235,8 @@ mod tests {
         let current = folder.path().join("project/crates/deep");
         fs::create_dir_all(&current).unwrap();
         let found = libraries_with(&environment, Some(&current));
-        let all = [named, wheel, built, toolkit, venv];
-        assert_eq!(found[..5], all);
+        let all = [named, wheel, built, set_up, toolkit, venv, own];
+        assert_eq!(found[..7], all);
         assert_eq!(found.last().unwrap(), Path::new("libnvrtc.so"));
         // What anybody can write to is not loaded from the current directory.
         let open = fs::Permissions::from_mode(0o777);
@@ -213,6 +246,11 @@ mod tests {
             !found.contains(&all[2]) && found.contains(&all[3]),
             "{found:?}"
         );
+        let open = fs::Permissions::from_mode(0o777);
+        let own = folder.path().join("home/.local/share/fercuda/venv");
+        fs::set_permissions(own, open).unwrap();
+        let found = libraries_with(&environment, Some(&current));
+        assert!(!found.contains(&all[6]), "{found:?}");
     }
 
     #[test]

@@ -1,0 +1,379 @@
+//! `fercuda setup` as a user meets it: what is printed is what is done, what is not ours is
+//! left, and what was interrupted goes on.
+//!
+//! Packages are wheels that the test makes, in a folder that pip takes for the index; no
+//! network is used. Needed is python3 with venv and pip, as for all tests.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// What the bundle `hf` pins.
+const HF: [(&str, &str); 4] = [
+    ("transformers", "5.23.0"),
+    ("safetensors", "0.8.0"),
+    ("tokenizers", "0.23.3"),
+    ("huggingface_hub", "2.4.0"),
+];
+
+/// A folder with wheels, homes and environments.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["wheels", "home", "here"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        Place { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join(name)
+    }
+
+    /// Puts a wheel with an empty module into the index.
+    fn wheel(&self, name: &str, version: &str) {
+        const MAKE: &str = "
+import sys, zipfile
+folder, name, version = sys.argv[1:]
+info = f'{name}-{version}.dist-info'
+with zipfile.ZipFile(f'{folder}/{name}-{version}-py3-none-any.whl', 'w') as wheel:
+    wheel.writestr(f'{name}/__init__.py', '')
+    wheel.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n')
+    wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(f'{info}/RECORD', '')
+";
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", MAKE])
+            .arg(self.path("wheels"))
+            .args([name, version]);
+        assert!(python.status().unwrap().success());
+    }
+
+    fn hf_wheels(&self) {
+        HF.iter()
+            .for_each(|(name, version)| self.wheel(name, version));
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let ours = [
+                "FERCUDA_",
+                "PIP_",
+                "VIRTUAL_ENV",
+                "PYTHON",
+                "XDG_",
+                "NO_COLOR",
+            ];
+            if ours.iter().any(|prefix| text.starts_with(prefix)) {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .current_dir(self.path("here"))
+            .env("HOME", self.path("home"))
+            .env("PIP_CONFIG_FILE", "/dev/null")
+            .env("PIP_NO_INDEX", "1")
+            .env("PIP_FIND_LINKS", self.path("wheels"));
+        command
+    }
+
+    /// `fercuda setup` with these words.
+    fn setup(&self, words: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_fercuda"));
+        command.arg("setup").args(words);
+        command
+    }
+
+    /// The same, into a folder of that name.
+    fn setup_into(&self, folder: &str, words: &[&str]) -> Command {
+        let mut command = self.setup(words);
+        command.arg("--into").arg(self.path(folder));
+        command
+    }
+
+    fn marker(&self, folder: &str) -> Value {
+        let text = fs::read(self.path(folder).join("fercuda-setup.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    Ended {
+        code: status.code(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+fn json(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{}{}", ended.out, ended.err))
+}
+
+#[track_caller]
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+/// The version of a package that an environment has.
+fn version(environment: &Path, package: &str) -> Option<String> {
+    let ask = "import sys\nfrom importlib.metadata import version\nprint(version(sys.argv[1]))";
+    let mut python = Command::new(environment.join("bin/python"));
+    let output = python.args(["-I", "-c", ask, package]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    output.status.success().then(|| said.trim().to_owned())
+}
+
+#[test]
+fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
+    let place = Place::new();
+    place.hf_wheels();
+    let before = json(&ended(&mut place.setup_into("own", &["--json"])));
+    assert_eq!(before["exists"], false);
+    assert!(!place.path("own").exists());
+    let first = ended(&mut place.setup_into("own", &["hf"]));
+    assert_eq!(first.code, Some(0), "{}{}", first.out, first.err);
+    // The commands come before anything else.
+    let lines: Vec<&str> = first.out.lines().collect();
+    assert_contains(lines[0], &["# into ", "own, which is made"]);
+    assert_contains(lines[1], &["python3 -m venv ", "/own"]);
+    assert_contains(
+        lines[2],
+        &["/own/bin/python -m pip install ", " transformers==5.23.0 "],
+    );
+    assert_contains(&first.out, &["installed in ", "source "]);
+    for (name, expected) in HF {
+        assert_eq!(version(&place.path("own"), name).as_deref(), Some(expected));
+    }
+    let marker = place.marker("own");
+    assert_eq!(marker["unfinished"], Value::Null);
+    assert_eq!(marker["bundles"]["hf"][0], "transformers==5.23.0");
+    let after = json(&ended(&mut place.setup_into("own", &["--list", "--json"])));
+    let standing = |name: &str| {
+        let bundles = after["bundles"].as_array().unwrap();
+        bundles
+            .iter()
+            .find(|it| it["name"] == name)
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(standing("hf")["installed"], true);
+    assert_eq!(standing("gguf")["installed"], false);
+    assert_eq!(standing("gguf")["missing"].as_array().unwrap().len(), 9);
+    let listed = ended(&mut place.setup_into("own", &[]));
+    assert_contains(&listed.out, &[" yes hf ", "  no nvrtc "]);
+    assert!(
+        listed.out.lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        listed.out
+    );
+    // What is there is not installed again, even if the index is gone.
+    fs::remove_dir_all(place.path("wheels")).unwrap();
+    let again = json(&ended(&mut place.setup_into("own", &["hf", "--json"])));
+    assert_eq!(
+        (&again["done"], &again["commands"]),
+        (&Value::from(true), &Value::from([""; 0]))
+    );
+}
+
+#[test]
+fn what_is_printed_only_does_the_same_when_it_is_copied_into_a_shell() {
+    let place = Place::new();
+    place.hf_wheels();
+    let printed = ended(&mut place.setup_into("copied", &["hf", "gguf", "--print-only"]));
+    assert_eq!((printed.code, printed.err.as_str()), (Some(0), ""));
+    assert!(!place.path("copied").exists());
+    assert_contains(
+        &printed.out,
+        &[
+            "--require-hashes -r /dev/stdin <<'END'",
+            "gguf==0.19.0 \\\n    --hash=sha256:70bc",
+        ],
+    );
+    let mut shell = place.command("sh");
+    let ended_shell = ended(shell.args(["-c", &printed.out]));
+    for (name, expected) in HF {
+        assert_eq!(
+            version(&place.path("copied"), name).as_deref(),
+            Some(expected)
+        );
+    }
+    // Of gguf the index has nothing; pip was asked for it with its hash.
+    assert_contains(&ended_shell.err, &["gguf==0.19.0"]);
+    // Who made it by hand has a folder that is not ours.
+    let refused = ended(&mut place.setup_into("copied", &["hf"]));
+    assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &refused.err,
+        &["did not make it", "try: --into another folder"],
+    );
+    let into_it = json(&ended(
+        place
+            .setup(&["hf", "--json"])
+            .env("VIRTUAL_ENV", place.path("copied")),
+    ));
+    assert_eq!(
+        (&into_it["active"], &into_it["done"]),
+        (&Value::from(true), &Value::from(true))
+    );
+    assert!(!place.path("copied/fercuda-setup.json").exists());
+}
+
+#[test]
+fn a_folder_that_is_not_ours_is_left_as_it_is() {
+    let place = Place::new();
+    let folder = place.path("mine");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("notes"), "mine").unwrap();
+    for words in [&["hf"][..], &[], &["hf", "--json"], &["hf", "--print-only"]] {
+        let refused = ended(&mut place.setup_into("mine", words));
+        assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+        assert_contains(
+            &refused.err,
+            &["mine is there", "fercuda-setup.json", "try: "],
+        );
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    assert_eq!(fs::read(folder.join("notes")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
+    let place = Place::new();
+    place.hf_wheels();
+    for package in [
+        "gguf", "numpy", "pyyaml", "requests", "tqdm", "certifi", "idna", "urllib3",
+    ] {
+        let pins = include_str!("../../../requirements.txt").lines();
+        let mut versions = pins.filter_map(|line| line.strip_prefix(&format!("{package}==")));
+        place.wheel(package, versions.next().unwrap().trim_end_matches(" \\"));
+    }
+    place.wheel("charset_normalizer", "3.5.2");
+    let refused = ended(&mut place.setup_into("own", &["gguf"]));
+    assert_eq!(refused.code, Some(1));
+    assert_contains(
+        &refused.err,
+        &[
+            "could not install gguf",
+            "Expected sha256",
+            "try: the index that NVIDIA and PyPI",
+        ],
+    );
+    assert_eq!(version(&place.path("own"), "gguf"), None);
+    assert_eq!(place.marker("own")["unfinished"], "gguf");
+    let listed = ended(&mut place.setup_into("own", &["--list"]));
+    assert_contains(
+        &listed.out,
+        &["gguf was interrupted; the same command again goes on"],
+    );
+    let other = json(&ended(&mut place.setup_into("own", &["hf", "--json"])));
+    assert_eq!(other["done"], true);
+}
+
+#[test]
+fn what_was_interrupted_goes_on() {
+    let place = Place::new();
+    // A python3 that is killed while it makes the environment.
+    let bin = place.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let script =
+        "#!/bin/sh\ncase \"$2\" in venv) mkdir -p \"$3/bin\"; kill -9 $$;; esac\necho 3.11\n";
+    fs::write(bin.join("python3"), script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(bin.join("python3"), mode).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let killed = ended(place.setup_into("own", &["hf"]).env("PATH", &path));
+    assert_eq!(killed.code, Some(1));
+    assert_contains(
+        &killed.err,
+        &["could not install venv", "signal: 9", "python3-venv"],
+    );
+    assert_eq!(place.marker("own")["unfinished"], "venv");
+    // No package is to be had.
+    let none = ended(&mut place.setup_into("own", &["hf"]));
+    assert_eq!(none.code, Some(1));
+    assert_contains(&none.out, &["where venv was interrupted; it goes on"]);
+    assert_contains(
+        &none.err,
+        &[
+            "No matching distribution",
+            "try: whether pip reaches its index",
+        ],
+    );
+    assert_eq!(place.marker("own")["unfinished"], "hf");
+    place.hf_wheels();
+    let at_last = ended(&mut place.setup_into("own", &["hf"]));
+    assert_eq!(at_last.code, Some(0), "{}", at_last.err);
+    assert_contains(&at_last.out, &["where hf was interrupted; it goes on"]);
+    assert!(!at_last.out.contains("-m venv"));
+    assert_eq!(place.marker("own")["unfinished"], Value::Null);
+}
+
+#[test]
+fn it_goes_where_the_user_is_and_says_what_is_missing() {
+    let place = Place::new();
+    let target = |command: &mut Command| json(&ended(command))["target"].clone();
+    let list = || place.setup(&["--json"]);
+    let at = |name: &str| Value::from(place.path(name).to_str().unwrap());
+    assert_eq!(target(&mut list()), at("home/.local/share/fercuda/venv"));
+    assert_eq!(
+        target(list().env("XDG_DATA_HOME", place.path("data"))),
+        at("data/fercuda/venv")
+    );
+    for file in [
+        "xtask/Cargo.toml",
+        "crates/hook/Cargo.toml",
+        "requirements.txt",
+    ] {
+        let file = place.path("home/checkout").join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+    }
+    let deep = place.path("home/checkout/crates");
+    assert_eq!(
+        target(list().current_dir(&deep)),
+        at("home/checkout/build/setup")
+    );
+    let absent = ended(list().env("VIRTUAL_ENV", place.path("none")));
+    assert_eq!(absent.code, Some(2));
+    assert_contains(&absent.err, &["which has no bin/python", "try: deactivate"]);
+    let no_python = ended(place.setup(&["hf"]).env("PATH", place.path("here")));
+    assert_eq!((no_python.code, no_python.out.as_str()), (Some(2), ""));
+    assert_contains(
+        &no_python.err,
+        &[
+            "cannot find a Python",
+            "python3: not in PATH",
+            "try: install",
+        ],
+    );
+    let homeless = ended(list().env_remove("HOME"));
+    assert_eq!(homeless.code, Some(2));
+    assert_contains(&homeless.err, &["HOME is not set", "try: --into"]);
+    let nothing = ended(&mut place.setup(&["--print-only"]));
+    assert_eq!(nothing.code, Some(2));
+    assert_contains(&nothing.err, &["needs a bundle"]);
+    assert_eq!(ended(&mut place.setup(&["cuda"])).code, Some(2));
+}
