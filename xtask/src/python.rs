@@ -23,9 +23,8 @@ const FINDINGS: &str = "77";
 /// Tests that need a driver's library, which others use as well.
 const OVER_A_LIBRARY: &str = "tests/test_cuda_core.py";
 
-/// Builds the wheel; `profile` is cargo's. In the workspace's target folder: of what the
-/// workspace's build has made (Cargo.toml, .cargo/config.toml), all is taken that no test's
-/// feature went into.
+/// Builds the wheel; `profile` is cargo's. In the workspace's target folder: what the
+/// workspace's build has made with the same features is taken.
 pub(crate) fn wheel(profile: &str, out: &Path) -> Result<PathBuf> {
     let tools = setup::tools()?;
     if out.exists() {
