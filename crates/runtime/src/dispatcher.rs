@@ -8,15 +8,21 @@
 //! is written (release), and the device's from when it has read that ticket (acquire)
 //! until it has written the same one to the result (release); a ticket is run by one
 //! block, once. What a bad task does is its own error. Elsewhere: functions and the
-//! kernel (`task`).
+//! kernel (`task`), functions that there are (`standard`), dispatchers that a session
+//! owns (`resident`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, SharedWords, Stream};
+use fercuda_cuda::{
+    Context, DeviceBuffer, Event, Function, Image, Launch, Module, SharedWords, Stream,
+};
 
+use crate::session::Entry;
+
+mod standard;
 mod task;
 
 use task::{
@@ -24,6 +30,7 @@ use task::{
     SLOT_WORDS, SPANS, STATUS, STEPS, VALUE,
 };
 
+pub use standard::StandardTask;
 pub use task::{TASK_SPANS, TASK_WORDS, Task, TaskId, TaskSet, TaskSpan};
 
 /// How a dispatcher is set up.
@@ -77,6 +84,20 @@ pub enum DispatchError {
     /// It takes no tasks any more.
     #[error("the dispatcher has been stopped\ntry: another one")]
     Stopped,
+    /// It has been told to stop, and still runs what it was given.
+    #[error("the dispatcher still has {waiting} tasks to run\ntry: to wait longer")]
+    Running {
+        /// How many.
+        waiting: u64,
+    },
+    /// A buffer that tasks cannot have.
+    #[error("buffer {id} cannot be registered: {why}")]
+    Buffer {
+        /// Its name.
+        id: String,
+        /// Why not, and what to try.
+        why: String,
+    },
     /// A task does not end, and nothing ends it.
     #[error(
         "the resident kernel does not answer: a task runs for ever\ntry: loops of the task's own; this one ends with the process"
@@ -94,6 +115,9 @@ pub enum DispatchError {
     /// The driver's.
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
+    /// What the session says.
+    #[error(transparent)]
+    Session(#[from] crate::Error),
 }
 
 /// Why a task gave no result.
@@ -103,8 +127,8 @@ pub enum TaskError {
     /// Its function said so.
     #[error("the task failed")]
     Failed,
-    /// A span was not inside its buffer, or an index not inside its span. What was
-    /// outside was not touched.
+    /// A span was not inside its buffer or no whole elements of it, or an index not
+    /// inside its span. What was outside was not touched.
     #[error(
         "the task reached outside of what it was passed\ntry: spans within the registered buffers"
     )]
@@ -128,7 +152,7 @@ pub enum TaskError {
     #[error("the dispatcher ended before it came to this task")]
     Stopped,
     /// It was not done in time; it still may be.
-    #[error("the task was not done in time")]
+    #[error("the task was not done in time, and goes on\ntry: to wait longer, or to cancel it")]
     TimedOut,
     /// It runs for ever, and nothing ends it.
     #[error("the task does not end, and the dispatcher with it")]
@@ -159,6 +183,11 @@ pub struct TaskBuffers {
 #[derive(Debug)]
 enum Registered {
     Device(DeviceBuffer<u8>),
+    /// A session's, whose account has it as long as this is there.
+    Owned {
+        memory: DeviceBuffer<u8>,
+        _entry: Entry,
+    },
     Host(Arc<SharedWords>),
 }
 
@@ -183,6 +212,14 @@ impl TaskBuffers {
     /// Adds memory of the host's.
     pub fn host(&mut self, memory: Arc<SharedWords>) -> TaskBuffer {
         self.add(Registered::Host(memory))
+    }
+
+    /// Adds memory of a session's: what the entry reaches.
+    pub(crate) fn owned(&mut self, memory: DeviceBuffer<u8>, entry: Entry) -> TaskBuffer {
+        self.add(Registered::Owned {
+            memory,
+            _entry: entry,
+        })
     }
 
     fn add(&mut self, it: Registered) -> TaskBuffer {
@@ -256,6 +293,23 @@ struct Memory {
     control: SharedWords,
 }
 
+/// How much there was to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DispatchStats {
+    /// Tasks that were taken in.
+    pub submitted: u64,
+    /// Of those, how many are waiting or being run.
+    pub waiting: u64,
+    /// How many the device has answered, well or not.
+    pub done: u64,
+    /// How many were given up: the dispatcher ended before they did.
+    pub dropped: u64,
+    /// Whether it takes no more.
+    pub is_stopped: bool,
+    /// Whether a task runs for ever.
+    pub is_lost: bool,
+}
+
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
@@ -268,6 +322,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Ring {
+    submitted: u64,
+    dropped: u64,
     /// The ticket before the next.
     last: u32,
     /// Who has each slot.
@@ -348,13 +404,38 @@ impl Shared {
     /// What becomes of tasks when the kernel has ended, or nobody knows.
     fn end(&self, error: &TaskError) {
         for ring in &self.rings {
-            let pending: Vec<_> = lock(ring).taken.iter().flatten().cloned().collect();
-            for task in pending {
-                if self.look(&task).is_none() {
-                    task.outcome.get_or_init(|| Err(error.clone()));
-                }
+            let ring = &mut *lock(ring);
+            for task in self.waiting(ring) {
+                ring.dropped += u64::from(task.outcome.set(Err(error.clone())).is_ok());
             }
         }
+    }
+
+    /// What a ring has that is not done.
+    fn waiting(&self, ring: &Ring) -> Vec<Arc<Pending>> {
+        let taken = ring.taken.iter().flatten();
+        let waiting = taken.filter(|task| self.look(task).is_none());
+        waiting.cloned().collect()
+    }
+
+    fn has_begun(&self, task: &Pending) -> bool {
+        self.result(task.slot)[BEGUN].load(Ordering::Relaxed) == task.ticket
+    }
+
+    fn stats(&self) -> DispatchStats {
+        let mut stats = DispatchStats {
+            is_stopped: self.stopped.load(Ordering::Acquire),
+            is_lost: self.lost.load(Ordering::Acquire),
+            ..DispatchStats::default()
+        };
+        for ring in &self.rings {
+            let ring = lock(ring);
+            stats.submitted += ring.submitted;
+            stats.dropped += ring.dropped;
+            stats.waiting += self.waiting(&ring).len() as u64;
+        }
+        stats.done = stats.submitted - stats.dropped - stats.waiting;
+        stats
     }
 
     /// Whether the kernel has ended; what was not done then never will be.
@@ -399,7 +480,8 @@ impl Pause {
     }
 }
 
-/// A task that was submitted. Dropping it lets the task be.
+/// A task that was submitted. Dropping it lets the task be. The queue's own memory, some
+/// kilobytes of the host's, stays until the last one is dropped.
 #[derive(Debug)]
 pub struct TaskJob {
     shared: Arc<Shared>,
@@ -427,6 +509,9 @@ impl TaskJob {
             if let Some(outcome) = shared.look(&self.task) {
                 return outcome.clone();
             }
+            if longest.is_zero() && !shared.has_ended() {
+                return Err(TaskError::TimedOut);
+            }
             pause.wait();
             if !pause.is_long() {
                 continue;
@@ -436,8 +521,7 @@ impl TaskJob {
             if shared.has_ended() {
                 continue;
             }
-            let begun_ticket = shared.result(self.task.slot)[BEGUN].load(Ordering::Relaxed);
-            if begun_ticket == self.task.ticket {
+            if shared.has_begun(&self.task) {
                 let runs = now - *begun.get_or_insert(now);
                 let watchdog = shared.options.watchdog;
                 if runs > watchdog * 2 {
@@ -450,6 +534,12 @@ impl TaskJob {
                 return Err(TaskError::TimedOut);
             }
         }
+    }
+
+    /// Whether the kernel has taken it. Never waits.
+    pub fn has_begun(&self) -> bool {
+        // Who has the slot next has taken this one's outcome.
+        self.task.outcome.get().is_some() || self.shared.has_begun(&self.task)
     }
 
     /// Asks that it end. One that was not begun is not; one that runs notices with its
@@ -468,8 +558,8 @@ impl TaskJob {
 #[derive(Debug)]
 pub struct Dispatcher {
     shared: Arc<Shared>,
-    /// What the kernel uses; `None` once it was left to a kernel that does not end.
-    used: Option<Used>,
+    /// What the kernel uses; `None` once it has ended, or will not.
+    used: Mutex<Option<Used>>,
 }
 
 #[derive(Debug)]
@@ -513,6 +603,17 @@ impl Dispatcher {
         buffers: TaskBuffers,
         options: DispatchOptions,
     ) -> Result<Self, DispatchError> {
+        Self::start_behind(None, context, set, buffers, options)
+    }
+
+    /// The same; the kernel begins behind an event.
+    pub(crate) fn start_behind(
+        event: Option<&Event>,
+        context: &Context,
+        set: &TaskSet,
+        buffers: TaskBuffers,
+        options: DispatchOptions,
+    ) -> Result<Self, DispatchError> {
         let DispatchOptions {
             capacity,
             priorities,
@@ -534,7 +635,9 @@ impl Dispatcher {
         let mut entries = Vec::new();
         for it in &buffers.all {
             let (address, bytes) = match it {
-                Registered::Device(memory) => (memory.address(), memory.len()),
+                Registered::Device(memory) | Registered::Owned { memory, .. } => {
+                    (memory.address(), memory.len())
+                }
                 Registered::Host(memory) => (memory.device_address()?, memory.words().len() * 4),
             };
             if !address.0.is_multiple_of(16) {
@@ -556,6 +659,9 @@ impl Dispatcher {
             count,
         );
         memory.control.words()[0].store(GO_ON, Ordering::Release);
+        if let Some(event) = event {
+            stream.wait_for(event)?;
+        }
         // SAFETY: the kernel is the one built above. It touches slots and results of
         // `slots` numbers, which are there, by strong operations; the table for buffers
         // below `count`; and of those what is inside, for which the authors of the
@@ -566,8 +672,8 @@ impl Dispatcher {
         }
         let ring = || {
             Mutex::new(Ring {
-                last: 0,
                 taken: vec![None; capacity as usize],
+                ..Ring::default()
             })
         };
         Ok(Self {
@@ -579,12 +685,12 @@ impl Dispatcher {
                 stopped: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
             }),
-            used: Some(Used {
+            used: Mutex::new(Some(Used {
                 _function: function,
                 _heads: heads,
                 _table: table,
                 _buffers: buffers,
-            }),
+            })),
         })
     }
 
@@ -660,11 +766,17 @@ impl Dispatcher {
         }
         slot[READY].store(pending.ticket, Ordering::Release);
         ring.last = pending.ticket;
+        ring.submitted += 1;
         ring.taken[at] = Some(pending.clone());
         Ok(TaskJob {
             shared: shared.clone(),
             task: pending,
         })
+    }
+
+    /// How much there was to do, and is.
+    pub fn stats(&self) -> DispatchStats {
+        self.shared.stats()
     }
 
     /// Takes no more tasks, lets the kernel run those that it was given, and waits, at
@@ -673,33 +785,98 @@ impl Dispatcher {
     /// # Errors
     /// [`DispatchError::Lost`] if it has not; [`DispatchError::Cuda`], the kernel's
     /// error.
-    pub fn stop(mut self, longest: Duration) -> Result<(), DispatchError> {
+    pub fn stop(self, longest: Duration) -> Result<(), DispatchError> {
+        match self.end(DRAIN, longest) {
+            Err(DispatchError::Running { .. }) => self.lose(),
+            ended => ended,
+        }
+    }
+
+    /// The same; if it takes longer it goes on, and may be waited for again.
+    ///
+    /// # Errors
+    /// [`DispatchError::Running`]; the others of [`Dispatcher::stop`].
+    pub(crate) fn drain(&self, longest: Duration) -> Result<(), DispatchError> {
         self.end(DRAIN, longest)
     }
 
-    fn end(&mut self, order: u32, longest: Duration) -> Result<(), DispatchError> {
+    /// Ends the kernel after the tasks that it runs; those that it has not begun are
+    /// [`TaskError::Stopped`].
+    pub(crate) fn cut_short(&self) -> Result<(), DispatchError> {
+        let longest = self.shared.options.watchdog * 2;
+        match self.end(END, longest) {
+            Err(DispatchError::Running { .. }) => self.lose(),
+            ended => ended,
+        }
+    }
+
+    fn end(&self, order: u32, longest: Duration) -> Result<(), DispatchError> {
         let shared = &self.shared;
         for ring in &shared.rings {
             // Who is submitting has done so, or sees this.
             let _ring = lock(ring);
             shared.stopped.store(true, Ordering::Release);
         }
+        if lock(&self.used).is_none() && !shared.lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
         fence(Ordering::SeqCst);
         shared.order(order);
         let began = Instant::now();
         let mut pause = Pause(0);
+        let mut watch = Watch::default();
         while !shared.lost.load(Ordering::Acquire) && !shared.has_ended() {
             pause.wait();
+            if pause.is_long() {
+                watch.look(shared);
+            }
             if began.elapsed() > longest {
-                shared.give_up();
+                let waiting = shared.stats().waiting;
+                return Err(DispatchError::Running { waiting });
             }
         }
         if shared.lost.load(Ordering::Acquire) {
-            // It may still be running: nothing of what it uses may go.
-            std::mem::forget((self.used.take(), shared.clone()));
-            return Err(DispatchError::Lost);
+            return self.lose();
         }
+        drop(lock(&self.used).take());
         Ok(shared.stream.synchronize()?)
+    }
+
+    /// It may be running for ever: nothing of what it uses may go.
+    fn lose(&self) -> Result<(), DispatchError> {
+        self.shared.give_up();
+        if let Some(used) = lock(&self.used).take() {
+            std::mem::forget((used, self.shared.clone()));
+        }
+        Err(DispatchError::Lost)
+    }
+}
+
+/// Sees to tasks that nobody may be waiting for.
+#[derive(Default)]
+struct Watch {
+    /// What runs, and since when nothing of it has changed.
+    running: Vec<(usize, u32)>,
+    since: Option<Instant>,
+}
+
+impl Watch {
+    fn look(&mut self, shared: &Shared) {
+        let waiting = shared.rings.iter().map(|ring| shared.waiting(&lock(ring)));
+        let mut running: Vec<Arc<Pending>> = waiting.flatten().collect();
+        running.retain(|task| shared.has_begun(task));
+        let names: Vec<_> = running.iter().map(|it| (it.slot, it.ticket)).collect();
+        let now = Instant::now();
+        if names != self.running || names.is_empty() {
+            (self.running, self.since) = (names, Some(now));
+        }
+        let runs = now - *self.since.get_or_insert(now);
+        let watchdog = shared.options.watchdog;
+        if runs > watchdog * 2 {
+            shared.give_up();
+        } else if runs > watchdog {
+            running.iter().for_each(|task| shared.cancel(task));
+        }
     }
 }
 
@@ -707,10 +884,9 @@ impl Drop for Dispatcher {
     /// Ends the kernel after the tasks that it runs; those that it has not begun are
     /// [`TaskError::Stopped`].
     fn drop(&mut self) {
-        if !self.shared.stopped.load(Ordering::Acquire) {
-            let longest = self.shared.options.watchdog * 2;
+        if lock(&self.used).is_some() {
             // What went wrong has been told to who waits for tasks.
-            drop(self.end(END, longest));
+            drop(self.cut_short());
         }
     }
 }

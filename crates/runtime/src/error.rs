@@ -24,6 +24,9 @@ pub enum Error {
     /// An expression was not compiled or run.
     #[error(transparent)]
     Expression(Arc<fercuda_jit::Error>),
+    /// A dispatcher did not end as it should.
+    #[error(transparent)]
+    Dispatch(Arc<crate::DispatchError>),
     /// A buffer is not what an expression's input or output is.
     #[error(
         "{what} {name:?} is {layout}, and {id} is {given}\ntry: a view of that shape, or an expression for these strides"
@@ -402,6 +405,16 @@ impl From<crate::GraphError> for Error {
             crate::GraphError::Cuda(error) => error.into(),
             crate::GraphError::Limit(error) => *error,
             error => Self::Graph(Arc::new(error)),
+        }
+    }
+}
+
+impl From<crate::DispatchError> for Error {
+    fn from(error: crate::DispatchError) -> Self {
+        match error {
+            crate::DispatchError::Cuda(error) => error.into(),
+            crate::DispatchError::Session(error) => error,
+            error => Self::Dispatch(Arc::new(error)),
         }
     }
 }

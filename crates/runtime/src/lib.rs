@@ -13,12 +13,14 @@ mod owned;
 mod pieces;
 mod plan;
 mod requests;
+mod resident;
 mod session;
 mod triton;
 
 pub use dispatcher::{
-    DispatchError, DispatchOptions, Dispatcher, TASK_SPANS, TASK_WORDS, Task, TaskArgs, TaskBuffer,
-    TaskBuffers, TaskDone, TaskError, TaskId, TaskJob, TaskSet, TaskSpan,
+    DispatchError, DispatchOptions, DispatchStats, Dispatcher, StandardTask, TASK_SPANS,
+    TASK_WORDS, Task, TaskArgs, TaskBuffer, TaskBuffers, TaskDone, TaskError, TaskId, TaskJob,
+    TaskSet, TaskSpan,
 };
 pub use error::{Error, Holder, Result, Why};
 pub use fercuda_jit as jit;
@@ -35,5 +37,6 @@ pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use owned::Graphs;
 pub use plan::{Need, Plan, PlanError};
 pub use requests::Requests;
+pub use resident::Resident;
 pub use session::{Argument, BufferId, Element, Exported, Regime, Session, SessionConfig};
 pub use triton::{TritonError, TritonKernel, TritonMetadata};

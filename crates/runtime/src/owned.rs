@@ -1,17 +1,20 @@
-//! What a session owns beside its buffers: graphs by keys, and compiled expressions.
+//! What a session owns beside its buffers: graphs by keys, compiled expressions, and
+//! dispatchers.
 //!
 //! Invariants: a session captures streams of its own for that, never the one in which
 //! its work is ordered, so no work of another thread gets into a graph. Graphs end with
 //! the session, also those that somebody still has a name of. Elsewhere: the cache
-//! itself (`graphs`), the compiler (`fercuda_jit`).
+//! itself (`graphs`), the compiler (`fercuda_jit`), how a dispatcher is made (`resident`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use fercuda_cuda::Stream;
 use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
 use fercuda_tensor::Layout;
 
+use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::graphs::{Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording};
 use crate::machine::lock;
@@ -22,6 +25,7 @@ use crate::session::{BufferId, Entry, Regime, Session};
 pub(crate) struct Owned {
     caches: Mutex<Vec<Weak<dyn Ends>>>,
     compiler: Mutex<Option<Arc<Compiler>>>,
+    dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
 }
 
 /// What of a cache does not depend on its keys.
@@ -42,6 +46,22 @@ impl fmt::Debug for Owned {
 }
 
 impl Owned {
+    pub(crate) fn keep(&self, dispatcher: &Arc<Dispatcher>) {
+        let mut all = lock(&self.dispatchers);
+        all.retain(|it| it.strong_count() > 0);
+        all.push(Arc::downgrade(dispatcher));
+    }
+
+    /// Lets dispatchers run what they were given, and end: the first error.
+    pub(crate) fn stop(&self) -> Result<()> {
+        let all = std::mem::take(&mut *lock(&self.dispatchers));
+        let mut done = Ok(());
+        for dispatcher in all.iter().filter_map(Weak::upgrade) {
+            done = done.and(dispatcher.drain(Duration::MAX).map_err(Error::from));
+        }
+        done
+    }
+
     pub(crate) fn end(&self) {
         let caches = std::mem::take(&mut *lock(&self.caches));
         let caches: Vec<Arc<dyn Ends>> = caches.iter().filter_map(Weak::upgrade).collect();

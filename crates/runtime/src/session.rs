@@ -5,7 +5,7 @@
 //! the memory behind the last work that was queued with it.
 //!
 //! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`), the limit
-//! (`account`), graphs and expressions (`owned`).
+//! (`account`), graphs, expressions and dispatchers (`owned`).
 
 use std::cell::Cell;
 use std::fmt;
@@ -312,6 +312,11 @@ impl Core {
             }
         }
         drop(names);
+        // First: a job that needs the whole device would wait for a kernel that stays.
+        // With it goes memory that may be lent, as below.
+        LEAVING.with(|leaving| leaving.set(leaving.get() + 1));
+        let stopped = self.acting(|| self.owned.stop());
+        LEAVING.with(|leaving| leaving.set(leaving.get() - 1));
         // It stays where it is, so that its jobs are known while they are done.
         let clerk = lock(&self.clerk).clone();
         let worked = clerk.map_or(Ok(()), |clerk| clerk.finish());
@@ -323,7 +328,7 @@ impl Core {
             drop(names);
             // What was given back is now behind nothing.
             let settled = self.stream.synchronize().map_err(Error::from);
-            worked.and(done).and(settled)
+            stopped.and(worked).and(done).and(settled)
         });
         LEAVING.with(|leaving| leaving.set(leaving.get() - 1));
         *lock(&self.table) = Names::Ended(why);

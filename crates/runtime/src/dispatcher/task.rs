@@ -145,7 +145,8 @@ impl<'k> Task<'k> {
     }
 
     /// A span of elements, below [`TASK_SPANS`]; the first beyond. If what was passed is
-    /// not inside its buffer, or not aligned, it is empty, and the task ends as
+    /// not inside its buffer, not aligned, or no whole elements, it is empty, and the task
+    /// ends as
     /// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
     #[must_use]
     pub fn span<T: Element>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
@@ -157,7 +158,8 @@ impl<'k> Task<'k> {
         let entry = self.table.index(buffer << 1);
         let base = entry.load_if(known, 0u64);
         let size = entry.offset(1).load_if(known, 0u64);
-        let aligned = (offset & u64::from(T::BYTES - 1)).equals(0u64);
+        // A part of an element at the end would be left out without a word.
+        let aligned = ((offset | bytes) & u64::from(T::BYTES - 1)).equals(0u64);
         let begins = offset.le(size);
         let ends = bytes.le(size - offset);
         let good = (known & aligned & begins & ends).named("inside");
@@ -188,6 +190,19 @@ impl<'k> Task<'k> {
     /// that this thread makes.
     pub fn fail(&self) {
         self.end_with(FAILED);
+    }
+
+    /// The same if `wrong` holds.
+    pub fn fail_if(&self, wrong: Pred<'k>) {
+        self.kernel.if_(wrong, || self.fail());
+    }
+
+    /// Whether no thread has ended the task so far; behind a barrier, which this is, all
+    /// threads have the same answer.
+    #[must_use]
+    pub fn is_well(&self) -> Pred<'k> {
+        self.kernel.barrier();
+        self.status.load_volatile().equals(GOOD)
     }
 
     /// What the task returns: the first thread's.
@@ -243,6 +258,17 @@ impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k,
     #[must_use]
     pub fn len(&self) -> Reg<'k, u32> {
         self.len.min(u64::from(u32::MAX)).to::<u32>()
+    }
+
+    /// Whether both have bytes in common, without being in one place.
+    #[must_use]
+    pub fn is_shifted_over<U: Element>(&self, other: &TaskSpan<'_, 'k, U>) -> Pred<'k> {
+        let ends =
+            |begin: Reg<'k, u64>, len: Reg<'k, u64>, bytes: u32| begin + len * u64::from(bytes);
+        let (begin, from) = (self.begin.address(), other.begin.address());
+        begin.differs(from)
+            & begin.lt(ends(from, other.len, U::BYTES))
+            & from.lt(ends(begin, self.len, <T as Element>::BYTES))
     }
 
     fn inside(&self, index: Reg<'k, u32>) -> Pred<'k> {

@@ -1,0 +1,155 @@
+//! Tasks that there are without writing any: what a C program has.
+//!
+//! Invariant: each touches memory by its spans only, and repeats by the task's loops
+//! only, so whoever submits one vouches for nothing. What fails writes nothing, but for
+//! one that is cancelled or uses up its steps: that leaves what it has done by then.
+//!
+//! Elsewhere: writing others (`task`).
+
+use fercuda_ptx::build::{Arg, Bits32, Element, Num};
+
+use super::task::{Task, TaskId, TaskSet};
+
+/// A task of [`TaskSet::standard`]. Spans are whole elements of four bytes, as many as
+/// is said; words that are not named are not read. All give back how many elements they
+/// have written or read, but for sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StandardTask {
+    /// `to[i] = pattern`: span 0 is `to`, as `u32`, the low half of word 0 the pattern.
+    Fill,
+    /// `to[i] = from[i]`: span 0 is `to`, span 1 `from`, as `u32`, of one length. They
+    /// have nothing in common, or are one.
+    Copy,
+    /// `y[i] = a * x[i] + y[i]`, rounded once: span 0 is `y`, span 1 `x`, as `f32`, of one
+    /// length; the low half of word 0 has the bits of `a`. They have nothing in common,
+    /// or are one.
+    AxpyF32,
+    /// `sum[0] = values[0] + values[1] + ...` modulo 2^32: span 0 is `sum`, one `u32`,
+    /// span 1 `values`, where it may lie. Gives back the sum.
+    SumU32,
+    /// The same of `f32`: each thread adds every so many-th value, as many as threads
+    /// there are in a block, and what they have is added in pairs; so the sum depends on
+    /// the values and that number alone. Gives back the sum's bits.
+    SumF32,
+}
+
+impl StandardTask {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::Fill,
+        Self::Copy,
+        Self::AxpyF32,
+        Self::SumU32,
+        Self::SumF32,
+    ];
+
+    /// Its number in [`TaskSet::standard`].
+    #[must_use]
+    pub const fn id(self) -> TaskId {
+        TaskId(self as u32)
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fill => "fill",
+            Self::Copy => "copy",
+            Self::AxpyF32 => "axpy_f32",
+            Self::SumU32 => "sum_u32",
+            Self::SumF32 => "sum_f32",
+        }
+    }
+
+    /// How many spans it reads.
+    #[must_use]
+    pub const fn spans(self) -> usize {
+        match self {
+            Self::Fill => 1,
+            _ => 2,
+        }
+    }
+
+    /// What it asks of its spans, beside being inside their buffers.
+    #[must_use]
+    pub const fn asks(self) -> &'static str {
+        match self {
+            Self::Fill => "words of four bytes",
+            Self::Copy | Self::AxpyF32 => {
+                "two spans of one length, which have nothing in common or are one"
+            }
+            Self::SumU32 | Self::SumF32 => "one element for the sum",
+        }
+    }
+
+    fn write(self, task: &Task<'_>) {
+        match self {
+            Self::Fill => fill(task),
+            Self::Copy => copy(task),
+            Self::AxpyF32 => axpy(task),
+            Self::SumU32 => sum::<u32>(task, "sums_u32"),
+            Self::SumF32 => sum::<f32>(task, "sums_f32"),
+        }
+    }
+}
+
+impl TaskSet {
+    /// The tasks of [`StandardTask`], with the numbers that they have there. Others may
+    /// be added.
+    #[must_use]
+    pub fn standard() -> Self {
+        let mut set = Self::new();
+        for it in StandardTask::ALL {
+            // SAFETY: the functions below touch their spans and shared memory of their
+            // own, repeat by `for_each`, and have barriers only behind that.
+            #[expect(unsafe_code, reason = "device functions of ours")]
+            let id = unsafe { set.add(it.name(), move |task| it.write(task)) };
+            debug_assert_eq!(id, it.id());
+        }
+        set
+    }
+}
+
+fn fill(task: &Task<'_>) {
+    let to = task.span::<u32>(0);
+    let pattern = task.word(0).to::<u32>();
+    task.for_each(to.len(), |i| to.store(i, pattern));
+    task.returns(to.len().to::<u64>());
+}
+
+fn copy(task: &Task<'_>) {
+    let (to, from) = (task.span::<u32>(0), task.span::<u32>(1));
+    task.fail_if(to.len().differs(from.len()));
+    task.fail_if(to.is_shifted_over(&from));
+    task.for_each(to.len(), |i| to.store(i, from.load(i)));
+    task.returns(to.len().to::<u64>());
+}
+
+fn axpy(task: &Task<'_>) {
+    let (y, x) = (task.span::<f32>(0), task.span::<f32>(1));
+    let a = task.word(0).to::<u32>().bitcast::<f32>();
+    task.fail_if(y.len().differs(x.len()));
+    task.fail_if(y.is_shifted_over(&x));
+    task.for_each(y.len(), |i| y.store(i, a.mul_add(x.load(i), y.load(i))));
+    task.returns(y.len().to::<u64>());
+}
+
+fn sum<'k, T>(task: &Task<'k>, scratch: &str)
+where
+    T: Element<Value = T> + Num + Bits32 + Arg<'k, T> + Default,
+{
+    let k = task.kernel();
+    let (into, values) = (task.span::<T>(0), task.span::<T>(1));
+    task.fail_if(into.len().differs(1u32));
+    let own = k.var("own_sum", T::default());
+    task.for_each(values.len(), |i| own.set(*own + values.load(i)));
+    let scratch = k.shared::<T>(scratch, 32);
+    let all = k.block_reduce(scratch, *own, T::default(), |a, b| a + b);
+    // Behind what all threads have read, so it may lie there; and none if one has ended
+    // before it was through.
+    k.if_(task.is_well() & k.tid_x().equals(0u32), || {
+        let zero = k.value(0u32);
+        into.store(zero, all);
+    });
+    task.returns(all.bitcast::<u32>().to::<u64>());
+}

@@ -1,0 +1,145 @@
+//! A dispatcher that a session owns, over buffers of the session's.
+//!
+//! Invariants: a buffer that tasks may touch stays, and is charged to the session, until
+//! the kernel has ended, whatever becomes of its handle. When the session ends its
+//! dispatchers do first: they run what they were given, and take no more.
+//!
+//! Elsewhere: the queue and the kernel (`dispatcher`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::dispatcher::{
+    DispatchError, DispatchOptions, DispatchStats, Dispatcher, TaskArgs, TaskBuffers, TaskId,
+    TaskJob, TaskSet,
+};
+use crate::session::{BufferId, Session};
+
+/// What a registered buffer's address is a multiple of.
+const ALIGN_BYTES: u64 = 16;
+
+/// A dispatcher of a session's ([`Session::dispatcher`]). Dropping it ends it after the
+/// tasks that run; those that it has not begun are
+/// [`TaskError::Stopped`](crate::TaskError::Stopped).
+///
+/// All calls may be made from any thread.
+#[derive(Debug)]
+pub struct Resident {
+    session: Session,
+    dispatcher: Arc<Dispatcher>,
+}
+
+impl Resident {
+    /// As [`Dispatcher::submit`].
+    ///
+    /// # Errors
+    /// As there; [`DispatchError::Stopped`] also when the session has ended;
+    /// [`DispatchError::Session`] in the child of a fork.
+    pub fn submit(
+        &self,
+        priority: u32,
+        task: TaskId,
+        arguments: &TaskArgs,
+    ) -> Result<TaskJob, DispatchError> {
+        self.session.core.check_process()?;
+        self.dispatcher.submit(priority, task, arguments)
+    }
+
+    /// How much there was to do, and is.
+    pub fn stats(&self) -> DispatchStats {
+        self.dispatcher.stats()
+    }
+
+    /// Takes no more tasks, lets the kernel run those that it was given, and waits until
+    /// it has ended, at most so long. Its buffers are free then. May be asked again.
+    ///
+    /// # Errors
+    /// [`DispatchError::Running`] if it has not ended yet; [`DispatchError::Lost`];
+    /// [`DispatchError::Cuda`], the kernel's error; [`DispatchError::Session`] in the
+    /// child of a fork.
+    pub fn stop(&self, longest: Duration) -> Result<(), DispatchError> {
+        let core = &self.session.core;
+        core.check_process()?;
+        core.acting(|| self.dispatcher.drain(longest))
+    }
+
+    /// Does what dropping it does, for who shares it. May be asked again.
+    ///
+    /// # Errors
+    /// As for [`Resident::stop`].
+    pub fn abandon(&self) -> Result<(), DispatchError> {
+        let core = &self.session.core;
+        core.check_process()?;
+        core.acting(|| self.dispatcher.cut_short())
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if self.session.core.check_process().is_err() {
+            // The queue may be memory of the parent's, whose kernel it is.
+            std::mem::forget(self.dispatcher.clone());
+            return;
+        }
+        // What went wrong has been told to who waits for tasks.
+        drop(self.abandon());
+    }
+}
+
+impl Session {
+    /// A dispatcher for these tasks over these buffers, which [`TaskArgs::span`] names by
+    /// their place in `buffers`. The kernel begins behind the session's work; work of the
+    /// session's that comes later and uses the buffers is ordered by the host alone: it
+    /// waits for tasks before such work, and for that work before tasks.
+    ///
+    /// While it runs, what waits for the whole device waits for it, as for each
+    /// [`Dispatcher`].
+    ///
+    /// # Errors
+    /// [`DispatchError::Buffer`] for one whose elements do not lie side by side from a
+    /// multiple of 16 bytes on; [`DispatchError::Value`]; [`DispatchError::Build`];
+    /// [`DispatchError::Cuda`]; [`DispatchError::Session`].
+    pub fn dispatcher(
+        &self,
+        set: &TaskSet,
+        buffers: &[BufferId],
+        options: DispatchOptions,
+    ) -> Result<Resident, DispatchError> {
+        let mut registered = TaskBuffers::new();
+        for id in buffers {
+            let entry = self.core.entry(*id)?;
+            let refused = |why: String| DispatchError::Buffer {
+                id: id.to_string(),
+                why: format!("{why}\ntry: the buffer that it is a view of"),
+            };
+            if !entry.layout.is_contiguous() {
+                let layout = &entry.layout;
+                return Err(refused(format!("{layout} does not lie side by side")));
+            }
+            let (first, bytes) = (entry.first as usize, entry.layout.bytes() as usize);
+            let memory = entry.memory.buffer.part::<u8>(first, bytes)?;
+            let address = memory.address().0;
+            if !address.is_multiple_of(ALIGN_BYTES) {
+                return Err(refused(format!(
+                    "it begins at {address:#x}, which is no multiple of {ALIGN_BYTES} bytes"
+                )));
+            }
+            registered.owned(memory, entry);
+        }
+        let behind = self.record()?;
+        let core = &self.core;
+        let started = core.acting(|| {
+            Dispatcher::start_behind(Some(&behind), core.context(), set, registered, options)
+        });
+        let resident = Resident {
+            session: self.clone(),
+            dispatcher: Arc::new(started?),
+        };
+        // Under the table's lock, so that the session does not end in between.
+        core.with(|_| {
+            core.owned().keep(&resident.dispatcher);
+            Ok(())
+        })?;
+        Ok(resident)
+    }
+}
