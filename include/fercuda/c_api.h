@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  * Made by `cargo xtask headers` of the sources in crates/capi.
  *
- * Runtimes, sessions, buffers, jobs, modules, launches and arenas.
+ * Runtimes, sessions, buffers, jobs, modules, launches, arenas and dispatchers.
  *
  * Functions answer with a fer_status; fer_last_error_message says more. What is
  * named is a number, which names one thing for ever or nothing. All functions may
@@ -24,6 +24,12 @@
 
 // Bytes of a holder's name, with the zero byte.
 #define FER_NAME_BYTES 64
+
+// Words of a task.
+#define FER_TASK_WORDS 4
+
+// Spans of a task, at most.
+#define FER_TASK_SPANS 3
 
 // As a timeout: for ever.
 #define FER_WAIT_FOREVER UINT64_MAX
@@ -78,6 +84,13 @@ enum fer_status
   FER_ERROR_PLAN = 19,
   // A defect of feRcuda's own.
   FER_ERROR_INTERNAL = 20,
+  // A task does not fit: there is none of that number, a span is not within its buffer,
+  // or it has used up its steps. Other tasks do not notice.
+  FER_ERROR_TASK = 21,
+  // All slots of the task's priority are taken.
+  FER_ERROR_FULL = 22,
+  // A task runs for ever, and the dispatcher with it. It ends with the process.
+  FER_ERROR_DISPATCHER_LOST = 23,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -223,6 +236,40 @@ enum fer_argument_kind
 typedef enum fer_argument_kind fer_argument_kind;
 #else
 typedef uint32_t fer_argument_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a task does. Its spans are whole elements of 4 bytes; words that are not named are
+// not read. A task that fails writes nothing, unless it was cancelled or has used up its
+// steps: then it has written a part.
+enum fer_task_number
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // to[i] = pattern: spans[0] is `to`, the low half of words[0] the pattern, a uint32_t.
+  // Gives back how many it has written.
+  FER_TASK_FILL = 1,
+  // to[i] = from[i]: spans[0] is `to`, spans[1] `from`, of one length. They have nothing
+  // in common, or are one. Gives back how many it has written.
+  FER_TASK_COPY = 2,
+  // y[i] = a * x[i] + y[i], rounded once: spans[0] is `y`, spans[1] `x`, floats, of one
+  // length; the low half of words[0] has the bits of `a`. They have nothing in common,
+  // or are one. Gives back how many it has written.
+  FER_TASK_AXPY_F32 = 3,
+  // sum[0] = values[0] + values[1] + ..., modulo 2^32: spans[0] is `sum`, one uint32_t,
+  // spans[1] `values`, where it may lie. Gives back the sum.
+  FER_TASK_SUM_U32 = 4,
+  // The same of floats. Each thread adds every so many-th value, as many as a block has
+  // threads, and what they have is added in pairs: the sum depends on the values and
+  // that number alone. Gives back the sum's bits.
+  FER_TASK_SUM_F32 = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fer_task_number fer_task_number;
+#else
+typedef uint32_t fer_task_number;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -395,6 +442,88 @@ typedef struct fer_arena_details {
   // How many tensors lie there.
   uint64_t tensors;
 } fer_arena_details;
+
+// How a dispatcher is set up. fer_dispatcher_defaults fills it in.
+typedef struct fer_dispatcher_options {
+  // Tasks that each priority has room for, a power of two.
+  uint32_t capacity;
+  // How many priorities there are, 1 to 8.
+  uint32_t priorities;
+  // Blocks that take tasks; each takes a place on the device.
+  uint32_t blocks;
+  // Threads of a block, a multiple of 32, at most 1024.
+  uint32_t threads;
+  // How long a block rests before it looks for tasks again.
+  uint32_t idle_ns;
+  // Steps that each thread of a task may make, unless the task says; one for each
+  // element that it is about.
+  uint32_t steps;
+  // A task that runs longer is cancelled by who waits; if it does not end in as long
+  // again, the dispatcher is lost.
+  uint64_t watchdog_ns;
+} fer_dispatcher_options;
+
+// A kernel that stays on the device and takes tasks.
+typedef uint64_t fer_dispatcher;
+
+// A part of a buffer.
+typedef struct fer_task_span {
+  // One that the dispatcher was booted with.
+  fer_buffer buffer;
+  // Where it begins, from the buffer's first element on.
+  uint64_t offset_bytes;
+  // How much it is.
+  uint64_t bytes;
+} fer_task_span;
+
+// What a dispatcher is to do.
+typedef struct fer_task {
+  // A fer_task_number.
+  uint32_t task;
+  // 0 is the highest. A lower one is begun only when there are none of a higher.
+  uint32_t priority;
+  // Steps that each thread may make; 0 for the dispatcher's.
+  uint32_t steps;
+  // How many of the spans there are.
+  uint32_t span_count;
+  // Numbers, of which each task says what they are.
+  uint64_t words[FER_TASK_WORDS];
+  // What it may touch.
+  struct fer_task_span spans[FER_TASK_SPANS];
+} fer_task;
+
+// A task that was submitted.
+typedef uint64_t fer_ticket;
+
+// What a task gave.
+typedef struct fer_task_result {
+  // What each fer_task_number says.
+  uint64_t value;
+  // Steps that its first thread made.
+  uint64_t steps;
+} fer_task_result;
+
+// What there is to say of a dispatcher.
+typedef struct fer_dispatcher_details {
+  // Tasks that it was given.
+  uint64_t submitted;
+  // Of those, how many wait or are run.
+  uint64_t depth;
+  // How many have been run, well or not.
+  uint64_t done;
+  // How many were given up: it ended before they did.
+  uint64_t lost;
+  // Buffers that it was booted with.
+  uint64_t buffers;
+  // Tasks that each priority has room for.
+  uint32_t capacity;
+  // How many priorities there are.
+  uint32_t priorities;
+  // 1 if it takes no more tasks, else 0.
+  uint32_t is_stopped;
+  // 1 if a task runs for ever, else 0.
+  uint32_t is_lost;
+} fer_dispatcher_details;
 
 #ifdef __cplusplus
 extern "C" {
@@ -649,6 +778,68 @@ fer_status fer_arena_plan(fer_arena arena, char *text, uint64_t room, uint64_t *
 // Frees an arena with the buffers of its tensors at once, and its memory behind the last
 // work that was queued with them. Never waits.
 fer_status fer_arena_free(fer_arena arena);
+
+// Fills in what fer_persistent_dispatcher_boot takes for NULL.
+fer_status fer_dispatcher_defaults(struct fer_dispatcher_options *options);
+
+// Starts a kernel that stays on the session's device and takes tasks (fer_task_number)
+// from rings in the host's memory, so that nothing is launched for a task. Tasks may
+// touch the `count` buffers, which stay as long as the dispatcher may use them, also if
+// their handles are freed; their elements lie side by side, from a multiple of 16 bytes
+// on. `options` may be NULL, for those of fer_dispatcher_defaults.
+//
+// The kernel begins behind the session's work. From then on the program orders tasks and
+// other work with those buffers: it waits for the ones before it gives the others. While
+// the kernel runs, what waits for the whole device waits for it: loading and unloading
+// modules, another boot, freeing memory that is not of the pool. Stop it before.
+//
+// It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
+// rebooted, which lets it run what it was given.
+fer_status fer_persistent_dispatcher_boot(fer_session session,
+                                          const struct fer_dispatcher_options *options,
+                                          const fer_buffer *buffers,
+                                          uint64_t count,
+                                          fer_dispatcher *dispatcher);
+
+// Gives a task to a dispatcher. Never waits: if the ring of its priority is full it is
+// FER_ERROR_FULL, at once. What is wrong with a task is told by its ticket, and no other
+// task notices; but a span of a buffer that was not registered, more spans than there
+// are, and a priority that there is not are refused here. `ticket` may be NULL if nobody
+// will ask after the task; else it is freed by fer_ticket_free, or with its dispatcher.
+fer_status fer_dispatcher_submit(fer_dispatcher dispatcher,
+                                 const struct fer_task *task,
+                                 fer_ticket *ticket);
+
+// How far a task is: `state` gets a fer_job_state. Never waits.
+fer_status fer_ticket_status(fer_ticket ticket, uint32_t *state);
+
+// Waits for a task, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: until it is
+// over). Answers with what it came to, the same however often it is asked; or with
+// FER_ERROR_TIMEOUT, and it goes on. `result` may be NULL.
+//
+// Short waits are the rule, so the first fraction of a millisecond is spent looking. Who
+// waits also watches: see `watchdog_ns`.
+fer_status fer_ticket_wait(fer_ticket ticket, uint64_t timeout_ns, struct fer_task_result *result);
+
+// Asks that a task end: one that was not begun is not, one that runs ends in the middle.
+// Its ticket says what became of it.
+fer_status fer_ticket_cancel(fer_ticket ticket);
+
+// Ends a ticket. The task goes on.
+fer_status fer_ticket_free(fer_ticket ticket);
+
+// How much a dispatcher had to do, and has. Never waits.
+fer_status fer_dispatcher_info(fer_dispatcher dispatcher, struct fer_dispatcher_details *details);
+
+// Takes no more tasks, lets the kernel run those that it was given, and waits until it
+// has ended, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: as long as it
+// takes). FER_ERROR_TIMEOUT if it has not: it goes on, and this may be asked again. Its
+// buffers are let go of then; its tickets stay.
+fer_status fer_dispatcher_stop(fer_dispatcher dispatcher, uint64_t timeout_ns);
+
+// Ends a dispatcher, its handle and its tickets. If it was not stopped before, the kernel
+// ends after the task that it runs, and the others are given up.
+fer_status fer_dispatcher_free(fer_dispatcher dispatcher);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -40,6 +40,7 @@ const ALL: [Header; 3] = [
             "c_api/jobs.rs",
             "c_api/launches.rs",
             "c_api/arenas.rs",
+            "c_api/dispatchers.rs",
         ],
         includes: &[],
         types: &[
@@ -48,8 +49,9 @@ const ALL: [Header; 3] = [
             "fer_regime",
             "fer_job_state",
             "fer_argument_kind",
+            "fer_task_number",
         ],
-        about: "Runtimes, sessions, buffers, jobs, modules, launches and arenas.\n\
+        about: "Runtimes, sessions, buffers, jobs, modules, launches, arenas and dispatchers.\n\
             \n\
             Functions answer with a fer_status; fer_last_error_message says more. What is\n\
             named is a number, which names one thing for ever or nothing. All functions may\n\

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fercuda_runtime::{BufferId, Id, Runtime, Session, Stale, Table};
 
 use crate::c_api::arenas::Arena;
+use crate::c_api::dispatchers::{Running, Ticket};
 use crate::c_api::jobs::Pending;
 use crate::c_api::launches::{Kernel, Loaded};
 use crate::status::{Failure, Result, fer_status};
@@ -28,9 +29,11 @@ pub(crate) static JOBS: Handles<Pending> = Handles::new(2);
 pub(crate) static MODULES: Handles<Loaded> = Handles::new(3);
 pub(crate) static KERNELS: Handles<Kernel> = Handles::new(4);
 pub(crate) static ARENAS: Handles<Arena> = Handles::new(5);
+pub(crate) static DISPATCHERS: Handles<Running> = Handles::new(6);
+pub(crate) static TICKETS: Handles<Ticket> = Handles::new(7);
 
 /// What each is, and what gives one.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 8] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
     (
@@ -40,6 +43,8 @@ const KINDS: [(&str, &str); 6] = [
     ("module", "fer_module_load_ptx"),
     ("kernel", "fer_module_kernel"),
     ("arena", "fercuda_ignite"),
+    ("dispatcher", "fer_persistent_dispatcher_boot"),
+    ("ticket", "fer_dispatcher_submit"),
 ];
 
 /// Numbers of tables from here on are not those of sessions' buffers, of which there
@@ -216,12 +221,15 @@ pub(crate) fn end(number: u64, open: &Open) -> Result<()> {
     for (_, job) in JOBS.take(|job| job.session == number) {
         job.forget();
     }
-    let kernels = KERNELS.take(|kernel| kernel.session == number);
+    // Owners first: who then puts something of theirs in takes it out again.
     let modules = MODULES.take(|module| module.session == number);
+    let kernels = KERNELS.take(|kernel| kernel.session == number);
     let arenas = ARENAS.take(|arena| arena.session == number);
+    let dispatchers = DISPATCHERS.take(|dispatcher| dispatcher.session == number);
+    let tickets = TICKETS.take(|ticket| ticket.session == number);
     let ended = open.session.close();
-    // Its work is done, so nothing runs in the modules any more.
-    drop((kernels, modules, arenas));
+    // Its work is done, so nothing runs in the modules any more, and tasks have been run.
+    drop((kernels, modules, arenas, tickets, dispatchers));
     Ok(ended?)
 }
 

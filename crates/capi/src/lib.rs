@@ -23,6 +23,7 @@ mod telemetry;
 
 pub use c_api::arenas::*;
 pub use c_api::buffers::*;
+pub use c_api::dispatchers::*;
 pub use c_api::jobs::*;
 pub use c_api::launches::*;
 pub use c_api::runtimes::*;

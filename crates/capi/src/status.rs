@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fercuda_cuda_sys::types::CUresult;
-use fercuda_runtime::{Error, IgnitionError, LayoutError};
+use fercuda_runtime::{DispatchError, Error, IgnitionError, LayoutError};
 
 /// What a function answers. Numbers keep their meaning for good.
 #[repr(i32)]
@@ -60,10 +60,17 @@ pub enum fer_status {
     FER_ERROR_PLAN = 19,
     /// A defect of feRcuda's own.
     FER_ERROR_INTERNAL = 20,
+    /// A task does not fit: there is none of that number, a span is not within its buffer,
+    /// or it has used up its steps. Other tasks do not notice.
+    FER_ERROR_TASK = 21,
+    /// All slots of the task's priority are taken.
+    FER_ERROR_FULL = 22,
+    /// A task runs for ever, and the dispatcher with it. It ends with the process.
+    FER_ERROR_DISPATCHER_LOST = 23,
 }
 
 impl fer_status {
-    const ALL: [(Self, &CStr); 21] = [
+    const ALL: [(Self, &CStr); 24] = [
         (Self::FER_OK, c"FER_OK"),
         (
             Self::FER_ERROR_INVALID_ARGUMENT,
@@ -88,6 +95,12 @@ impl fer_status {
         (Self::FER_ERROR_NOT_GOVERNED, c"FER_ERROR_NOT_GOVERNED"),
         (Self::FER_ERROR_PLAN, c"FER_ERROR_PLAN"),
         (Self::FER_ERROR_INTERNAL, c"FER_ERROR_INTERNAL"),
+        (Self::FER_ERROR_TASK, c"FER_ERROR_TASK"),
+        (Self::FER_ERROR_FULL, c"FER_ERROR_FULL"),
+        (
+            Self::FER_ERROR_DISPATCHER_LOST,
+            c"FER_ERROR_DISPATCHER_LOST",
+        ),
     ];
 }
 
@@ -135,8 +148,29 @@ impl From<IgnitionError> for Failure {
     }
 }
 
+impl From<DispatchError> for Failure {
+    fn from(error: DispatchError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+fn status_of_dispatch(error: &DispatchError) -> fer_status {
+    match error {
+        DispatchError::Full { .. } => fer_status::FER_ERROR_FULL,
+        DispatchError::Stopped => fer_status::FER_ERROR_ENDED,
+        DispatchError::Running { .. } => fer_status::FER_ERROR_TIMEOUT,
+        DispatchError::Lost => fer_status::FER_ERROR_DISPATCHER_LOST,
+        DispatchError::Value { .. } => fer_status::FER_ERROR_INVALID_ARGUMENT,
+        DispatchError::Buffer { .. } => fer_status::FER_ERROR_LAYOUT,
+        DispatchError::Cuda(error) => status_of_driver(error),
+        DispatchError::Session(error) => status_of(error),
+        _ => fer_status::FER_ERROR_INTERNAL,
+    }
+}
+
 fn status_of(error: &Error) -> fer_status {
     match error {
+        Error::Dispatch(error) => status_of_dispatch(error),
         Error::Cuda(error) => status_of_driver(error),
         Error::Stale(_) => fer_status::FER_ERROR_STALE_HANDLE,
         Error::Layout(_)

@@ -45,14 +45,25 @@ const fn program(source: &'static str, standard: &'static str, has_seed: bool) -
 
 const VECTOR_ADD: Program = program("examples/c/vector_add.c", "c99", false);
 const JOBS: Program = program("examples/c/jobs.c", "c99", false);
+const DISPATCHER: Program = program("examples/c/dispatcher.c", "c99", false);
 const SESSION: Program = program("examples/cpp/session.cpp", "c++17", false);
 const REFUSALS: Program = program("crates/capi/tests/programs/refusals.c", "c99", true);
 const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c11", true);
+const DISPATCHERS: Program = program("crates/capi/tests/programs/dispatchers.c", "c11", true);
 const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
-const ALL: [&Program; 6] = [&VECTOR_ADD, &JOBS, &SESSION, &REFUSALS, &LIFETIMES, &FAULT];
+const ALL: [&Program; 8] = [
+    &VECTOR_ADD,
+    &JOBS,
+    &DISPATCHER,
+    &SESSION,
+    &REFUSALS,
+    &LIFETIMES,
+    &DISPATCHERS,
+    &FAULT,
+];
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -141,6 +152,8 @@ fn ready(mut command: Command, program: &Program) -> Command {
         false => command.env("ASAN_OPTIONS", "detect_leaks=0"),
     };
     command.env("UBSAN_OPTIONS", "print_stacktrace=1");
+    // Cargo's has the folder where the last `cargo build` has put one, perhaps an older.
+    command.env("LD_LIBRARY_PATH", library().parent().unwrap());
     command
 }
 
@@ -157,6 +170,16 @@ fn a_vector_is_added_from_c() {
 #[test]
 fn jobs_are_waited_for_from_c() {
     runs(&JOBS);
+}
+
+#[test]
+fn tasks_are_run_from_c_without_launches() {
+    runs(&DISPATCHER);
+}
+
+#[test]
+fn a_dispatcher_takes_tasks_and_ends_behind_them() {
+    runs(&DISPATCHERS);
 }
 
 #[test]
@@ -212,7 +235,7 @@ fn valgrind_finds_nothing() {
         return;
     }
     // It takes seconds a program, and in these everything is called.
-    for program in [&REFUSALS, &LIFETIMES] {
+    for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS] {
         let place = compiled(program, "plain", &[]);
         let mut command = Command::new("valgrind");
         command.args(["--error-exitcode=98", "--quiet"]);

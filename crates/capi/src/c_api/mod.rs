@@ -2,6 +2,7 @@
 
 pub(crate) mod arenas;
 pub(crate) mod buffers;
+pub(crate) mod dispatchers;
 pub(crate) mod jobs;
 pub(crate) mod launches;
 pub(crate) mod runtimes;

@@ -13,6 +13,10 @@ use crate::status::{Failure, Result};
 pub const FER_MAX_RANK: usize = 8;
 /// Bytes of a holder's name, with the zero byte.
 pub const FER_NAME_BYTES: usize = 64;
+/// Words of a task.
+pub const FER_TASK_WORDS: usize = 4;
+/// Spans of a task, at most.
+pub const FER_TASK_SPANS: usize = 3;
 /// As a timeout: for ever.
 pub const FER_WAIT_FOREVER: u64 = u64::MAX;
 
@@ -30,6 +34,10 @@ pub type fer_module = u64;
 pub type fer_kernel = u64;
 /// Tensors that were planned into one buffer.
 pub type fer_arena = u64;
+/// A kernel that stays on the device and takes tasks.
+pub type fer_dispatcher = u64;
+/// A task that was submitted.
+pub type fer_ticket = u64;
 
 /// Which device.
 #[repr(u32)]
@@ -123,6 +131,31 @@ pub enum fer_argument_kind {
     FER_ARGUMENT_NUMBER = 2,
     /// A structure: value.structure leads to its bytes, which are copied.
     FER_ARGUMENT_STRUCTURE = 3,
+}
+
+/// What a task does. Its spans are whole elements of 4 bytes; words that are not named are
+/// not read. A task that fails writes nothing, unless it was cancelled or has used up its
+/// steps: then it has written a part.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum fer_task_number {
+    /// to[i] = pattern: spans[0] is `to`, the low half of words[0] the pattern, a uint32_t.
+    /// Gives back how many it has written.
+    FER_TASK_FILL = 1,
+    /// to[i] = from[i]: spans[0] is `to`, spans[1] `from`, of one length. They have nothing
+    /// in common, or are one. Gives back how many it has written.
+    FER_TASK_COPY = 2,
+    /// y[i] = a * x[i] + y[i], rounded once: spans[0] is `y`, spans[1] `x`, floats, of one
+    /// length; the low half of words[0] has the bits of `a`. They have nothing in common,
+    /// or are one. Gives back how many it has written.
+    FER_TASK_AXPY_F32 = 3,
+    /// sum[0] = values[0] + values[1] + ..., modulo 2^32: spans[0] is `sum`, one uint32_t,
+    /// spans[1] `values`, where it may lie. Gives back the sum.
+    FER_TASK_SUM_U32 = 4,
+    /// The same of floats. Each thread adds every so many-th value, as many as a block has
+    /// threads, and what they have is added in pairs: the sum depends on the values and
+    /// that number alone. Gives back the sum's bits.
+    FER_TASK_SUM_F32 = 5,
 }
 
 /// Where elements lie, from the first one on. fer_layout_contiguous fills one.
@@ -284,6 +317,92 @@ pub struct fer_arena_details {
     pub bytes: u64,
     /// How many tensors lie there.
     pub tensors: u64,
+}
+
+/// How a dispatcher is set up. fer_dispatcher_defaults fills it in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_dispatcher_options {
+    /// Tasks that each priority has room for, a power of two.
+    pub capacity: u32,
+    /// How many priorities there are, 1 to 8.
+    pub priorities: u32,
+    /// Blocks that take tasks; each takes a place on the device.
+    pub blocks: u32,
+    /// Threads of a block, a multiple of 32, at most 1024.
+    pub threads: u32,
+    /// How long a block rests before it looks for tasks again.
+    pub idle_ns: u32,
+    /// Steps that each thread of a task may make, unless the task says; one for each
+    /// element that it is about.
+    pub steps: u32,
+    /// A task that runs longer is cancelled by who waits; if it does not end in as long
+    /// again, the dispatcher is lost.
+    pub watchdog_ns: u64,
+}
+
+/// A part of a buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_task_span {
+    /// One that the dispatcher was booted with.
+    pub buffer: fer_buffer,
+    /// Where it begins, from the buffer's first element on.
+    pub offset_bytes: u64,
+    /// How much it is.
+    pub bytes: u64,
+}
+
+/// What a dispatcher is to do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_task {
+    /// A fer_task_number.
+    pub task: u32,
+    /// 0 is the highest. A lower one is begun only when there are none of a higher.
+    pub priority: u32,
+    /// Steps that each thread may make; 0 for the dispatcher's.
+    pub steps: u32,
+    /// How many of the spans there are.
+    pub span_count: u32,
+    /// Numbers, of which each task says what they are.
+    pub words: [u64; FER_TASK_WORDS],
+    /// What it may touch.
+    pub spans: [fer_task_span; FER_TASK_SPANS],
+}
+
+/// What a task gave.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_task_result {
+    /// What each fer_task_number says.
+    pub value: u64,
+    /// Steps that its first thread made.
+    pub steps: u64,
+}
+
+/// What there is to say of a dispatcher.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_dispatcher_details {
+    /// Tasks that it was given.
+    pub submitted: u64,
+    /// Of those, how many wait or are run.
+    pub depth: u64,
+    /// How many have been run, well or not.
+    pub done: u64,
+    /// How many were given up: it ended before they did.
+    pub lost: u64,
+    /// Buffers that it was booted with.
+    pub buffers: u64,
+    /// Tasks that each priority has room for.
+    pub capacity: u32,
+    /// How many priorities there are.
+    pub priorities: u32,
+    /// 1 if it takes no more tasks, else 0.
+    pub is_stopped: u32,
+    /// 1 if a task runs for ever, else 0.
+    pub is_lost: u32,
 }
 
 /// Types by their numbers, which C knows them by.

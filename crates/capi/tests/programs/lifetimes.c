@@ -492,6 +492,7 @@ static void the_contract_says_what_is_served(void) {
     }
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_TENSOR & 1);
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_JIT_LAUNCH & 1);
+    CHECK(contract.entrypoints >> FER_ENTRYPOINT_RESIDENT_DAEMON & 1);
     CHECK(contract.frontends >> FER_FRONTEND_C & 1);
     /* Only the hook does, which is not here. */
     CHECK(!(contract.entrypoints >> FER_ENTRYPOINT_FRAMEWORK_ALLOCATOR & 1));

@@ -27,7 +27,8 @@ static uint64_t any_number(void) {
 
 /* Each function that takes handles, with these; no pointer is NULL. */
 static void all_with(fer_status code, fer_runtime runtime, fer_session session, fer_buffer buffer,
-                     fer_job job, fer_module module, fer_kernel kernel, fer_arena arena) {
+                     fer_job job, fer_module module, fer_kernel kernel, fer_arena arena,
+                     fer_dispatcher dispatcher, fer_ticket ticket) {
     unsigned char bytes[64] = {0};
     char text[64];
     uint64_t number;
@@ -41,6 +42,8 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     fer_buffer_details in_buffer;
     fer_arena_details in_arena;
     fer_reboot_details reboot;
+    fer_dispatcher_details in_dispatcher;
+    fer_task task = {0};
     fer_holder holder;
     tensor.name = "tensor";
     tensor.dtype = FER_DTYPE_U8;
@@ -83,6 +86,15 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     GIVES(code, fer_arena_tensor(arena, "tensor", &number, &number));
     GIVES(code, fer_arena_plan(arena, text, 64, &number));
     GIVES(code, fer_arena_free(arena));
+    GIVES(code, fer_persistent_dispatcher_boot(session, NULL, &buffer, 1, &number));
+    GIVES(code, fer_dispatcher_submit(dispatcher, &task, &number));
+    GIVES(code, fer_dispatcher_info(dispatcher, &in_dispatcher));
+    GIVES(code, fer_dispatcher_stop(dispatcher, FER_WAIT_FOREVER));
+    GIVES(code, fer_dispatcher_free(dispatcher));
+    GIVES(code, fer_ticket_status(ticket, &word));
+    GIVES(code, fer_ticket_wait(ticket, FER_WAIT_FOREVER, NULL));
+    GIVES(code, fer_ticket_cancel(ticket));
+    GIVES(code, fer_ticket_free(ticket));
 }
 
 static int never(void *context, void *stream) {
@@ -99,6 +111,10 @@ int main(int count, char **given) {
     fer_module module;
     fer_kernel kernel;
     fer_arena arena;
+    fer_dispatcher dispatcher;
+    fer_ticket ticket;
+    fer_dispatcher_options options;
+    fer_task task = {0};
     fer_layout layout = bytes_of(64);
     fer_launch launch = {{1, 1, 1}, {1, 1, 1}, 0, 0};
     fer_tensor_spec tensor = {0};
@@ -113,7 +129,7 @@ int main(int count, char **given) {
 
     /* Before there is anything. */
     CHECK(strcmp(fer_last_error_message(), "") == 0);
-    all_with(INVALID, 0, 0, 0, 0, 0, 0, 0);
+    all_with(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     GIVES(INVALID, fer_submit_host_work(0, never, NULL, &number));
     REFUSES("runtime", fer_runtime_open(FER_DEVICE_SOFTWARE, 0, NULL));
     REFUSES("device", fer_runtime_open(4, 0, &number));
@@ -148,6 +164,16 @@ int main(int count, char **given) {
     tensor.dtype = FER_DTYPE_U8;
     tensor.until_step = 1;
     OK(fercuda_ignite(session, &tensor, 1, &arena));
+
+    OK(fer_dispatcher_defaults(&options));
+    OK(fer_persistent_dispatcher_boot(session, &options, &buffer, 1, &dispatcher));
+    task.task = FER_TASK_FILL;
+    OK(fer_dispatcher_submit(dispatcher, &task, &ticket));
+    GIVES(FER_ERROR_TASK, fer_ticket_wait(ticket, FER_WAIT_FOREVER, NULL));
+    SAYS("0 of its 1 spans");
+    /* What is loaded below would wait for its kernel, on a GPU. */
+    OK(fer_dispatcher_stop(dispatcher, FER_WAIT_FOREVER));
+    GIVES(FER_ERROR_ENDED, fer_dispatcher_submit(dispatcher, &task, &number));
 
     /* Each pointer that has to be there. */
     REFUSES("details", fer_memory_info(runtime, NULL));
@@ -226,6 +252,36 @@ int main(int count, char **given) {
     REFUSES("buffer", fer_arena_tensor(arena, "tensor", NULL, NULL));
     REFUSES("text", fer_arena_plan(arena, NULL, 1, &number));
     REFUSES("needed", fer_arena_plan(arena, NULL, 0, NULL));
+    REFUSES("options", fer_dispatcher_defaults(NULL));
+    REFUSES("dispatcher", fer_persistent_dispatcher_boot(session, NULL, NULL, 0, NULL));
+    REFUSES("buffers", fer_persistent_dispatcher_boot(session, NULL, NULL, 1, &number));
+    number = 0;
+    REFUSES("buffers[0]", fer_persistent_dispatcher_boot(session, NULL, &number, 1, &number));
+    options.capacity = 12;
+    REFUSES("options", fer_persistent_dispatcher_boot(session, &options, NULL, 0, &number));
+    SAYS("power of two");
+    options.capacity = 16;
+    options.watchdog_ns = 0;
+    REFUSES("options.watchdog_ns",
+            fer_persistent_dispatcher_boot(session, &options, NULL, 0, &number));
+    options.steps = 0;
+    REFUSES("options.steps", fer_persistent_dispatcher_boot(session, &options, NULL, 0, &number));
+    REFUSES("task", fer_dispatcher_submit(dispatcher, NULL, NULL));
+    task.priority = 2;
+    REFUSES("task->priority", fer_dispatcher_submit(dispatcher, &task, NULL));
+    task.priority = 0;
+    task.span_count = 4;
+    REFUSES("task->span_count", fer_dispatcher_submit(dispatcher, &task, &number));
+    task.span_count = 2;
+    task.spans[0].buffer = buffer;
+    REFUSES("task->spans[1].buffer", fer_dispatcher_submit(dispatcher, &task, &number));
+    OK(fer_alloc_buffer(session, &layout, FER_REGIME_POOL, &task.spans[1].buffer));
+    REFUSES("task->spans[1].buffer", fer_dispatcher_submit(dispatcher, &task, &number));
+    SAYS("none of the 1 buffers");
+    task.spans[1].buffer = ticket;
+    GIVES(STALE, fer_dispatcher_submit(dispatcher, &task, &number));
+    REFUSES("details", fer_dispatcher_info(dispatcher, NULL));
+    REFUSES("state", fer_ticket_status(ticket, NULL));
     layout.dtype = 0;
     REFUSES("layout.dtype", fer_alloc_buffer(session, &layout, FER_REGIME_POOL, &number));
     layout.dtype = 0x7fffffff;
@@ -259,7 +315,7 @@ int main(int count, char **given) {
     GIVES(FER_ERROR_NAME_TAKEN, fer_session_open(runtime, "refusing", 0, &number));
 
     /* Handles of another kind or session; numbers that were never given out. */
-    all_with(STALE, session, runtime, job, buffer, kernel, module, buffer);
+    all_with(STALE, session, runtime, job, buffer, kernel, module, buffer, ticket, dispatcher);
     GIVES(STALE, fer_free_buffer(session, arena));
     SAYS("of a arena");
     other = a_session(runtime, "another");
@@ -271,7 +327,7 @@ int main(int count, char **given) {
     for (round = 0; round < 200; round++) {
         /* None is right but with a chance of one in many thousand millions. */
         uint64_t any = any_number();
-        all_with(STALE, any, any, any, any, any, any, any);
+        all_with(STALE, any, any, any, any, any, any, any, any, any);
         GIVES(STALE, fer_fill_buffer(session, any, 1));
         argument.value.u64 = any;
         GIVES(STALE, fer_ptxlaunch_submit(session, kernel, &launch, &argument, 1));
@@ -284,8 +340,8 @@ int main(int count, char **given) {
     SAYS("closed or freed");
     number = a_session(runtime, "refusing");
     at_its_end(runtime);
-    all_with(STALE, runtime, session, buffer, job, module, kernel, arena);
-    all_with(STALE, runtime, number, buffer, job, module, kernel, arena);
+    all_with(STALE, runtime, session, buffer, job, module, kernel, arena, dispatcher, ticket);
+    all_with(STALE, runtime, number, buffer, job, module, kernel, arena, dispatcher, ticket);
     OK(fer_intercept_telemetry_reset());
     return 0;
 }

@@ -1,0 +1,446 @@
+//! Tasks for a kernel that stays on the device.
+//!
+//! Invariants: a ticket is of one dispatcher, and goes with it. A task that does not fit
+//! is an error of its own, which its ticket says; only what no task could mean is refused
+//! when it is submitted.
+
+use std::time::Duration;
+
+use fercuda_runtime::{
+    BufferId, DispatchError, DispatchOptions, Resident, StandardTask, TaskArgs, TaskBuffer,
+    TaskDone, TaskError, TaskId, TaskJob, TaskSet,
+};
+
+use super::types::{
+    FER_TASK_SPANS, FER_WAIT_FOREVER, fer_buffer, fer_dispatcher, fer_dispatcher_details,
+    fer_dispatcher_options, fer_job_state, fer_session, fer_task, fer_task_result, fer_ticket,
+};
+use crate::handles::{DISPATCHERS, SESSIONS, TICKETS, buffer as known};
+use crate::pointers::{Place, given, list};
+use crate::status::{Failure, Result, fer_status, guarded};
+
+/// A dispatcher as C holds it.
+pub(crate) struct Running {
+    pub(crate) session: u64,
+    resident: Resident,
+    /// What was registered: its number, and its bytes.
+    buffers: Vec<(BufferId, u64)>,
+    options: DispatchOptions,
+}
+
+/// A task that was submitted, as C holds it.
+pub(crate) struct Ticket {
+    pub(crate) dispatcher: u64,
+    pub(crate) session: u64,
+    job: TaskJob,
+    task: fer_task,
+    /// Bytes of the buffer of each of its spans.
+    sizes: Vec<u64>,
+}
+
+/// Fills in what fer_persistent_dispatcher_boot takes for NULL.
+// SAFETY: no other library has a function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_dispatcher_defaults(
+    options: *mut fer_dispatcher_options,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("options", options) }?;
+        let it = DispatchOptions::default();
+        place.put(fer_dispatcher_options {
+            capacity: it.capacity,
+            priorities: it.priorities,
+            blocks: it.blocks,
+            threads: it.threads,
+            idle_ns: it.idle_ns,
+            steps: it.steps,
+            watchdog_ns: it.watchdog.as_nanos() as u64,
+        });
+        Ok(())
+    })
+}
+
+/// Starts a kernel that stays on the session's device and takes tasks (fer_task_number)
+/// from rings in the host's memory, so that nothing is launched for a task. Tasks may
+/// touch the `count` buffers, which stay as long as the dispatcher may use them, also if
+/// their handles are freed; their elements lie side by side, from a multiple of 16 bytes
+/// on. `options` may be NULL, for those of fer_dispatcher_defaults.
+///
+/// The kernel begins behind the session's work. From then on the program orders tasks and
+/// other work with those buffers: it waits for the ones before it gives the others. While
+/// the kernel runs, what waits for the whole device waits for it: loading and unloading
+/// modules, another boot, freeing memory that is not of the pool. Stop it before.
+///
+/// It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
+/// rebooted, which lets it run what it was given.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
+    session: fer_session,
+    options: *const fer_dispatcher_options,
+    buffers: *const fer_buffer,
+    count: u64,
+    dispatcher: *mut fer_dispatcher,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (options, numbers, place) = unsafe {
+            let options = match options.is_null() {
+                true => DispatchOptions::default(),
+                false => read_options(&given("options", options)?)?,
+            };
+            let numbers = list("buffers", buffers, count)?;
+            (options, numbers, Place::new("dispatcher", dispatcher)?)
+        };
+        let open = SESSIONS.get("session", session)?;
+        let mut ids = Vec::with_capacity(numbers.len());
+        let mut registered = Vec::with_capacity(numbers.len());
+        for (at, number) in numbers.iter().enumerate() {
+            let id = known(&format!("buffers[{at}]"), *number)?;
+            ids.push(id);
+            registered.push((id, open.session.layout(id)?.bytes()));
+        }
+        let booted = open.session.dispatcher(&TaskSet::standard(), &ids, options);
+        let resident = booted.map_err(|error| match error {
+            DispatchError::Value { why } => {
+                let what = format!("{why}\ntry: what fer_dispatcher_defaults fills in");
+                Failure::argument("options", what)
+            }
+            error => error.into(),
+        })?;
+        let running = Running {
+            session,
+            resident,
+            buffers: registered,
+            options,
+        };
+        place.put(DISPATCHERS.insert_of(&SESSIONS, session, running)?);
+        Ok(())
+    })
+}
+
+fn read_options(it: &fer_dispatcher_options) -> Result<DispatchOptions> {
+    if it.watchdog_ns == 0 || it.steps == 0 {
+        let (name, unit) = match it.steps {
+            0 => ("options.steps", "steps"),
+            _ => ("options.watchdog_ns", "time"),
+        };
+        let what = format!("0 leaves no task any {unit}\ntry: fer_dispatcher_defaults");
+        return Err(Failure::argument(name, what));
+    }
+    Ok(DispatchOptions {
+        capacity: it.capacity,
+        priorities: it.priorities,
+        blocks: it.blocks,
+        threads: it.threads,
+        idle_ns: it.idle_ns,
+        steps: it.steps,
+        watchdog: Duration::from_nanos(it.watchdog_ns),
+    })
+}
+
+/// Gives a task to a dispatcher. Never waits: if the ring of its priority is full it is
+/// FER_ERROR_FULL, at once. What is wrong with a task is told by its ticket, and no other
+/// task notices; but a span of a buffer that was not registered, more spans than there
+/// are, and a priority that there is not are refused here. `ticket` may be NULL if nobody
+/// will ask after the task; else it is freed by fer_ticket_free, or with its dispatcher.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_dispatcher_submit(
+    dispatcher: fer_dispatcher,
+    task: *const fer_task,
+    ticket: *mut fer_ticket,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (task, place) = unsafe {
+            let place = match ticket.is_null() {
+                true => None,
+                false => Some(Place::new("ticket", ticket)?),
+            };
+            (given("task", task)?, place)
+        };
+        let running = DISPATCHERS.get("dispatcher", dispatcher)?;
+        let (arguments, sizes) = running.read(&task)?;
+        // None is 0, and so is none that there is.
+        let id = TaskId(task.task.wrapping_sub(1));
+        let submitted = running.resident.submit(task.priority, id, &arguments);
+        let job = submitted.map_err(|error| match error {
+            DispatchError::Value { why } => Failure::argument(
+                "task->priority",
+                format!("{why}\ntry: one below that, of which 0 is the highest"),
+            ),
+            error => error.into(),
+        })?;
+        let Some(place) = place else { return Ok(()) };
+        let ticket = Ticket {
+            dispatcher,
+            session: running.session,
+            job,
+            task,
+            sizes,
+        };
+        place.put(TICKETS.insert_of(&DISPATCHERS, dispatcher, ticket)?);
+        Ok(())
+    })
+}
+
+impl Running {
+    /// What a task is passed, and the bytes of the buffers of its spans.
+    fn read(&self, task: &fer_task) -> Result<(TaskArgs, Vec<u64>)> {
+        let spans = task.spans.get(..task.span_count as usize).ok_or_else(|| {
+            let given = task.span_count;
+            let what = format!("{given} are more than a task has\ntry: at most {FER_TASK_SPANS}");
+            Failure::argument("task->span_count", what)
+        })?;
+        let mut arguments = task
+            .words
+            .iter()
+            .fold(TaskArgs::new(), |it, word| it.word(*word));
+        if task.steps != 0 {
+            arguments = arguments.steps(task.steps);
+        }
+        let mut sizes = Vec::with_capacity(spans.len());
+        for (at, span) in spans.iter().enumerate() {
+            let name = format!("task->spans[{at}].buffer");
+            let id = known(&name, span.buffer)?;
+            let found = self.buffers.iter().position(|(it, _)| *it == id);
+            let Some(place) = found else {
+                let what = format!(
+                    "{id} is none of the {} buffers that the dispatcher was booted with\ntry: one of those",
+                    self.buffers.len()
+                );
+                return Err(Failure::argument(&name, what));
+            };
+            sizes.push(self.buffers[place].1);
+            // An end that is no number is beyond every buffer; that is the task's error.
+            let end = span.offset_bytes.checked_add(span.bytes);
+            let bytes = match end {
+                Some(end) => span.offset_bytes..end,
+                None => u64::MAX..u64::MAX,
+            };
+            arguments = arguments.span(TaskBuffer(place as u32), bytes);
+        }
+        Ok((arguments, sizes))
+    }
+}
+
+impl Ticket {
+    fn failure(&self, error: &TaskError) -> Failure {
+        let status = match error {
+            TaskError::Cancelled => fer_status::FER_ERROR_CANCELLED,
+            TaskError::Stopped => fer_status::FER_ERROR_ENDED,
+            TaskError::TimedOut => fer_status::FER_ERROR_TIMEOUT,
+            TaskError::Lost => fer_status::FER_ERROR_DISPATCHER_LOST,
+            TaskError::Device { .. } => fer_status::FER_ERROR_CONTEXT_LOST,
+            _ => fer_status::FER_ERROR_TASK,
+        };
+        let Some(task) = self.task() else {
+            let (number, most) = (self.task.task, StandardTask::ALL.len());
+            let what = format!("there is no task {number}\ntry: 1 to {most} (fer_task_number)");
+            return match error {
+                TaskError::Unknown { .. } => Failure::new(status, what),
+                error => Failure::new(status, format!("task {number}: {error}")),
+            };
+        };
+        let why = match error {
+            TaskError::Failed => format!("its spans do not fit\ntry: {}", task.asks()),
+            TaskError::OutOfBounds => self.what_is_outside(task),
+            error => error.to_string(),
+        };
+        Failure::new(status, format!("task {}: {why}", task.name()))
+    }
+
+    fn task(&self) -> Option<StandardTask> {
+        let mut all = StandardTask::ALL.into_iter();
+        all.find(|it| it.id() == TaskId(self.task.task.wrapping_sub(1)))
+    }
+
+    /// Which span it was, in words.
+    fn what_is_outside(&self, task: StandardTask) -> String {
+        let spans = self.task.spans.iter().zip(&self.sizes);
+        for (at, (span, size)) in spans.enumerate() {
+            let (from, bytes) = (span.offset_bytes, span.bytes);
+            let end = from.checked_add(bytes);
+            if end.is_none_or(|end| end > *size) {
+                return format!(
+                    "span {at}: {bytes} bytes from {from} on are not within a buffer of {size}\ntry: spans within it"
+                );
+            }
+            if (from | bytes) % 4 != 0 {
+                return format!(
+                    "span {at}: {bytes} bytes from {from} on are no whole elements\ntry: multiples of 4"
+                );
+            }
+        }
+        let (given, wanted) = (self.sizes.len(), task.spans());
+        format!("it has {given} of its {wanted} spans\ntry: all of them")
+    }
+
+    fn state(&self) -> fer_job_state {
+        match self.job.poll() {
+            None if self.job.has_begun() => fer_job_state::FER_JOB_RUNNING,
+            None => fer_job_state::FER_JOB_WAITING,
+            Some(Ok(_)) => fer_job_state::FER_JOB_DONE,
+            Some(Err(TaskError::Cancelled)) => fer_job_state::FER_JOB_CANCELLED,
+            Some(Err(_)) => fer_job_state::FER_JOB_FAILED,
+        }
+    }
+}
+
+fn limit(timeout_ns: u64) -> Duration {
+    match timeout_ns {
+        FER_WAIT_FOREVER => Duration::MAX,
+        limit => Duration::from_nanos(limit),
+    }
+}
+
+/// How far a task is: `state` gets a fer_job_state. Never waits.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_ticket_status(ticket: fer_ticket, state: *mut u32) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("state", state) }?;
+        place.put(TICKETS.get("ticket", ticket)?.state() as u32);
+        Ok(())
+    })
+}
+
+/// Waits for a task, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: until it is
+/// over). Answers with what it came to, the same however often it is asked; or with
+/// FER_ERROR_TIMEOUT, and it goes on. `result` may be NULL.
+///
+/// Short waits are the rule, so the first fraction of a millisecond is spent looking. Who
+/// waits also watches: see `watchdog_ns`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_ticket_wait(
+    ticket: fer_ticket,
+    timeout_ns: u64,
+    result: *mut fer_task_result,
+) -> fer_status {
+    guarded(|| {
+        let place = match result.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { Place::new("result", result) }?),
+        };
+        let ticket = TICKETS.get("ticket", ticket)?;
+        let TaskDone { value, steps } = ticket
+            .job
+            .wait(limit(timeout_ns))
+            .map_err(|error| ticket.failure(&error))?;
+        if let Some(place) = place {
+            let steps = steps.into();
+            place.put(fer_task_result { value, steps });
+        }
+        Ok(())
+    })
+}
+
+/// Asks that a task end: one that was not begun is not, one that runs ends in the middle.
+/// Its ticket says what became of it.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_ticket_cancel(ticket: fer_ticket) -> fer_status {
+    guarded(|| {
+        TICKETS.get("ticket", ticket)?.job.cancel();
+        Ok(())
+    })
+}
+
+/// Ends a ticket. The task goes on.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_ticket_free(ticket: fer_ticket) -> fer_status {
+    guarded(|| {
+        TICKETS.remove("ticket", ticket)?;
+        Ok(())
+    })
+}
+
+/// How much a dispatcher had to do, and has. Never waits.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_dispatcher_info(
+    dispatcher: fer_dispatcher,
+    details: *mut fer_dispatcher_details,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("details", details) }?;
+        let running = DISPATCHERS.get("dispatcher", dispatcher)?;
+        let stats = running.resident.stats();
+        place.put(fer_dispatcher_details {
+            submitted: stats.submitted,
+            depth: stats.waiting,
+            done: stats.done,
+            lost: stats.dropped,
+            buffers: running.buffers.len() as u64,
+            capacity: running.options.capacity,
+            priorities: running.options.priorities,
+            is_stopped: u32::from(stats.is_stopped),
+            is_lost: u32::from(stats.is_lost),
+        });
+        Ok(())
+    })
+}
+
+/// Takes no more tasks, lets the kernel run those that it was given, and waits until it
+/// has ended, for `timeout_ns` nanoseconds at most (FER_WAIT_FOREVER: as long as it
+/// takes). FER_ERROR_TIMEOUT if it has not: it goes on, and this may be asked again. Its
+/// buffers are let go of then; its tickets stay.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_dispatcher_stop(dispatcher: fer_dispatcher, timeout_ns: u64) -> fer_status {
+    guarded(|| {
+        let running = DISPATCHERS.get("dispatcher", dispatcher)?;
+        Ok(running.resident.stop(limit(timeout_ns))?)
+    })
+}
+
+/// Ends a dispatcher, its handle and its tickets. If it was not stopped before, the kernel
+/// ends after the task that it runs, and the others are given up.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_dispatcher_free(dispatcher: fer_dispatcher) -> fer_status {
+    guarded(|| {
+        let running = DISPATCHERS.remove("dispatcher", dispatcher)?;
+        let tickets = TICKETS.take(|ticket| ticket.dispatcher == dispatcher);
+        // Also if another thread is just submitting: it hears that it has ended.
+        running.resident.abandon()?;
+        drop(tickets);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::types::fer_task_number;
+    use super::*;
+
+    #[test]
+    fn tasks_have_the_numbers_of_the_set() {
+        use fer_task_number::*;
+        let numbers = [
+            (FER_TASK_FILL, StandardTask::Fill),
+            (FER_TASK_COPY, StandardTask::Copy),
+            (FER_TASK_AXPY_F32, StandardTask::AxpyF32),
+            (FER_TASK_SUM_U32, StandardTask::SumU32),
+            (FER_TASK_SUM_F32, StandardTask::SumF32),
+        ];
+        assert_eq!(numbers.len(), StandardTask::ALL.len());
+        for (number, task) in numbers {
+            assert_eq!(number as u32 - 1, task.id().0);
+            let name = format!("FER_TASK_{}", task.name().to_uppercase());
+            assert_eq!(name, format!("{number:?}"));
+        }
+        assert_eq!(FER_TASK_SPANS, fercuda_runtime::TASK_SPANS);
+        assert_eq!(
+            super::super::types::FER_TASK_WORDS,
+            fercuda_runtime::TASK_WORDS
+        );
+    }
+}
