@@ -1,8 +1,9 @@
 //! A folder, and an archive of it, to carry to a machine that has a GPU and no Rust.
 //!
-//! Holds the optimised test and bench programs, the `fercuda` program, the
+//! Holds the optimised test, bench and example programs, the `fercuda` program, the
 //! drop-in library, the kernels as text, the foreign clients, and one script,
-//! `run.sh OUTPUT_DIR`, that runs all of it and leaves a table and logs.
+//! `run.sh OUTPUT_DIR [STEPS]`, that runs all of it, or the steps whose names a regular
+//! expression finds, and leaves a table and logs.
 //!
 //! Invariant: under 64 MiB when packed, and nothing of NVIDIA's inside. Binaries run where
 //! glibc is no older than on the machine that built them.
@@ -19,7 +20,16 @@ use crate::{cargo, conformance, dist, python, setup, shell};
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Packages whose tests speak to a device; those of the others need none.
-const ON_A_DEVICE: [&str; 3] = ["cuda", "runtime", "testkit"];
+const ON_A_DEVICE: [&str; 4] = ["cuda", "jit", "runtime", "testkit"];
+
+/// Examples that measure or try something on a device, with what they are given.
+const EXAMPLES: [(&str, &str, &str); 5] = [
+    ("cuda", "waits", ""),
+    ("jit", "expressions", ""),
+    ("runtime", "dispatcher", ""),
+    ("runtime", "graphs", "replays=50000 workers=4 seconds=120"),
+    ("runtime", "reboot", "1000"),
+];
 
 /// Tests of testkit that read its sources; `fercuda-filetest` carries them.
 const NEED_SOURCES: [&str; 3] = ["corpus", "headers", "planted"];
@@ -32,7 +42,15 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| format!("cannot empty {}", out.display()))?;
     }
-    for folder in ["bin", "lib/fercuda", "tests", "benches", "dropin", "files"] {
+    for folder in [
+        "bin",
+        "lib/fercuda",
+        "tests",
+        "benches",
+        "examples",
+        "dropin",
+        "files",
+    ] {
         fs::create_dir_all(out.join(folder))?;
     }
 
@@ -46,6 +64,10 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         &["--locked", "--workspace", "--benches", "--no-run"],
     )?;
     let programs = cargo::artifacts("build", &["--locked", "--release", "--workspace", "--bins"])?;
+    let examples = cargo::artifacts(
+        "build",
+        &["--locked", "--release", "--workspace", "--examples"],
+    )?;
     let drop_in = conformance::build_drop_in("release")?;
 
     let mut script = Script::default();
@@ -67,6 +89,19 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
             carry(program, &out.join("benches").join(&name))?;
             script.benches.push((made.package.clone(), name));
         }
+    }
+    for (package, target, given) in EXAMPLES {
+        let is_it = |made: &&cargo::Artifact| {
+            made.package == package
+                && made.target == target
+                && made.kinds.iter().any(|kind| kind == "example")
+        };
+        let made = examples.iter().find(is_it);
+        let program = made.and_then(|made| made.executable.as_ref());
+        let program = program.with_context(|| format!("{package} has no example {target}"))?;
+        let name = format!("{package}-{target}");
+        carry(program, &out.join("examples").join(&name))?;
+        script.examples.push((package.to_owned(), name, given));
     }
     for made in &programs {
         if let Some(program) = &made.executable
@@ -211,6 +246,8 @@ fn make_runnable(path: &Path) -> Result<()> {
 struct Script {
     tests: Vec<(String, String)>,
     benches: Vec<(String, String)>,
+    /// And what each is given.
+    examples: Vec<(String, String, &'static str)>,
 }
 
 impl Script {
@@ -229,42 +266,61 @@ impl Script {
         for (package, name) in &self.benches {
             let _infallible = writeln!(text, "run bench {package} {name} benches/{name} --bench");
         }
+        for (package, name, given) in &self.examples {
+            let _infallible =
+                writeln!(text, "run example {package} {name} examples/{name} {given}");
+        }
         text.push_str(RUN_TAIL);
         text
     }
 }
 
 const RUN_HEAD: &str = r#"#!/usr/bin/env bash
-# Runs everything in this bundle on this machine: run.sh OUTPUT_DIR
+# Runs everything in this bundle on this machine: run.sh OUTPUT_DIR [STEPS]
+# With STEPS only those whose KIND-NAME the regular expression finds, as 'runtime|jit'.
 # Without FERCUDA_DEVICE in the environment it asks for the GPU and fails
 # without one.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${1:?usage: run.sh OUTPUT_DIR}
+out=${1:?usage: run.sh OUTPUT_DIR [STEPS]}
+only=${2:-.}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 export FERCUDA_DEVICE=${FERCUDA_DEVICE:-gpu}
 export FERCUDA_BUNDLE=$here
-failures=0
+failures=0 steps=0
 printf '{"device": "%s", "steps": [\n' "$FERCUDA_DEVICE" > "$out/results.json"
 separator=""
+
+wanted() { # KIND NAME
+  [[ "$1-$2" =~ $only ]]
+}
 
 record() { # KIND NAME STATUS SECONDS
   printf '%-6s %-40s %-6s %6d s\n' "$1" "$2" "$([[ $3 == 0 ]] && echo ok || echo "rc $3")" "$4" | tee -a "$out/table.txt"
   printf '%s{"kind": "%s", "name": "%s", "rc": %d, "seconds": %d}' "$separator" "$1" "$2" "$3" "$4" >> "$out/results.json"
   separator=$',\n'
+  steps=$((steps + 1))
   [[ $3 == 0 ]] || failures=$((failures + 1))
 }
 
-run() { # KIND PACKAGE NAME PROGRAM ARGS...
-  local kind=$1 package=$2 name=$3 program=$here/$4 start=$SECONDS status=0
-  shift 4
-  local folder=$here/files/crates/$package
-  mkdir -p "$folder"
-  (cd "$folder" && timeout "${FERCUDA_STEP_LIMIT:-300}" "$program" "$@") > "$out/$kind-$name.log" 2>&1 || status=$?
+step() { # KIND NAME COMMAND...
+  local kind=$1 name=$2 start=$SECONDS status=0 limit=300
+  shift 2
+  wanted "$kind" "$name" || return 0
+  [[ $kind == gpu ]] && limit=1800
+  timeout "${FERCUDA_STEP_LIMIT:-$limit}" "$@" > "$out/$kind-$name.log" 2>&1 || status=$?
   record "$kind" "$name" "$status" $((SECONDS - start))
   grep -h '^test .*FAILED' "$out/$kind-$name.log" | sed 's/^/    /' | tee -a "$out/table.txt"
   return 0
+}
+
+run() { # KIND PACKAGE NAME PROGRAM ARGS...
+  local kind=$1 package=$2 name=$3 program=$here/$4
+  shift 4
+  local folder=$here/files/crates/$package
+  mkdir -p "$folder"
+  step "$kind" "$name" env -C "$folder" "$program" "$@"
 }
 
 : > "$out/table.txt"
@@ -277,13 +333,12 @@ run corpus testkit compare bin/fercuda-filetest compare "$here/corpus" --json "$
 const RUN_TAIL: &str = r#"
 if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
   for file in "$here"/files/tests/clients/test_*.py; do
-    name=$(basename "$file" .py) start=$SECONDS status=0
+    name=$(basename "$file" .py)
     if [[ $name == test_numba ]] && ! python3 -c 'import numba.cuda, numpy; numpy.row_stack' 2>/dev/null; then
       echo "client $name: not run (no numba-cuda here, or one too old for its numpy)" | tee -a "$out/table.txt"
       continue
     fi
-    timeout "${FERCUDA_STEP_LIMIT:-300}" python3 -m pytest -q -p no:cacheprovider "$file" > "$out/client-$name.log" 2>&1 || status=$?
-    record client "$name" "$status" $((SECONDS - start))
+    step client "$name" python3 -m pytest -q -p no:cacheprovider "$file"
   done
 else
   echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
@@ -291,11 +346,9 @@ fi
 if python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11)' 2>/dev/null \
     && python3 -m pip install --quiet --no-index --no-deps --target "$out/package" "$here"/python/*.whl > "$out/package.log" 2>&1; then
   package() { # NAME TESTS...
-    local name=$1 start=$SECONDS status=0
+    local name=$1
     shift
-    (cd "$here/files/python" && PYTHONPATH=$out/package timeout "${FERCUDA_STEP_LIMIT:-300}" \
-      python3 -m pytest -q -p no:cacheprovider "$@") > "$out/python-$name.log" 2>&1 || status=$?
-    record python "$name" "$status" $((SECONDS - start))
+    step python "$name" env -C "$here/files/python" "PYTHONPATH=$out/package" python3 -m pytest -q -p no:cacheprovider "$@"
   }
   package package tests --ignore=tests/frameworks --ignore=tests/test_cuda_core.py
   if python3 -c 'import cuda.core' 2>/dev/null; then
@@ -310,59 +363,102 @@ if python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11
       echo "the Python package with $framework: not run (no $framework here, or no GPU asked for)" | tee -a "$out/table.txt"
     fi
   done
-  start=$SECONDS status=0
-  PYTHONPATH=$out/package timeout "${FERCUDA_STEP_LIMIT:-300}" python3 "$here/files/python/benches/pairs.py" \
-    --json "$out/python-pairs.json" > "$out/python-pairs.log" 2>&1 || status=$?
-  record bench python-pairs "$status" $((SECONDS - start))
+  step bench python-pairs env "PYTHONPATH=$out/package" python3 "$here/files/python/benches/pairs.py" --json "$out/python-pairs.json"
   rm -rf "$out/package"
 else
   echo "the Python package: not run (needs Python 3.11, pip, pytest and numpy)" | tee -a "$out/table.txt"
 fi
 if [[ $FERCUDA_DEVICE == gpu ]]; then
   regime=$here/files/tests/gpu/regime
+  fercuda=$here/bin/fercuda
   if cc -O2 -pthread "$regime/pairs.c" -o "$out/pairs" -ldl 2>/dev/null; then
-    for way in bare governed; do
-      start=$SECONDS status=0
-      [[ $way == bare ]] && before=() || before=("$here/bin/fercuda" run --)
-      "${before[@]}" "$out/pairs" > "$out/pairs-$way.json" 2> "$out/gpu-pairs-$way.log" || status=$?
-      record gpu "pairs-$way" "$status" $((SECONDS - start))
-    done
+    step gpu pairs-bare bash -c '"$@" > "$0"' "$out/pairs-bare.json" "$out/pairs"
+    step gpu pairs-governed bash -c '"$@" > "$0"' "$out/pairs-governed.json" "$fercuda" run -- "$out/pairs"
     rm -f "$out/pairs"
   else
     echo "pairs of allocation and free: not run (no C compiler here)" | tee -a "$out/table.txt"
   fi
-  start=$SECONDS status=0
-  python3 "$regime/conformance.py" "$here/bin/fercuda" "$out/conformance" --record "$out/conformance-gpu.json" \
-    > "$out/gpu-conformance.log" 2>&1 || status=$?
-  record gpu conformance "$status" $((SECONDS - start))
+  step gpu conformance python3 "$regime/conformance.py" "$fercuda" "$out/conformance" --record "$out/conformance-gpu.json"
   if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
-    start=$SECONDS status=0
-    "$here/bin/fercuda" run --json "$out/rules.json" -- python3 -m pytest -q -p no:cacheprovider \
-      "$here/files/tests/clients/test_driver_rules.py" > "$out/gpu-rules-governed.log" 2>&1 || status=$?
-    record gpu driver-rules-governed "$status" $((SECONDS - start))
+    step gpu driver-rules-governed "$fercuda" run --json "$out/rules.json" -- python3 -m pytest -q -p no:cacheprovider \
+      "$here/files/tests/clients/test_driver_rules.py"
   fi
   if python3 -c 'import torch, jax, cupy, triton' 2>/dev/null; then
-    start=$SECONDS status=0
-    python3 "$regime/judge.py" "$here/bin/fercuda" "$out/regime" > "$out/gpu-regime.log" 2>&1 || status=$?
-    record gpu frameworks-as-tenants "$status" $((SECONDS - start))
-    start=$SECONDS status=0
-    python3 "$regime/turns.py" "$here/bin/fercuda" --json "$out/turns.json" > "$out/gpu-turns.log" 2>&1 || status=$?
-    record gpu step-in-turns "$status" $((SECONDS - start))
+    step gpu frameworks-as-tenants python3 "$regime/judge.py" "$fercuda" "$out/regime"
+    step gpu step-in-turns python3 "$regime/turns.py" "$fercuda" --json "$out/turns.json"
   else
     echo "frameworks as tenants: not run (needs torch, jax, cupy and triton)" | tee -a "$out/table.txt"
   fi
   if python3 -c 'import torch, cuda.bindings' 2>/dev/null; then
-    start=$SECONDS status=0
-    python3 "$here/files/tests/gpu/attention.py" "$here/listings" > "$out/gpu-attention.log" 2>&1 || status=$?
-    record gpu attention-against-torch "$status" $((SECONDS - start))
-    start=$SECONDS status=0
-    python3 "$here/files/tests/gpu/kernels.py" "$here/listings" --json "$out/kernels.json" > "$out/gpu-kernels.log" 2>&1 || status=$?
-    record gpu kernels-against-torch "$status" $((SECONDS - start))
+    step gpu attention-against-torch python3 "$here/files/tests/gpu/attention.py" "$here/listings"
+    step gpu kernels-against-torch python3 "$here/files/tests/gpu/kernels.py" "$here/listings" --json "$out/kernels.json"
   else
     echo "kernels against PyTorch: not run (no torch or cuda.bindings here)" | tee -a "$out/table.txt"
   fi
 fi
 printf '\n], "failures": %d}\n' "$failures" >> "$out/results.json"
-echo "$failures failed" | tee -a "$out/table.txt"
-[[ $failures == 0 ]]
+echo "$steps run, $failures failed" | tee -a "$out/table.txt"
+[[ $failures == 0 && $steps != 0 ]]
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(path: &Path, exit: u8) {
+        fs::write(path, format!("#!/bin/sh\necho given $*\nexit {exit}\n")).unwrap();
+        make_runnable(path).unwrap();
+    }
+
+    /// What `run.sh OUT STEPS` says at its end, whether it was content, and its results.
+    fn ran(folder: &Path, steps: &str) -> (String, bool, serde_json::Value) {
+        let out = folder.join("out");
+        let mut script = Command::new(folder.join("run.sh"));
+        script.arg(&out).arg(steps).env("FERCUDA_DEVICE", "soft");
+        let answer = script.output().unwrap();
+        let said = String::from_utf8(answer.stdout).unwrap();
+        let results = fs::read_to_string(out.join("results.json")).unwrap();
+        let last = said.lines().last().unwrap_or_default().to_owned();
+        (
+            last,
+            answer.status.success(),
+            serde_json::from_str(&results).unwrap(),
+        )
+    }
+
+    #[test]
+    fn the_script_runs_what_it_is_asked_for_and_says_what_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        for name in ["tests", "examples"] {
+            fs::create_dir(folder.join(name)).unwrap();
+        }
+        program(&folder.join("tests/runtime-good"), 0);
+        program(&folder.join("tests/jit-bad"), 3);
+        program(&folder.join("examples/runtime-reboot"), 0);
+        let script = Script {
+            tests: vec![
+                ("runtime".to_owned(), "runtime-good".to_owned()),
+                ("jit".to_owned(), "jit-bad".to_owned()),
+            ],
+            benches: Vec::new(),
+            examples: vec![("runtime".to_owned(), "runtime-reboot".to_owned(), "10 20")],
+        };
+        fs::write(folder.join("run.sh"), script.text()).unwrap();
+        make_runnable(&folder.join("run.sh")).unwrap();
+        let (said, succeeded, results) = ran(folder, "^(test|example)-runtime");
+        assert_eq!((&*said, succeeded), ("2 run, 0 failed", true));
+        assert_eq!(results["steps"][1]["name"], "runtime-reboot");
+        let log = folder.join("out/example-runtime-reboot.log");
+        assert_eq!(fs::read_to_string(log).unwrap(), "given 10 20\n");
+        let (said, succeeded, results) = ran(folder, "^test-");
+        assert_eq!((&*said, succeeded), ("2 run, 1 failed", false));
+        assert_eq!(
+            (&results["failures"], &results["steps"][1]["rc"]),
+            (&1.into(), &3.into())
+        );
+        // A name that nothing has is no success.
+        let (said, succeeded, _) = ran(folder, "no-such-step");
+        assert_eq!((&*said, succeeded), ("0 run, 0 failed", false));
+    }
+}
