@@ -240,6 +240,9 @@ fn valgrind_finds_nothing() {
         let mut command = Command::new("valgrind");
         command.args(["--error-exitcode=98", "--quiet"]);
         command.arg("--leak-check=full");
+        // Without it a thread that polls may keep all others from running for as long as
+        // it likes, where there are fewer processors than threads.
+        command.arg("--fair-sched=try");
         // What the process has for ever is reachable; that is no loss.
         command.args([
             "--show-leak-kinds=definite",
