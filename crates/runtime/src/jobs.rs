@@ -218,6 +218,7 @@ impl<W, R, F, G> Drop for Work<W, R, F, G> {
     fn drop(&mut self) {
         let job = self.number;
         self.shared.end(Err(Error::GivenUp { job }));
+        self.open.fetch_sub(1, AcqRel);
     }
 }
 
@@ -227,6 +228,8 @@ struct Work<W, R, F, G> {
     between: Option<W>,
     finish: Option<G>,
     shared: Arc<Shared<R>>,
+    /// Its clerk's count.
+    open: Arc<AtomicUsize>,
 }
 
 impl<W, R, F, G> Task for Work<W, R, F, G>
@@ -300,6 +303,8 @@ pub(crate) struct Clerk {
     sender: Sender<Message>,
     /// Jobs that wait on the host.
     backlog: Arc<AtomicUsize>,
+    /// Jobs that are not over.
+    open: Arc<AtomicUsize>,
     next: AtomicU64,
     thread: Mutex<Option<JoinHandle<Result<()>>>>,
 }
@@ -332,6 +337,7 @@ impl Clerk {
             number,
             sender,
             backlog,
+            open: Arc::default(),
             next: AtomicU64::new(1),
             thread: Mutex::new(Some(thread)),
         }))
@@ -345,6 +351,11 @@ impl Clerk {
     /// Whether no job waits on the host.
     pub(crate) fn has_no_backlog(&self) -> bool {
         self.backlog.load(Acquire) == 0
+    }
+
+    /// Whether every job is over, and says so.
+    pub(crate) fn has_ended_all(&self) -> bool {
+        self.open.load(Acquire) == 0
     }
 
     pub(crate) fn submit<W: Send + 'static, R: Send + 'static>(
@@ -361,12 +372,14 @@ impl Clerk {
             }),
             changed: Condvar::new(),
         });
+        self.open.fetch_add(1, AcqRel);
         let task = Box::new(Work {
             number,
             work: Some(work),
             between: None,
             finish: Some(finish),
             shared: shared.clone(),
+            open: self.open.clone(),
         });
         self.backlog.fetch_add(1, AcqRel);
         if self.sender.send(Message::Task(task)).is_err() {

@@ -290,6 +290,14 @@ impl Core {
             .is_none_or(|it| it.is_here() || it.has_no_backlog())
     }
 
+    /// Whether all jobs that were given before are over; a job does not wait for itself.
+    fn has_ended_all(&self) -> bool {
+        let clerk = lock(&self.clerk);
+        clerk
+            .as_ref()
+            .is_none_or(|it| it.is_here() || it.has_ended_all())
+    }
+
     /// Ends it: what it was given to do is done, then everything goes. The first error
     /// of that work; it has ended all the same. Who comes meanwhile waits until it has.
     pub(crate) fn end(&self, why: Why) -> Result<()> {
@@ -976,13 +984,14 @@ impl Session {
         self.core.in_order(queue)
     }
 
-    /// Waits for all work that the session was given.
+    /// Waits for all work that the session was given; its jobs are over then, and say so.
     ///
     /// # Errors
     /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.core.with(|_| Ok(()))?;
-        if !self.core.is_idle() {
+        if !self.core.has_ended_all() {
+            // Jobs end in their order.
             self.core.submit(|_| Ok(()), Ok)?.wait()?;
         }
         Ok(self.core.stream.synchronize()?)

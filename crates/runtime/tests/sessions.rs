@@ -23,7 +23,7 @@ use bench::Bench;
 use fastrand::Rng;
 use fercuda_cuda::{DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Argument, BufferId, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session,
+    Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
     SessionConfig, Status, Why,
 };
 
@@ -530,6 +530,30 @@ fn jobs_end_in_their_order_and_can_be_cancelled_before_the_device_has_them() {
     let ended = session.close().unwrap_err();
     assert!(matches!(ended, Error::Panicked { .. }), "{ended}");
     assert!(session.submit(|_| Ok(())).is_err());
+}
+
+#[test]
+fn who_has_synchronized_finds_every_job_over() {
+    let bench = Bench::new();
+    let session = bench.session("jobs");
+    for round in 0..100 {
+        let jobs: Vec<_> = (0..50)
+            .map(|_| {
+                let work = |stream: &Stream| {
+                    stream.host_callback(|| std::thread::sleep(Duration::from_micros(50)))?;
+                    Ok(())
+                };
+                session.submit(work).unwrap()
+            })
+            .collect();
+        // From then on the device is all that there is to wait for.
+        while jobs[49].status() == Status::Waiting {
+            std::thread::yield_now();
+        }
+        session.synchronize().unwrap();
+        let done = |job: &Job<()>| job.status() == Status::Done;
+        assert!(jobs.iter().all(done), "round {round}: {jobs:?}");
+    }
 }
 
 #[test]

@@ -126,7 +126,7 @@ class Session:
         """Ends it, having waited for its work, and gives everything back. Raises the first error of its work, having
         ended all the same."""
     def synchronize(self) -> None:
-        """Waits for all its work. Raises the first error of that."""
+        """Waits for all its work; its jobs are done then. Raises the first error of that."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
