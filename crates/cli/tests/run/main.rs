@@ -14,7 +14,7 @@ mod watched;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -96,7 +96,8 @@ impl Installed {
         command
     }
 
-    /// `fercuda`, with nothing of ours or a framework's in its environment.
+    /// `fercuda`, with nothing of ours or a framework's in its environment, and no signal
+    /// ignored because the tests run under `nohup` or behind a shell's `&`.
     fn fercuda(&self) -> Command {
         let mut command = Command::new(self.path("fercuda"));
         for (name, _) in std::env::vars_os() {
@@ -111,6 +112,17 @@ impl Installed {
             .env("FERCUDA_TEST_LOADED", self.path("loaded"))
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"));
+        let hears_all = || {
+            for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: sets what the signal does in this process to what it does by default.
+                if unsafe { libc::signal(number, libc::SIG_DFL) } == libc::SIG_ERR {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: what runs between fork and exec calls `signal` alone, which may be called there.
+        unsafe { command.pre_exec(hears_all) };
         command
     }
 
