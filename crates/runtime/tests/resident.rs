@@ -353,7 +353,8 @@ fn a_session_that_ends_does_not_wait_for_ever_for_a_task() {
     session.fill_bytes(words, 0).unwrap();
     let (set, gate) = gated();
     let options = DispatchOptions {
-        watchdog: Duration::from_millis(100),
+        // Long enough for a loaded machine to let the kernel look whether it is still wanted.
+        watchdog: Duration::from_secs(1),
         steps: u32::MAX,
         ..small()
     };
