@@ -1,18 +1,15 @@
 //! What others ask of a process with a runtime in it, through its ledger: here the process asks
 //! itself, as `fercuda reboot` asks another.
-#![expect(
-    unsafe_code,
-    clippy::unwrap_used,
-    reason = "a test reports by panicking, and this one launches a kernel that fails"
-)]
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-mod faulty;
+mod asking;
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fercuda_ledger::{AskError, Asked, Failure, Folder, Outcome, Owner, Progress, Reader};
+use asking::{ask, outcome};
+use fercuda_ledger::{AskError, Outcome};
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
 /// A device has one who takes its requests, and tests run beside one another.
@@ -23,36 +20,6 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn runtime() -> Runtime {
     Runtime::open(RuntimeConfig::default()).unwrap()
-}
-
-/// This process's ledger, as others find it.
-fn ledger() -> Reader {
-    let folder = Folder::from_env().unwrap();
-    let readers = folder.ledgers().unwrap().into_iter().flatten();
-    let mut own = readers.filter(|reader| {
-        reader
-            .snapshot()
-            .is_ok_and(|it| it.pid == u64::from(std::process::id()) && it.owner == Owner::Alive)
-    });
-    own.next().expect("a ledger of this process")
-}
-
-fn ask() -> Result<Asked, AskError> {
-    ledger().ask_to_reboot(0, Duration::from_secs(60))
-}
-
-/// What it comes to.
-fn outcome(asked: &Asked) -> Outcome {
-    let begun = Instant::now();
-    loop {
-        match asked.progress().unwrap() {
-            Progress::Over(outcome) => return outcome,
-            Progress::Waiting | Progress::Taken => {}
-            other => panic!("{other:?}"),
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "no answer");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -135,25 +102,4 @@ fn one_that_does_not_serve_them_cannot_be_asked() {
     assert_eq!((runtime.epoch(), other.epoch()), (0, 1));
     drop((requests, other, runtime));
     assert!(matches!(ask(), Err(AskError::NoRuntime { device: 0, .. })));
-}
-
-#[test]
-fn a_context_that_has_failed_is_said_and_not_reset() {
-    let _alone = alone();
-    let runtime = runtime();
-    let requests = runtime.serve_requests(|| true).unwrap();
-    let session = runtime
-        .session("failing", SessionConfig::default())
-        .unwrap();
-    assert!(faulty::fail(&session).unwrap().wait().is_err());
-    let failed = Outcome::Failed(Failure::Context);
-    assert_eq!(outcome(&ask().unwrap()), failed);
-    assert_eq!(outcome(&ask().unwrap()), failed, "it was reset");
-    // The program itself may.
-    drop(session);
-    // SAFETY: nothing else of this process is in the context.
-    let reboot = unsafe { runtime.reset() }.unwrap();
-    assert!(reboot.was_reset);
-    assert!(matches!(outcome(&ask().unwrap()), Outcome::Rebooted { .. }));
-    drop(requests);
 }

@@ -1,0 +1,36 @@
+//! Asking this process, as `fercuda reboot` asks another.
+
+use std::time::{Duration, Instant};
+
+use fercuda_ledger::{AskError, Asked, Folder, Outcome, Owner, Progress, Reader};
+
+/// This process's ledger, as others find it.
+fn ledger() -> Reader {
+    let folder = Folder::from_env().unwrap();
+    let readers = folder.ledgers().unwrap().into_iter().flatten();
+    let mut own = readers.filter(|reader| {
+        reader
+            .snapshot()
+            .is_ok_and(|it| it.pid == u64::from(std::process::id()) && it.owner == Owner::Alive)
+    });
+    own.next().expect("a ledger of this process")
+}
+
+/// For a reboot of device 0.
+pub(crate) fn ask() -> Result<Asked, AskError> {
+    ledger().ask_to_reboot(0, Duration::from_secs(60))
+}
+
+/// What it comes to.
+pub(crate) fn outcome(asked: &Asked) -> Outcome {
+    let begun = Instant::now();
+    loop {
+        match asked.progress().unwrap() {
+            Progress::Over(outcome) => return outcome,
+            Progress::Waiting | Progress::Taken => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no answer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

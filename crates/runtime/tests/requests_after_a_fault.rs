@@ -1,0 +1,40 @@
+//! What a process answers whose context has failed: a process of its own, since NVIDIA's driver
+//! does not recover from that.
+#![expect(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test reports by panicking, and this one launches a kernel that fails"
+)]
+
+mod asking;
+mod faulty;
+
+use asking::{ask, outcome};
+use fercuda_ledger::{Failure, Outcome};
+use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
+
+#[test]
+fn a_context_that_has_failed_is_said_and_not_reset() {
+    let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
+    let requests = runtime.serve_requests(|| true).unwrap();
+    let session = runtime
+        .session("failing", SessionConfig::default())
+        .unwrap();
+    assert!(faulty::fail(&session).unwrap().wait().is_err());
+    let failed = Outcome::Failed(Failure::Context);
+    assert_eq!(outcome(&ask().unwrap()), failed);
+    assert_eq!(outcome(&ask().unwrap()), failed, "it was reset");
+    // The program itself may.
+    drop(session);
+    // SAFETY: nothing else of this process is in the context.
+    let reset = unsafe { runtime.reset() };
+    if !runtime.device().cuda().is_software() {
+        let lost = reset.unwrap_err();
+        assert!(matches!(lost, Error::Lost { device: 0, .. }), "{lost}");
+        assert_eq!(outcome(&ask().unwrap()), Outcome::Failed(Failure::Lost));
+        return;
+    }
+    assert!(reset.unwrap().was_reset);
+    assert!(matches!(outcome(&ask().unwrap()), Outcome::Rebooted { .. }));
+    drop(requests);
+}
