@@ -15,12 +15,14 @@ use std::time::Duration;
 use fercuda_regime::interface::{Failure, Interface, Outcome};
 
 use crate::error::{Error, Result};
+use crate::jobs::is_clerk;
 use crate::machine::{Runtime, lock};
 
 /// How often it is looked whether something is asked: a few loads.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// As long as this is there, a runtime can be asked. Dropping it waits for what is being done.
+/// As long as this is there, a runtime can be asked. Dropping it waits for what is being done,
+/// but in a session's job, for which a reboot waits: there it only takes no more.
 pub struct Requests {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -85,8 +87,10 @@ impl Drop for Requests {
         *lock(&self.stop.is_wanted) = true;
         self.stop.changed.notify_all();
         if let Some(thread) = self.thread.take()
-            // Dropped by the consent that is asked: it ends when that returns.
+            // Dropped by the consent that is asked: it ends when that returns. In a job it ends
+            // when that, and the reboot that waits for it, is over.
             && thread.thread().id() != std::thread::current().id()
+            && !is_clerk()
         {
             // Nothing in it unwinds.
             thread.join().ok();

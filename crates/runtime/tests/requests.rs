@@ -5,8 +5,9 @@
 mod asking;
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use asking::{ask, outcome};
 use fercuda_ledger::{AskError, Outcome};
@@ -102,4 +103,45 @@ fn one_that_does_not_serve_them_cannot_be_asked() {
     assert_eq!((runtime.epoch(), other.epoch()), (0, 1));
     drop((requests, other, runtime));
     assert!(matches!(ask(), Err(AskError::NoRuntime { device: 0, .. })));
+}
+
+#[test]
+fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
+    let _alone = alone();
+    let runtime = runtime();
+    let (is_asked, asked) = channel();
+    let requests = runtime.serve_requests(move || is_asked.send(()).is_ok());
+    let requests = requests.unwrap();
+    let session = runtime.session("within", SessionConfig::default()).unwrap();
+    let (is_over, over) = channel();
+    let job = session.submit(move |_| {
+        asked.recv_timeout(Duration::from_secs(60)).unwrap();
+        // The reboot is to wait for this job by now; one that does not yet waits later.
+        std::thread::sleep(Duration::from_millis(200));
+        drop(requests);
+        is_over.send(()).unwrap();
+        Ok(())
+    });
+    drop(job.unwrap());
+    let request = ask().unwrap();
+    if over.recv_timeout(Duration::from_secs(60)).is_err() {
+        // To end them would be to wait as well.
+        std::mem::forget((session, runtime));
+        panic!("the job waits for the reboot, and the reboot for the job");
+    }
+    let rebooted = outcome(&request);
+    assert!(
+        matches!(rebooted, Outcome::Rebooted { sessions: 1, .. }),
+        "{rebooted:?}"
+    );
+    assert_eq!(runtime.epoch(), 1);
+    // No more is taken, as soon as that one is answered.
+    let begun = Instant::now();
+    while !matches!(ask(), Err(AskError::TakesNone { .. })) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it is served still"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
