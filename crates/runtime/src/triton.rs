@@ -147,7 +147,8 @@ pub struct TritonMetadata {
     pub cluster: [u32; 3],
     /// Whether blocks wait for each other.
     pub cooperative: bool,
-    /// Whether it may begin before the kernel ahead of it has ended.
+    /// Whether it may begin before the kernel ahead of it has ended. It does so only if it has
+    /// no scratch memory, which may be that kernel's until then.
     pub overlaps_previous: bool,
     /// Scratch memory of a block, in bytes; none if the kernel has no parameter for it.
     pub scratch_bytes: Option<u64>,
@@ -287,6 +288,26 @@ impl TritonMetadata {
             has_profile: fields.get("profile_scratch_size").is_some(),
             name,
         })
+    }
+
+    /// The launch of so many blocks.
+    fn laid(&self, blocks: [u32; 3]) -> Launch {
+        let [x, y, z] = blocks;
+        let mut launch = Launch::new((x, y, z), WARP * self.warps);
+        launch = launch.shared_bytes(self.shared_bytes);
+        if self.cluster != [1, 1, 1] {
+            let [x, y, z] = self.cluster;
+            launch = launch.cluster((x, y, z));
+        }
+        if self.cooperative {
+            launch = launch.cooperative();
+        }
+        // Scratch memory is given back behind each launch, and the next in the stream may get
+        // the same: in order, if it begins when that one has ended.
+        if self.overlaps_previous && self.scratch_bytes.unwrap_or(0) == 0 {
+            launch = launch.overlaps_previous();
+        }
+        launch
     }
 
     /// Parameters that are Triton's own, behind those of the signature.
@@ -469,7 +490,8 @@ impl TritonKernel {
         // SAFETY: the caller's promise for its arguments; scratch memory has what the
         // metadata say for each block, and the rest are null where nothing is needed.
         unsafe {
-            self.laid(blocks)
+            self.metadata
+                .laid(blocks)
                 .run(&self.function, stream, all.as_slice())?
         };
         Ok(())
@@ -497,7 +519,7 @@ impl TritonKernel {
         };
         let (all, _scratch) = self.all_in(session, grid, blocks, arguments)?;
         // SAFETY: as in `launch`.
-        Ok(unsafe { session.launch(&self.function, self.laid(blocks), &all) }?)
+        Ok(unsafe { session.launch(&self.function, self.metadata.laid(blocks), &all) }?)
     }
 
     /// The same as a job, which is done when the kernel is.
@@ -521,7 +543,7 @@ impl TritonKernel {
         };
         let (all, _scratch) = self.all_in(session, grid, blocks, arguments)?;
         // SAFETY: as in `launch`.
-        Ok(unsafe { session.launch_async(&self.function, self.laid(blocks), &all) }?)
+        Ok(unsafe { session.launch_async(&self.function, self.metadata.laid(blocks), &all) }?)
     }
 
     fn check_count(&self, given: usize) -> Result<()> {
@@ -555,24 +577,6 @@ impl TritonKernel {
             grid,
             cluster: self.metadata.cluster,
         }
-    }
-
-    fn laid(&self, blocks: [u32; 3]) -> Launch {
-        let metadata = &self.metadata;
-        let [x, y, z] = blocks;
-        let mut launch = Launch::new((x, y, z), WARP * metadata.warps);
-        launch = launch.shared_bytes(metadata.shared_bytes);
-        if metadata.cluster != [1, 1, 1] {
-            let [x, y, z] = metadata.cluster;
-            launch = launch.cluster((x, y, z));
-        }
-        if metadata.cooperative {
-            launch = launch.cooperative();
-        }
-        if metadata.overlaps_previous {
-            launch = launch.overlaps_previous();
-        }
-        launch
     }
 
     /// Scratch memory of all blocks.
@@ -649,4 +653,29 @@ unsafe fn read(context: &Context, json: &Path) -> Result<(TritonMetadata, Image<
     // SAFETY: the caller's promise.
     let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::Image)?;
     Ok((metadata, image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_with_scratch_memory_begins_when_the_one_before_has_ended() {
+        let parsed = |scratch: &str| {
+            let text = format!(
+                r#"{{"name": "k", "target": {{"backend": "cuda", "arch": 90}}, "num_warps": 4,
+                    "shared": 16, "launch_pdl": true, "num_ctas": 2 {scratch}}}"#
+            );
+            TritonMetadata::parse(&text).unwrap()
+        };
+        let plain = Launch::new((6, 1, 1), 128)
+            .shared_bytes(16)
+            .cluster((2, 1, 1));
+        for none in ["", r#", "global_scratch_size": 0"#] {
+            assert_eq!(parsed(none).laid([6, 1, 1]), plain.overlaps_previous());
+        }
+        let some = parsed(r#", "global_scratch_size": 128"#);
+        assert!(some.overlaps_previous);
+        assert_eq!(some.laid([6, 1, 1]), plain);
+    }
 }
