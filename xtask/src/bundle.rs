@@ -292,8 +292,12 @@ failures=0 steps=0
 printf '{"device": "%s", "steps": [\n' "$FERCUDA_DEVICE" > "$out/results.json"
 separator=""
 
-wanted() { # KIND NAME
-  [[ "$1-$2" =~ $only ]]
+wanted() { # KIND-NAME...: whether one of them is
+  local step
+  for step; do
+    [[ $step =~ $only ]] && return 0
+  done
+  return 1
 }
 
 record() { # KIND NAME STATUS SECONDS
@@ -305,14 +309,19 @@ record() { # KIND NAME STATUS SECONDS
 }
 
 step() { # KIND NAME COMMAND...
+  wanted "$1-$2" || return 0
+  attempt "$@"
+  return 0
+}
+
+attempt() { # KIND NAME COMMAND...: whether it succeeded, wanted or not
   local kind=$1 name=$2 start=$SECONDS status=0 limit=300
   shift 2
-  wanted "$kind" "$name" || return 0
   [[ $kind == gpu ]] && limit=1800
   timeout "${FERCUDA_STEP_LIMIT:-$limit}" "$@" > "$out/$kind-$name.log" 2>&1 || status=$?
   record "$kind" "$name" "$status" $((SECONDS - start))
   grep -h '^test .*FAILED' "$out/$kind-$name.log" | sed 's/^/    /' | tee -a "$out/table.txt"
-  return 0
+  return "$status"
 }
 
 run() { # KIND PACKAGE NAME PROGRAM ARGS...
@@ -343,30 +352,37 @@ if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
 else
   echo "clients: not run (no pytest, numpy or cuda.bindings here)" | tee -a "$out/table.txt"
 fi
-if python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11)' 2>/dev/null \
-    && python3 -m pip install --quiet --no-index --no-deps --target "$out/package" "$here"/python/*.whl > "$out/package.log" 2>&1; then
-  package() { # NAME TESTS...
-    local name=$1
-    shift
-    step python "$name" env -C "$here/files/python" "PYTHONPATH=$out/package" python3 -m pytest -q -p no:cacheprovider "$@"
-  }
-  package package tests --ignore=tests/frameworks --ignore=tests/test_cuda_core.py
-  if python3 -c 'import cuda.core' 2>/dev/null; then
-    package cuda-core tests/test_cuda_core.py
-  else
-    echo "the Python package with cuda.core: not run (no cuda.core here)" | tee -a "$out/table.txt"
-  fi
-  for framework in torch jax cupy triton; do
-    if [[ $FERCUDA_DEVICE == gpu ]] && python3 -c "import $framework" 2>/dev/null; then
-      package "$framework" "tests/frameworks/test_$framework.py"
-    else
-      echo "the Python package with $framework: not run (no $framework here, or no GPU asked for)" | tee -a "$out/table.txt"
-    fi
-  done
-  step bench python-pairs env "PYTHONPATH=$out/package" python3 "$here/files/python/benches/pairs.py" --json "$out/python-pairs.json"
-  rm -rf "$out/package"
-else
+package() { # NAME TESTS...
+  local name=$1
+  shift
+  step python "$name" env -C "$here/files/python" "PYTHONPATH=$out/package" python3 -m pytest -q -p no:cacheprovider "$@"
+}
+if ! wanted python-package python-cuda-core python-torch python-jax python-cupy python-triton bench-python-pairs; then
+  : # nor is its wheel
+elif ! python3 -c 'import sys, pip, pytest, numpy; assert sys.version_info >= (3, 11)' 2>/dev/null; then
   echo "the Python package: not run (needs Python 3.11, pip, pytest and numpy)" | tee -a "$out/table.txt"
+else
+  # What an earlier run has left there pip would leave too.
+  rm -rf "$out/package"
+  if attempt python install python3 -m pip install --quiet --no-index --no-deps --target "$out/package" "$here"/python/*.whl; then
+    package package tests --ignore=tests/frameworks --ignore=tests/test_cuda_core.py
+    if python3 -c 'import cuda.core' 2>/dev/null; then
+      package cuda-core tests/test_cuda_core.py
+    else
+      echo "the Python package with cuda.core: not run (no cuda.core here)" | tee -a "$out/table.txt"
+    fi
+    for framework in torch jax cupy triton; do
+      if [[ $FERCUDA_DEVICE == gpu ]] && python3 -c "import $framework" 2>/dev/null; then
+        package "$framework" "tests/frameworks/test_$framework.py"
+      else
+        echo "the Python package with $framework: not run (no $framework here, or no GPU asked for)" | tee -a "$out/table.txt"
+      fi
+    done
+    step bench python-pairs env "PYTHONPATH=$out/package" python3 "$here/files/python/benches/pairs.py" --json "$out/python-pairs.json"
+  else
+    echo "the Python package: not run (its wheel could not be installed; see python-install.log)" | tee -a "$out/table.txt"
+  fi
+  rm -rf "$out/package"
 fi
 if [[ $FERCUDA_DEVICE == gpu ]]; then
   regime=$here/files/tests/gpu/regime
@@ -406,7 +422,11 @@ mod tests {
     use super::*;
 
     fn program(path: &Path, exit: u8) {
-        fs::write(path, format!("#!/bin/sh\necho given $*\nexit {exit}\n")).unwrap();
+        written(path, &format!("#!/bin/sh\necho given $*\nexit {exit}\n"));
+    }
+
+    fn written(path: &Path, text: &str) {
+        fs::write(path, text).unwrap();
         make_runnable(path).unwrap();
     }
 
@@ -415,6 +435,10 @@ mod tests {
         let out = folder.join("out");
         let mut script = Command::new(folder.join("run.sh"));
         script.arg(&out).arg(steps).env("FERCUDA_DEVICE", "soft");
+        let mut search = folder.join("path").into_os_string();
+        search.push(":");
+        search.push(std::env::var_os("PATH").unwrap_or_default());
+        script.env("PATH", search);
         let answer = script.output().unwrap();
         let said = String::from_utf8(answer.stdout).unwrap();
         let results = fs::read_to_string(out.join("results.json")).unwrap();
@@ -444,8 +468,7 @@ mod tests {
             benches: Vec::new(),
             examples: vec![("runtime".to_owned(), "runtime-reboot".to_owned(), "10 20")],
         };
-        fs::write(folder.join("run.sh"), script.text()).unwrap();
-        make_runnable(&folder.join("run.sh")).unwrap();
+        written(&folder.join("run.sh"), &script.text());
         let (said, succeeded, results) = ran(folder, "^(test|example)-runtime");
         assert_eq!((&*said, succeeded), ("2 run, 0 failed", true));
         assert_eq!(results["steps"][1]["name"], "runtime-reboot");
@@ -460,5 +483,50 @@ mod tests {
         // A name that nothing has is no success.
         let (said, succeeded, _) = ran(folder, "no-such-step");
         assert_eq!((&*said, succeeded), ("0 run, 0 failed", false));
+    }
+
+    /// A Python that has pip, pytest and numpy: it installs into the folder that it is given,
+    /// as pip does, and then that folder is on the search path of what it tests.
+    const PYTHON: &str = r#"#!/bin/sh
+case "$*" in
+  "-c import sys, pip, pytest, numpy;"*) ;;
+  "-m pip install "*)
+    while [ "$1" != --target ]; do shift; done
+    [ -e "$(dirname "$0")/broken" ] && { echo no wheel for this Python >&2; exit 1; }
+    [ -e "$2" ] || { mkdir "$2"; echo new > "$2/version"; } ;;
+  "-m pytest "*) cat "$PYTHONPATH/version" ;;
+  *) exit 1 ;;
+esac
+"#;
+
+    #[test]
+    fn a_wheel_that_cannot_be_installed_is_a_failure_and_none_but_the_new_one_is_tested() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        for name in ["path", "python", "files/python", "out/package"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        written(&folder.join("path/python3"), PYTHON);
+        written(&folder.join("run.sh"), &Script::default().text());
+        // As a run leaves it that was interrupted.
+        fs::write(folder.join("out/package/version"), "old\n").unwrap();
+        let (said, succeeded, results) = ran(folder, "^python-package$");
+        assert_eq!((&*said, succeeded), ("2 run, 0 failed", true));
+        assert_eq!(results["steps"][0]["name"], "install");
+        let log = |name: &str| fs::read_to_string(folder.join("out").join(name)).unwrap();
+        assert_eq!(log("python-package.log"), "new\n");
+        assert!(!folder.join("out/package").exists());
+        fs::write(folder.join("path/broken"), "").unwrap();
+        let (said, succeeded, results) = ran(folder, "^python");
+        assert_eq!((&*said, succeeded), ("1 run, 1 failed", false));
+        assert_eq!(
+            (&results["steps"][0]["name"], &results["steps"][0]["rc"]),
+            (&"install".into(), &1.into())
+        );
+        assert_eq!(log("python-install.log"), "no wheel for this Python\n");
+        assert!(log("table.txt").contains("could not be installed"));
+        // Who wants none of its steps has nothing installed.
+        let (said, _, _) = ran(folder, "^test-");
+        assert_eq!(said, "0 run, 0 failed");
     }
 }
