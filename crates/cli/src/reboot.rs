@@ -3,17 +3,22 @@
 //! Invariant: the process does it or nothing happens; it is sent no signal, and of its file
 //! only the words of a request are written. Who may be asked, and how, is `fercuda-ledger`'s.
 
+use std::ffi::c_int;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use fercuda_ledger::{
     AskError, Asked, Failure, Folder, Outcome, Owner, Progress, Reader, Snapshot,
 };
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::out::say;
+use crate::run::child::is_ignored;
 use crate::terminal::{bytes, clipped, count, duration};
 
 /// How often it is looked for an answer.
@@ -32,6 +37,8 @@ context that has failed is not reset: only the program itself may do that.
 
 A process that is only hooked (fercuda run) has no runtime to reboot: the
 memory of its libraries is theirs. End it instead.
+
+Ctrl-C, or another signal to end, withdraws the request before it ends this.
 
 Exit status: 0 if it was rebooted; 1 if it refused, failed, ended or did not
 answer in time; 2 if it could not be asked.
@@ -70,8 +77,12 @@ enum End {
     Running,
     /// Not taken in time, and withdrawn.
     NotTaken,
-    /// Somebody else's request took its place.
+    /// Withdrawn before it was taken, as a signal came.
+    Interrupted,
+    /// Somebody else's request took its place before it was taken.
     Overtaken,
+    /// Somebody else's request was taken since, and whether this one was before is not known.
+    Unknown,
     ProcessEnded,
 }
 
@@ -97,10 +108,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(device) => device,
         None => the_device(&process)?,
     };
+    // Before it is asked, so that none leaves the request where it is.
+    let signal = listen()?;
     let begun = Instant::now();
     let wait = Duration::from_secs(args.wait);
     let asked = reader.ask_to_reboot(device, wait)?;
-    let (outcome, came) = wait_for(&reader, &asked, begun, wait)?;
+    let (outcome, came) = wait_for(&reader, &asked, (begun, wait), &signal)?;
     let mut report = Report {
         pid: args.pid,
         program: &process.program,
@@ -126,15 +139,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if outcome == End::Rebooted {
         tell(&report);
     } else {
-        let error = anyhow::anyhow!("{}", failed(&report, args.wait));
-        return Ok(crate::report(&error, 1));
+        crate::report(&anyhow::anyhow!("{}", failed(&report)), 1);
+    }
+    let number = signal.load(Ordering::Relaxed);
+    if number != 0 && outcome != End::Rebooted {
+        // Whoever waits for this process is to see what ended it.
+        signal_hook::low_level::emulate_default_handler(number as c_int)?;
     }
     Ok(ExitCode::from(u8::from(outcome != End::Rebooted)))
 }
 
-/// The ledger of a process: of several the one by which it can be asked.
+/// The last signal that asks to end, 0 until one comes. What was ignored at the start stays so,
+/// as under `nohup`.
+fn listen() -> Result<Arc<AtomicUsize>> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
+        if !is_ignored(number) {
+            let flag = Arc::clone(&signal);
+            signal_hook::flag::register_usize(number, flag, number as usize)
+                .context("cannot listen for signals")?;
+        }
+    }
+    Ok(signal)
+}
+
+/// The ledger of a process: of several one of the process that has the number here, and by which
+/// it can be asked.
 fn find(folder: &Folder, pid: u64) -> Result<(Reader, Snapshot)> {
-    let mut found: Vec<(Reader, Snapshot)> = Vec::new();
+    let mut found: Vec<(Reader, Snapshot, bool)> = Vec::new();
     for reader in folder.ledgers()? {
         let reader = match reader {
             Ok(reader) => reader,
@@ -143,16 +175,19 @@ fn find(folder: &Folder, pid: u64) -> Result<(Reader, Snapshot)> {
             Err(_) => continue,
         };
         match reader.snapshot() {
-            Ok(snapshot) if snapshot.pid == pid => found.push((reader, snapshot)),
+            Ok(snapshot) if snapshot.pid == pid => {
+                let is_here = reader.is_here()?;
+                found.push((reader, snapshot, is_here));
+            }
             Err(error) if is_of(&error, pid) => return Err(error.into()),
             Ok(_) | Err(_) => {}
         }
     }
     let takes = |it: &Snapshot| it.devices.iter().any(|device| device.takes_requests);
-    found.sort_by_key(|(_, it)| (it.owner == Owner::Alive, takes(it)));
+    found.sort_by_key(|(_, it, is_here)| (*is_here, it.owner == Owner::Alive, takes(it)));
     match found.pop() {
-        Some((_, it)) if it.owner == Owner::Gone => Err(AskError::Gone { pid }.into()),
-        Some(found) => Ok(found),
+        Some((_, it, _)) if it.owner == Owner::Gone => Err(AskError::Gone { pid }.into()),
+        Some((reader, it, _)) => Ok((reader, it)),
         None => bail!(
             "process {pid} is not governed: it has no ledger in {}\n\
              try: fercuda top --once, which lists those that are",
@@ -193,17 +228,22 @@ fn the_device(process: &Snapshot) -> Result<u32> {
     }
 }
 
-/// Waits for an answer; when the time is up the request is withdrawn.
+/// Waits for an answer; when the time is up, or a signal comes, the request is withdrawn.
 fn wait_for(
     reader: &Reader,
     asked: &Asked,
-    begun: Instant,
-    wait: Duration,
+    (begun, wait): (Instant, Duration),
+    signal: &AtomicUsize,
 ) -> Result<(End, Option<Outcome>)> {
     let mut withdrawn_at: Option<Instant> = None;
+    let mut not_taken = End::NotTaken;
     loop {
+        let is_interrupted = signal.load(Ordering::Relaxed) != 0;
         let progress = match withdrawn_at {
-            None if begun.elapsed() >= wait => {
+            None if is_interrupted || begun.elapsed() >= wait => {
+                if is_interrupted {
+                    not_taken = End::Interrupted;
+                }
                 withdrawn_at = Some(Instant::now());
                 asked.withdraw()?
             }
@@ -212,11 +252,12 @@ fn wait_for(
         let is_last = withdrawn_at.is_some_and(|at| at.elapsed() >= GRACE);
         match progress {
             Progress::Over(outcome) => return Ok((end_of(outcome), Some(outcome))),
-            Progress::Withdrawn => return Ok((End::NotTaken, None)),
-            Progress::Overtaken if withdrawn_at.is_some() => return Ok((End::NotTaken, None)),
+            Progress::Withdrawn => return Ok((not_taken, None)),
+            Progress::Overtaken if withdrawn_at.is_some() => return Ok((not_taken, None)),
             Progress::Overtaken => return Ok((End::Overtaken, None)),
+            Progress::Unknown => return Ok((End::Unknown, None)),
             Progress::Taken if is_last => return Ok((End::Running, None)),
-            Progress::Waiting if is_last => return Ok((End::NotTaken, None)),
+            Progress::Waiting if is_last => return Ok((not_taken, None)),
             Progress::Taken | Progress::Waiting => {}
         }
         if reader.owner()? == Owner::Gone {
@@ -258,9 +299,10 @@ fn tell(report: &Report<'_>) {
 }
 
 /// What is said of an outcome that is none of a reboot's.
-fn failed(report: &Report<'_>, wait_s: u64) -> String {
+fn failed(report: &Report<'_>) -> String {
     let who = format!("{} ({})", clipped(report.program, 30), report.pid);
     let (device, pid) = (report.device, report.pid);
+    let after = duration(report.seconds);
     match report.outcome {
         End::Rebooted => format!("{who} was rebooted"),
         End::Refused => format!(
@@ -281,19 +323,29 @@ fn failed(report: &Report<'_>, wait_s: u64) -> String {
              try: what that program says, or fercuda top {pid}"
         ),
         End::Running => format!(
-            "{who} is at it, and not done after {wait_s} s:\n\
+            "{who} is at it, and not done after {after}:\n\
              sessions end when their work has, and it goes on by itself\n\
              try: fercuda top {pid}, or a longer --wait"
         ),
         End::NotTaken => format!(
-            "{who} did not take the request within {wait_s} s;\n\
+            "{who} did not take the request in {after};\n\
              it is withdrawn, and nothing was done\n\
              try: a longer --wait, and whether the process is stopped"
         ),
+        End::Interrupted => format!(
+            "interrupted before {who}\n\
+             took the request: it is withdrawn, and nothing was done\n\
+             try: again, and whether the process is stopped"
+        ),
         End::Overtaken => format!(
             "somebody else asked {who} at the same time,\n\
-             in place of this request\n\
+             in place of this request, which was not taken\n\
              try: fercuda top {pid}, whether it was rebooted; else again"
+        ),
+        End::Unknown => format!(
+            "somebody else has asked {who} since,\n\
+             and was heard: whether this request was before is not known\n\
+             try: fercuda top {pid}, which says what it holds now"
         ),
         End::ProcessEnded => format!(
             "{who} ended while it was asked\ntry: fercuda top {pid}, which has its last figures"

@@ -6,13 +6,16 @@
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fercuda_ledger::FIELDS;
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 /// Not a test by itself: with the variable it is a process with a runtime, which says what
@@ -119,6 +122,17 @@ impl Place {
         }
     }
 
+    /// The ledger of a process.
+    fn ledger(&self, pid: &str) -> PathBuf {
+        let ledgers = fs::read_dir(self.path("run/fercuda")).unwrap();
+        let mut ledgers = ledgers.map(|it| it.unwrap().path());
+        let is_own = |it: &PathBuf| {
+            let name = it.file_name().unwrap().to_string_lossy();
+            name.starts_with(&format!("{pid}-")) && name.ends_with(".ledger")
+        };
+        ledgers.find(is_own).unwrap()
+    }
+
     /// The same, as JSON, and how it ended.
     fn asked(&self, words: &[&str]) -> (Option<i32>, Value) {
         let ended = self.reboot(&[words, &["--json"]].concat());
@@ -176,6 +190,33 @@ impl Drop for Process {
         // It may have ended.
         self.child.kill().ok();
         self.child.wait().ok();
+    }
+}
+
+/// Where the row of device 0 has a field.
+fn at(name: &str) -> u64 {
+    let mut fields = FIELDS.iter().filter(|it| it.record == "DeviceRow");
+    let field = fields.find(|it| it.name == name).unwrap();
+    512 + field.offset_bytes as u64
+}
+
+fn word(ledger: &Path, name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let file = fs::File::open(ledger).unwrap();
+    file.read_exact_at(&mut bytes, at(name)).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+fn set_word(ledger: &Path, name: &str, value: u64) {
+    let file = fs::File::options().write(true).open(ledger).unwrap();
+    file.write_all_at(&value.to_le_bytes(), at(name)).unwrap();
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never is");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -269,7 +310,7 @@ fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
     assert_eq!(ended.code, Some(1));
     assert_contains(
         &ended.err,
-        &["is at it, and not done after 1 s", "try: fercuda top"],
+        &["is at it, and not done after ", "try: fercuda top"],
     );
     let busy = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
     assert_eq!(busy.code, Some(2));
@@ -280,6 +321,83 @@ fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
         (code, &json["outcome"]),
         (Some(1), &Value::from("process_ended"))
     );
+}
+
+#[test]
+fn a_signal_that_ends_who_asks_withdraws_the_request_first() {
+    let place = Place::new();
+    for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let process = place.runtime("obeys");
+        process.signal("STOP");
+        let ledger = place.ledger(&process.pid);
+        let mut asker = place.command(env!("CARGO_BIN_EXE_fercuda"));
+        asker
+            .args(["reboot", "--json", "--wait", "600", "--pid", &process.pid])
+            .stdout(Stdio::piped());
+        let mut asker = asker.spawn().unwrap();
+        wait_until(|| word(&ledger, "request") != 0);
+        let kill = format!("kill -{name} {}", asker.id());
+        let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
+        assert!(sent.success());
+        let mut said = String::new();
+        asker
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(asker.wait().unwrap().signal(), Some(number), "{said}");
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["outcome"], "interrupted");
+        process.signal("CONT");
+        // It looks 20 times a second.
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(process.end(), "1048576 bytes, epoch 0", "{name}");
+    }
+}
+
+#[test]
+fn what_was_begun_is_not_said_to_be_undone_when_somebody_else_was_heard_since() {
+    let place = Place::new();
+    const TAKEN: u64 = 1;
+    let process = place.runtime("lingers");
+    let ledger = place.ledger(&process.pid);
+    let mut asker = place.command(env!("CARGO_BIN_EXE_fercuda"));
+    asker
+        .args(["reboot", "--json", "--wait", "600", "--pid", &process.pid])
+        .stdout(Stdio::piped());
+    let asker = asker.spawn().unwrap();
+    wait_until(|| word(&ledger, "answer") & 0xff_ffff == TAKEN);
+    // As when this one is over and the next is taken, all between two looks.
+    let next = 9 << 24 | TAKEN;
+    set_word(&ledger, "request", 0);
+    set_word(&ledger, "answer", next);
+    let ended = asker.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let said: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(said["outcome"], "unknown");
+}
+
+#[test]
+fn a_number_is_that_of_the_process_here_and_not_of_one_in_another_container() {
+    let place = Place::new();
+    let process = place.runtime("silent");
+    let ledger = place.ledger(&process.pid);
+    // Somebody in another namespace has the number too, lives, and can be asked.
+    let name = ledger.file_name().unwrap().to_string_lossy();
+    let (whose, _) = name.rsplit_once('-').unwrap();
+    let other = ledger.with_file_name(format!("{whose}-9.ledger"));
+    fs::copy(&ledger, &other).unwrap();
+    let file = fs::File::options().write(true).open(&other).unwrap();
+    let namespace = FIELDS.iter().find(|it| it.name == "pid_namespace").unwrap();
+    file.write_all_at(&1u64.to_le_bytes(), namespace.offset_bytes as u64)
+        .unwrap();
+    set_word(&other, "takes_requests", 1);
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    let ended = place.reboot(&["--pid", &process.pid]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert_contains(&ended.err, &["does not take requests"]);
+    assert_eq!(process.end(), "1048576 bytes, epoch 0");
 }
 
 #[test]
@@ -345,12 +463,7 @@ fn a_process_that_is_gone_or_unknown_or_whose_ledger_is_open_to_others_is_not_as
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
     assert_contains(&ended.err, &["process 1 is not governed"]);
     let open = place.runtime("obeys");
-    let ledgers = fs::read_dir(place.path("run/fercuda"))
-        .unwrap()
-        .map(Result::unwrap);
-    let start = format!("{}-", open.pid);
-    let mut own = ledgers.filter(|it| it.file_name().to_string_lossy().starts_with(&start));
-    let ledger = own.next().unwrap().path();
+    let ledger = place.ledger(&open.pid);
     fs::set_permissions(&ledger, fs::Permissions::from_mode(0o666)).unwrap();
     let ended = place.reboot(&["--pid", &open.pid]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));

@@ -50,8 +50,12 @@ impl Process {
         if !is_locked(file) {
             return false;
         }
-        let same_sight = self.sight.is_known() && self.sight == Sight::this();
-        !same_sight || self.start_ticks == 0 || self.runs()
+        !self.is_here() || self.start_ticks == 0 || self.runs()
+    }
+
+    /// Whether it is seen from here by its number.
+    pub(crate) fn is_here(&self) -> bool {
+        self.sight.is_known() && self.sight == Sight::this()
     }
 
     /// Whether it runs; what cannot be found out, as without a descriptor to

@@ -76,6 +76,15 @@ impl Reader {
         Ok(self.state_of(&process))
     }
 
+    /// Whether its process has the number here that the header says: it is of this boot, and of
+    /// the same namespace of processes. Another container's process may have any.
+    ///
+    /// # Errors
+    /// As for [`Reader::owner`].
+    pub fn is_here(&self) -> Result<bool> {
+        Ok(self.process()?.map_err(self.refused())?.is_here())
+    }
+
     /// Whether somebody has it, whatever is in it.
     pub(crate) fn is_owned(&self) -> bool {
         // Without a header only the lock speaks.

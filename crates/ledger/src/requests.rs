@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::error::{Error, FormatError};
 use crate::folder::open_private_to_write;
 use crate::format::{DEVICES, DeviceRow, Layout, Record as _};
-use crate::owner::{Process, Sight};
+use crate::owner::Process;
 use crate::reader::{Reader, read_words};
 use crate::snapshot::Owner;
 use crate::word::Word;
@@ -50,6 +50,9 @@ const REBOOTED: u64 = 3;
 const REFUSED: u64 = 4;
 const FAILED: u64 = 5;
 
+/// How long after its time others leave a request where it is, so that who gives up then takes
+/// back his own and not theirs.
+const KEPT: Duration = Duration::from_secs(1);
 /// How often an answer is read in the hope that nobody writes meanwhile.
 const READINGS: usize = 8;
 
@@ -132,6 +135,9 @@ pub enum Progress {
     Withdrawn,
     /// Somebody else has asked since, and this one was not taken.
     Overtaken,
+    /// Somebody else has asked since and was heard: whether this one was taken before, and what
+    /// came of it, is not to be known any more.
+    Unknown,
 }
 
 /// Why a process cannot be asked. It was not.
@@ -331,6 +337,9 @@ pub struct Asked {
     path: PathBuf,
     row: usize,
     number: u64,
+    /// The answer's word before it was asked. Each that is taken changes it, so while it is
+    /// there none was.
+    before: u64,
 }
 
 impl Reader {
@@ -344,13 +353,15 @@ impl Reader {
         self.may_be_asked(&process)?;
         let file = self.to_write()?;
         let path = self.path().to_owned();
-        let asked = Asked {
+        let mut asked = Asked {
             file,
             path,
             row: row_word(device),
             number: fresh_number(),
+            before: 0,
         };
         let row = asked.device_row()?;
+        asked.before = row.answer;
         match (row.takes_requests, row.runtimes) {
             (1, _) => {}
             (_, 0) => return Err(AskError::NoRuntime { pid, device }),
@@ -362,7 +373,7 @@ impl Reader {
             let state = row.answer & 0xff_ffff;
             match is_answered {
                 true => state == TAKEN,
-                false => now < other.until_unix_ns,
+                false => now < other.until_unix_ns.saturating_add(KEPT.as_nanos() as u64),
             }
         });
         let Ok(device_word) = u16::try_from(device) else {
@@ -385,8 +396,7 @@ impl Reader {
     /// Whether the owner is a process here that is this user's, and not another of its number.
     fn may_be_asked(&self, process: &Process) -> Result<(), AskError> {
         let pid = process.pid;
-        let is_here = process.sight.is_known() && process.sight == Sight::this();
-        if !is_here || process.start_ticks == 0 {
+        if !process.is_here() || process.start_ticks == 0 {
             return Err(AskError::Elsewhere { pid });
         }
         if self.state_of(process) != Owner::Alive {
@@ -394,11 +404,7 @@ impl Reader {
         }
         let uid = rustix::process::geteuid().as_raw();
         match fs::read_to_string(format!("/proc/{pid}/status")) {
-            Ok(status) => match user_of(&status) {
-                Some(owner) if owner == uid => Ok(()),
-                Some(owner) => Err(AskError::OtherUser { pid, owner, uid }),
-                None => Err(AskError::Elsewhere { pid }),
-            },
+            Ok(status) => check_user(pid, uid, &status),
             Err(_) => Err(AskError::Gone { pid }),
         }
     }
@@ -430,6 +436,15 @@ impl Reader {
     }
 }
 
+/// Whether user `uid` may ask process `pid`, of which `/proc` says this.
+fn check_user(pid: u64, uid: u32, status: &str) -> Result<(), AskError> {
+    match user_of(status) {
+        Some(owner) if owner == uid => Ok(()),
+        Some(owner) => Err(AskError::OtherUser { pid, owner, uid }),
+        None => Err(AskError::Elsewhere { pid }),
+    }
+}
+
 /// The effective user that `/proc/PID/status` names.
 fn user_of(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -458,15 +473,18 @@ impl Asked {
         fence(SeqCst);
         let row = self.device_row()?;
         Ok(progress(
-            self.number,
+            (self.number, self.before),
             row.request,
             row.answer,
             row.answer_detail,
         ))
     }
 
-    /// Gives up: from now on it is not begun. How far it had come; unless it was taken, nothing
-    /// has happened or will.
+    /// Gives up: from now on it is not begun. How far it had come; after [`Progress::Withdrawn`]
+    /// and [`Progress::Overtaken`] nothing has happened or will.
+    ///
+    /// At the latest a second after its time: then somebody else may be asking, and could be
+    /// taken back in its stead.
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be read or written.
@@ -512,8 +530,14 @@ impl Asked {
     }
 }
 
-/// What words that anybody may have written say of a request.
-fn progress(number: u64, request: [u64; 3], answer: u64, detail: [u64; 3]) -> Progress {
+/// What words that anybody may have written say of a request with this number, before which the
+/// answer's word was `before`.
+fn progress(
+    (number, before): (u64, u64),
+    request: [u64; 3],
+    answer: u64,
+    detail: [u64; 3],
+) -> Progress {
     let state = answer & 0xff_ffff;
     if answer >> 24 == number {
         return match state {
@@ -524,7 +548,9 @@ fn progress(number: u64, request: [u64; 3], answer: u64, detail: [u64; 3]) -> Pr
     }
     match Request::of_words(request) {
         Some(request) if request.number == number => Progress::Waiting,
-        _ => Progress::Overtaken,
+        // It is not there any more. Had it been taken before that, its answer would be.
+        _ if answer == before => Progress::Overtaken,
+        _ => Progress::Unknown,
     }
 }
 
@@ -653,7 +679,7 @@ mod tests {
             };
             let answer = words.state();
             let detail = words.detail.each_ref().map(|word| word.load(Relaxed));
-            let seen = progress(7, request(7).words(), answer, detail);
+            let seen = progress((7, 0), request(7).words(), answer, detail);
             let possible = [Progress::Waiting, Progress::Taken, Progress::Over(outcome)];
             assert!(possible.contains(&seen), "{seen:?}");
             process.join().unwrap();
@@ -700,7 +726,7 @@ mod tests {
     #[test]
     fn no_words_make_an_answer_that_is_not_there() {
         let asked = request(7).words();
-        let of = |answer, detail| progress(7, asked, answer, detail);
+        let of = |answer, detail| progress((7, 0), asked, answer, detail);
         assert_eq!(of(0, [0; 3]), Progress::Waiting);
         assert_eq!(of(7 << 24 | 99, [0; 3]), Progress::Waiting);
         assert_eq!(of(u64::MAX, [u64::MAX; 3]), Progress::Waiting);
@@ -711,18 +737,36 @@ mod tests {
             let seen = of(7 << 24 | state, detail);
             assert_eq!(seen, Progress::Over(Outcome::Failed(failure)));
         }
-        let others = progress(7, request(9).words(), 9 << 24 | TAKEN, [0; 3]);
-        assert_eq!(others, Progress::Overtaken);
+        let anothers =
+            |answer| progress((7, 5 << 24 | REFUSED), request(9).words(), answer, [0; 3]);
+        assert_eq!(anothers(5 << 24 | REFUSED), Progress::Overtaken);
+        assert_eq!(anothers(9 << 24 | TAKEN), Progress::Unknown);
+        assert_eq!(anothers(7 << 24 | TAKEN), Progress::Taken);
     }
 
     #[test]
-    fn a_process_is_that_of_its_effective_user() {
+    fn a_process_is_that_of_its_effective_user_and_asked_by_nobody_else() {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        assert_eq!(user_of(&status), Some(uid));
+        check_user(9, uid, &status).unwrap();
         let named = "Name:\tUid: 1 2\nState:\tS\nUid:\t5\t6\t7\t8\nGid:\t1\t1\t1\t1\n";
-        assert_eq!(user_of(named), Some(6));
-        assert_eq!(user_of("Uid:\t5\n"), None);
-        assert_eq!(user_of(""), None);
+        check_user(9, 6, named).unwrap();
+        // Nor by root, who may read and write the file all the same.
+        for uid in [5, 7, 0] {
+            let refused = check_user(9, uid, named);
+            let Err(AskError::OtherUser {
+                pid: 9, owner: 6, ..
+            }) = refused
+            else {
+                panic!("{refused:?}");
+            };
+        }
+        for unknown in ["Uid:\t5\n", ""] {
+            let refused = check_user(9, 5, unknown);
+            assert!(
+                matches!(refused, Err(AskError::Elsewhere { pid: 9 })),
+                "{refused:?}"
+            );
+        }
     }
 }

@@ -86,10 +86,9 @@ fn listen() -> io::Result<PipeReader> {
     let flags = rustix::fs::fcntl_getfl(&writer)?;
     rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK)?;
     WRITER.store(writer.into_raw_fd(), Ordering::Relaxed);
-    let ignored = ignored();
     for number in PASSED.into_iter().chain(HEARD) {
         // One that says that children end is ignored by nobody who waits.
-        if number != libc::SIGCHLD && ignored >> (number - 1) & 1 != 0 {
+        if number != libc::SIGCHLD && is_ignored(number) {
             continue;
         }
         // SAFETY: all zeros is a `sigaction`: no flags and an empty mask.
@@ -120,14 +119,14 @@ extern "C" fn hear(number: c_int, info: *mut libc::siginfo_t, _context: *mut c_v
     rustix::io::write(writer, &[number as u8 | origin]).ok();
 }
 
-/// The signals that this process ignores, as its parent left it.
-fn ignored() -> u64 {
+/// Whether this process ignores a signal, as its parent left it.
+pub(crate) fn is_ignored(number: c_int) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
-    lines
+    let mask = lines
         .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) >> (number - 1) & 1 != 0
 }
 
 /// Ends as the program did: with its status, or by its signal.

@@ -11,7 +11,7 @@
     unsafe_code,
     reason = "a handler of signals must vouch for what it does"
 )]
-mod child;
+pub(crate) mod child;
 mod frameworks;
 mod places;
 mod program;
