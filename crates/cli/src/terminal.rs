@@ -128,6 +128,18 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// A path on one line and without what a terminal would obey: such characters are escaped.
+pub(crate) fn plain(path: &std::path::Path) -> String {
+    let mut plain = String::new();
+    for c in path.to_string_lossy().chars() {
+        match c.is_control() {
+            true => plain.extend(c.escape_default()),
+            false => plain.push(c),
+        }
+    }
+    plain
+}
+
 /// A path as short as it can be said: from here, or from home.
 pub(crate) fn path(path: &str) -> String {
     if let Ok(here) = std::env::current_dir()

@@ -146,6 +146,12 @@ fn version(environment: &Path, package: &str) -> Option<String> {
     output.status.success().then(|| said.trim().to_owned())
 }
 
+/// The one folder of modules that an environment has.
+fn python_folder(environment: &Path) -> PathBuf {
+    let mut folders = fs::read_dir(environment.join("lib")).unwrap();
+    folders.next().unwrap().unwrap().path()
+}
+
 #[test]
 fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
     let place = Place::new();
@@ -158,17 +164,21 @@ fn a_bundle_is_installed_into_a_folder_of_its_own_and_the_list_says_so() {
     // The commands come before anything else.
     let lines: Vec<&str> = first.out.lines().collect();
     assert_contains(lines[0], &["# into ", "own, which is made"]);
-    assert_contains(lines[1], &["python3 -m venv ", "/own"]);
+    assert_contains(lines[1], &["python3 -I -m venv ", "/own"]);
     assert_contains(
         lines[2],
-        &["/own/bin/python -m pip install ", " transformers==5.23.0 "],
+        &[
+            "/own/bin/python -I -m pip ",
+            " install ",
+            " transformers==5.23.0 ",
+        ],
     );
     assert_contains(&first.out, &["installed in ", "source "]);
     for (name, expected) in HF {
         assert_eq!(version(&place.path("own"), name).as_deref(), Some(expected));
     }
     let marker = place.marker("own");
-    assert_eq!(marker["unfinished"], Value::Null);
+    assert_eq!(marker["unfinished"], serde_json::json!([]));
     assert_eq!(marker["bundles"]["hf"][0], "transformers==5.23.0");
     let after = json(&ended(&mut place.setup_into("own", &["--list", "--json"])));
     let standing = |name: &str| {
@@ -282,7 +292,10 @@ fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
         ],
     );
     assert_eq!(version(&place.path("own"), "gguf"), None);
-    assert_eq!(place.marker("own")["unfinished"], "gguf");
+    assert_eq!(
+        place.marker("own")["unfinished"],
+        serde_json::json!(["gguf"])
+    );
     let listed = ended(&mut place.setup_into("own", &["--list"]));
     assert_contains(
         &listed.out,
@@ -290,6 +303,9 @@ fn a_wheel_of_another_hash_is_refused_and_the_rest_can_go_on() {
     );
     let other = json(&ended(&mut place.setup_into("own", &["hf", "--json"])));
     assert_eq!(other["done"], true);
+    // That is no news of the other.
+    let again = ended(&mut place.setup_into("own", &["gguf"]));
+    assert_contains(&again.out, &["where gguf was interrupted; it goes on"]);
 }
 
 #[test]
@@ -299,7 +315,7 @@ fn what_was_interrupted_goes_on() {
     let bin = place.path("bin");
     fs::create_dir(&bin).unwrap();
     let script =
-        "#!/bin/sh\ncase \"$2\" in venv) mkdir -p \"$3/bin\"; kill -9 $$;; esac\necho 3.11\n";
+        "#!/bin/sh\ncase \"$3\" in venv) mkdir -p \"$4/bin\"; kill -9 $$;; esac\necho 3.11\n";
     fs::write(bin.join("python3"), script).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(bin.join("python3"), mode).unwrap();
@@ -310,7 +326,10 @@ fn what_was_interrupted_goes_on() {
         &killed.err,
         &["could not install venv", "signal: 9", "python3-venv"],
     );
-    assert_eq!(place.marker("own")["unfinished"], "venv");
+    assert_eq!(
+        place.marker("own")["unfinished"],
+        serde_json::json!(["venv"])
+    );
     // No package is to be had.
     let none = ended(&mut place.setup_into("own", &["hf"]));
     assert_eq!(none.code, Some(1));
@@ -322,13 +341,146 @@ fn what_was_interrupted_goes_on() {
             "try: whether pip reaches its index",
         ],
     );
-    assert_eq!(place.marker("own")["unfinished"], "hf");
+    assert_eq!(place.marker("own")["unfinished"], serde_json::json!(["hf"]));
     place.hf_wheels();
     let at_last = ended(&mut place.setup_into("own", &["hf"]));
     assert_eq!(at_last.code, Some(0), "{}", at_last.err);
     assert_contains(&at_last.out, &["where hf was interrupted; it goes on"]);
     assert!(!at_last.out.contains("-m venv"));
-    assert_eq!(place.marker("own")["unfinished"], Value::Null);
+    assert_eq!(place.marker("own")["unfinished"], serde_json::json!([]));
+}
+
+#[test]
+fn what_is_broken_is_mended_or_said() {
+    let place = Place::new();
+    place.hf_wheels();
+    let installs = || {
+        let done = ended(&mut place.setup_into("own", &["hf"]));
+        assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+        done.out
+    };
+    installs();
+    // As a pip leaves it that was killed while it wrote a package's folder.
+    let packages = python_folder(&place.path("own")).join("site-packages");
+    fs::remove_file(packages.join("safetensors-0.8.0.dist-info/METADATA")).unwrap();
+    let broken = json(&ended(
+        &mut place.setup_into("own", &["hf", "--print-only", "--json"]),
+    ));
+    let missing = &broken["bundles"][0]["missing"];
+    assert_eq!(*missing, serde_json::json!(["safetensors==0.8.0"]));
+    assert!(!installs().contains("-m venv"));
+    assert_eq!(
+        version(&place.path("own"), "safetensors").as_deref(),
+        Some("0.8.0")
+    );
+    // Without Python it is made again, as it is where it was.
+    let python = place.path("own/bin/python");
+    let was = fs::read_link(&python).unwrap();
+    fs::remove_file(&python).unwrap();
+    assert_contains(&installs(), &["-m venv"]);
+    assert_eq!(fs::read_link(&python).unwrap(), was);
+    // One whose Python has left the machine.
+    fs::remove_file(&python).unwrap();
+    std::os::unix::fs::symlink("/nowhere/python3", &python).unwrap();
+    for words in [&["hf"][..], &[]] {
+        let refused = ended(&mut place.setup_into("own", words));
+        assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+        assert_contains(&refused.err, &["is not there any more", "try: rm -r "]);
+    }
+}
+
+#[test]
+fn what_lies_in_the_current_folder_is_not_run() {
+    let place = Place::new();
+    place.hf_wheels();
+    for module in ["venv", "pip", "json", "ensurepip"] {
+        let text = format!("open({:?}, 'w')", place.path("ran"));
+        let folder = place.path("here").join(module);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("__init__.py"), &text).unwrap();
+        fs::write(folder.join("__main__.py"), &text).unwrap();
+    }
+    let done = ended(
+        place
+            .setup_into("own", &["hf"])
+            .env("PYTHONPATH", place.path("here")),
+    );
+    assert!(!place.path("ran").exists());
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+}
+
+#[test]
+fn pips_settings_do_not_say_where_to() {
+    let place = Place::new();
+    place.hf_wheels();
+    let of = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    let file = place.path("pip.conf");
+    let settings = format!(
+        "[global]\npython = {}\n[install]\ntarget = {}\nprefix = {}\nroot = {}\nuser = true\n",
+        of("none"),
+        of("other/target"),
+        of("other/prefix"),
+        of("other/root")
+    );
+    fs::write(&file, settings).unwrap();
+    let variables = [
+        ("PIP_PYTHON", of("none")),
+        ("PIP_TARGET", of("other/target")),
+        ("PIP_PREFIX", of("other/prefix")),
+        ("PIP_ROOT", of("other/root")),
+        ("PIP_USER", "1".to_owned()),
+    ];
+    let by_file = [("PIP_CONFIG_FILE", of("pip.conf"))];
+    for (name, settings) in [("one", &variables[..]), ("two", &by_file)] {
+        let mut setup = place.setup_into(name, &["hf", "--json"]);
+        let done = ended(setup.envs(settings.iter().cloned()));
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert_eq!(json(&done)["done"], true);
+        assert!(!place.path("other").exists());
+    }
+}
+
+#[test]
+fn jax_is_not_there_without_cuda() {
+    let place = Place::new();
+    place.hf_wheels();
+    place.wheel("jax", "0.10.2");
+    assert_eq!(ended(&mut place.setup_into("own", &["hf"])).code, Some(0));
+    let mut pip = place.command(place.path("own/bin/python"));
+    let installed = ended(pip.args(["-m", "pip", "install", "jax"]));
+    assert_eq!(installed.code, Some(0), "{}", installed.err);
+    let listed = json(&ended(&mut place.setup_into("own", &["--json"])));
+    let jax = &listed["bundles"][3];
+    assert_eq!(
+        (&jax["name"], &jax["installed"]),
+        (&"jax".into(), &false.into())
+    );
+    let missing = jax["missing"].as_array().unwrap();
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    let plugin = missing[0].as_str().unwrap();
+    assert!(
+        plugin.starts_with("jax-cuda") && plugin.ends_with("==0.10.2"),
+        "{plugin}"
+    );
+}
+
+#[test]
+fn no_name_of_a_folder_is_a_command() {
+    let place = Place::new();
+    let name = "own\ntouch \"$RAN\"\n\x1b[2J";
+    let printed = ended(&mut place.setup_into(name, &["hf", "--print-only"]));
+    assert_eq!(printed.code, Some(0), "{}", printed.err);
+    let first = printed.out.lines().next().unwrap();
+    assert_contains(
+        first,
+        &["# into ", "own\\ntouch ", "\\u{1b}[2J, which is made"],
+    );
+    // The commands' first words are in no folder that the shell looks into.
+    let path = "/bin:/usr/bin";
+    let mut shell = place.command("/bin/sh");
+    shell.args(["-c", &printed.out.replace("python3", "none")]);
+    ended(shell.env("PATH", path).env("RAN", place.path("ran")));
+    assert!(!place.path("ran").exists());
 }
 
 #[test]
@@ -352,6 +504,21 @@ fn it_goes_where_the_user_is_and_says_what_is_missing() {
         fs::write(file, "").unwrap();
     }
     let deep = place.path("home/checkout/crates");
+    assert_eq!(
+        target(list().current_dir(&deep)),
+        at("home/checkout/build/setup")
+    );
+    // One that is anybody's, or in which anybody may make something, is passed over.
+    fs::create_dir(place.path("home/checkout/build")).unwrap();
+    for open in ["home/checkout", "home/checkout/build"] {
+        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(place.path(open), mode(0o777)).unwrap();
+        assert_eq!(
+            target(list().current_dir(&deep)),
+            at("home/.local/share/fercuda/venv")
+        );
+        fs::set_permissions(place.path(open), mode(0o755)).unwrap();
+    }
     assert_eq!(
         target(list().current_dir(&deep)),
         at("home/checkout/build/setup")

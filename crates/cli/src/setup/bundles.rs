@@ -117,17 +117,21 @@ impl Bundle {
                 ("tokenizers", "", "0.23.3"),
                 ("huggingface-hub", "", "2.4.0"),
             ]),
-            Self::Jax => exact(&[("jax", cuda_of_jax(driver)?, JAX)]),
+            Self::Jax => {
+                let (extra, plugin) = cuda_of_jax(driver)?;
+                // JAX is there without CUDA too. pip installs the plugin behind what that needs.
+                exact(&[("jax", extra, JAX), (plugin, "[with-cuda]", JAX)])
+            }
         })
     }
 }
 
-/// What JAX is to bring: CUDA as new as the driver bears. Without a driver that of the
-/// software device's version.
-fn cuda_of_jax(driver: Option<(u32, u32)>) -> Result<&'static str> {
+/// What JAX is to bring, and the package by which it has that: CUDA as new as the driver bears.
+/// Without a driver that of the software device's version.
+fn cuda_of_jax(driver: Option<(u32, u32)>) -> Result<(&'static str, &'static str)> {
     match driver {
-        None | Some((13.., _)) => Ok("[cuda13]"),
-        Some((12, _)) => Ok("[cuda12]"),
+        None | Some((13.., _)) => Ok(("[cuda13]", "jax-cuda13-plugin")),
+        Some((12, _)) => Ok(("[cuda12]", "jax-cuda12-plugin")),
         Some((major, minor)) => bail!(
             "JAX {JAX} needs a driver for CUDA 12 or 13, and this machine's is for {major}.{minor}\n\
              try: a newer driver of NVIDIA's (525 or later)"
@@ -230,10 +234,16 @@ mod tests {
 
     #[test]
     fn jax_comes_with_the_cuda_that_the_driver_bears() {
-        let of = |driver| Bundle::Jax.pins(driver).map(|pins| pins[0].requirement());
-        assert_eq!(of(None).unwrap(), "jax[cuda13]==0.10.2");
-        assert_eq!(of(Some((13, 1))).unwrap(), "jax[cuda13]==0.10.2");
-        assert_eq!(of(Some((12, 9))).unwrap(), "jax[cuda12]==0.10.2");
+        let of = |driver| {
+            let pins = Bundle::Jax.pins(driver)?;
+            let all: Vec<String> = pins.iter().map(Pin::requirement).collect();
+            anyhow::Ok(all.join(" "))
+        };
+        for (driver, cuda) in [(None, 13), (Some((13, 1)), 13), (Some((12, 9)), 12)] {
+            let expected =
+                format!("jax[cuda{cuda}]==0.10.2 jax-cuda{cuda}-plugin[with-cuda]==0.10.2");
+            assert_eq!(of(driver).unwrap(), expected);
+        }
         let refused = of(Some((11, 8))).unwrap_err().to_string();
         assert!(
             refused.contains("11.8") && refused.contains("\ntry: "),

@@ -4,7 +4,7 @@
 //! made there; one that is there without is left as it is. While somebody works in one of
 //! ours he holds the marker's lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -29,8 +29,8 @@ const PYTHONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
 /// What a folder of ours says of itself.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Marker {
-    /// What is being made: `venv`, or a bundle; none if that was done.
-    pub(super) unfinished: Option<String>,
+    /// What was begun and is not done: `venv`, bundles.
+    pub(super) unfinished: BTreeSet<String>,
     /// What was installed, by bundle, as pip was told.
     pub(super) bundles: BTreeMap<String, Vec<String>>,
 }
@@ -125,12 +125,24 @@ from importlib import metadata
 found = {}
 for name in sys.argv[1:]:
     try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
+        version = metadata.version(name)
+    except Exception:
+        continue
+    # Who was interrupted may have left a folder that does not say it.
+    if version:
+        found[name] = version
 print(json.dumps(found))";
         let python = self.python();
         if !python.exists() {
+            // Nothing that makes an environment replaces such a link.
+            if python.is_symlink() {
+                bail!(
+                    "{} leads to a Python that is not there any more\n\
+                     try: rm -r {}; then the same command again, which makes it anew",
+                    python.display(),
+                    self.path().display()
+                );
+            }
             return Ok(BTreeMap::new());
         }
         let asked = Command::new(&python)
@@ -142,13 +154,9 @@ print(json.dumps(found))";
         let said = String::from_utf8_lossy(&asked.stderr);
         if !asked.status.success() {
             // One that was half made is made again.
-            if matches!(
-                self.state(),
-                Ok(State::Ours(Marker {
-                    unfinished: Some(_),
-                    ..
-                }))
-            ) {
+            if let Ok(State::Ours(marker)) = self.state()
+                && !marker.unfinished.is_empty()
+            {
                 return Ok(BTreeMap::new());
             }
             bail!(
@@ -164,19 +172,25 @@ print(json.dumps(found))";
 impl Marker {
     /// One that was cut short says that something is unfinished.
     fn of(text: &str) -> Marker {
-        serde_json::from_str(text).unwrap_or(Marker {
-            unfinished: Some("venv".to_owned()),
+        serde_json::from_str(text).unwrap_or_else(|_| Marker {
+            unfinished: BTreeSet::from(["venv".to_owned()]),
             bundles: BTreeMap::new(),
         })
     }
 }
 
-/// The checkout of feRcuda in which we are, if we are in one.
+/// The checkout of feRcuda in which we are, if we are in one. Three files can be anybody's, and
+/// programs are run from what is made there.
 fn checkout() -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let is_ours = |folder: &&Path| {
         let has = |file: &str| folder.join(file).is_file();
-        has("xtask/Cargo.toml") && has("crates/hook/Cargo.toml") && has("requirements.txt")
+        let build = folder.join("build");
+        has("xtask/Cargo.toml")
+            && has("crates/hook/Cargo.toml")
+            && has("requirements.txt")
+            && is_trusted(folder)
+            && (is_trusted(&build) || fs::symlink_metadata(&build).is_err())
     };
     current.ancestors().find(is_ours).map(Path::to_owned)
 }
@@ -225,7 +239,7 @@ impl Work {
             marker: Marker::default(),
         };
         if is_new {
-            work.note(Some("venv"))?;
+            work.note("venv", true)?;
         } else {
             let mut text = String::new();
             // What is no text is a marker that was cut short.
@@ -235,9 +249,12 @@ impl Work {
         Ok(work)
     }
 
-    /// Writes what is unfinished now.
-    pub(super) fn note(&mut self, unfinished: Option<&str>) -> Result<()> {
-        self.marker.unfinished = unfinished.map(str::to_owned);
+    /// Writes that something was begun, or is done.
+    pub(super) fn note(&mut self, part: &str, is_unfinished: bool) -> Result<()> {
+        match is_unfinished {
+            true => self.marker.unfinished.insert(part.to_owned()),
+            false => self.marker.unfinished.remove(part),
+        };
         let text = serde_json::to_string_pretty(&self.marker)? + "\n";
         let mut write = || -> std::io::Result<()> {
             self.file.set_len(0)?;
@@ -298,13 +315,14 @@ mod tests {
     #[test]
     fn a_marker_that_was_cut_short_is_ours_and_unfinished() {
         let whole = Marker {
-            unfinished: None,
+            unfinished: BTreeSet::from(["hf".to_owned()]),
             bundles: BTreeMap::from([("gguf".to_owned(), vec!["gguf==1".to_owned()])]),
         };
         let text = serde_json::to_string(&whole).unwrap();
         assert_eq!(Marker::of(&text), whole);
         for len in 0..text.len() {
-            assert_eq!(Marker::of(&text[..len]).unfinished.as_deref(), Some("venv"));
+            let unfinished = Marker::of(&text[..len]).unfinished;
+            assert_eq!(Vec::from_iter(unfinished), ["venv"]);
         }
     }
 
@@ -315,20 +333,26 @@ mod tests {
         let target = Target::Own(path.clone());
         assert!(matches!(target.state().unwrap(), State::Absent));
         let mut work = Work::begin(&path).unwrap();
-        assert_eq!(work.marker.unfinished.as_deref(), Some("venv"));
+        let unfinished = |marker: &Marker| marker.unfinished.iter().cloned().collect::<Vec<_>>();
+        assert_eq!(unfinished(&work.marker), ["venv"]);
         let busy = Work::begin(&path).unwrap_err().to_string();
         assert!(busy.contains("another fercuda setup"), "{busy}");
         work.marker.bundles.insert("hf".to_owned(), Vec::new());
-        work.note(Some("hf")).unwrap();
+        work.note("venv", false).unwrap();
+        work.note("hf", true).unwrap();
         drop(work);
         let State::Ours(marker) = target.state().unwrap() else {
             panic!("not ours");
         };
-        assert_eq!(marker.unfinished.as_deref(), Some("hf"));
+        assert_eq!(unfinished(&marker), ["hf"]);
         let mut work = Work::begin(&path).unwrap();
         assert_eq!(work.marker, marker);
-        work.note(None).unwrap();
-        assert_eq!(work.marker.unfinished, None);
+        // That another one is done says nothing of the first.
+        work.note("gguf", true).unwrap();
+        work.note("gguf", false).unwrap();
+        assert_eq!(unfinished(&work.marker), ["hf"]);
+        work.note("hf", false).unwrap();
+        assert_eq!(unfinished(&work.marker), [""; 0]);
     }
 
     #[test]

@@ -44,9 +44,10 @@ build/setup in a checkout of feRcuda, fercuda/venv in the user's data folder
 there and that this command did not make is refused and left as it is.
 
 The commands are printed first, to be copied or run; nothing is asked. Versions
-are exact; nvrtc, gguf and dev are held to SHA-256 sums too. pip's variables
-hold: PIP_INDEX_URL, PIP_FIND_LINKS, HTTPS_PROXY. What was interrupted goes on
-when the command is given again. Delete a folder that it made, and all is gone.
+are exact; nvrtc, gguf and dev are held to SHA-256 sums too. pip's settings say
+where from (PIP_INDEX_URL, PIP_FIND_LINKS, HTTPS_PROXY, pip.conf), not where to
+(PIP_TARGET, PIP_USER). What was interrupted goes on when the command is given
+again. Delete a folder that it made, and all is gone.
 
 Exit status: 0; 1 if something could not be installed; 2 if nothing was tried.
 
@@ -96,7 +97,7 @@ struct Report {
     active: bool,
     exists: bool,
     /// What an earlier run did not finish.
-    unfinished: Option<String>,
+    unfinished: BTreeSet<String>,
     bundles: Vec<Standing>,
     /// What is run, or was.
     commands: Vec<String>,
@@ -206,7 +207,7 @@ fn look(target: &Target, state: &State, wanted: &BTreeSet<Bundle>) -> Result<Rep
     };
     let unfinished = match state {
         State::Ours(Marker { unfinished, .. }) => unfinished.clone(),
-        State::Absent => None,
+        State::Absent => BTreeSet::new(),
     };
     Ok(Report {
         target: target.path().to_owned(),
@@ -224,10 +225,11 @@ fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     let is_made = match state {
         State::Absent => false,
-        State::Ours(marker) => marker.unfinished.as_deref() != Some("venv"),
+        State::Ours(marker) => !marker.unfinished.contains("venv") && target.python().exists(),
     };
+    // -I: what lies in the current folder, or where variables say, is not imported.
     if !is_made {
-        let words = ["-m", "venv"].map(OsString::from).into_iter();
+        let words = ["-I", "-m", "venv"].map(OsString::from).into_iter();
         steps.push(Step {
             makes: "venv",
             program: python()?,
@@ -237,20 +239,29 @@ fn steps(target: &Target, state: &State, report: &Report) -> Result<Vec<Step>> {
         });
     }
     for bundle in report.bundles.iter().filter(|it| !it.installed) {
+        // What pip's variables and files may say of where it installs is said here, which comes
+        // before them; an empty word is none.
+        let mut prefix = OsString::from("--prefix=");
+        prefix.push(target.path());
         let pip = [
+            "-I",
             "-m",
             "pip",
+            "--python=",
             "install",
             "--disable-pip-version-check",
             "--no-input",
             "--only-binary=:all:",
+            "--no-user",
+            "--target=",
+            "--root=/",
         ];
         let (more, input) = words(&bundle.pins);
-        let more = more.into_iter().map(OsString::from);
+        let pip = pip.map(OsString::from).into_iter().chain([prefix]);
         steps.push(Step {
             makes: bundle.name,
             program: target.python().into(),
-            words: pip.map(OsString::from).into_iter().chain(more).collect(),
+            words: pip.chain(more.into_iter().map(OsString::from)).collect(),
             input,
             packages: bundle.packages.clone(),
         });
@@ -282,11 +293,16 @@ fn quoted(word: &OsStr) -> String {
 }
 
 fn announce(report: &Report, target: &Target, state: &State) {
-    let path = target.path().display();
+    // A comment ends with its line.
+    let path = terminal::plain(target.path());
     for bundle in report.bundles.iter().filter(|it| it.installed) {
         say!("# {} is installed in {path}", bundle.name);
     }
-    match (target, state, &report.unfinished) {
+    let is_made = |part: &&String| {
+        let mut bundles = report.bundles.iter();
+        *part == "venv" || bundles.any(|it| it.name == *part && !it.installed)
+    };
+    match (target, state, report.unfinished.iter().find(is_made)) {
         _ if report.commands.is_empty() => {}
         (Target::Active(_), ..) => say!("# into the active environment {path}"),
         (_, State::Absent, _) => say!("# into {path}, which is made, with a note what it is"),
@@ -306,7 +322,7 @@ fn carry_out(target: &Target, steps: &[Step], is_silent: bool) -> Result<()> {
     };
     for step in steps {
         if let Some(work) = &mut work {
-            work.note(Some(step.makes))?;
+            work.note(step.makes, true)?;
         }
         step.run(is_silent)
             .with_context(|| format!("could not install {}", step.makes))?;
@@ -315,7 +331,7 @@ fn carry_out(target: &Target, steps: &[Step], is_silent: bool) -> Result<()> {
                 let packages = step.packages.clone();
                 work.marker.bundles.insert(step.makes.to_owned(), packages);
             }
-            work.note(None)?;
+            work.note(step.makes, false)?;
         }
     }
     Ok(())
@@ -328,9 +344,6 @@ impl Step {
         let mut command = Command::new(&self.program);
         command
             .args(&self.words)
-            // Of another Python's, which may be active.
-            .env_remove("PYTHONHOME")
-            .env_remove("PYTHONPATH")
             .stdin(match self.input {
                 Some(_) => Stdio::piped(),
                 None => Stdio::null(),
@@ -378,7 +391,14 @@ impl Step {
         }
         if says(&["No module named pip"]) {
             let python = quoted(&self.program);
-            return format!("try: {python} -m ensurepip; then the same command again");
+            return format!("try: {python} -I -m ensurepip; then the same command again");
+        }
+        if says(&["no such option: --python"]) {
+            let python = quoted(&self.program);
+            return format!(
+                "try: {python} -I -m pip install --upgrade pip (22.3 or later); then the same \
+                 command again"
+            );
         }
         if says(&["DO NOT MATCH THE HASHES", "do not match the hashes"]) {
             return "try: the index that NVIDIA and PyPI publish; what was offered is another \
@@ -415,7 +435,7 @@ fn pass_on(from: impl Read, is_silent: bool) -> VecDeque<String> {
 
 fn list(report: &Report) {
     let paint = Paint::stdout();
-    let path = terminal::path(&report.target.display().to_string());
+    let path = terminal::path(&terminal::plain(&report.target));
     let whose = match (report.active, report.exists) {
         (true, _) => "the active Python environment",
         (false, true) => "which fercuda setup made",
@@ -423,7 +443,7 @@ fn list(report: &Report) {
     };
     say!("{}", paint.strong(&path));
     say!("  {whose}");
-    if let Some(unfinished) = &report.unfinished {
+    for unfinished in &report.unfinished {
         say!("  {unfinished} was interrupted; the same command again goes on");
     }
     for bundle in &report.bundles {
@@ -451,7 +471,11 @@ fn list(report: &Report) {
 fn conclude(report: &Report, target: &Target) {
     let names: Vec<&str> = report.bundles.iter().map(|it| it.name).collect();
     let path = target.path();
-    say!("installed in {}: {}", path.display(), names.join(", "));
+    say!(
+        "installed in {}: {}",
+        terminal::plain(path),
+        names.join(", ")
+    );
     if names.iter().any(|name| ["nvrtc", "dev"].contains(name)) {
         let found = fercuda_cuda::nvrtc::find::libraries();
         match found.iter().find(|it| it.starts_with(path)) {
