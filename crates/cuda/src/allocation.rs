@@ -9,6 +9,7 @@
 //! it. Elsewhere: typed views (`buffer`).
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
@@ -65,6 +66,18 @@ enum Origin {
     Managed,
     /// Somebody else's.
     Foreign { _end: Ending },
+    /// Somebody else's, who takes it back in the order of a stream.
+    Lent { home: Stream, taker: Taker },
+}
+
+impl Origin {
+    /// The stream in whose order the memory comes and goes.
+    fn home(&self) -> Option<&Stream> {
+        match self {
+            Self::Ordered { home, .. } | Self::Lent { home, .. } => Some(home),
+            _ => None,
+        }
+    }
 }
 
 /// What somebody who lent memory wants to hear when it is not used any more.
@@ -86,9 +99,42 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
             // It is not ours, and this may run anywhere.
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
+            let ended = catch_unwind(AssertUnwindSafe(end));
             drop(ended);
         }
+    }
+}
+
+/// Who takes lent memory back: behind what a stream has, or with none where there is
+/// nothing to be behind, as its context is lost. He hears of it once, whatever happens.
+pub(crate) struct Taker(Option<Box<Take>>);
+
+type Take = dyn FnOnce(Option<&Stream>) + Send + Sync;
+
+impl Taker {
+    pub(crate) fn new(taker: impl FnOnce(Option<&Stream>) + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(taker)))
+    }
+
+    pub(crate) fn take(&mut self, behind: Option<&Stream>) {
+        if let Some(taker) = self.0.take() {
+            // It is not ours, and this may run anywhere.
+            let taken = catch_unwind(AssertUnwindSafe(|| taker(behind)));
+            // What was thrown may throw again when it is dropped.
+            std::mem::forget(taken);
+        }
+    }
+}
+
+impl fmt::Debug for Taker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Taker")
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.take(None);
     }
 }
 
@@ -236,6 +282,22 @@ impl Allocation {
         Self::new(context, address, bytes, Origin::Foreign { _end })
     }
 
+    /// Memory of somebody who takes it back in the order of `home`.
+    pub(crate) fn lent(
+        home: &Stream,
+        address: CUdeviceptr,
+        bytes: usize,
+        taker: Taker,
+    ) -> Arc<Self> {
+        let home = home.clone();
+        let context = home.context().clone();
+        let allocation = Self::new(&context, address, bytes, Origin::Lent { home, taker });
+        if let Some(home) = allocation.block.as_ref().and_then(|it| it.origin.home()) {
+            allocation.uses.note(home);
+        }
+        allocation
+    }
+
     /// Memory of another process, from cuIpcOpenMemHandle.
     pub(crate) fn imported(context: &Context, address: CUdeviceptr, bytes: usize) -> Arc<Self> {
         Self::new(context, address, bytes, Origin::Imported)
@@ -301,7 +363,7 @@ impl Allocation {
         }
         // A stream that is noted is behind the allocation, and what has been
         // captured is behind all that was in its streams.
-        if let Origin::Ordered { home, .. } = &block.origin
+        if let Some(home) = block.origin.home()
             && home != stream
             && !self.uses.has(stream)
         {
@@ -395,7 +457,7 @@ fn give_back_outside(block: Block, uses: Uses) {
 }
 
 /// Gives the memory back, or returns it if its work cannot be waited for now.
-fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
+fn give_back(mut block: Block, uses: Uses) -> Option<(Block, Uses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
         state.park_until_over(Parked(Some((block, uses))));
@@ -415,20 +477,9 @@ fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
     // The driver's answers below are not passed on: a failure is that of
     // earlier work, which its waiters are told, or of a lost context, whose
     // memory is gone already.
-    match &block.origin {
+    match &mut block.origin {
         Origin::Ordered { home, .. } => {
-            // Work in the legacy stream ends the captures of blocking streams.
-            let breaks = |stream: &Stream| stream.is_legacy() && callback::captures_run();
-            let behind = streams
-                .iter()
-                .filter(|stream| *stream != home)
-                .all(|stream| {
-                    !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()
-                });
-            let entered = home
-                .enter()
-                .ok()
-                .filter(|entered| behind && !breaks(home) && entered.capture().is_none());
+            let entered = enter_behind(home, &streams);
             // SAFETY: from cuMemAllocAsync and given back once: in its home
             // stream behind all work that uses it or, failing that, when that
             // work is done.
@@ -451,6 +502,20 @@ fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
                 }
             }
         }
+        Origin::Lent { home, taker } => {
+            // Let go of before it is taken: who takes it may give the stream work.
+            let is_behind = enter_behind(home, &streams).is_some();
+            let waited = match is_behind {
+                // Of a context that has failed a stream takes nothing any more.
+                true => Waited::of(&home.is_idle().map(drop)),
+                false => uses.wait(),
+            };
+            match waited {
+                Waited::Refused => return Some((block, uses)),
+                Waited::Done => taker.take(Some(home)),
+                Waited::Lost => taker.take(None),
+            }
+        }
         _ if uses.wait() == Waited::Refused => return Some((block, uses)),
         // The module goes with `block`, now that nothing uses the variable.
         Origin::Empty | Origin::Global { .. } | Origin::Part { .. } => {}
@@ -467,4 +532,17 @@ fn give_back(block: Block, uses: Uses) -> Option<(Block, Uses)> {
         Origin::Mapped { mapping } => mapping.unmap(driver),
     }
     None
+}
+
+/// Enters `home` for work behind all that `streams` have, if they can be told apart from
+/// others and `home` is not captured.
+fn enter_behind<'h>(home: &'h Stream, streams: &[Stream]) -> Option<Entered<'h>> {
+    // Work in the legacy stream ends the captures of blocking streams.
+    let breaks = |stream: &Stream| stream.is_legacy() && callback::captures_run();
+    let mut others = streams.iter().filter(|stream| *stream != home);
+    let behind = others.all(|stream| {
+        !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()
+    });
+    let entered = home.enter().ok()?;
+    (behind && !breaks(home) && entered.capture().is_none()).then_some(entered)
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CUdeviceptr;
 
-use crate::allocation::{Allocation, Ending};
+use crate::allocation::{Allocation, Ending, Taker};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call};
 use crate::pool::MemoryPool;
@@ -181,6 +181,43 @@ impl<T: Pod> DeviceBuffer<T> {
                 operation: "import memory",
                 reason: format!("{address} is no address of such values"),
             });
+        }
+        Ok(Self::new(allocation, len))
+    }
+
+    /// Somebody else's memory for `len` values from `address` on, lent in the order of
+    /// `stream`: another stream that uses it waits by itself for what is there now. When
+    /// the buffer is dropped and nothing can be queued with it any more, `taker` is called,
+    /// once, in whatever thread: with `stream`, behind whose work so far is all work that
+    /// was queued with the buffer; or with none if that is lost with its context. The host
+    /// does not wait for the work. A panic of `taker` ends there.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an address of 0 or one that is not aligned for `T`, and for a
+    /// per-thread stream. `taker` is called then.
+    ///
+    /// # Safety
+    /// Work that is queued in `stream` from now on can use the memory, which stays until
+    /// `taker` is called, and from then on for what was queued in `stream` before.
+    pub unsafe fn lent(
+        stream: &Stream,
+        address: DeviceAddr,
+        len: usize,
+        taker: impl FnOnce(Option<&Stream>) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        // Whatever comes of this, it is called.
+        let taker = Taker::new(taker);
+        let allocation = Allocation::lent(stream, address.0, bytes_of::<T>(len)?, taker);
+        let wrong = |reason: String| Error::Value {
+            operation: "borrow memory in stream order",
+            reason,
+        };
+        if stream.is_per_thread() {
+            let why = "the per-thread stream is another one in the thread that gives it back";
+            return Err(wrong(why.into()));
+        }
+        if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
+            return Err(wrong(format!("{address} is no address of such values")));
         }
         Ok(Self::new(allocation, len))
     }

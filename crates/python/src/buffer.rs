@@ -58,7 +58,7 @@ impl PyBuffer {
             place: place.unwrap_or(match regime {
                 Regime::Pinned => Place::CudaHost,
                 Regime::Managed => Place::CudaManaged,
-                Regime::Pool | Regime::Driver | Regime::Foreign => Place::Cuda,
+                Regime::Pool | Regime::Driver | Regime::Foreign | Regime::Callbacks => Place::Cuda,
             }),
             exported: Mutex::new(None),
         })

@@ -86,6 +86,30 @@ pub enum Error {
         /// Who holds what of the device.
         holders: Vec<Holder>,
     },
+    /// The session's allocator gave no memory that can be used.
+    #[error(
+        "session {session:?} asked its allocator for {}: {why}\ntry: {advice}",
+        Bytes(*asked_bytes)
+    )]
+    Allocator {
+        /// The session's name.
+        session: String,
+        /// What it was asked for.
+        asked_bytes: u64,
+        /// What it said, or what is wrong with what it gave.
+        why: String,
+        /// What to try.
+        advice: &'static str,
+    },
+    /// The session has no allocator.
+    #[error(
+        "session {session:?} has no allocator of the program's own\n\
+         try: another regime, or a session that was opened with one"
+    )]
+    NoAllocator {
+        /// Its name.
+        session: String,
+    },
     /// The session has ended.
     #[error("session {session:?} has ended: {why}\ntry: another session of the runtime")]
     Ended {

@@ -282,7 +282,7 @@ fn unpanicked<R>(job: u64, work: impl FnOnce() -> Result<R>) -> Result<R> {
     })
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "something that is no text".to_owned())

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod callbacks;
 mod dispatcher;
 mod error;
 mod graphs;
@@ -17,6 +18,7 @@ mod resident;
 mod session;
 mod triton;
 
+pub use callbacks::Allocator;
 pub use dispatcher::{
     DispatchError, DispatchOptions, DispatchStats, Dispatcher, StandardTask, TASK_SPANS,
     TASK_WORDS, Task, TaskArgs, TaskBuffer, TaskBuffers, TaskDone, TaskError, TaskId, TaskJob,

@@ -12,6 +12,7 @@ use fercuda_cuda::{Context, Cuda, Device, Select};
 use fercuda_regime::interface::{self, Acting, Interface};
 use fercuda_regime::{stand_before, table};
 
+use crate::callbacks::{Allocator, Given};
 use crate::error::{Error, Holder, Result, Why};
 use crate::session::{Core, Session, SessionConfig};
 
@@ -72,6 +73,8 @@ pub(crate) struct Machine {
     context: Mutex<Context>,
     epoch: AtomicU64,
     sessions: Mutex<Sessions>,
+    /// What programs' own allocators have given.
+    pub(crate) given: Given,
     /// Held while it begins anew; what it has come to if the driver did not recover.
     lost: Mutex<Option<Error>>,
 }
@@ -104,6 +107,7 @@ impl Runtime {
             context: Mutex::new(Context::primary(device)?),
             epoch: AtomicU64::new(0),
             sessions: Mutex::default(),
+            given: Given::default(),
             lost: Mutex::new(None),
         };
         if let Some(doors) = doors {
@@ -168,6 +172,30 @@ impl Runtime {
     /// [`Error::Name`] while another has that name, or a library that holds memory;
     /// [`Error::Rebooting`]; [`Error::Lost`]; [`Error::Cuda`].
     pub fn session(&self, name: &str, config: SessionConfig) -> Result<Session> {
+        self.open_session(name, config, None)
+    }
+
+    /// The same with an allocator, from which its buffers of
+    /// [`Regime::Callbacks`](crate::Regime) come. It is let go of when the session is, and all
+    /// that it gave.
+    ///
+    /// # Errors
+    /// As for [`Runtime::session`].
+    pub fn session_with_allocator(
+        &self,
+        name: &str,
+        config: SessionConfig,
+        allocator: Arc<dyn Allocator>,
+    ) -> Result<Session> {
+        self.open_session(name, config, Some(allocator))
+    }
+
+    fn open_session(
+        &self,
+        name: &str,
+        config: SessionConfig,
+        allocator: Option<Arc<dyn Allocator>>,
+    ) -> Result<Session> {
         let lost = self.machine.lost.try_lock().map_err(|_| Error::Rebooting)?;
         if let Some(lost) = &*lost {
             return Err(lost.clone());
@@ -184,7 +212,7 @@ impl Runtime {
                 name: name.to_owned(),
             });
         }
-        let core = Core::open(&self.machine, next_number(), name, config)?;
+        let core = Core::open(&self.machine, next_number(), name, config, allocator)?;
         let number = sessions.next;
         sessions.next += 1;
         sessions.names.insert(name.to_owned());

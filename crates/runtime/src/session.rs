@@ -19,6 +19,7 @@ use fercuda_cuda::{
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::account::{Account, Charge};
+use crate::callbacks::{Allocator, Lender};
 use crate::error::{Error, Result, Why};
 use crate::handles::{Id, Table};
 use crate::jobs::{Clerk, Job, is_clerk};
@@ -55,6 +56,8 @@ pub enum Regime {
     Pinned,
     /// Somebody else's.
     Foreign,
+    /// What an [`Allocator`] of the program's own gives.
+    Callbacks,
 }
 
 impl fmt::Display for Regime {
@@ -65,6 +68,7 @@ impl fmt::Display for Regime {
             Self::Managed => "managed",
             Self::Pinned => "pinned",
             Self::Foreign => "foreign",
+            Self::Callbacks => "callbacks",
         })
     }
 }
@@ -169,6 +173,7 @@ pub(crate) struct Core {
     has_ended: Condvar,
     clerk: Mutex<Option<Arc<Clerk>>>,
     owned: Owned,
+    lender: Option<Arc<Lender>>,
 }
 
 thread_local! {
@@ -206,6 +211,7 @@ impl Core {
         number: u16,
         name: &str,
         config: SessionConfig,
+        allocator: Option<Arc<dyn Allocator>>,
     ) -> Result<Arc<Self>> {
         let tenant = machine.tenant(name);
         let _acting = machine.act_as(tenant);
@@ -222,6 +228,7 @@ impl Core {
             has_ended: Condvar::new(),
             clerk: Mutex::new(None),
             owned: Owned::default(),
+            lender: allocator.map(|it| Lender::new(name, machine, it)),
             machine: machine.clone(),
         }))
     }
@@ -359,6 +366,8 @@ impl Core {
     }
 
     fn insert(&self, entry: Entry) -> Result<BufferId> {
+        // What finds no place goes outside the lock: who has lent it may call this session.
+        let _kept = entry.memory.clone();
         self.with(|table| Ok(table.insert(entry)?))
     }
 
@@ -369,16 +378,20 @@ impl Core {
             Regime::Pool | Regime::Managed => bytes.next_multiple_of(BLOCK_BYTES),
             Regime::Driver => whole(&self.context, len)? as u64,
             Regime::Pinned | Regime::Foreign => 0,
+            Regime::Callbacks => bytes,
         };
         let charge = self.account.charge(charged)?;
-        let made = self.acting(|| match regime {
-            Regime::Pool => DeviceBuffer::alloc_ordered(&self.stream, len),
-            Regime::Managed => DeviceBuffer::managed(&self.context, len),
-            Regime::Pinned => PinnedBuffer::new(&self.context, len)?.into_device(),
+        let refused = |error| self.refused(error);
+        let buffer = self.acting(|| match regime {
+            Regime::Pool => DeviceBuffer::alloc_ordered(&self.stream, len).map_err(refused),
+            Regime::Managed => DeviceBuffer::managed(&self.context, len).map_err(refused),
+            Regime::Pinned => PinnedBuffer::new(&self.context, len)
+                .and_then(PinnedBuffer::into_device)
+                .map_err(refused),
+            Regime::Callbacks => self.lent(bytes),
             // What is imported is made elsewhere.
-            Regime::Driver | Regime::Foreign => mapped(&self.context, len),
-        });
-        let buffer = made.map_err(|error| self.refused(error))?;
+            Regime::Driver | Regime::Foreign => mapped(&self.context, len).map_err(refused),
+        })?;
         self.account.lift_peak();
         Ok(Arc::new(Memory {
             buffer,
@@ -386,6 +399,17 @@ impl Core {
             regime,
             _charge: charge,
         }))
+    }
+
+    /// Memory of the program's own allocator.
+    fn lent(&self, bytes: u64) -> Result<DeviceBuffer<u8>> {
+        let lender = self.lender.as_ref().ok_or_else(|| Error::NoAllocator {
+            session: self.name.clone(),
+        })?;
+        match bytes {
+            0 => Ok(DeviceBuffer::alloc(&self.context, 0)?),
+            bytes => lender.lend(&self.stream, bytes),
+        }
     }
 
     fn refused(&self, error: fercuda_cuda::Error) -> Error {
@@ -511,7 +535,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Limit`]; [`Error::OutOfMemory`], with who holds what;
-    /// [`Error::Overlap`]; [`Error::Ended`]; [`Error::Forked`].
+    /// [`Error::Overlap`]; [`Error::Allocator`]; [`Error::NoAllocator`]; [`Error::Ended`];
+    /// [`Error::Forked`].
     pub fn alloc(&self, layout: Layout, regime: Regime) -> Result<BufferId> {
         self.core.with(|_| Ok(()))?;
         let reach = layout.reach_bytes();
@@ -544,8 +569,8 @@ impl Session {
     }
 
     /// Ends a handle at once, and its memory behind the last work that was queued with
-    /// it, unless another handle leads there. Memory of the pool is not waited for; of
-    /// the other kinds the work that uses it is.
+    /// it, unless another handle leads there. Memory of the pool and of an allocator is not
+    /// waited for; of the other kinds the work that uses it is.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].

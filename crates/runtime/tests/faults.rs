@@ -8,13 +8,15 @@
 
 mod faulty;
 
+use std::collections::HashMap;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{FAULTY, fail};
-use fercuda_cuda::{Image, Launch, Module};
+use fercuda_cuda::{DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+    Allocator, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
 };
 
 /// Two good jobs, one that fails, and one behind it; with what they come to.
@@ -46,6 +48,33 @@ fn fail_between_others(session: &Session) {
     assert_eq!((bad.number(), behind.number()), (3, 4));
 }
 
+/// Asks the driver each time, and knows of each that came back whether it was in order.
+#[derive(Clone, Default)]
+struct Direct {
+    held: Arc<Mutex<HashMap<u64, DeviceBuffer<u8>>>>,
+    back: Arc<Mutex<Vec<bool>>>,
+}
+
+// SAFETY: memory of the driver's that is held until it comes back.
+unsafe impl Allocator for Direct {
+    fn allocate(
+        &self,
+        bytes: u64,
+        _: u64,
+        stream: &Stream,
+    ) -> Result<DeviceAddr, Box<dyn std::error::Error + Send + Sync>> {
+        let memory = DeviceBuffer::alloc_ordered(stream, bytes as usize)?;
+        let address = memory.address();
+        self.held.lock().unwrap().insert(address.0, memory);
+        Ok(address)
+    }
+
+    fn free(&self, address: DeviceAddr, _: u64, stream: Option<&Stream>) {
+        self.back.lock().unwrap().push(stream.is_some());
+        drop(self.held.lock().unwrap().remove(&address.0).unwrap());
+    }
+}
+
 fn new(runtime: &Runtime, name: &str) -> Session {
     runtime.session(name, SessionConfig::default()).unwrap()
 }
@@ -63,6 +92,14 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         let managed = Layout::contiguous(Dtype::U8, &[64]).unwrap();
         let managed = session.alloc(managed, Regime::Managed).unwrap();
         let mut managed = session.memory(managed).unwrap();
+        let lent = Direct::default();
+        let (config, allocator) = (SessionConfig::default(), Arc::new(lent.clone()));
+        let lending = runtime.session_with_allocator("lending", config, allocator);
+        let lending = lending.unwrap();
+        let layout = Layout::contiguous(Dtype::U8, &[1000]).unwrap();
+        lending.alloc(layout, Regime::Callbacks).unwrap();
+        let still = lending.alloc(layout, Regime::Callbacks).unwrap();
+        let still = lending.memory(still).unwrap();
         let event = session.stream().record().unwrap();
         let module = Module::load(&runtime.context(), &Image::ptx(FAULTY)).unwrap();
         let function = module.function("beyond").unwrap();
@@ -71,6 +108,7 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         assert!(matches!(refused, Error::Failed { device: 0 }), "{refused}");
         let ended = session.buffers().unwrap_err();
         assert!(ended.to_string().contains("rebooted"), "{ended}");
+        assert_eq!(*lent.back.lock().unwrap(), [false], "in order of what");
         // SAFETY: nothing else uses the context.
         let reset = unsafe { runtime.reset() };
         // What is left of before goes without a call, and is refused.
@@ -100,6 +138,8 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         // SAFETY: it is refused.
         let launched = unsafe { Launch::new(1, 1).run(&function, new.stream(), ()) };
         assert!(is_refused(launched));
+        drop(still);
+        assert_eq!(*lent.back.lock().unwrap(), [false; 2]);
         drop((old, managed, event, function, module));
         new.close().unwrap();
         runtime.trim();

@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod lending;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,6 +27,7 @@ use fercuda_runtime::{
     Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
     SessionConfig, Status, Why,
 };
+use lending::Slab;
 
 const REGIMES: [Regime; 4] = [
     Regime::Pool,
@@ -145,7 +147,14 @@ fn random_programs_are_as_the_model() {
     let bench = Bench::new();
     let mut random = random();
     for round in 0..6 {
-        let sessions = [0, 1].map(|at| bench.session(&format!("program {round} {at}")));
+        let context = bench.runtime.context();
+        let slabs = [0, 1].map(|_| Slab::new(&context, 1 << 20));
+        let sessions = [0, 1].map(|at| {
+            let (name, config) = (format!("program {round} {at}"), SessionConfig::default());
+            let slab = slabs[at].clone();
+            let opened = bench.runtime.session_with_allocator(&name, config, slab);
+            opened.unwrap()
+        });
         let mut live: Vec<HashMap<BufferId, Model>> = vec![HashMap::new(), HashMap::new()];
         let mut gone: Vec<(usize, BufferId)> = Vec::new();
         for _ in 0..150 {
@@ -154,7 +163,8 @@ fn random_programs_are_as_the_model() {
             let ids: Vec<BufferId> = live[of].keys().copied().collect();
             let Some(id) = random.choice(ids.clone()).filter(|_| ids.len() > 3) else {
                 let layout = layout(&mut random);
-                let regime = REGIMES[random.usize(0..REGIMES.len())];
+                let regimes = [&REGIMES[..], &[Regime::Callbacks; 2]].concat();
+                let regime = regimes[random.usize(0..regimes.len())];
                 let id = session.alloc(layout, regime).unwrap();
                 let bytes = bytes_for(&layout, &mut random);
                 session.upload_bytes(id, &bytes).unwrap();
@@ -230,6 +240,7 @@ fn random_programs_are_as_the_model() {
             }
             sessions[of].close().unwrap();
             assert_eq!(sessions[of].held_bytes(), 0);
+            assert_eq!(slabs[of].given(), 0);
         }
     }
 }

@@ -1,0 +1,60 @@
+//! An allocator that gives memory again as soon as it has it back: if the order of the
+//! session's stream were not kept, the device's checks would see it.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+
+use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Stream};
+use fercuda_runtime::Allocator;
+
+/// One piece of memory, for one session.
+pub(crate) struct Slab {
+    memory: DeviceBuffer<u8>,
+    /// What is given, by where it begins, with its length.
+    given: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Slab {
+    pub(crate) fn new(context: &Context, bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            memory: DeviceBuffer::alloc(context, bytes).unwrap(),
+            given: Mutex::default(),
+        })
+    }
+
+    /// How many blocks are given.
+    pub(crate) fn given(&self) -> usize {
+        self.given.lock().unwrap().len()
+    }
+}
+
+// SAFETY: blocks are parts of memory that this owns and nobody else uses, none over
+// another; given again to the same session, whose stream has them back in its order.
+unsafe impl Allocator for Slab {
+    fn allocate(
+        &self,
+        bytes: u64,
+        alignment: u64,
+        _: &Stream,
+    ) -> Result<DeviceAddr, Box<dyn Error + Send + Sync>> {
+        let mut given = self.given.lock().unwrap();
+        let begin = self.memory.address().0;
+        let mut at = begin.next_multiple_of(alignment);
+        for (from, len) in &*given {
+            if at + bytes <= *from {
+                break;
+            }
+            at = (from + len).next_multiple_of(alignment);
+        }
+        if at + bytes > begin + self.memory.len() as u64 {
+            return Err(format!("the slab of {} bytes is full", self.memory.len()).into());
+        }
+        assert!(given.insert(at, bytes).is_none());
+        Ok(DeviceAddr(at))
+    }
+
+    fn free(&self, address: DeviceAddr, bytes: u64, _: Option<&Stream>) {
+        assert_eq!(self.given.lock().unwrap().remove(&address.0), Some(bytes));
+    }
+}
