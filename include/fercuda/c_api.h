@@ -50,7 +50,7 @@ enum fer_status
   FER_ERROR_STALE_HANDLE = 2,
   // Layouts, buffers and bytes do not fit each other.
   FER_ERROR_LAYOUT = 3,
-  // The session may not hold so much.
+  // The session may not hold so much; or the system gives no more threads.
   FER_ERROR_LIMIT = 4,
   // The device has no memory left; the message says who holds it.
   FER_ERROR_OUT_OF_MEMORY = 5,
@@ -91,6 +91,10 @@ enum fer_status
   FER_ERROR_FULL = 22,
   // A task runs for ever, and the dispatcher with it. It ends with the process.
   FER_ERROR_DISPATCHER_LOST = 23,
+  // The session's own allocator gave no memory, or none that can be used.
+  FER_ERROR_ALLOCATOR = 24,
+  // What others ask of the device's runtime is taken already in this process.
+  FER_ERROR_SERVED = 25,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -184,6 +188,8 @@ enum fer_regime
   FER_REGIME_PINNED = 4,
   // Somebody else's (fer_import_device_ptr). Not to be asked for.
   FER_REGIME_FOREIGN = 5,
+  // What the session's own allocator gives (fer_session_open_with_allocator).
+  FER_REGIME_CALLBACKS = 6,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -323,6 +329,14 @@ typedef struct fer_session_details {
   uint64_t buffers;
 } fer_session_details;
 
+// Whether the runtime may be rebooted now: not 0 for yes. Called with the `context` that
+// came with it in a thread of the library's, one call at a time. It may call functions of
+// this library, and does not unwind.
+typedef int (*fer_consent)(void *context);
+
+// That a runtime may be asked by others.
+typedef uint64_t fer_requests;
+
 // Where elements lie, from the first one on. fer_layout_contiguous fills one.
 typedef struct fer_layout {
   // What they are: a fer_dtype.
@@ -350,9 +364,37 @@ typedef struct fer_buffer_details {
   uint32_t is_exported;
 } fer_buffer_details;
 
-// What gives foreign memory back: called once with the `context` that came with it, in
+// What gives something back: called once with the `context` that came with it, in
 // whatever thread. It calls nothing of this library that waits, and does not unwind.
 typedef void (*fer_deleter)(void *context);
+
+// Gives memory of the device: the address of `bytes`, at least 1, a multiple of
+// `alignment`; or 0 if there is none. From then on nobody else uses it, and what is queued
+// in `stream` can, a CUstream, the session's. It does not unwind.
+typedef uint64_t (*fer_allocator_allocate)(void *user,
+                                           uint64_t bytes,
+                                           uint64_t alignment,
+                                           void *stream);
+
+// Takes back, once, what was given. All work with it is before what `stream` is given from
+// now on, but the device need not have done it. `stream` is NULL if the context has failed or
+// was reset: nothing runs there, and the driver's memory goes with it. It does not unwind.
+typedef void (*fer_allocator_free)(void *user, uint64_t address, uint64_t bytes, void *stream);
+
+// What gives a session the memory of its buffers of FER_REGIME_CALLBACKS. Its functions
+// are called in whatever threads, also several at a time, and may call those of this
+// library; but `allocate` is not asked within itself (FER_ERROR_ALLOCATOR).
+typedef struct fer_allocator {
+  // Called by fer_alloc_buffer.
+  fer_allocator_allocate allocate;
+  // Called when the last buffer in the memory is freed, or goes with its session.
+  fer_allocator_free free;
+  // Called once with `user`, when the session is closed, all memory was taken back, and
+  // neither of the others will be called any more. NULL for none.
+  fer_deleter ended;
+  // What comes with each call.
+  void *user;
+} fer_allocator;
 
 // Work that nobody waits for yet.
 typedef uint64_t fer_job;
@@ -543,8 +585,9 @@ const char *fer_status_name(int32_t status);
 // hook has done so. Closed by fer_runtime_close.
 fer_status fer_runtime_open(uint32_t device, uint32_t ordinal, fer_runtime *runtime);
 
-// Closes a runtime and all its sessions, as fer_session_close does. Answers with the
-// first error of their work; all are closed nevertheless.
+// Closes a runtime and all its sessions, as fer_session_close does; before that nobody can
+// ask it any more, as by fer_requests_end. Answers with the first error of the sessions' work;
+// all are closed nevertheless.
 fer_status fer_runtime_close(fer_runtime runtime);
 
 // What the driver says of the device's memory.
@@ -594,6 +637,24 @@ fer_status fer_stream_sync(fer_session session);
 // host.
 fer_status fer_session_stream(fer_session session, void **stream);
 
+// Lets this user's other processes ask for a reboot (`fercuda reboot --pid`): for each that
+// asks `consent` is called, and fer_reboot is done if it says yes. Sessions of the device
+// answer FER_ERROR_ENDED from then on, so whoever has some is to expect that. What it came to,
+// also a no, is told to who has asked; a context that has failed is never reset by this.
+//
+// Ended by fer_requests_end, or with its runtime; `context` is there until that has
+// returned, and `consent` too, if that was called in it. FER_ERROR_SERVED if the device's
+// requests are taken in this process, FER_ERROR_NOT_GOVERNED if there is no ledger by which it
+// could be asked.
+fer_status fer_runtime_serve_requests(fer_runtime runtime,
+                                      fer_consent consent,
+                                      void *context,
+                                      fer_requests *requests);
+
+// From now on nobody can ask. Waits for a reboot that is being done, and for a consent that
+// is being asked for, unless this is called in it.
+fer_status fer_requests_end(fer_requests requests);
+
 // A layout of elements side by side, those of the last dimension first. `shape` has
 // `rank` numbers, and may be NULL for none. `dtype` is a fer_dtype.
 fer_status fer_layout_contiguous(uint32_t dtype,
@@ -615,7 +676,8 @@ fer_status fer_alloc_buffer(fer_session session,
                             fer_buffer *buffer);
 
 // Ends a buffer's handle at once, and its memory behind the last work that was queued
-// with it, unless a view of it is still there. Never waits.
+// with it, unless a view of it is still there. Waits for that work, but for memory of the
+// pool and of an allocator.
 fer_status fer_free_buffer(fer_session session, fer_buffer buffer);
 
 // Another buffer in the same memory, whose first element lies `offset_bytes` from the
@@ -672,6 +734,19 @@ fer_status fer_import_device_ptr(fer_session session,
                                  fer_deleter deleter,
                                  void *context,
                                  fer_buffer *buffer);
+
+// What fer_session_open does, with an allocator for buffers of FER_REGIME_CALLBACKS, which
+// is copied. If this fails none of its functions is called.
+//
+// What it gives counts against `limit_bytes` as long as a buffer has it. An address that is 0,
+// not aligned, or in use already is FER_ERROR_ALLOCATOR; one that is not aligned is given
+// back before that, one in use is not. What it takes from the driver when it is called is
+// the session's in the ledger.
+fer_status fer_session_open_with_allocator(fer_runtime runtime,
+                                           const char *name,
+                                           uint64_t limit_bytes,
+                                           const struct fer_allocator *allocator,
+                                           fer_session *session);
 
 // Queues what fer_upload_bytes does. The bytes are copied, and the caller's again when
 // this returns. The job is freed by fer_job_free, or with its session.

@@ -16,7 +16,7 @@
 #define FER_ABI_MAJOR 1
 
 // Programs that were compiled with a smaller number fit this library.
-#define FER_ABI_MINOR 1
+#define FER_ABI_MINOR 2
 
 // A way in.
 enum fer_entrypoint

@@ -14,7 +14,7 @@ use crate::status::{Failure, Result, fer_status, guarded};
 /// Programs that were compiled with another number do not fit this library.
 pub const FER_ABI_MAJOR: u32 = 1;
 /// Programs that were compiled with a smaller number fit this library.
-pub const FER_ABI_MINOR: u32 = 1;
+pub const FER_ABI_MINOR: u32 = 2;
 
 /// A way in.
 #[repr(u32)]

@@ -15,6 +15,7 @@ use crate::c_api::arenas::Arena;
 use crate::c_api::dispatchers::{Running, Ticket};
 use crate::c_api::jobs::Pending;
 use crate::c_api::launches::{Kernel, Loaded};
+use crate::c_api::requests::Serving;
 use crate::status::{Failure, Result, fer_status};
 
 /// A session, and whose it is.
@@ -31,9 +32,10 @@ pub(crate) static KERNELS: Handles<Kernel> = Handles::new(4);
 pub(crate) static ARENAS: Handles<Arena> = Handles::new(5);
 pub(crate) static DISPATCHERS: Handles<Running> = Handles::new(6);
 pub(crate) static TICKETS: Handles<Ticket> = Handles::new(7);
+pub(crate) static REQUESTS: Handles<Serving> = Handles::new(8);
 
 /// What each is, and what gives one.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 9] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
     (
@@ -45,6 +47,7 @@ const KINDS: [(&str, &str); 8] = [
     ("arena", "fercuda_ignite"),
     ("dispatcher", "fer_persistent_dispatcher_boot"),
     ("ticket", "fer_dispatcher_submit"),
+    ("consent to requests", "fer_runtime_serve_requests"),
 ];
 
 /// Numbers of tables from here on are not those of sessions' buffers, of which there

@@ -21,11 +21,13 @@ mod pointers;
 mod status;
 mod telemetry;
 
+pub use c_api::allocators::*;
 pub use c_api::arenas::*;
 pub use c_api::buffers::*;
 pub use c_api::dispatchers::*;
 pub use c_api::jobs::*;
 pub use c_api::launches::*;
+pub use c_api::requests::*;
 pub use c_api::runtimes::*;
 pub use c_api::types::*;
 pub use contract::*;

@@ -26,7 +26,7 @@ pub enum fer_status {
     FER_ERROR_STALE_HANDLE = 2,
     /// Layouts, buffers and bytes do not fit each other.
     FER_ERROR_LAYOUT = 3,
-    /// The session may not hold so much.
+    /// The session may not hold so much; or the system gives no more threads.
     FER_ERROR_LIMIT = 4,
     /// The device has no memory left; the message says who holds it.
     FER_ERROR_OUT_OF_MEMORY = 5,
@@ -67,10 +67,14 @@ pub enum fer_status {
     FER_ERROR_FULL = 22,
     /// A task runs for ever, and the dispatcher with it. It ends with the process.
     FER_ERROR_DISPATCHER_LOST = 23,
+    /// The session's own allocator gave no memory, or none that can be used.
+    FER_ERROR_ALLOCATOR = 24,
+    /// What others ask of the device's runtime is taken already in this process.
+    FER_ERROR_SERVED = 25,
 }
 
 impl fer_status {
-    const ALL: [(Self, &CStr); 24] = [
+    const ALL: [(Self, &CStr); 26] = [
         (Self::FER_OK, c"FER_OK"),
         (
             Self::FER_ERROR_INVALID_ARGUMENT,
@@ -101,6 +105,8 @@ impl fer_status {
             Self::FER_ERROR_DISPATCHER_LOST,
             c"FER_ERROR_DISPATCHER_LOST",
         ),
+        (Self::FER_ERROR_ALLOCATOR, c"FER_ERROR_ALLOCATOR"),
+        (Self::FER_ERROR_SERVED, c"FER_ERROR_SERVED"),
     ];
 }
 
@@ -182,8 +188,13 @@ fn status_of(error: &Error) -> fer_status {
         | Error::Overlap { .. }
         | Error::Strewn { .. }
         | Error::NotABool { .. } => fer_status::FER_ERROR_LAYOUT,
-        Error::Limit { .. } | Error::Full(_) => fer_status::FER_ERROR_LIMIT,
+        Error::Limit { .. } | Error::Full(_) | Error::NoThread { .. } => {
+            fer_status::FER_ERROR_LIMIT
+        }
+        Error::Served { .. } => fer_status::FER_ERROR_SERVED,
+        Error::Ungoverned => fer_status::FER_ERROR_NOT_GOVERNED,
         Error::OutOfMemory { .. } => fer_status::FER_ERROR_OUT_OF_MEMORY,
+        Error::Allocator { .. } => fer_status::FER_ERROR_ALLOCATOR,
         Error::Ended { .. } => fer_status::FER_ERROR_ENDED,
         Error::Name { .. } => fer_status::FER_ERROR_NAME_TAKEN,
         Error::OtherDriver { .. } => fer_status::FER_ERROR_NO_DEVICE,

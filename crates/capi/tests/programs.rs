@@ -10,9 +10,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use fercuda_ledger::{AskError, Folder, Outcome, Owner, Progress, Snapshot};
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 const SANITIZERS: [&str; 3] = [
@@ -50,11 +54,13 @@ const SESSION: Program = program("examples/cpp/session.cpp", "c++17", false);
 const REFUSALS: Program = program("crates/capi/tests/programs/refusals.c", "c99", true);
 const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c11", true);
 const DISPATCHERS: Program = program("crates/capi/tests/programs/dispatchers.c", "c11", true);
+const REQUESTS: Program = program("crates/capi/tests/programs/requests.c", "c11", false);
+const ALLOCATORS: Program = program("crates/capi/tests/programs/allocators.c", "c11", false);
 const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
-const ALL: [&Program; 8] = [
+const ALL: [&Program; 9] = [
     &VECTOR_ADD,
     &JOBS,
     &DISPATCHER,
@@ -62,6 +68,7 @@ const ALL: [&Program; 8] = [
     &REFUSALS,
     &LIFETIMES,
     &DISPATCHERS,
+    &ALLOCATORS,
     &FAULT,
 ];
 
@@ -198,6 +205,11 @@ fn what_belongs_to_something_lives_as_long_as_that() {
 }
 
 #[test]
+fn memory_of_the_programs_own_allocator_comes_and_goes_in_order() {
+    runs(&ALLOCATORS);
+}
+
+#[test]
 fn a_fault_is_told_and_a_reset_helps() {
     runs(&FAULT);
 }
@@ -227,32 +239,126 @@ fn a_leak_would_be_found() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("LeakSanitizer"));
 }
 
-#[test]
-fn valgrind_finds_nothing() {
+/// A program under valgrind, if that is installed.
+fn under_valgrind(program: &Program) -> Option<Command> {
     let is_there = Command::new("valgrind").arg("--version").output();
     if is_there.is_err() {
         eprintln!("NOT TRIED: valgrind is not installed here");
-        return;
+        return None;
     }
+    let place = compiled(program, "plain", &[]);
+    let mut command = Command::new("valgrind");
+    command.args(["--error-exitcode=98", "--quiet"]);
+    command.arg("--leak-check=full");
+    // Without it a thread that polls may keep all others from running for as long as it
+    // likes, where there are fewer processors than threads.
+    command.arg("--fair-sched=try");
+    // What the process has for ever is reachable; that is no loss.
+    command.args([
+        "--show-leak-kinds=definite",
+        "--errors-for-leak-kinds=definite",
+    ]);
+    command.arg(place);
+    let mut command = ready(command, program);
+    // The shadow of the device's memory is more than valgrind lets a program have.
+    command.env("FERCUDA_SOFT_CHECK", "0");
+    Some(command)
+}
+
+#[test]
+fn valgrind_finds_nothing() {
     // It takes seconds a program, and in these everything is called.
-    for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS] {
-        let place = compiled(program, "plain", &[]);
-        let mut command = Command::new("valgrind");
-        command.args(["--error-exitcode=98", "--quiet"]);
-        command.arg("--leak-check=full");
-        // Without it a thread that polls may keep all others from running for as long as
-        // it likes, where there are fewer processors than threads.
-        command.arg("--fair-sched=try");
-        // What the process has for ever is reachable; that is no loss.
-        command.args([
-            "--show-leak-kinds=definite",
-            "--errors-for-leak-kinds=definite",
-        ]);
-        command.arg(place);
-        let mut command = ready(command, program);
-        // The shadow of the device's memory is more than valgrind lets a program have.
-        command.env("FERCUDA_SOFT_CHECK", "0");
+    for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS, &ALLOCATORS] {
+        let Some(command) = under_valgrind(program) else {
+            return;
+        };
         run(command);
+    }
+}
+
+/// A program that is asked by this one, as `fercuda reboot` asks.
+struct Asked {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Asked {
+    fn begin(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, said }
+    }
+
+    /// Waits until it says a word.
+    fn until(&mut self, word: &str) {
+        let said = self.said.next();
+        assert_eq!(said.unwrap().unwrap(), word);
+    }
+
+    /// Lets it go on.
+    fn go_on(&mut self) {
+        let to = self.child.stdin.as_mut().unwrap();
+        to.write_all(b"\n").unwrap();
+    }
+
+    fn ask(&self) -> Result<Outcome, AskError> {
+        let folder = Folder::from_env().unwrap();
+        let pid = u64::from(self.child.id());
+        let mut ledgers = folder.ledgers().unwrap().into_iter().flatten();
+        let is_its = |it: Snapshot| it.pid == pid && it.owner == Owner::Alive;
+        let ledger = ledgers.find(|it| it.snapshot().is_ok_and(is_its));
+        let limit = Duration::from_secs(60);
+        let asked = ledger.unwrap().ask_to_reboot(0, limit)?;
+        let begun = Instant::now();
+        loop {
+            match asked.progress().unwrap() {
+                Progress::Over(outcome) => return Ok(outcome),
+                _ if begun.elapsed() > limit => panic!("it does not answer"),
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
+}
+
+#[test]
+fn others_are_heard_as_long_as_the_program_lets_them() {
+    let plain = ready(Command::new(compiled(&REQUESTS, "plain", &[])), &REQUESTS);
+    let sanitized = compiled(&REQUESTS, "sanitized", &SANITIZERS);
+    let sanitized = ready(Command::new(sanitized), &REQUESTS);
+    let commands = [Some(plain), Some(sanitized), under_valgrind(&REQUESTS)];
+    for command in commands.into_iter().flatten() {
+        let mut program = Asked::begin(command);
+        program.until("opened");
+        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        program.go_on();
+        program.until("serves");
+        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        let rebooted = program.ask().unwrap();
+        assert!(
+            matches!(rebooted, Outcome::Rebooted { sessions: 1, .. }),
+            "{rebooted:?}"
+        );
+        program.until("ended by itself");
+        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        program.go_on();
+        program.until("serves again");
+        // It ends that in the consent which is asked for.
+        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        program.until("ended in consent");
+        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        program.go_on();
+        let status = program.child.wait().unwrap();
+        assert!(status.success(), "{status}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
 
 use fercuda_cuda::DeviceAddr;
-use fercuda_runtime::{BufferId, Layout, Session};
+use fercuda_runtime::{BufferId, Error, Layout, Session};
 
 use super::types::{
     self, fer_buffer, fer_buffer_details, fer_layout, fer_session, number_of_regime,
@@ -14,7 +14,7 @@ use crate::handles::{SESSIONS, buffer as known};
 use crate::pointers::{Place, given, list};
 use crate::status::{Failure, Result, fer_status, guarded};
 
-/// What gives foreign memory back: called once with the `context` that came with it, in
+/// What gives something back: called once with the `context` that came with it, in
 /// whatever thread. It calls nothing of this library that waits, and does not unwind.
 pub type fer_deleter = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
@@ -77,13 +77,22 @@ pub unsafe extern "C" fn fer_alloc_buffer(
         let (layout, place) = unsafe { (given("layout", layout)?, Place::new("buffer", buffer)?) };
         let regime = types::regime("regime", regime)?;
         let open = SESSIONS.get("session", session)?;
-        place.put(open.session.alloc(layout.read()?, regime)?.to_bits());
+        let made = open.session.alloc(layout.read()?, regime);
+        let buffer = made.map_err(|error| match error {
+            Error::NoAllocator { .. } => Failure::argument(
+                "regime",
+                "the session has no allocator\ntry: fer_session_open_with_allocator",
+            ),
+            error => error.into(),
+        })?;
+        place.put(buffer.to_bits());
         Ok(())
     })
 }
 
 /// Ends a buffer's handle at once, and its memory behind the last work that was queued
-/// with it, unless a view of it is still there. Never waits.
+/// with it, unless a view of it is still there. Waits for that work, but for memory of the
+/// pool and of an allocator.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_free_buffer(session: fer_session, buffer: fer_buffer) -> fer_status {
@@ -245,13 +254,13 @@ pub unsafe extern "C" fn fer_export_buffer_device_ptr(
     })
 }
 
-/// Where foreign memory is between coming and going.
+/// Where it is between coming and going.
 const ARRIVING: u8 = 0;
 const HERE: u8 = 1;
 const GONE: u8 = 2;
 
-/// What is to be called for foreign memory, once.
-struct Deleter {
+/// What is to be called once, when something of the program's is used no more.
+pub(crate) struct Deleter {
     state: AtomicU8,
     deleter: fer_deleter,
     context: *mut c_void,
@@ -264,16 +273,24 @@ unsafe impl Send for Deleter {}
 unsafe impl Sync for Deleter {}
 
 impl Deleter {
+    pub(crate) fn new(deleter: fer_deleter, context: *mut c_void) -> Self {
+        Self {
+            state: AtomicU8::new(ARRIVING),
+            deleter,
+            context,
+        }
+    }
+
     fn call(&self) {
         if let Some(deleter) = self.deleter {
-            // SAFETY: what came with the memory, called once: only who makes the state
+            // SAFETY: what came with it, called once: only who makes the state
             // GONE from HERE, or HERE from GONE, comes here.
             unsafe { deleter(self.context) }
         }
     }
 
-    /// The memory is used no more.
-    fn end(&self) {
+    /// It is used no more.
+    pub(crate) fn end(&self) {
         // As long as it is arriving the caller is not done, and calls by itself.
         if self.state.swap(GONE, AcqRel) == HERE {
             self.call();
@@ -281,7 +298,7 @@ impl Deleter {
     }
 
     /// The caller is told that it is there.
-    fn arrive(&self) {
+    pub(crate) fn arrive(&self) {
         let arrived = self.state.compare_exchange(ARRIVING, HERE, AcqRel, Acquire);
         if arrived.is_err() {
             // It went before that: another thread has closed the session.
@@ -316,11 +333,7 @@ pub unsafe extern "C" fn fer_import_device_ptr(
             ));
         }
         let open = SESSIONS.get("session", session)?;
-        let deleter = Arc::new(Deleter {
-            state: AtomicU8::new(ARRIVING),
-            deleter,
-            context,
-        });
+        let deleter = Arc::new(Deleter::new(deleter, context));
         let end = deleter.clone();
         // SAFETY: the caller's promise.
         let id = unsafe {

@@ -1,9 +1,11 @@
 //! What `c_api.h` declares.
 
+pub(crate) mod allocators;
 pub(crate) mod arenas;
 pub(crate) mod buffers;
 pub(crate) mod dispatchers;
 pub(crate) mod jobs;
 pub(crate) mod launches;
+pub(crate) mod requests;
 pub(crate) mod runtimes;
 pub(crate) mod types;

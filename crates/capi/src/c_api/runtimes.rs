@@ -1,15 +1,16 @@
 //! Runtimes, sessions, reboots, and who holds what.
 
 use core::ffi::{c_char, c_void};
+use std::sync::Arc;
 
 use fercuda_cuda::Select;
-use fercuda_runtime::{Reboot, Runtime, RuntimeConfig, SessionConfig};
+use fercuda_runtime::{Allocator, Reboot, Runtime, RuntimeConfig, SessionConfig};
 
 use super::types::{
     FER_NAME_BYTES, fer_holder, fer_memory_details, fer_reboot_details, fer_runtime, fer_session,
     fer_session_details,
 };
-use crate::handles::{Open, RUNTIMES, SESSIONS, check_process, end};
+use crate::handles::{Open, REQUESTS, RUNTIMES, SESSIONS, check_process, end};
 use crate::pointers::{Place, Room, text};
 use crate::status::{Failure, Result, fer_status, guarded};
 
@@ -45,13 +46,15 @@ pub unsafe extern "C" fn fer_runtime_open(
     })
 }
 
-/// Closes a runtime and all its sessions, as fer_session_close does. Answers with the
-/// first error of their work; all are closed nevertheless.
+/// Closes a runtime and all its sessions, as fer_session_close does; before that nobody can
+/// ask it any more, as by fer_requests_end. Answers with the first error of the sessions' work;
+/// all are closed nevertheless.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_runtime_close(runtime: fer_runtime) -> fer_status {
     guarded(|| {
         RUNTIMES.remove("runtime", runtime)?;
+        drop(REQUESTS.take(|serving| serving.runtime == runtime));
         let mut done = Ok(());
         for (number, open) in SESSIONS.take(|open| open.runtime == runtime) {
             done = done.and(end(number, &open));
@@ -200,23 +203,38 @@ pub unsafe extern "C" fn fer_session_open(
     guarded(|| {
         // SAFETY: the caller's promise.
         let (name, place) = unsafe { (text("name", name)?, Place::new("session", session)?) };
-        let of = RUNTIMES.get("runtime", runtime)?;
-        let limit_bytes = (limit_bytes > 0).then_some(limit_bytes);
-        let opened = of.session(name, SessionConfig { limit_bytes })?;
-        let open = Open {
-            runtime,
-            session: opened.clone(),
-        };
-        match SESSIONS.insert_of(&RUNTIMES, runtime, open) {
-            Ok(number) => place.put(number),
-            Err(gone) => {
-                // Its name is free again.
-                opened.close()?;
-                return Err(gone);
-            }
-        }
+        place.put(open_session(runtime, name, limit_bytes, None)?);
         Ok(())
     })
+}
+
+/// A session of a runtime that is open.
+pub(super) fn open_session(
+    runtime: fer_runtime,
+    name: &str,
+    limit_bytes: u64,
+    allocator: Option<Arc<dyn Allocator>>,
+) -> Result<fer_session> {
+    let of = RUNTIMES.get("runtime", runtime)?;
+    let config = SessionConfig {
+        limit_bytes: (limit_bytes > 0).then_some(limit_bytes),
+    };
+    let opened = match allocator {
+        Some(allocator) => of.session_with_allocator(name, config, allocator)?,
+        None => of.session(name, config)?,
+    };
+    let open = Open {
+        runtime,
+        session: opened.clone(),
+    };
+    match SESSIONS.insert_of(&RUNTIMES, runtime, open) {
+        Ok(number) => Ok(number),
+        Err(gone) => {
+            // Its name is free again.
+            opened.close()?;
+            Err(gone)
+        }
+    }
 }
 
 /// Closes a session: waits for its work, and gives back all that it has. Its buffers,

@@ -38,6 +38,8 @@ pub type fer_arena = u64;
 pub type fer_dispatcher = u64;
 /// A task that was submitted.
 pub type fer_ticket = u64;
+/// That a runtime may be asked by others.
+pub type fer_requests = u64;
 
 /// Which device.
 #[repr(u32)]
@@ -103,6 +105,8 @@ pub enum fer_regime {
     FER_REGIME_PINNED = 4,
     /// Somebody else's (fer_import_device_ptr). Not to be asked for.
     FER_REGIME_FOREIGN = 5,
+    /// What the session's own allocator gives (fer_session_open_with_allocator).
+    FER_REGIME_CALLBACKS = 6,
 }
 
 /// How far a job is.
@@ -458,13 +462,14 @@ pub(crate) fn regime(name: &str, number: u32) -> Result<Regime> {
         2 => Ok(Regime::Driver),
         3 => Ok(Regime::Managed),
         4 => Ok(Regime::Pinned),
+        6 => Ok(Regime::Callbacks),
         5 => Err(Failure::argument(
             name,
             "nobody allocates somebody else's memory\ntry: fer_import_device_ptr",
         )),
         _ => Err(Failure::argument(
             name,
-            format!("{number} is no fer_regime\ntry: 1 to 4"),
+            format!("{number} is no fer_regime\ntry: 1 to 4, or 6 with an allocator"),
         )),
     }
 }
@@ -476,6 +481,7 @@ pub(crate) fn number_of_regime(regime: Regime) -> u32 {
         Regime::Managed => fer_regime::FER_REGIME_MANAGED,
         Regime::Pinned => fer_regime::FER_REGIME_PINNED,
         Regime::Foreign => fer_regime::FER_REGIME_FOREIGN,
+        Regime::Callbacks => fer_regime::FER_REGIME_CALLBACKS,
     };
     code as u32
 }
@@ -549,10 +555,11 @@ mod tests {
             Regime::Driver,
             Regime::Managed,
             Regime::Pinned,
+            Regime::Callbacks,
         ] {
             assert_eq!(regime("regime", number_of_regime(it)).unwrap(), it);
         }
         assert!(regime("regime", 5).unwrap_err().message.contains("import"));
-        assert!(regime("regime", 0).is_err() && regime("regime", 6).is_err());
+        assert!(regime("regime", 0).is_err() && regime("regime", 7).is_err());
     }
 }

@@ -9,7 +9,39 @@ static const char BEYOND[] =
     ".visible .entry beyond()\n{\n    .reg .b64 %d<2>;\n    .reg .b32 %r<2>;\n"
     "    mov.u64 %d1, 64;\n    mov.u32 %r1, 1;\n    st.global.u32 [%d1], %r1;\n    ret;\n}\n";
 
+/* An allocator that asks another session, and knows what it has heard. */
+struct asks {
+    fer_session session;
+    fer_buffer buffer;
+    int freed, unordered, ended;
+};
+
+static uint64_t ask(void *user, uint64_t bytes, uint64_t alignment, void *stream) {
+    struct asks *asks = user;
+    uint64_t address;
+    (void)stream;
+    asks->buffer = a_buffer(asks->session, bytes);
+    OK(fer_export_buffer_device_ptr(asks->session, asks->buffer, &address));
+    CHECK(address % alignment == 0);
+    return address;
+}
+
+static void take_back(void *user, uint64_t address, uint64_t bytes, void *stream) {
+    struct asks *asks = user;
+    (void)address;
+    (void)bytes;
+    asks->freed++;
+    asks->unordered += stream == NULL;
+}
+
+static void hear(void *user) { ((struct asks *)user)->ended++; }
+
 int main(void) {
+    struct asks asks = {0, 0, 0, 0, 0};
+    fer_allocator allocator = {ask, take_back, hear, NULL};
+    fer_session lending;
+    fer_layout layout = bytes_of(1000);
+    fer_buffer lent;
     fer_runtime runtime = a_runtime();
     fer_session session = a_session(runtime, "faulty");
     fer_buffer buffer = a_buffer(session, 1000);
@@ -20,6 +52,11 @@ int main(void) {
     fer_reboot_details details;
     uint32_t state;
     unsigned char bytes[1000];
+    asks.session = a_session(runtime, "asked");
+    allocator.user = &asks;
+    OK(fer_session_open_with_allocator(runtime, "lending", 0, &allocator, &lending));
+    OK(fer_alloc_buffer(lending, &layout, FER_REGIME_CALLBACKS, &lent));
+    OK(fer_fill_buffer(lending, lent, 1));
     OK(fer_module_load_ptx(session, BEYOND, &module));
     OK(fer_module_kernel(module, "beyond", &beyond));
     OK(fer_ptxlaunch_submit(session, beyond, &launch, NULL, 0));
@@ -32,11 +69,15 @@ int main(void) {
     GIVES(FER_ERROR_CONTEXT_LOST, fer_stream_sync(session));
     GIVES(FER_ERROR_CONTEXT_LOST, fer_reboot(runtime, NULL));
     SAYS("reset");
+    CHECK(asks.freed == 1 && asks.unordered == 1 && asks.ended == 0);
     OK(fer_reset(runtime, &details));
     CHECK(details.was_reset == 1);
     GIVES(FER_ERROR_ENDED, fer_fill_buffer(session, buffer, 1));
     /* Its work has failed long ago, and it is closed. */
     OK(fer_session_close(session));
+    OK(fer_session_close(lending));
+    OK(fer_session_close(asks.session));
+    CHECK(asks.freed == 1 && asks.ended == 1);
     session = a_session(runtime, "afterwards");
     buffer = a_buffer(session, 1000);
     OK(fer_fill_buffer(session, buffer, 9));

@@ -103,7 +103,23 @@ static int never(void *context, void *stream) {
     abort();
 }
 
+static uint64_t never_allocates(void *user, uint64_t bytes, uint64_t alignment, void *stream) {
+    (void)alignment;
+    return (uint64_t)never(user, stream) + bytes;
+}
+
+static void never_frees(void *user, uint64_t address, uint64_t bytes, void *stream) {
+    (void)address;
+    (void)bytes;
+    never(user, stream);
+}
+
+static void never_ends(void *user) { never(user, NULL); }
+
+static int never_asked(void *context) { return never(context, NULL); }
+
 int main(int count, char **given) {
+    fer_allocator allocator = {never_allocates, never_frees, never_ends, NULL};
     fer_runtime runtime;
     fer_session session, other;
     fer_buffer buffer;
@@ -119,6 +135,7 @@ int main(int count, char **given) {
     fer_launch launch = {{1, 1, 1}, {1, 1, 1}, 0, 0};
     fer_tensor_spec tensor = {0};
     fer_argument argument = {0};
+    fer_requests requests;
     uint64_t number = 0;
     uint32_t word;
     int round;
@@ -131,6 +148,11 @@ int main(int count, char **given) {
     CHECK(strcmp(fer_last_error_message(), "") == 0);
     all_with(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     GIVES(INVALID, fer_submit_host_work(0, never, NULL, &number));
+    REFUSES("runtime", fer_session_open_with_allocator(0, "name", 0, &allocator, &number));
+    REFUSES("runtime", fer_runtime_serve_requests(0, never_asked, NULL, &number));
+    REFUSES("requests", fer_requests_end(0));
+    REFUSES("consent", fer_runtime_serve_requests(0, NULL, NULL, &number));
+    REFUSES("requests", fer_runtime_serve_requests(0, never_asked, NULL, NULL));
     REFUSES("runtime", fer_runtime_open(FER_DEVICE_SOFTWARE, 0, NULL));
     REFUSES("device", fer_runtime_open(4, 0, &number));
     GIVES(FER_ERROR_NO_DEVICE, fer_runtime_open(FER_DEVICE_FROM_ENVIRONMENT, 99, &number));
@@ -182,12 +204,25 @@ int main(int count, char **given) {
     REFUSES("name", fer_session_open(runtime, NULL, 0, &number));
     REFUSES("name", fer_session_open(runtime, "\xff", 0, &number));
     REFUSES("session", fer_session_open(runtime, "name", 0, NULL));
+    REFUSES("name", fer_session_open_with_allocator(runtime, NULL, 0, &allocator, &number));
+    REFUSES("allocator", fer_session_open_with_allocator(runtime, "name", 0, NULL, &number));
+    REFUSES("session", fer_session_open_with_allocator(runtime, "name", 0, &allocator, NULL));
+    allocator.allocate = NULL;
+    REFUSES("allocator->allocate",
+            fer_session_open_with_allocator(runtime, "name", 0, &allocator, &number));
+    allocator.allocate = never_allocates;
+    allocator.free = NULL;
+    REFUSES("allocator->free",
+            fer_session_open_with_allocator(runtime, "name", 0, &allocator, &number));
     REFUSES("details", fer_session_info(session, NULL));
     REFUSES("stream", fer_session_stream(session, NULL));
     REFUSES("layout", fer_alloc_buffer(session, NULL, FER_REGIME_POOL, &number));
     REFUSES("buffer", fer_alloc_buffer(session, &layout, FER_REGIME_POOL, NULL));
     REFUSES("regime", fer_alloc_buffer(session, &layout, 0, &number));
     REFUSES("regime", fer_alloc_buffer(session, &layout, FER_REGIME_FOREIGN, &number));
+    REFUSES("regime", fer_alloc_buffer(session, &layout, FER_REGIME_CALLBACKS, &number));
+    SAYS("no allocator");
+    REFUSES("regime", fer_alloc_buffer(session, &layout, 7, &number));
     REFUSES("layout", fer_view_buffer(session, buffer, NULL, 0, &number));
     REFUSES("view", fer_view_buffer(session, buffer, &layout, 0, NULL));
     REFUSES("details", fer_buffer_info(session, buffer, NULL));
@@ -312,6 +347,10 @@ int main(int count, char **given) {
     GIVES(FER_ERROR_LAUNCH, fer_ptxlaunch_submit(session, kernel, &launch, NULL, 0));
     launch.block[0] = 1;
     OK(fer_ptxlaunch_submit(session, kernel, &launch, NULL, 0));
+    OK(fer_runtime_serve_requests(runtime, never_asked, NULL, &requests));
+    GIVES(FER_ERROR_SERVED, fer_runtime_serve_requests(runtime, never_asked, NULL, &number));
+    GIVES(STALE, fer_requests_end(session));
+    SAYS("of a session");
     GIVES(FER_ERROR_NAME_TAKEN, fer_session_open(runtime, "refusing", 0, &number));
 
     /* Handles of another kind or session; numbers that were never given out. */
@@ -341,6 +380,8 @@ int main(int count, char **given) {
     number = a_session(runtime, "refusing");
     at_its_end(runtime);
     all_with(STALE, runtime, session, buffer, job, module, kernel, arena, dispatcher, ticket);
+    GIVES(STALE, fer_requests_end(requests));
+    SAYS("closed or freed");
     all_with(STALE, runtime, number, buffer, job, module, kernel, arena, dispatcher, ticket);
     OK(fer_intercept_telemetry_reset());
     return 0;
