@@ -16,11 +16,11 @@ use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
 use crate::callback;
 use crate::context::{Context, Relaxed};
-use crate::error::{Error, OutOfMemory, Result, check};
+use crate::error::{Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
 use crate::module::ModuleInner;
 use crate::pool::MemoryPool;
-use crate::stream::{Entered, Stream, Waited, is_refusal};
+use crate::stream::{Entered, Stream, Waited};
 use crate::uses::Uses;
 use crate::vmm::Mapping;
 
@@ -447,13 +447,21 @@ fn give_back_outside(block: Block, uses: Uses) {
     if matches!(block.origin, Origin::Empty | Origin::Part { .. }) {
         return;
     }
+    let waits_for_all = matches!(
+        block.origin,
+        Origin::Plain | Origin::Managed | Origin::Imported | Origin::Mapped { .. }
+    );
     let mut parts = Some((block, uses));
-    callback::outside(move || {
+    let destroy = move || {
         if let Some((block, uses)) = parts.take() {
             parts = give_back(block, uses);
         }
         parts.is_none()
-    });
+    };
+    match waits_for_all {
+        true => callback::when_none_stays(destroy),
+        false => callback::outside(destroy),
+    }
 }
 
 /// Gives the memory back, or returns it if its work cannot be waited for now.

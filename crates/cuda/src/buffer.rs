@@ -422,6 +422,16 @@ impl<T> DeviceBuffer<T> {
         self.allocation.context()
     }
 
+    /// Work in `stream` will use it that this crate is not told of, as a kernel that has
+    /// its address from memory: it is freed behind that work as behind any other, and
+    /// the stream waits for its allocation.
+    ///
+    /// # Errors
+    /// [`Error::OtherContext`] for a stream of another driver; [`Error::Driver`].
+    pub fn note_use(&self, stream: &Stream) -> Result<()> {
+        self.allocation.note(stream)
+    }
+
     #[inline]
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation

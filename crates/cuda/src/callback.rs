@@ -3,15 +3,19 @@
 //! A host callback must not call CUDA, so what is dropped inside one is
 //! destroyed later, by an ordinary thread. And some waits break the captures
 //! that run, or are refused because of them; what needs such a wait is
-//! destroyed after them.
+//! destroyed after them. And what the driver destroys only when the whole
+//! device is idle would wait for a kernel that stays until the host tells it
+//! to end: that is destroyed when none does.
 //!
 //! Invariant: between `enter` and its end no function of the driver is called
 //! by this thread through this crate.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::uses::lock;
 
 /// Destroys something and says whether it did; else it is to be asked again.
 type Destroy = Box<dyn FnMut() -> bool + Send>;
@@ -21,6 +25,18 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// How many captures of this crate's run.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+
+/// Kernels that stay, and what is destroyed when none does.
+static STAYS: Mutex<Stays> = Mutex::new(Stays {
+    contexts: Vec::new(),
+    waiting: Vec::new(),
+});
+
+struct Stays {
+    /// The context of each.
+    contexts: Vec<usize>,
+    waiting: Vec<Destroy>,
+}
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -52,8 +68,60 @@ pub(crate) fn outside(mut destroy: impl FnMut() -> bool + Send + 'static) {
     }
 }
 
+/// Asks `destroy` whenever a thread allocates or waits through this crate, outside of host
+/// callbacks, until it says that it has destroyed what it has. For what cannot be destroyed
+/// now: it may be called in any thread, so it waits for nothing.
+pub fn destroy_later(destroy: impl FnMut() -> bool + Send + 'static) {
+    later([Box::new(destroy) as Destroy]);
+}
+
+/// As [`outside`] for what waits for the whole device when it is destroyed: also later
+/// while a kernel stays there. Drivers differ in what they wait for, so a kernel on
+/// any device of the process counts.
+pub(crate) fn when_none_stays(destroy: impl FnMut() -> bool + Send + 'static) {
+    let mut destroy: Option<Destroy> = Some(Box::new(destroy));
+    outside(move || {
+        let Some(mut it) = destroy.take() else {
+            return true;
+        };
+        let mut stays = lock(&STAYS);
+        if !stays.contexts.is_empty() {
+            stays.waiting.push(it);
+            return true;
+        }
+        drop(stays);
+        let is_done = it();
+        destroy = Some(it).filter(|_| !is_done);
+        is_done
+    });
+}
+
+/// A kernel stays in a context from now on.
+pub(crate) fn stay_begins(context: usize) {
+    lock(&STAYS).contexts.push(context);
+}
+
+/// It does no more. Calls no driver: what was waiting goes when a thread allocates or
+/// waits.
+pub(crate) fn stay_ended(context: usize) {
+    let mut stays = lock(&STAYS);
+    if let Some(at) = stays.contexts.iter().position(|it| *it == context) {
+        stays.contexts.swap_remove(at);
+    }
+    if stays.contexts.is_empty() {
+        let waiting = std::mem::take(&mut stays.waiting);
+        drop(stays);
+        later(waiting);
+    }
+}
+
+/// Whether a kernel stays in a context.
+pub(crate) fn stays_in(context: usize) -> bool {
+    lock(&STAYS).contexts.contains(&context)
+}
+
 fn later(more: impl IntoIterator<Item = Destroy>) {
-    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut later = lock(&LATER);
     later.extend(more);
     ANY.store(!later.is_empty(), Ordering::Release);
 }
@@ -84,7 +152,7 @@ pub(crate) fn drain() {
 #[cold]
 fn drain_all() {
     let mut left = {
-        let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut later = lock(&LATER);
         ANY.store(false, Ordering::Release);
         std::mem::take(&mut *later)
     };

@@ -292,6 +292,28 @@ impl Context {
         Ok(())
     }
 
+    /// A kernel that will stay in this context until the host tells it to end. As long
+    /// as that is not dropped, what would wait for the whole device when it is destroyed
+    /// (modules, page-locked memory, device memory that is not in stream order) is
+    /// destroyed later; so nobody waits for the kernel by dropping something.
+    pub fn stay(&self) -> Stay {
+        callback::stay_begins(self.place());
+        Stay {
+            context: self.clone(),
+        }
+    }
+
+    /// Whether a kernel stays here ([`Context::stay`]), so that
+    /// [`Context::synchronize`] would wait for it.
+    pub fn has_stay(&self) -> bool {
+        callback::stays_in(self.place())
+    }
+
+    /// What tells a primary context from others: its driver's own handle.
+    fn place(&self) -> usize {
+        self.inner.raw.0.addr()
+    }
+
     /// Free and total memory of the device in bytes, as the driver counts it.
     ///
     /// # Errors
@@ -404,6 +426,19 @@ impl Context {
     /// The calling thread's own default stream; an error in any other thread.
     pub fn per_thread_stream(&self) -> Stream {
         Stream::per_thread(self.clone(), self.inner.per_thread_id)
+    }
+}
+
+/// A kernel that stays; see [`Context::stay`]. Dropped when it has ended.
+#[derive(Debug)]
+#[must_use]
+pub struct Stay {
+    context: Context,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        callback::stay_ended(self.context.place());
     }
 }
 

@@ -199,6 +199,29 @@ impl Error {
     pub fn is_sticky(&self) -> bool {
         self.code().is_some_and(is_sticky)
     }
+
+    /// Whether a question about work was not even asked: in a host callback, because of a
+    /// capture, or without memory to ask. It says nothing of the work.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Driver(failure) => is_refusal(failure.code),
+            Self::Capturing { .. } | Self::InCallback | Self::Missing(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a status says that nothing was waited for: something is captured,
+/// the thread runs another library's host callback, or there was no memory to
+/// even ask.
+pub(crate) fn is_refusal(code: CUresult) -> bool {
+    let capturing = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
+        ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
+    capturing.contains(&code.0)
+        || matches!(
+            code,
+            CUresult::CUDA_ERROR_NOT_PERMITTED | CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        )
 }
 
 /// Whether a status means that the context is lost.

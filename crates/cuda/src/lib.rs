@@ -37,7 +37,8 @@ mod uses;
 mod vmm;
 
 pub use buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
-pub use context::Context;
+pub use callback::destroy_later;
+pub use context::{Context, Stay};
 pub use device::Device;
 pub use error::{ArgumentError, Error, Failure, LoadFailure, OutOfMemory, Result, is_sticky};
 pub use event::Event;

@@ -52,7 +52,7 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::outside(move || {
+        callback::when_none_stays(move || {
             if uses.wait() == Waited::Refused {
                 return false;
             }

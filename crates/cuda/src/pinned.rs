@@ -213,7 +213,7 @@ impl<T> Drop for PinnedBuffer<T> {
         }
         let context = self.context.clone();
         let address = self.values.as_ptr().expose_provenance();
-        callback::outside(move || {
+        callback::when_none_stays(move || {
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
                 let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);

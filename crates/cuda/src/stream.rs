@@ -138,26 +138,12 @@ impl Waited {
     pub(crate) fn of(answer: &Result<()>) -> Self {
         match answer {
             Ok(()) => Self::Done,
-            Err(Error::Driver(failure)) if is_refusal(failure.code) => Self::Refused,
-            Err(Error::Capturing { .. } | Error::InCallback | Error::Missing(_)) => Self::Refused,
+            Err(error) if error.is_refusal() => Self::Refused,
             // Errors that are no refusal are of the work or of the context;
             // either way it is not there any more.
             Err(_) => Self::Lost,
         }
     }
-}
-
-/// Whether a status says that nothing was waited for: something is captured,
-/// the thread runs another library's host callback, or there was no memory to
-/// even ask.
-pub(crate) fn is_refusal(code: CUresult) -> bool {
-    let capturing = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
-        ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
-    capturing.contains(&code.0)
-        || matches!(
-            code,
-            CUresult::CUDA_ERROR_NOT_PERMITTED | CUresult::CUDA_ERROR_OUT_OF_MEMORY
-        )
 }
 
 #[derive(Debug)]
