@@ -389,7 +389,7 @@ impl<K: Key> GraphCache<K> {
         let (done, rest) = retired
             .into_iter()
             .partition::<Vec<_>, _>(RetiredGraph::is_done);
-        lock(&self.state).retired.extend(rest);
+        self.put_back(rest);
         drop(done);
         for token in updated {
             let mut state = lock(&self.state);
@@ -508,15 +508,21 @@ impl<K: Key> GraphCache<K> {
             .into_iter()
             .map(|entry| entry.exec.retire())
             .collect();
-        if !retired.is_empty() {
-            let mut state = lock(&self.state);
-            if !state.ended {
-                return state.retired.extend(retired);
-            }
-            drop(state);
-            // Nobody comes later to see whether they are done.
-            drop(retired);
+        self.put_back(retired);
+    }
+
+    /// Lets those wait that may not be done.
+    fn put_back(&self, retired: Vec<RetiredGraph>) {
+        if retired.is_empty() {
+            return;
         }
+        let mut state = lock(&self.state);
+        if !state.ended {
+            return state.retired.extend(retired);
+        }
+        drop(state);
+        // Nobody comes later to see whether they are done.
+        drop(retired);
     }
 
     /// A recording that ends, whatever becomes of it.
