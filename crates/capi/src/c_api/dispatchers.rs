@@ -69,8 +69,9 @@ pub unsafe extern "C" fn fer_dispatcher_defaults(
 ///
 /// The kernel begins behind the session's work. From then on the program orders tasks and
 /// other work with those buffers: it waits for the ones before it gives the others. While
-/// the kernel runs, what waits for the whole device waits for it: loading and unloading
-/// modules, another boot, freeing memory that is not of the pool. Stop it before.
+/// the kernel runs, what waits for the whole device waits for it: loading modules, a
+/// kernel's first launch, another boot. Stop it before. What is freed meanwhile and is not
+/// of the pool, and modules that are unloaded, go when no dispatcher runs any more.
 ///
 /// It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
 /// rebooted, which lets it run what it was given.
@@ -94,8 +95,8 @@ pub unsafe extern "C" fn fer_persistent_dispatcher_boot(
             (options, numbers, Place::new("dispatcher", dispatcher)?)
         };
         let open = SESSIONS.get("session", session)?;
-        let mut ids = Vec::with_capacity(numbers.len());
-        let mut registered = Vec::with_capacity(numbers.len());
+        // They grow with what is read: how many there are is only what the caller says.
+        let (mut ids, mut registered) = (Vec::new(), Vec::new());
         for (at, number) in numbers.iter().enumerate() {
             let id = known(&format!("buffers[{at}]"), *number)?;
             ids.push(id);
