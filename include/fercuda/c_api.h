@@ -68,7 +68,8 @@ enum fer_status
   FER_ERROR_LAUNCH = 11,
   // The device's context has failed, as after an illegal address. fer_reset helps.
   FER_ERROR_CONTEXT_LOST = 12,
-  // Others hold memory of the device, so that it was not reset.
+  // Others hold memory of the device, so that it was not reset; or have a kernel that
+  // stays there, for which the reboot would wait.
   FER_ERROR_OCCUPIED = 13,
   // The job was cancelled.
   FER_ERROR_CANCELLED = 14,
@@ -605,12 +606,14 @@ fer_status fer_holders(fer_runtime runtime,
 // all memory back to the driver, and begins anew. Sessions and buffers of before answer
 // FER_ERROR_ENDED; their handles are still to be closed. `details` may be NULL.
 // FER_ERROR_CONTEXT_LOST if the context has failed: then fer_reset helps.
+// FER_ERROR_DISPATCHER_LOST, or FER_ERROR_OCCUPIED, if a kernel stays that does not end.
 fer_status fer_reboot(fer_runtime runtime, struct fer_reboot_details *details);
 
 // The same; and if the context has failed, as after an illegal address, it is reset,
 // unless others hold memory of the device (FER_ERROR_OCCUPIED). What other libraries of
 // this process have made in the device's primary context, such as streams and modules,
-// goes with it and must not be used any more.
+// goes with it and must not be used any more. No other thread is in a call for a session of
+// the device, or makes one, before this has returned.
 fer_status fer_reset(fer_runtime runtime, struct fer_reboot_details *details);
 
 // Opens a session, which is a tenant of the device's pool by its name. It may hold
@@ -865,8 +868,9 @@ fer_status fer_dispatcher_defaults(struct fer_dispatcher_options *options);
 //
 // The kernel begins behind the session's work. From then on the program orders tasks and
 // other work with those buffers: it waits for the ones before it gives the others. While
-// the kernel runs, what waits for the whole device waits for it: loading and unloading
-// modules, another boot, freeing memory that is not of the pool. Stop it before.
+// the kernel runs, what waits for the whole device waits for it: loading modules, a
+// kernel's first launch, another boot. Stop it before. What is freed meanwhile and is not
+// of the pool, and modules that are unloaded, go when no dispatcher runs any more.
 //
 // It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or
 // rebooted, which lets it run what it was given.

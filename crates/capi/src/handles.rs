@@ -218,20 +218,22 @@ pub(crate) fn buffer(name: &str, number: u64) -> Result<BufferId> {
     }
 }
 
-/// Closes a session that was taken out of its table, with what is its: the first error
-/// of its work, though it is closed all the same.
-pub(crate) fn end(number: u64, open: &Open) -> Result<()> {
-    for (_, job) in JOBS.take(|job| job.session == number) {
+/// Closes sessions that were taken out of their table, with what is theirs: the first
+/// error of their work, though they are closed all the same.
+pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
+    let is_closing = |session: u64| closing.iter().any(|(number, _)| *number == session);
+    for (_, job) in JOBS.take(|job| is_closing(job.session)) {
         job.forget();
     }
     // Owners first: who then puts something of theirs in takes it out again.
-    let modules = MODULES.take(|module| module.session == number);
-    let kernels = KERNELS.take(|kernel| kernel.session == number);
-    let arenas = ARENAS.take(|arena| arena.session == number);
-    let dispatchers = DISPATCHERS.take(|dispatcher| dispatcher.session == number);
-    let tickets = TICKETS.take(|ticket| ticket.session == number);
-    let ended = open.session.close();
-    // Its work is done, so nothing runs in the modules any more, and tasks have been run.
+    let modules = MODULES.take(|module| is_closing(module.session));
+    let kernels = KERNELS.take(|kernel| is_closing(kernel.session));
+    let arenas = ARENAS.take(|arena| is_closing(arena.session));
+    let dispatchers = DISPATCHERS.take(|dispatcher| is_closing(dispatcher.session));
+    let tickets = TICKETS.take(|ticket| is_closing(ticket.session));
+    let sessions: Vec<Session> = closing.iter().map(|(_, it)| it.session.clone()).collect();
+    let ended = Session::close_all(&sessions);
+    // Their work is done, so nothing runs in the modules any more, and tasks have been run.
     drop((kernels, modules, arenas, tickets, dispatchers));
     Ok(ended?)
 }

@@ -44,7 +44,8 @@ pub enum fer_status {
     FER_ERROR_LAUNCH = 11,
     /// The device's context has failed, as after an illegal address. fer_reset helps.
     FER_ERROR_CONTEXT_LOST = 12,
-    /// Others hold memory of the device, so that it was not reset.
+    /// Others hold memory of the device, so that it was not reset; or have a kernel that
+    /// stays there, for which the reboot would wait.
     FER_ERROR_OCCUPIED = 13,
     /// The job was cancelled.
     FER_ERROR_CANCELLED = 14,
@@ -199,7 +200,7 @@ fn status_of(error: &Error) -> fer_status {
         Error::Name { .. } => fer_status::FER_ERROR_NAME_TAKEN,
         Error::OtherDriver { .. } => fer_status::FER_ERROR_NO_DEVICE,
         Error::Failed { .. } => fer_status::FER_ERROR_CONTEXT_LOST,
-        Error::Occupied { .. } => fer_status::FER_ERROR_OCCUPIED,
+        Error::Occupied { .. } | Error::Resident { .. } => fer_status::FER_ERROR_OCCUPIED,
         Error::Cancelled { .. } => fer_status::FER_ERROR_CANCELLED,
         Error::Timeout { .. } => fer_status::FER_ERROR_TIMEOUT,
         Error::Forked { .. } => fer_status::FER_ERROR_FORKED,

@@ -8,26 +8,26 @@
 //! is written (release), and the device's from when it has read that ticket (acquire)
 //! until it has written the same one to the result (release); a ticket is run by one
 //! block, once. What a bad task does is its own error. Elsewhere: functions and the
-//! kernel (`task`), functions that there are (`standard`), dispatchers that a session
-//! owns (`resident`).
+//! kernel (`task`), functions that there are (`standard`), how it ends (`ending`),
+//! dispatchers that a session owns (`resident`).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{
-    Context, DeviceBuffer, Event, Function, Image, Launch, Module, SharedWords, Stream,
-};
+use fercuda_cuda::{Context, DeviceBuffer, Event, Image, Launch, Module, SharedWords, Stream};
 
 use crate::session::Entry;
 
+mod ending;
 mod standard;
 mod task;
 
+use ending::{Hold, Used, twice};
 use task::{
-    ARGUMENTS, BEGUN, BUDGET, CANCEL, DONE, DRAIN, END, GO_ON, NUMBER, READY, RESULT_WORDS,
-    SLOT_WORDS, SPANS, STATUS, STEPS, VALUE,
+    ARGUMENTS, BEGUN, BUDGET, CANCEL, DONE, GO_ON, NUMBER, READY, RESULT_WORDS, SLOT_WORDS, SPANS,
+    STATUS, STEPS, VALUE,
 };
 
 pub use standard::StandardTask;
@@ -286,11 +286,11 @@ impl TaskArgs {
 }
 
 /// What host and device share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Memory {
-    slots: SharedWords,
-    results: SharedWords,
-    control: SharedWords,
+    slots: Arc<SharedWords>,
+    results: Arc<SharedWords>,
+    control: Arc<SharedWords>,
 }
 
 /// How much there was to do.
@@ -310,14 +310,21 @@ pub struct DispatchStats {
     pub is_lost: bool,
 }
 
+/// A resident kernel's tasks, and what it uses.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Queue {
     memory: Memory,
     options: DispatchOptions,
     stream: Stream,
     rings: Vec<Mutex<Ring>>,
     stopped: AtomicBool,
     lost: AtomicBool,
+    hold: Mutex<Hold>,
+    released: Condvar,
+    /// When it began, and how many milliseconds after that somebody who does not wait
+    /// last asked what has become of the kernel.
+    began: Instant,
+    glanced_ms: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -346,17 +353,111 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl Queue {
+    /// As [`Dispatcher::start`]; the kernel begins behind an event.
+    pub(crate) fn start(
+        event: Option<&Event>,
+        context: &Context,
+        set: &TaskSet,
+        buffers: TaskBuffers,
+        options: DispatchOptions,
+    ) -> Result<Arc<Self>, DispatchError> {
+        let DispatchOptions {
+            capacity,
+            priorities,
+            blocks,
+            threads,
+            ..
+        } = options;
+        let text = options.listing(set)?;
+        let function = Module::load(context, &Image::ptx(&text))?.function(task::ENTRY)?;
+        let stream = Stream::new(context)?;
+        let slots = (capacity * priorities) as usize;
+        let memory = Memory {
+            slots: Arc::new(SharedWords::new(context, slots * SLOT_WORDS)?),
+            results: Arc::new(SharedWords::new(context, slots * RESULT_WORDS)?),
+            control: Arc::new(SharedWords::new(context, SLOT_WORDS)?),
+        };
+        let mut heads = DeviceBuffer::alloc_ordered(&stream, priorities as usize)?;
+        heads.fill_bytes(0, &stream)?;
+        let mut entries = Vec::new();
+        for it in &buffers.all {
+            let (address, bytes) = match it {
+                Registered::Device(memory) | Registered::Owned { memory, .. } => {
+                    (memory.address(), memory.len())
+                }
+                Registered::Host(memory) => (memory.device_address()?, memory.words().len() * 4),
+            };
+            if !address.0.is_multiple_of(16) {
+                let why = "a registered buffer begins at a multiple of 16 bytes".into();
+                return Err(DispatchError::Value { why });
+            }
+            entries.extend([address.0, bytes as u64]);
+        }
+        let count = (entries.len() / 2) as u32;
+        entries.resize(entries.len().max(2), 0);
+        let mut table = DeviceBuffer::alloc_ordered(&stream, entries.len())?;
+        table.copy_from_host(&entries, &stream)?;
+        let arguments = (
+            memory.slots.device_address()?,
+            memory.results.device_address()?,
+            memory.control.device_address()?,
+            &heads,
+            &table,
+            count,
+        );
+        memory.control.words()[0].store(GO_ON, Ordering::Release);
+        // From here on the stream may have to wait for other work, and the host does not.
+        for it in &buffers.all {
+            if let Registered::Device(memory) | Registered::Owned { memory, .. } = it {
+                // The kernel has their addresses from the table alone.
+                memory.note_use(&stream)?;
+            }
+        }
+        if let Some(event) = event {
+            stream.wait_for(event)?;
+        }
+        let stay = context.stay();
+        // SAFETY: the kernel is the one built above. It touches slots and results of
+        // `slots` numbers, which are there, by strong operations; the table for buffers
+        // below `count`; and of those what is inside, for which the authors of the
+        // functions vouch. All of that is kept until it has ended, or for ever.
+        #[expect(unsafe_code, reason = "a kernel of ours is launched")]
+        unsafe {
+            Launch::new(blocks, threads).run(&function, &stream, arguments)?;
+        }
+        let ring = || {
+            Mutex::new(Ring {
+                taken: vec![None; capacity as usize],
+                ..Ring::default()
+            })
+        };
+        Ok(Arc::new(Self {
+            memory,
+            options,
+            stream,
+            rings: (0..priorities).map(|_| ring()).collect(),
+            stopped: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            hold: Mutex::new(Hold::Used(Used {
+                _stay: stay,
+                _function: function,
+                _heads: heads,
+                _table: table,
+                _buffers: buffers,
+            })),
+            released: Condvar::new(),
+            began: Instant::now(),
+            glanced_ms: AtomicU64::new(0),
+        }))
+    }
+
     fn slot(&self, slot: usize) -> &[AtomicU32] {
         &self.memory.slots.words()[slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS]
     }
 
     fn result(&self, slot: usize) -> &[AtomicU32] {
         &self.memory.results.words()[slot * RESULT_WORDS..(slot + 1) * RESULT_WORDS]
-    }
-
-    fn order(&self, order: u32) {
-        self.memory.control.words()[0].store(order, Ordering::Release);
     }
 
     /// Takes the result of a task that is done; says what is known of it. From then on
@@ -389,6 +490,79 @@ impl Shared {
         Some(task.outcome.get_or_init(|| outcome))
     }
 
+    /// As [`Dispatcher::submit`].
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        priority: u32,
+        task: TaskId,
+        arguments: &TaskArgs,
+    ) -> Result<TaskJob, DispatchError> {
+        let options = &self.options;
+        let (words, spans) = arguments.used;
+        let Some(ring) = self.rings.get(priority as usize) else {
+            let why = format!("there is no priority {priority} of {}", options.priorities);
+            return Err(DispatchError::Value { why });
+        };
+        if words > TASK_WORDS || spans > TASK_SPANS {
+            let why = format!(
+                "{words} words and {spans} spans: a task has at most {TASK_WORDS} and {TASK_SPANS}"
+            );
+            return Err(DispatchError::Value { why });
+        }
+        let mut ring = lock(ring);
+        // Under the lock, so that who stops or gives up sees all that was submitted.
+        if self.lost.load(Ordering::Acquire) {
+            return Err(DispatchError::Lost);
+        }
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(DispatchError::Stopped);
+        }
+        let at = (ring.last & (options.capacity - 1)) as usize;
+        if let Some(before) = &ring.taken[at]
+            && self.look(before).is_none()
+        {
+            return Err(DispatchError::Full {
+                priority,
+                capacity: options.capacity,
+            });
+        }
+        let pending = Arc::new(Pending {
+            priority,
+            slot: priority as usize * options.capacity as usize + at,
+            ticket: ring.last.wrapping_add(1),
+            number: task.0,
+            steps: arguments.steps.unwrap_or(options.steps),
+            outcome: OnceLock::new(),
+        });
+        let slot = self.slot(pending.slot);
+        let write = |at: usize, value: u32| slot[at].store(value, Ordering::Relaxed);
+        let wide = |at: usize, value: u64| {
+            write(at, value as u32);
+            write(at + 1, (value >> 32) as u32);
+        };
+        write(NUMBER, task.0);
+        // A counter that is at its end goes no further.
+        write(BUDGET, pending.steps.min(u32::MAX - 1));
+        write(CANCEL, 0);
+        for (at, word) in arguments.words.iter().enumerate() {
+            wide(ARGUMENTS + 2 * at, *word);
+        }
+        for (at, (buffer, begin, bytes)) in arguments.spans.iter().enumerate() {
+            let at = SPANS + 6 * at;
+            write(at, *buffer);
+            wide(at + 2, *begin);
+            wide(at + 4, *bytes);
+        }
+        slot[READY].store(pending.ticket, Ordering::Release);
+        ring.last = pending.ticket;
+        ring.submitted += 1;
+        ring.taken[at] = Some(pending.clone());
+        Ok(TaskJob {
+            queue: self.clone(),
+            task: pending,
+        })
+    }
+
     /// Says that a task is no longer wanted, unless its slot is another's already.
     fn cancel(&self, task: &Arc<Pending>) {
         let ring = lock(&self.rings[task.priority as usize]);
@@ -398,16 +572,6 @@ impl Shared {
             .is_some_and(|other| Arc::ptr_eq(other, task))
         {
             self.slot(task.slot)[CANCEL].store(1, Ordering::Relaxed);
-        }
-    }
-
-    /// What becomes of tasks when the kernel has ended, or nobody knows.
-    fn end(&self, error: &TaskError) {
-        for ring in &self.rings {
-            let ring = &mut *lock(ring);
-            for task in self.waiting(ring) {
-                ring.dropped += u64::from(task.outcome.set(Err(error.clone())).is_ok());
-            }
         }
     }
 
@@ -422,7 +586,9 @@ impl Shared {
         self.result(task.slot)[BEGUN].load(Ordering::Relaxed) == task.ticket
     }
 
-    fn stats(&self) -> DispatchStats {
+    /// As [`Dispatcher::stats`].
+    pub(crate) fn stats(&self) -> DispatchStats {
+        self.glance();
         let mut stats = DispatchStats {
             is_stopped: self.stopped.load(Ordering::Acquire),
             is_lost: self.lost.load(Ordering::Acquire),
@@ -436,28 +602,6 @@ impl Shared {
         }
         stats.done = stats.submitted - stats.dropped - stats.waiting;
         stats
-    }
-
-    /// Whether the kernel has ended; what was not done then never will be.
-    fn has_ended(&self) -> bool {
-        match self.stream.is_idle() {
-            Ok(false) => false,
-            Ok(true) => {
-                self.end(&TaskError::Stopped);
-                true
-            }
-            Err(error) => {
-                self.end(&TaskError::Device {
-                    why: error.to_string(),
-                });
-                true
-            }
-        }
-    }
-
-    fn give_up(&self) {
-        self.lost.store(true, Ordering::Release);
-        self.end(&TaskError::Lost);
     }
 }
 
@@ -484,14 +628,17 @@ impl Pause {
 /// kilobytes of the host's, stays until the last one is dropped.
 #[derive(Debug)]
 pub struct TaskJob {
-    shared: Arc<Shared>,
+    queue: Arc<Queue>,
     task: Arc<Pending>,
 }
 
 impl TaskJob {
     /// What the task gave, if it is done. Never waits.
     pub fn poll(&self) -> Option<Result<TaskDone, TaskError>> {
-        self.shared.look(&self.task).cloned()
+        if self.queue.look(&self.task).is_none() {
+            self.queue.glance();
+        }
+        self.queue.look(&self.task).cloned()
     }
 
     /// Waits until it is done, at most so long.
@@ -500,16 +647,16 @@ impl TaskJob {
     /// What became of the task; [`TaskError::TimedOut`], after which it may be waited
     /// for again.
     pub fn wait(&self, longest: Duration) -> Result<TaskDone, TaskError> {
-        let shared = &*self.shared;
+        let queue = &*self.queue;
         let mut pause = Pause(0);
         // Asked for only where the wait is long.
         let mut since: Option<Instant> = None;
         let mut begun: Option<Instant> = None;
         loop {
-            if let Some(outcome) = shared.look(&self.task) {
+            if let Some(outcome) = queue.look(&self.task) {
                 return outcome.clone();
             }
-            if longest.is_zero() && !shared.has_ended() {
+            if longest.is_zero() && !queue.is_over() {
                 return Err(TaskError::TimedOut);
             }
             pause.wait();
@@ -518,16 +665,16 @@ impl TaskJob {
             }
             let now = Instant::now();
             let since = *since.get_or_insert(now);
-            if shared.has_ended() {
+            if queue.is_over() {
                 continue;
             }
-            if shared.has_begun(&self.task) {
+            if queue.has_begun(&self.task) {
                 let runs = now - *begun.get_or_insert(now);
-                let watchdog = shared.options.watchdog;
-                if runs > watchdog * 2 {
-                    shared.give_up();
+                let watchdog = queue.options.watchdog;
+                if runs > twice(watchdog) {
+                    queue.give_up();
                 } else if runs > watchdog {
-                    shared.cancel(&self.task);
+                    queue.cancel(&self.task);
                 }
             }
             if now - since > longest {
@@ -539,35 +686,25 @@ impl TaskJob {
     /// Whether the kernel has taken it. Never waits.
     pub fn has_begun(&self) -> bool {
         // Who has the slot next has taken this one's outcome.
-        self.task.outcome.get().is_some() || self.shared.has_begun(&self.task)
+        self.task.outcome.get().is_some() || self.queue.has_begun(&self.task)
     }
 
     /// Asks that it end. One that was not begun is not; one that runs notices with its
     /// steps. It is done when it says so.
     pub fn cancel(&self) {
-        self.shared.cancel(&self.task);
+        self.queue.cancel(&self.task);
     }
 }
 
 /// A resident kernel and its queue.
 ///
-/// While it lives, what waits for the whole device waits for it: freeing memory that
-/// was not allocated in stream order, synchronising the context, the legacy default
-/// stream, loading and unloading code, which a kernel's first launch may do. It ends
-/// before such calls.
+/// While it lives, what waits for the whole device waits for it: synchronising the
+/// context, the legacy default stream, loading code, which a kernel's first launch may do.
+/// It ends before such calls. What is dropped meanwhile and would wait, such as code and
+/// memory that was not allocated in stream order, goes when no kernel stays any more.
 #[derive(Debug)]
 pub struct Dispatcher {
-    shared: Arc<Shared>,
-    /// What the kernel uses; `None` once it has ended, or will not.
-    used: Mutex<Option<Used>>,
-}
-
-#[derive(Debug)]
-struct Used {
-    _function: Function,
-    _heads: DeviceBuffer<u32>,
-    _table: DeviceBuffer<u64>,
-    _buffers: TaskBuffers,
+    queue: Arc<Queue>,
 }
 
 impl DispatchOptions {
@@ -603,95 +740,8 @@ impl Dispatcher {
         buffers: TaskBuffers,
         options: DispatchOptions,
     ) -> Result<Self, DispatchError> {
-        Self::start_behind(None, context, set, buffers, options)
-    }
-
-    /// The same; the kernel begins behind an event.
-    pub(crate) fn start_behind(
-        event: Option<&Event>,
-        context: &Context,
-        set: &TaskSet,
-        buffers: TaskBuffers,
-        options: DispatchOptions,
-    ) -> Result<Self, DispatchError> {
-        let DispatchOptions {
-            capacity,
-            priorities,
-            blocks,
-            threads,
-            ..
-        } = options;
-        let text = options.listing(set)?;
-        let function = Module::load(context, &Image::ptx(&text))?.function(task::ENTRY)?;
-        let stream = Stream::new(context)?;
-        let slots = (capacity * priorities) as usize;
-        let memory = Memory {
-            slots: SharedWords::new(context, slots * SLOT_WORDS)?,
-            results: SharedWords::new(context, slots * RESULT_WORDS)?,
-            control: SharedWords::new(context, SLOT_WORDS)?,
-        };
-        let mut heads = DeviceBuffer::alloc_ordered(&stream, priorities as usize)?;
-        heads.fill_bytes(0, &stream)?;
-        let mut entries = Vec::new();
-        for it in &buffers.all {
-            let (address, bytes) = match it {
-                Registered::Device(memory) | Registered::Owned { memory, .. } => {
-                    (memory.address(), memory.len())
-                }
-                Registered::Host(memory) => (memory.device_address()?, memory.words().len() * 4),
-            };
-            if !address.0.is_multiple_of(16) {
-                let why = "a registered buffer begins at a multiple of 16 bytes".into();
-                return Err(DispatchError::Value { why });
-            }
-            entries.extend([address.0, bytes as u64]);
-        }
-        let count = (entries.len() / 2) as u32;
-        entries.resize(entries.len().max(2), 0);
-        let mut table = DeviceBuffer::alloc_ordered(&stream, entries.len())?;
-        table.copy_from_host(&entries, &stream)?;
-        let arguments = (
-            memory.slots.device_address()?,
-            memory.results.device_address()?,
-            memory.control.device_address()?,
-            &heads,
-            &table,
-            count,
-        );
-        memory.control.words()[0].store(GO_ON, Ordering::Release);
-        if let Some(event) = event {
-            stream.wait_for(event)?;
-        }
-        // SAFETY: the kernel is the one built above. It touches slots and results of
-        // `slots` numbers, which are there, by strong operations; the table for buffers
-        // below `count`; and of those what is inside, for which the authors of the
-        // functions vouch. All of that is kept until it has ended, or for ever.
-        #[expect(unsafe_code, reason = "a kernel of ours is launched")]
-        unsafe {
-            Launch::new(blocks, threads).run(&function, &stream, arguments)?;
-        }
-        let ring = || {
-            Mutex::new(Ring {
-                taken: vec![None; capacity as usize],
-                ..Ring::default()
-            })
-        };
-        Ok(Self {
-            shared: Arc::new(Shared {
-                memory,
-                options,
-                stream,
-                rings: (0..priorities).map(|_| ring()).collect(),
-                stopped: AtomicBool::new(false),
-                lost: AtomicBool::new(false),
-            }),
-            used: Mutex::new(Some(Used {
-                _function: function,
-                _heads: heads,
-                _table: table,
-                _buffers: buffers,
-            })),
-        })
+        let queue = Queue::start(None, context, set, buffers, options)?;
+        Ok(Self { queue })
     }
 
     /// Gives a task to the resident kernel, at a priority, of which 0 is the highest.
@@ -708,185 +758,31 @@ impl Dispatcher {
         task: TaskId,
         arguments: &TaskArgs,
     ) -> Result<TaskJob, DispatchError> {
-        let shared = &self.shared;
-        let options = &shared.options;
-        if shared.lost.load(Ordering::Acquire) {
-            return Err(DispatchError::Lost);
-        }
-        let (words, spans) = arguments.used;
-        let Some(ring) = shared.rings.get(priority as usize) else {
-            let why = format!("there is no priority {priority} of {}", options.priorities);
-            return Err(DispatchError::Value { why });
-        };
-        if words > TASK_WORDS || spans > TASK_SPANS {
-            let why = format!(
-                "{words} words and {spans} spans: a task has at most {TASK_WORDS} and {TASK_SPANS}"
-            );
-            return Err(DispatchError::Value { why });
-        }
-        let mut ring = lock(ring);
-        // Under the lock, so that who stops sees all that was submitted.
-        if shared.stopped.load(Ordering::Acquire) {
-            return Err(DispatchError::Stopped);
-        }
-        let at = (ring.last & (options.capacity - 1)) as usize;
-        if let Some(before) = &ring.taken[at]
-            && shared.look(before).is_none()
-        {
-            return Err(DispatchError::Full {
-                priority,
-                capacity: options.capacity,
-            });
-        }
-        let pending = Arc::new(Pending {
-            priority,
-            slot: priority as usize * options.capacity as usize + at,
-            ticket: ring.last.wrapping_add(1),
-            number: task.0,
-            steps: arguments.steps.unwrap_or(options.steps),
-            outcome: OnceLock::new(),
-        });
-        let slot = shared.slot(pending.slot);
-        let write = |at: usize, value: u32| slot[at].store(value, Ordering::Relaxed);
-        let wide = |at: usize, value: u64| {
-            write(at, value as u32);
-            write(at + 1, (value >> 32) as u32);
-        };
-        write(NUMBER, task.0);
-        write(BUDGET, pending.steps);
-        write(CANCEL, 0);
-        for (at, word) in arguments.words.iter().enumerate() {
-            wide(ARGUMENTS + 2 * at, *word);
-        }
-        for (at, (buffer, begin, bytes)) in arguments.spans.iter().enumerate() {
-            let at = SPANS + 6 * at;
-            write(at, *buffer);
-            wide(at + 2, *begin);
-            wide(at + 4, *bytes);
-        }
-        slot[READY].store(pending.ticket, Ordering::Release);
-        ring.last = pending.ticket;
-        ring.submitted += 1;
-        ring.taken[at] = Some(pending.clone());
-        Ok(TaskJob {
-            shared: shared.clone(),
-            task: pending,
-        })
+        self.queue.submit(priority, task, arguments)
     }
 
     /// How much there was to do, and is.
     pub fn stats(&self) -> DispatchStats {
-        self.shared.stats()
+        self.queue.stats()
     }
 
     /// Takes no more tasks, lets the kernel run those that it was given, and waits, at
     /// most so long, until it has ended.
     ///
     /// # Errors
-    /// [`DispatchError::Lost`] if it has not; [`DispatchError::Cuda`], the kernel's
-    /// error.
+    /// [`DispatchError::Running`] if it has not: it goes on as if this had been dropped;
+    /// [`DispatchError::Lost`]; [`DispatchError::Cuda`], the kernel's error.
     pub fn stop(self, longest: Duration) -> Result<(), DispatchError> {
-        match self.end(DRAIN, longest) {
-            Err(DispatchError::Running { .. }) => self.lose(),
-            ended => ended,
-        }
-    }
-
-    /// The same; if it takes longer it goes on, and may be waited for again.
-    ///
-    /// # Errors
-    /// [`DispatchError::Running`]; the others of [`Dispatcher::stop`].
-    pub(crate) fn drain(&self, longest: Duration) -> Result<(), DispatchError> {
-        self.end(DRAIN, longest)
-    }
-
-    /// Ends the kernel after the tasks that it runs; those that it has not begun are
-    /// [`TaskError::Stopped`].
-    pub(crate) fn cut_short(&self) -> Result<(), DispatchError> {
-        let longest = self.shared.options.watchdog * 2;
-        match self.end(END, longest) {
-            Err(DispatchError::Running { .. }) => self.lose(),
-            ended => ended,
-        }
-    }
-
-    fn end(&self, order: u32, longest: Duration) -> Result<(), DispatchError> {
-        let shared = &self.shared;
-        for ring in &shared.rings {
-            // Who is submitting has done so, or sees this.
-            let _ring = lock(ring);
-            shared.stopped.store(true, Ordering::Release);
-        }
-        if lock(&self.used).is_none() && !shared.lost.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        fence(Ordering::SeqCst);
-        shared.order(order);
-        let began = Instant::now();
-        let mut pause = Pause(0);
-        let mut watch = Watch::default();
-        while !shared.lost.load(Ordering::Acquire) && !shared.has_ended() {
-            pause.wait();
-            if pause.is_long() {
-                watch.look(shared);
-            }
-            if began.elapsed() > longest {
-                let waiting = shared.stats().waiting;
-                return Err(DispatchError::Running { waiting });
-            }
-        }
-        if shared.lost.load(Ordering::Acquire) {
-            return self.lose();
-        }
-        drop(lock(&self.used).take());
-        Ok(shared.stream.synchronize()?)
-    }
-
-    /// It may be running for ever: nothing of what it uses may go.
-    fn lose(&self) -> Result<(), DispatchError> {
-        self.shared.give_up();
-        if let Some(used) = lock(&self.used).take() {
-            std::mem::forget((used, self.shared.clone()));
-        }
-        Err(DispatchError::Lost)
-    }
-}
-
-/// Sees to tasks that nobody may be waiting for.
-#[derive(Default)]
-struct Watch {
-    /// What runs, and since when nothing of it has changed.
-    running: Vec<(usize, u32)>,
-    since: Option<Instant>,
-}
-
-impl Watch {
-    fn look(&mut self, shared: &Shared) {
-        let waiting = shared.rings.iter().map(|ring| shared.waiting(&lock(ring)));
-        let mut running: Vec<Arc<Pending>> = waiting.flatten().collect();
-        running.retain(|task| shared.has_begun(task));
-        let names: Vec<_> = running.iter().map(|it| (it.slot, it.ticket)).collect();
-        let now = Instant::now();
-        if names != self.running || names.is_empty() {
-            (self.running, self.since) = (names, Some(now));
-        }
-        let runs = now - *self.since.get_or_insert(now);
-        let watchdog = shared.options.watchdog;
-        if runs > watchdog * 2 {
-            shared.give_up();
-        } else if runs > watchdog {
-            running.iter().for_each(|task| shared.cancel(task));
-        }
+        self.queue.drain(longest)
     }
 }
 
 impl Drop for Dispatcher {
     /// Ends the kernel after the tasks that it runs; those that it has not begun are
-    /// [`TaskError::Stopped`].
+    /// [`TaskError::Stopped`]. Waits for that, but not in a host callback, nor longer than
+    /// twice the watchdog for a kernel whose turn has not come.
     fn drop(&mut self) {
-        if lock(&self.used).is_some() {
-            // What went wrong has been told to who waits for tasks.
-            drop(self.cut_short());
-        }
+        // What went wrong has been told to who waits for tasks.
+        drop(self.queue.abandon());
     }
 }

@@ -292,6 +292,15 @@ pub enum Error {
     /// The runtime is being rebooted.
     #[error("the runtime is being rebooted\ntry: again when it has")]
     Rebooting,
+    /// Something that would wait for the thread that asks for it.
+    #[error(
+        "cannot {doing} in a job, or where lent memory is given back: that is waited for\n\
+         try: another thread"
+    )]
+    Within {
+        /// What was to be done.
+        doing: &'static str,
+    },
     /// The work of a job panicked on the host.
     #[error("job {job} panicked: {message}")]
     Panicked {
@@ -328,6 +337,15 @@ pub enum Error {
     /// The context has failed, and nothing works in it.
     #[error("the context of device {device} has failed\ntry: a reboot that resets it")]
     Failed {
+        /// The device.
+        device: u32,
+    },
+    /// A reboot that would wait for a kernel that stays.
+    #[error(
+        "a kernel stays on device {device}, and what waits for the device would wait for it\n\
+         try: to end its dispatcher first; or another process, if that is lost"
+    )]
+    Resident {
         /// The device.
         device: u32,
     },

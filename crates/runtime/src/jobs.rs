@@ -292,9 +292,12 @@ enum Message {
     Task(Box<dyn Task>),
     /// The device has done the first of those that it has.
     Done,
-    /// There will be no more.
-    End,
+    /// There will be no more. When all are over this is called with what they came to,
+    /// unless somebody waits for that.
+    End(Option<Ended>),
 }
+
+type Ended = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A session's clerk.
 #[derive(Debug)]
@@ -324,6 +327,7 @@ impl Clerk {
             looked: Instant::now(),
             failed: Ok(()),
             lost: None,
+            ended: None,
         };
         let named = std::thread::Builder::new().name("fercuda jobs".to_owned());
         let thread = named.spawn(move || {
@@ -397,7 +401,7 @@ impl Clerk {
     /// last name of a session, waits for none.
     pub(crate) fn finish(&self) -> Result<()> {
         // Nobody listens: then it has ended.
-        drop(self.sender.send(Message::End));
+        drop(self.sender.send(Message::End(None)));
         if is_clerk() {
             return Ok(());
         }
@@ -405,6 +409,13 @@ impl Clerk {
         thread.map_or(Ok(()), |thread| {
             thread.join().unwrap_or(Err(Error::GivenUp { job: 0 }))
         })
+    }
+
+    /// Waits for nothing: the clerk calls `ended` when all jobs are over, with the first
+    /// error of any of them.
+    pub(crate) fn finish_with(&self, ended: impl FnOnce(Result<()>) + Send + 'static) {
+        // Nobody listens: then it has ended, and what is dropped here sees to the rest.
+        drop(self.sender.send(Message::End(Some(Box::new(ended)))));
     }
 }
 
@@ -429,6 +440,8 @@ struct Desk {
     failed: Result<()>,
     /// The job with which the context failed, and how: no other runs any more.
     lost: Option<(u64, Error)>,
+    /// Who hears that all are over.
+    ended: Option<Ended>,
 }
 
 /// Runs what is the givers' in part: a panic of it ends there.
@@ -451,7 +464,12 @@ impl Desk {
             }
             let is_empty = self.waiting.is_empty() && self.running.is_empty();
             if is_ending && is_empty {
-                return std::mem::replace(&mut self.failed, Ok(()));
+                let done = std::mem::replace(&mut self.failed, Ok(()));
+                let Some(ended) = self.ended.take() else {
+                    return done;
+                };
+                contained(|| ended(done));
+                return Ok(());
             }
             let message = match self.running.is_empty() {
                 // A sender is here, so somebody may always write.
@@ -459,8 +477,11 @@ impl Desk {
                 false => self.receiver.recv_timeout(LOOK),
             };
             match message {
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => is_ending = true,
-                Ok(message) => self.take(message),
+                Ok(message) => {
+                    is_ending |= matches!(message, Message::End(_));
+                    self.take(message);
+                }
+                Err(RecvTimeoutError::Disconnected) => is_ending = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if !self.running.is_empty() && self.looked.elapsed() >= LOOK {
@@ -477,7 +498,7 @@ impl Desk {
                     self.end(task, failed.map_or(Ok(()), Err));
                 }
             }
-            Message::End => {}
+            Message::End(ended) => self.ended = ended,
         }
     }
 
@@ -550,7 +571,7 @@ impl Desk {
         let said: Vec<Message> = self.receiver.try_iter().collect();
         let mut ends = false;
         for message in said {
-            ends |= matches!(message, Message::End);
+            ends |= matches!(message, Message::End(_));
             self.take(message);
         }
         for Running { task, failed } in std::mem::take(&mut self.running) {

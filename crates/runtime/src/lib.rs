@@ -17,6 +17,7 @@ mod requests;
 mod resident;
 mod session;
 mod triton;
+mod within;
 
 pub use callbacks::Allocator;
 pub use dispatcher::{

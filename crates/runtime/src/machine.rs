@@ -15,6 +15,7 @@ use fercuda_regime::{stand_before, table};
 use crate::callbacks::{Allocator, Given};
 use crate::error::{Error, Holder, Result, Why};
 use crate::session::{Core, Session, SessionConfig};
+use crate::within::is_within;
 
 /// How long memory that is given back to the driver waits for the device's work.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -75,8 +76,6 @@ pub(crate) struct Machine {
     sessions: Mutex<Sessions>,
     /// What programs' own allocators have given.
     pub(crate) given: Given,
-    /// Held while it begins anew; what it has come to if the driver did not recover.
-    lost: Mutex<Option<Error>>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +85,49 @@ struct Sessions {
     /// Of all there have been.
     names: BTreeSet<String>,
     next: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Phase {
+    #[default]
+    Runs,
+    /// One thread begins it anew. No session is opened, and no other thread does so.
+    Reboots,
+    /// What it came to, as the driver did not recover.
+    Lost(Error),
+}
+
+impl Phase {
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Runs => Ok(()),
+            Self::Reboots => Err(Error::Rebooting),
+            Self::Lost(error) => Err(error.clone()),
+        }
+    }
+}
+
+/// A device that begins anew, until this goes.
+struct Rebooting<'m> {
+    machine: &'m Machine,
+    then: Phase,
+}
+
+impl<'m> Rebooting<'m> {
+    fn begin(machine: &'m Machine) -> Result<Self> {
+        let mut sessions = lock(&machine.sessions);
+        sessions.phase.check()?;
+        sessions.phase = Phase::Reboots;
+        let then = Phase::Runs;
+        Ok(Self { machine, then })
+    }
+}
+
+impl Drop for Rebooting<'_> {
+    fn drop(&mut self) {
+        lock(&self.machine.sessions).phase = std::mem::take(&mut self.then);
+    }
 }
 
 impl Runtime {
@@ -108,7 +150,6 @@ impl Runtime {
             epoch: AtomicU64::new(0),
             sessions: Mutex::default(),
             given: Given::default(),
-            lost: Mutex::new(None),
         };
         if let Some(doors) = doors {
             doors.note_runtime(device.ordinal(), true);
@@ -196,14 +237,11 @@ impl Runtime {
         config: SessionConfig,
         allocator: Option<Arc<dyn Allocator>>,
     ) -> Result<Session> {
-        let lost = self.machine.lost.try_lock().map_err(|_| Error::Rebooting)?;
-        if let Some(lost) = &*lost {
-            return Err(lost.clone());
-        }
         let is_held = self.machine.holders().iter().any(|it| it.tenant == name);
         // What is dropped with its last name here ends, which is not to be in the lock.
         let live: Vec<Arc<Core>>;
         let mut sessions = lock(&self.machine.sessions);
+        sessions.phase.check()?;
         sessions.all.retain(|_, session| session.strong_count() > 0);
         live = sessions.all.values().filter_map(Weak::upgrade).collect();
         let is_open = live.iter().any(|it| it.name() == name && it.is_open());
@@ -234,7 +272,11 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::Failed`] if the context has failed, as by an illegal address: the sessions
-    /// have ended then, and [`Runtime::reset`] helps.
+    /// have ended then, and [`Runtime::reset`] helps. [`Error::Dispatch`] if a session's
+    /// dispatcher is lost, and [`Error::Resident`] if a kernel stays that is no session's:
+    /// they have ended then as well, and nothing was given back to the driver.
+    /// [`Error::Rebooting`] while another thread does it; [`Error::Within`] in a job, and where
+    /// lent memory is given back.
     pub fn reboot(&self) -> Result<Reboot> {
         self.begin_anew(false)
     }
@@ -250,7 +292,9 @@ impl Runtime {
     /// # Safety
     /// What others have made in the device's primary context and is no memory, such as
     /// streams, modules and the handles of libraries, is not used any more: it went with
-    /// the context, and a driver may follow what is left of it.
+    /// the context, and a driver may follow what is left of it. Nor is any other thread in a
+    /// call for a session of this device or with what sessions have made, or makes one before
+    /// this has returned.
     #[expect(unsafe_code, reason = "nobody here knows of others' handles")]
     pub unsafe fn reset(&self) -> Result<Reboot> {
         self.begin_anew(true)
@@ -259,19 +303,27 @@ impl Runtime {
     #[expect(unsafe_code, reason = "as for `reset`, which alone lets it")]
     fn begin_anew(&self, may_reset: bool) -> Result<Reboot> {
         let machine = &self.machine;
-        let mut lost = lock(&machine.lost);
-        if let Some(lost) = &*lost {
-            return Err(lost.clone());
+        if is_within() {
+            // A session would wait for this thread, or this thread for itself.
+            return Err(Error::Within { doing: "reboot" });
         }
+        let mut rebooting = Rebooting::begin(machine)?;
         let next = machine.epoch.load(Relaxed) + 1;
-        let mut ended = 0;
-        let mut failed = false;
-        for session in machine.sessions_left().iter().rev() {
-            let end = session.end(Why::Rebooted(next));
-            failed |= end.is_err_and(|error| error.is_sticky());
-            ended += 1;
-        }
+        let ended = end_all(&machine.sessions_left(), Why::Rebooted(next));
+        let is_sticky = |error: &Error| error.is_sticky();
+        let mut failed = ended.iter().flat_map(|it| it.as_ref().err()).any(is_sticky);
         let before = machine.context();
+        if !failed && before.has_stay() {
+            // To wait for the device would be to wait for that, unless the context failed.
+            let asked = before.legacy_stream().is_idle().map_err(Error::from);
+            failed = asked.is_err_and(|error| error.is_sticky());
+            if !failed {
+                let device = machine.device.ordinal();
+                let mut errors = ended.into_iter().filter_map(Result::err);
+                let lost = errors.find(|error| matches!(error, Error::Dispatch(_)));
+                return Err(lost.unwrap_or(Error::Resident { device }));
+            }
+        }
         failed |= before.synchronize().is_err_and(|error| error.is_sticky());
         if failed && !may_reset {
             return Err(Error::Failed {
@@ -300,7 +352,7 @@ impl Runtime {
             match after {
                 Ok(after) => *lock(&machine.context) = after,
                 Err(error) => {
-                    *lost = Some(error.clone());
+                    rebooting.then = Phase::Lost(error.clone());
                     return Err(error);
                 }
             }
@@ -314,12 +366,22 @@ impl Runtime {
         machine.epoch.store(next, Relaxed);
         Ok(Reboot {
             epoch: told.unwrap_or(next),
-            sessions: ended,
+            sessions: ended.len(),
             returned_bytes,
             was_reset: failed,
             others,
         })
     }
+}
+
+/// Ends sessions together, the last one first: what each has come to. Kernels that stay
+/// end before any session does, since what another has may wait for the whole device.
+pub(crate) fn end_all(sessions: &[Arc<Core>], why: Why) -> Vec<Result<()>> {
+    let last_first = || sessions.iter().rev();
+    last_first().for_each(|it| it.tell_dispatchers());
+    let stopped: Vec<_> = last_first().map(|it| it.stop_dispatchers()).collect();
+    let both = stopped.into_iter().zip(last_first());
+    both.map(|(stopped, it)| stopped.and(it.end(why))).collect()
 }
 
 /// The driver with the doors before it, and what they may be asked.

@@ -14,7 +14,7 @@ use fercuda_cuda::Stream;
 use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
 use fercuda_tensor::Layout;
 
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::Queue;
 use crate::error::{Error, Result};
 use crate::graphs::{Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording};
 use crate::machine::lock;
@@ -25,7 +25,7 @@ use crate::session::{BufferId, Entry, Regime, Session};
 pub(crate) struct Owned {
     caches: Mutex<Vec<Weak<dyn Ends>>>,
     compiler: Mutex<Option<Arc<Compiler>>>,
-    dispatchers: Mutex<Vec<Weak<Dispatcher>>>,
+    dispatchers: Mutex<Vec<Weak<Queue>>>,
 }
 
 /// What of a cache does not depend on its keys.
@@ -46,14 +46,22 @@ impl fmt::Debug for Owned {
 }
 
 impl Owned {
-    pub(crate) fn keep(&self, dispatcher: &Arc<Dispatcher>) {
+    pub(crate) fn keep(&self, dispatcher: &Arc<Queue>) {
         let mut all = lock(&self.dispatchers);
         all.retain(|it| it.strong_count() > 0);
         all.push(Arc::downgrade(dispatcher));
     }
 
-    /// Lets dispatchers run what they were given, and end: the first error.
+    /// Tells dispatchers to run what they were given, and end.
+    pub(crate) fn tell(&self) {
+        for dispatcher in lock(&self.dispatchers).iter().filter_map(Weak::upgrade) {
+            dispatcher.tell_to_drain();
+        }
+    }
+
+    /// The same, and waits until they have: the first error.
     pub(crate) fn stop(&self) -> Result<()> {
+        self.tell();
         let all = std::mem::take(&mut *lock(&self.dispatchers));
         let mut done = Ok(());
         for dispatcher in all.iter().filter_map(Weak::upgrade) {

@@ -15,14 +15,14 @@ use std::time::Duration;
 use fercuda_regime::interface::{Failure, Interface, Outcome};
 
 use crate::error::{Error, Result};
-use crate::jobs::is_clerk;
 use crate::machine::{Runtime, lock};
+use crate::within::is_within;
 
 /// How often it is looked whether something is asked: a few loads.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// As long as this is there, a runtime can be asked. Dropping it waits for what is being done,
-/// but in a session's job, for which a reboot waits: there it only takes no more.
+/// but where a reboot waits for the thread, as in a session's job: there it only takes no more.
 pub struct Requests {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -90,7 +90,7 @@ impl Drop for Requests {
             // Dropped by the consent that is asked: it ends when that returns. In a job it ends
             // when that, and the reboot that waits for it, is over.
             && thread.thread().id() != std::thread::current().id()
-            && !is_clerk()
+            && !is_within()
         {
             // Nothing in it unwinds.
             thread.join().ok();

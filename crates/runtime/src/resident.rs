@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatcher::{
-    DispatchError, DispatchOptions, DispatchStats, Dispatcher, TaskArgs, TaskBuffers, TaskId,
-    TaskJob, TaskSet,
+    DispatchError, DispatchOptions, DispatchStats, Queue, TaskArgs, TaskBuffers, TaskId, TaskJob,
+    TaskSet,
 };
 use crate::session::{BufferId, Session};
 
@@ -19,18 +19,18 @@ use crate::session::{BufferId, Session};
 const ALIGN_BYTES: u64 = 16;
 
 /// A dispatcher of a session's ([`Session::dispatcher`]). Dropping it ends it after the
-/// tasks that run; those that it has not begun are
+/// tasks that run, as for [`Dispatcher`](crate::Dispatcher); those that it has not begun are
 /// [`TaskError::Stopped`](crate::TaskError::Stopped).
 ///
 /// All calls may be made from any thread.
 #[derive(Debug)]
 pub struct Resident {
     session: Session,
-    dispatcher: Arc<Dispatcher>,
+    queue: Arc<Queue>,
 }
 
 impl Resident {
-    /// As [`Dispatcher::submit`].
+    /// As [`Dispatcher::submit`](crate::Dispatcher::submit).
     ///
     /// # Errors
     /// As there; [`DispatchError::Stopped`] also when the session has ended;
@@ -42,12 +42,12 @@ impl Resident {
         arguments: &TaskArgs,
     ) -> Result<TaskJob, DispatchError> {
         self.session.core.check_process()?;
-        self.dispatcher.submit(priority, task, arguments)
+        self.queue.submit(priority, task, arguments)
     }
 
     /// How much there was to do, and is.
     pub fn stats(&self) -> DispatchStats {
-        self.dispatcher.stats()
+        self.queue.stats()
     }
 
     /// Takes no more tasks, lets the kernel run those that it was given, and waits until
@@ -60,7 +60,7 @@ impl Resident {
     pub fn stop(&self, longest: Duration) -> Result<(), DispatchError> {
         let core = &self.session.core;
         core.check_process()?;
-        core.acting(|| self.dispatcher.drain(longest))
+        core.acting(|| self.queue.drain(longest))
     }
 
     /// Does what dropping it does, for who shares it. May be asked again.
@@ -70,7 +70,7 @@ impl Resident {
     pub fn abandon(&self) -> Result<(), DispatchError> {
         let core = &self.session.core;
         core.check_process()?;
-        core.acting(|| self.dispatcher.cut_short())
+        core.acting(|| self.queue.abandon())
     }
 }
 
@@ -78,7 +78,7 @@ impl Drop for Resident {
     fn drop(&mut self) {
         if self.session.core.check_process().is_err() {
             // The queue may be memory of the parent's, whose kernel it is.
-            std::mem::forget(self.dispatcher.clone());
+            std::mem::forget(self.queue.clone());
             return;
         }
         // What went wrong has been told to who waits for tasks.
@@ -93,18 +93,21 @@ impl Session {
     /// waits for tasks before such work, and for that work before tasks.
     ///
     /// While it runs, what waits for the whole device waits for it, as for each
-    /// [`Dispatcher`].
+    /// [`Dispatcher`](crate::Dispatcher).
     ///
     /// # Errors
     /// [`DispatchError::Buffer`] for one whose elements do not lie side by side from a
     /// multiple of 16 bytes on; [`DispatchError::Value`]; [`DispatchError::Build`];
-    /// [`DispatchError::Cuda`]; [`DispatchError::Session`].
+    /// [`DispatchError::Cuda`]; [`DispatchError::Session`], also in a job that is done while
+    /// the session ends.
     pub fn dispatcher(
         &self,
         set: &TaskSet,
         buffers: &[BufferId],
         options: DispatchOptions,
     ) -> Result<Resident, DispatchError> {
+        // A session that ends has stopped its dispatchers when its last jobs are done.
+        self.core.while_open(|_| ())?;
         let mut registered = TaskBuffers::new();
         for id in buffers {
             let entry = self.core.entry(*id)?;
@@ -128,18 +131,14 @@ impl Session {
         }
         let behind = self.record()?;
         let core = &self.core;
-        let started = core.acting(|| {
-            Dispatcher::start_behind(Some(&behind), core.context(), set, registered, options)
-        });
+        let started =
+            core.acting(|| Queue::start(Some(&behind), core.context(), set, registered, options));
         let resident = Resident {
             session: self.clone(),
-            dispatcher: Arc::new(started?),
+            queue: started?,
         };
-        // Under the table's lock, so that the session does not end in between.
-        core.with(|_| {
-            core.owned().keep(&resident.dispatcher);
-            Ok(())
-        })?;
+        // Who ends the session has not looked yet for what there is to stop.
+        core.while_open(|owned| owned.keep(&resident.queue))?;
         Ok(resident)
     }
 }

@@ -5,11 +5,10 @@
 //! the memory behind the last work that was queued with it.
 //!
 //! Elsewhere: work that the caller does not wait for (`jobs`), handles (`handles`), the limit
-//! (`account`), graphs, expressions and dispatchers (`owned`).
+//! (`account`), graphs, expressions and dispatchers (`owned`), how a session ends (`ending`).
 
-use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use bytemuck::Pod;
 use fercuda_cuda::{
@@ -22,10 +21,12 @@ use crate::account::{Account, Charge};
 use crate::callbacks::{Allocator, Lender};
 use crate::error::{Error, Result, Why};
 use crate::handles::{Id, Table};
-use crate::jobs::{Clerk, Job, is_clerk};
-use crate::machine::{Machine, lock};
+use crate::jobs::{Clerk, Job};
+use crate::machine::{Machine, end_all, lock};
 use crate::owned::Owned;
 use crate::pieces::Pieces;
+
+mod ending;
 
 /// The device's pool gives blocks in multiples of so many bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -176,11 +177,6 @@ pub(crate) struct Core {
     lender: Option<Arc<Lender>>,
 }
 
-thread_local! {
-    /// How many sessions the calling thread is giving back what they had.
-    static LEAVING: Cell<u32> = const { Cell::new(0) };
-}
-
 #[derive(Debug)]
 enum Names {
     Open(Table<Entry>),
@@ -189,20 +185,6 @@ enum Names {
     /// What it had is being given back.
     Leaving(Why),
     Ended(Why),
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        if self.process == std::process::id() {
-            // Nobody is left to be told.
-            drop(self.end(Why::Closed));
-            return;
-        }
-        // In the child of a fork nothing of it is there, and who has lent memory hears
-        // nothing from here.
-        let names = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
-        std::mem::forget(std::mem::replace(names, Names::Ended(Why::Closed)));
-    }
 }
 
 impl Core {
@@ -277,11 +259,27 @@ impl Core {
         match &mut *lock(&self.table) {
             Names::Open(table) => work(table),
             Names::Ending(table, _) if self.is_clerk() => work(table),
-            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => Err(Error::Ended {
-                session: self.name.clone(),
-                why: *why,
-            }),
+            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => {
+                Err(self.ended(*why))
+            }
         }
+    }
+
+    /// With what it owns, unless it is being ended: then it is not there for its jobs either.
+    /// It is not ended in between.
+    pub(crate) fn while_open<R>(&self, work: impl FnOnce(&Owned) -> R) -> Result<R> {
+        self.check_process()?;
+        match &*lock(&self.table) {
+            Names::Open(_) => Ok(work(&self.owned)),
+            Names::Ending(_, why) | Names::Leaving(why) | Names::Ended(why) => {
+                Err(self.ended(*why))
+            }
+        }
+    }
+
+    fn ended(&self, why: Why) -> Error {
+        let session = self.name.clone();
+        Error::Ended { session, why }
     }
 
     /// Whether the calling thread is the session's clerk.
@@ -303,52 +301,6 @@ impl Core {
         clerk
             .as_ref()
             .is_none_or(|it| it.is_here() || it.has_ended_all())
-    }
-
-    /// Ends it: what it was given to do is done, then everything goes. The first error
-    /// of that work; it has ended all the same. Who comes meanwhile waits until it has.
-    pub(crate) fn end(&self, why: Why) -> Result<()> {
-        if self.process != std::process::id() {
-            return Ok(());
-        }
-        let mut names = lock(&self.table);
-        match std::mem::replace(&mut *names, Names::Ended(why)) {
-            Names::Open(table) => *names = Names::Ending(table, why),
-            other => {
-                *names = other;
-                // One of its jobs, for which who ends it waits, is not to wait for that; nor
-                // is who hears there that memory it has lent is given back.
-                let is_within = is_clerk() || LEAVING.with(Cell::get) > 0;
-                while matches!(*names, Names::Ending(..) | Names::Leaving(_)) && !is_within {
-                    let ended = self.has_ended.wait(names);
-                    names = ended.unwrap_or_else(PoisonError::into_inner);
-                }
-                return Ok(());
-            }
-        }
-        drop(names);
-        // First: a job that needs the whole device would wait for a kernel that stays.
-        // With it goes memory that may be lent, as below.
-        LEAVING.with(|leaving| leaving.set(leaving.get() + 1));
-        let stopped = self.acting(|| self.owned.stop());
-        LEAVING.with(|leaving| leaving.set(leaving.get() - 1));
-        // It stays where it is, so that its jobs are known while they are done.
-        let clerk = lock(&self.clerk).clone();
-        let worked = clerk.map_or(Ok(()), |clerk| clerk.finish());
-        let names = std::mem::replace(&mut *lock(&self.table), Names::Leaving(why));
-        LEAVING.with(|leaving| leaving.set(leaving.get() + 1));
-        let done = self.acting(|| {
-            let done = self.stream.synchronize().map_err(Error::from);
-            self.owned.end();
-            drop(names);
-            // What was given back is now behind nothing.
-            let settled = self.stream.synchronize().map_err(Error::from);
-            stopped.and(worked).and(done).and(settled)
-        });
-        LEAVING.with(|leaving| leaving.set(leaving.get() - 1));
-        *lock(&self.table) = Names::Ended(why);
-        self.has_ended.notify_all();
-        done
     }
 
     pub(crate) fn check_process(&self) -> Result<()> {
@@ -520,13 +472,26 @@ impl Session {
     }
 
     /// Ends it, having waited for its work, and gives everything back. Its other names
-    /// answer [`Error::Ended`] then.
+    /// answer [`Error::Ended`] then. In a job, of whatever session, it does not wait: the
+    /// session ends behind its jobs.
     ///
     /// # Errors
     /// The first error of its work; it has ended all the same.
     pub fn close(&self) -> Result<()> {
         self.core.check_process()?;
         self.core.end(Why::Closed)
+    }
+
+    /// Closes sessions together, the last one first. Kernels that stay end before any of
+    /// the sessions does, since what another has may wait for the whole device.
+    ///
+    /// # Errors
+    /// The first error of their work; all have ended all the same. [`Error::Forked`], and
+    /// none has.
+    pub fn close_all(sessions: &[Self]) -> Result<()> {
+        sessions.iter().try_for_each(|it| it.core.check_process())?;
+        let cores: Vec<Arc<Core>> = sessions.iter().map(|it| it.core.clone()).collect();
+        end_all(&cores, Why::Closed).into_iter().collect()
     }
 
     // ---- buffers ------------------------------------------------------------

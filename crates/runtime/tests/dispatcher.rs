@@ -498,6 +498,45 @@ fn the_watchdog_ends_what_runs_too_long_and_tells_what_nothing_ends() {
 }
 
 #[test]
+fn a_task_that_comes_while_the_dispatcher_is_given_up_is_told_so() {
+    let bench = Bench::new();
+    let options = DispatchOptions {
+        watchdog: Duration::from_millis(3),
+        ..small()
+    };
+    for _ in 0..20 {
+        let served = serve(&bench, 64, options);
+        let wild = served.submit(served.tasks.wild, served.of(0..1));
+        let jobs = std::thread::scope(|threads| {
+            let submits = || {
+                let mut jobs = Vec::new();
+                loop {
+                    match served
+                        .dispatcher
+                        .submit(0, served.tasks.odd, &TaskArgs::new())
+                    {
+                        Ok(job) => jobs.push(job),
+                        Err(DispatchError::Full { .. }) => {}
+                        Err(DispatchError::Lost) => return jobs,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|_| threads.spawn(submits)).collect();
+            assert_eq!(wild.wait(LONG), Err(TaskError::Lost));
+            let jobs = threads.into_iter().flat_map(|it| it.join().unwrap());
+            jobs.collect::<Vec<_>>()
+        });
+        for job in jobs {
+            assert_eq!(job.poll(), Some(Err(TaskError::Lost)));
+        }
+        served.words.words()[0].store(1, Ordering::Release);
+        drop(served);
+        bench.context.synchronize().unwrap();
+    }
+}
+
+#[test]
 fn several_blocks_and_threads_run_each_task_once() {
     const EACH: u64 = 300;
     let bench = Bench::new();

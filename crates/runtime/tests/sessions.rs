@@ -594,6 +594,7 @@ fn a_job_may_use_its_session_and_is_not_waited_for_by_another_of_it() {
     let last = session.submit(move |_| closes.close()).unwrap();
     last.wait().unwrap();
     assert!(session.buffers().is_err());
+    session.close().unwrap();
     assert_eq!(session.held_bytes(), 0);
 }
 

@@ -55,11 +55,7 @@ pub extern "C" fn fer_runtime_close(runtime: fer_runtime) -> fer_status {
     guarded(|| {
         RUNTIMES.remove("runtime", runtime)?;
         drop(REQUESTS.take(|serving| serving.runtime == runtime));
-        let mut done = Ok(());
-        for (number, open) in SESSIONS.take(|open| open.runtime == runtime) {
-            done = done.and(end(number, &open));
-        }
-        done
+        end(&SESSIONS.take(|open| open.runtime == runtime))
     })
 }
 
@@ -133,6 +129,7 @@ fn fit(name: &str) -> [c_char; FER_NAME_BYTES] {
 /// all memory back to the driver, and begins anew. Sessions and buffers of before answer
 /// FER_ERROR_ENDED; their handles are still to be closed. `details` may be NULL.
 /// FER_ERROR_CONTEXT_LOST if the context has failed: then fer_reset helps.
+/// FER_ERROR_DISPATCHER_LOST, or FER_ERROR_OCCUPIED, if a kernel stays that does not end.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_reboot(
@@ -146,7 +143,8 @@ pub unsafe extern "C" fn fer_reboot(
 /// The same; and if the context has failed, as after an illegal address, it is reset,
 /// unless others hold memory of the device (FER_ERROR_OCCUPIED). What other libraries of
 /// this process have made in the device's primary context, such as streams and modules,
-/// goes with it and must not be used any more.
+/// goes with it and must not be used any more. No other thread is in a call for a session of
+/// the device, or makes one, before this has returned.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_reset(
@@ -246,7 +244,7 @@ pub(super) fn open_session(
 pub extern "C" fn fer_session_close(session: fer_session) -> fer_status {
     guarded(|| {
         let open = SESSIONS.remove("session", session)?;
-        end(session, &open)
+        end(&[(session, open)])
     })
 }
 

@@ -44,7 +44,8 @@ pub(super) const STEPS: usize = 4;
 /// The ticket of what is run.
 pub(super) const BEGUN: usize = 5;
 
-/// What the host tells all blocks: go on, end when there is nothing to do, end now.
+/// What the host tells all blocks, a stricter order by a larger number: go on, end when
+/// there is nothing to do, end now.
 pub(super) const GO_ON: u32 = 0;
 pub(super) const DRAIN: u32 = 1;
 pub(super) const END: u32 = 2;
@@ -145,8 +146,8 @@ impl<'k> Task<'k> {
     }
 
     /// A span of elements, below [`TASK_SPANS`]; the first beyond. If what was passed is
-    /// not inside its buffer, not aligned, or no whole elements, it is empty, and the task
-    /// ends as
+    /// not inside its buffer, not aligned, no whole elements, or 2^32 of them or more, it is
+    /// empty, and the task ends as
     /// [`TaskError::OutOfBounds`](crate::TaskError::OutOfBounds).
     #[must_use]
     pub fn span<T: Element>(&self, index: usize) -> TaskSpan<'_, 'k, T> {
@@ -162,7 +163,9 @@ impl<'k> Task<'k> {
         let aligned = ((offset | bytes) & u64::from(T::BYTES - 1)).equals(0u64);
         let begins = offset.le(size);
         let ends = bytes.le(size - offset);
-        let good = (known & aligned & begins & ends).named("inside");
+        // More elements than there are indices would be left out as well.
+        let few = bytes.lt(u64::from(T::BYTES) << 32);
+        let good = (known & aligned & begins & ends & few).named("inside");
         let len = k.var("span_len", 0u64);
         let begin = k.var("span", base);
         k.if_else(
@@ -223,14 +226,27 @@ impl<'k> Task<'k> {
 
     /// Runs `body` for each number below `count`, spread over the block's threads.
     pub fn for_each(&self, count: impl Arg<'k, u32>, body: impl FnOnce(Reg<'k, u32>)) {
+        self.for_each_from(self.kernel.tid_x(), count, body);
+    }
+
+    /// The same for every so many-th number from `first` on, as many as threads there are.
+    fn for_each_from(
+        &self,
+        first: Reg<'k, u32>,
+        count: impl Arg<'k, u32>,
+        body: impl FnOnce(Reg<'k, u32>),
+    ) {
         let k = self.kernel;
-        let item = k.var("item", k.tid_x());
+        let item = k.var("item", first);
         k.loop_("items", |items| {
             items.break_if(item.ge(count));
             items.break_if(self.halted.differs(0u32));
             self.step();
             body(*item);
-            item.set(*item + k.ntid_x());
+            let next = *item + k.ntid_x();
+            // Beyond the largest number none is below `count`.
+            items.break_if(next.lt(*item));
+            item.set(next);
         });
     }
 
@@ -257,7 +273,7 @@ impl<'k, T: Element<Value = T> + Scalar + Arg<'k, T> + Default> TaskSpan<'_, 'k,
     /// How many there are, at most 2^32 - 1.
     #[must_use]
     pub fn len(&self) -> Reg<'k, u32> {
-        self.len.min(u64::from(u32::MAX)).to::<u32>()
+        self.len.to::<u32>()
     }
 
     /// Whether both have bytes in common, without being in one place.
@@ -416,4 +432,36 @@ pub(super) fn kernel(
         });
     });
     Ok(fercuda_ptx::print(&module.finish()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fercuda_cuda::{Context, Cuda};
+
+    use crate::dispatcher::{DispatchOptions, Dispatcher, TaskArgs, TaskBuffers, TaskSet};
+
+    #[test]
+    fn a_loop_to_the_largest_number_ends_there() {
+        let mut set = TaskSet::new();
+        // SAFETY: it touches nothing.
+        #[expect(unsafe_code, reason = "a device function of the test's")]
+        let last = unsafe {
+            set.add("last", |t| {
+                let k = t.kernel();
+                t.for_each_from(k.tid_x() + (u32::MAX - 100), u32::MAX, |_| {});
+            })
+        };
+        let device = Cuda::from_env().unwrap().device(0).unwrap();
+        let context = Context::primary(device).unwrap();
+        let options = DispatchOptions {
+            threads: 64,
+            ..DispatchOptions::default()
+        };
+        let dispatcher = Dispatcher::start(&context, &set, TaskBuffers::new(), options).unwrap();
+        let job = dispatcher.submit(0, last, &TaskArgs::new().steps(1000));
+        let done = job.unwrap().wait(Duration::from_secs(30)).unwrap();
+        assert_eq!(done.steps, 2);
+    }
 }

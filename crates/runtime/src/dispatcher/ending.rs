@@ -1,0 +1,276 @@
+//! How a resident kernel ends, and what it uses is let go of.
+//!
+//! It is told by a word that only gets stricter. It has ended when its stream says so; an
+//! answer that says nothing of the stream says nothing of the kernel.
+//!
+//! Invariants: what the kernel uses is there as long as it may run, if need be for ever,
+//! and is let go of once, by one thread, in no lock: lent memory is given back there, and
+//! who has lent it may call anything. While the kernel may run, nobody waits for it by
+//! dropping something (`Stay`).
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use fercuda_cuda::{DeviceBuffer, Function, Stay, destroy_later};
+
+use super::task::{DRAIN, END};
+use super::{DispatchError, Pause, Pending, Queue, TaskBuffers, TaskError, lock};
+use crate::within::{Leaving, is_within};
+
+/// Who does not wait asks the driver so often, in milliseconds.
+const GLANCE_MS: u64 = 5;
+
+/// What is known of a resident kernel.
+#[derive(Debug)]
+pub(super) enum Kernel {
+    /// It runs, or its turn has not come.
+    Runs,
+    /// It has ended. What was not done never will be, and says so.
+    Ended,
+    /// It may run for ever.
+    Lost,
+    /// Nobody could be asked.
+    Unknown(fercuda_cuda::Error),
+}
+
+/// What a kernel uses.
+#[derive(Debug)]
+pub(super) enum Hold {
+    Used(Used),
+    /// It has ended, and a thread is letting go of that.
+    Leaving,
+    /// That is done, or never will be.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(super) struct Used {
+    /// Let go of first: the others wait for the device, which no kernel keeps busy then.
+    pub(super) _stay: Stay,
+    pub(super) _function: Function,
+    pub(super) _heads: DeviceBuffer<u32>,
+    pub(super) _table: DeviceBuffer<u64>,
+    pub(super) _buffers: TaskBuffers,
+}
+
+impl Queue {
+    /// Asks what has become of the kernel. Never waits.
+    pub(super) fn kernel(&self) -> Kernel {
+        if self.lost.load(Ordering::Acquire) {
+            self.give_up_tasks(&TaskError::Lost);
+            return Kernel::Lost;
+        }
+        let why = match self.stream.is_idle() {
+            Ok(false) => return Kernel::Runs,
+            Ok(true) => TaskError::Stopped,
+            Err(error) if error.is_refusal() => return Kernel::Unknown(error),
+            Err(error) => TaskError::Device {
+                why: error.to_string(),
+            },
+        };
+        self.give_up_tasks(&why);
+        Kernel::Ended
+    }
+
+    /// The same for who does not wait and may ask often: from time to time.
+    pub(super) fn glance(&self) {
+        let now = self.began.elapsed().as_millis() as u64;
+        let before = self.glanced_ms.load(Ordering::Relaxed);
+        let is_time = now >= before + GLANCE_MS;
+        if is_time && self.glanced_ms.swap(now, Ordering::Relaxed) == before {
+            self.kernel();
+        }
+    }
+
+    /// Whether nothing more will be done.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.kernel(), Kernel::Ended | Kernel::Lost)
+    }
+
+    /// What becomes of tasks when the kernel has ended, or nobody knows.
+    fn give_up_tasks(&self, error: &TaskError) {
+        for ring in &self.rings {
+            let ring = &mut *lock(ring);
+            for task in self.waiting(ring) {
+                ring.dropped += u64::from(task.outcome.set(Err(error.clone())).is_ok());
+            }
+        }
+    }
+
+    /// The kernel may run for ever.
+    pub(super) fn give_up(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.give_up_tasks(&TaskError::Lost);
+    }
+
+    /// Takes no more tasks, and tells the kernel to end when it has run what it was given.
+    pub(crate) fn tell_to_drain(&self) {
+        self.tell(DRAIN);
+    }
+
+    fn tell(&self, order: u32) {
+        for ring in &self.rings {
+            // Who is submitting has done so, or sees this.
+            let _ring = lock(ring);
+            self.stopped.store(true, Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+        self.memory.control.words()[0].fetch_max(order, Ordering::Release);
+    }
+
+    /// Lets the kernel run what it was given, and waits until it has ended and what it
+    /// used is let go of; but a job, and who hears that lent memory is given back, does
+    /// not wait for another thread that lets go. May be asked again.
+    ///
+    /// # Errors
+    /// [`DispatchError::Running`]; the others of [`super::Dispatcher::stop`].
+    pub(crate) fn drain(&self, longest: Duration) -> Result<(), DispatchError> {
+        self.end(DRAIN, longest)
+    }
+
+    /// Ends the kernel after the tasks that it runs; those that it has not begun are
+    /// [`TaskError::Stopped`]. If it has not ended in twice the watchdog, as its turn has
+    /// not come, or in a host callback, it goes on to end by itself, and what it uses is
+    /// let go of after that.
+    ///
+    /// # Errors
+    /// [`DispatchError::Lost`]; [`DispatchError::Cuda`], the kernel's error.
+    pub(crate) fn abandon(self: &Arc<Self>) -> Result<(), DispatchError> {
+        let ended = self.end(END, twice(self.options.watchdog));
+        let goes_on = match &ended {
+            Err(DispatchError::Running { .. }) => true,
+            Err(DispatchError::Cuda(error)) => error.is_refusal(),
+            _ => false,
+        };
+        if !goes_on {
+            return ended;
+        }
+        let (queue, mut watch) = (self.clone(), Watch::default());
+        destroy_later(move || queue.has_left(&mut watch));
+        Ok(())
+    }
+
+    /// Lets go of what an ended kernel used; whether that is done. Never waits.
+    fn has_left(&self, watch: &mut Watch) -> bool {
+        match self.kernel() {
+            Kernel::Ended => self.release(),
+            Kernel::Lost => self.lose(),
+            Kernel::Runs | Kernel::Unknown(_) => {
+                watch.look(self);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn end(&self, order: u32, longest: Duration) -> Result<(), DispatchError> {
+        self.tell(order);
+        let is_gone = matches!(*lock(&self.hold), Hold::Gone);
+        if is_gone && !self.lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let mut pause = Pause(0);
+        let mut watch = Watch::default();
+        loop {
+            match self.kernel() {
+                Kernel::Ended => break,
+                Kernel::Lost => {
+                    self.lose();
+                    return Err(DispatchError::Lost);
+                }
+                // No wait of this thread's changes that.
+                Kernel::Unknown(error @ fercuda_cuda::Error::InCallback) => {
+                    return Err(error.into());
+                }
+                Kernel::Runs | Kernel::Unknown(_) => {}
+            }
+            pause.wait();
+            if pause.is_long() {
+                watch.look(self);
+            }
+            if began.elapsed() > longest {
+                let waiting = self.stats().waiting;
+                return Err(DispatchError::Running { waiting });
+            }
+        }
+        self.release();
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Lets go of what the kernel has used, or waits while another thread does.
+    fn release(&self) {
+        let mut hold = lock(&self.hold);
+        let used = match std::mem::replace(&mut *hold, Hold::Leaving) {
+            Hold::Used(used) => used,
+            other => {
+                *hold = other;
+                while matches!(*hold, Hold::Leaving) && !is_within() {
+                    let released = self.released.wait(hold);
+                    hold = released.unwrap_or_else(PoisonError::into_inner);
+                }
+                return;
+            }
+        };
+        drop(hold);
+        let _gone = OnDrop(|| {
+            *lock(&self.hold) = Hold::Gone;
+            self.released.notify_all();
+        });
+        let _leaving = Leaving::enter();
+        drop(used);
+    }
+
+    /// It may be running for ever: nothing of what it uses may go, nor the queue.
+    fn lose(&self) {
+        self.give_up();
+        let used = std::mem::replace(&mut *lock(&self.hold), Hold::Gone);
+        if matches!(used, Hold::Used(_)) {
+            std::mem::forget((used, self.memory.clone(), self.stream.clone()));
+        }
+    }
+}
+
+/// Does something when it goes, however that is.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// How long a task may run: as long as the watchdog, and as long again to notice that it is
+/// cancelled.
+pub(super) fn twice(watchdog: Duration) -> Duration {
+    watchdog.saturating_mul(2)
+}
+
+/// Sees to tasks that nobody may be waiting for.
+#[derive(Default)]
+struct Watch {
+    /// What runs, and since when nothing of it has changed.
+    running: Vec<(usize, u32)>,
+    since: Option<Instant>,
+}
+
+impl Watch {
+    fn look(&mut self, queue: &Queue) {
+        let waiting = queue.rings.iter().map(|ring| queue.waiting(&lock(ring)));
+        let mut running: Vec<Arc<Pending>> = waiting.flatten().collect();
+        running.retain(|task| queue.has_begun(task));
+        let names: Vec<_> = running.iter().map(|it| (it.slot, it.ticket)).collect();
+        let now = Instant::now();
+        if names != self.running || names.is_empty() {
+            (self.running, self.since) = (names, Some(now));
+        }
+        let runs = now - *self.since.get_or_insert(now);
+        let watchdog = queue.options.watchdog;
+        if runs > twice(watchdog) {
+            queue.give_up();
+        } else if runs > watchdog {
+            running.iter().for_each(|task| queue.cancel(task));
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! How dispatchers, sessions and runtimes end beside each other: on the software device, or
+//! a GPU with `FERCUDA_DEVICE=gpu`. What would wait for ever fails here instead.
+#![expect(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test reports by panicking, one task is its own, and it lends memory"
+)]
+
+mod bench;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bench::Bench;
+use fercuda_cuda::{DeviceBuffer, Stream, destroy_later};
+use fercuda_runtime::jit::{Binary, Graph as Expression};
+use fercuda_runtime::{
+    BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, Error, Layout, Regime, Resident,
+    Session, StandardTask, TaskArgs, TaskBuffer, TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
+    Why,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+const LEN: u64 = 1024;
+
+/// Does it, and fails if that takes too long.
+fn soon<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (give, take) = channel();
+    let thread = std::thread::spawn(move || give.send(work()).unwrap());
+    let done = take.recv_timeout(LONG);
+    if thread.is_finished() {
+        thread.join().unwrap();
+    }
+    done.expect("it takes too long")
+}
+
+fn small() -> DispatchOptions {
+    DispatchOptions {
+        capacity: 8,
+        threads: 64,
+        ..DispatchOptions::default()
+    }
+}
+
+fn layout() -> Layout {
+    Layout::contiguous(Dtype::U32, &[LEN]).unwrap()
+}
+
+fn words(session: &Session) -> BufferId {
+    session.buffer(&[LEN], &[0u32; LEN as usize]).unwrap()
+}
+
+/// A dispatcher over one buffer, whose tasks are the standard ones and one that waits until
+/// the buffer's first word is not 0, which it never is.
+fn serve(session: &Session, id: BufferId, options: DispatchOptions) -> (Resident, TaskId) {
+    let mut set = TaskSet::standard();
+    // SAFETY: it touches its span only.
+    let gate = unsafe {
+        set.add("gate", |t| {
+            let k = t.kernel();
+            let gate = t.span::<u32>(0);
+            t.repeat("closed", |turn| {
+                let zero = k.value(0u32);
+                turn.break_if(gate.load_volatile(zero).differs(0u32));
+                k.nanosleep(1000);
+            });
+        })
+    };
+    (session.dispatcher(&set, &[id], options).unwrap(), gate)
+}
+
+fn span(words: std::ops::Range<u64>) -> TaskArgs {
+    TaskArgs::new().span(TaskBuffer(0), words.start * 4..words.end * 4)
+}
+
+fn fill(resident: &Resident) -> TaskJob {
+    let arguments = span(1..LEN);
+    resident
+        .submit(0, StandardTask::Fill.id(), &arguments)
+        .unwrap()
+}
+
+/// The gate, when it has begun: until it is cancelled, or has used up its steps.
+fn shut(resident: &Resident, gate: TaskId) -> TaskJob {
+    let arguments = span(0..1).steps(u32::MAX);
+    let shut = resident.submit(0, gate, &arguments).unwrap();
+    while !shut.has_begun() {
+        std::thread::yield_now();
+    }
+    shut
+}
+
+#[test]
+fn a_dispatcher_ends_while_another_stays() {
+    let bench = Bench::new();
+    let session = bench.session("two");
+    let (one, _) = serve(&session, words(&session), small());
+    let (other, _) = serve(&session, words(&session), small());
+    let ticket = fill(&one);
+    // What it used waits for the whole device: code, and page-locked memory with the
+    // last ticket.
+    soon(move || {
+        one.stop(Duration::from_secs(20)).unwrap();
+        drop(one);
+        ticket.wait(LONG).unwrap();
+    });
+    assert_eq!(fill(&other).wait(LONG).unwrap().value, LEN - 1);
+    let managed = session.alloc(layout(), Regime::Managed).unwrap();
+    let freed = session.clone();
+    soon(move || freed.free(managed)).unwrap();
+    assert_eq!(fill(&other).wait(LONG).unwrap().value, LEN - 1);
+    // And again with both to end.
+    let (third, _) = serve(&session, words(&session), small());
+    let jobs = [fill(&other), fill(&third), fill(&other)];
+    let closed = session.clone();
+    soon(move || closed.close()).unwrap();
+    for job in jobs {
+        assert_eq!(job.poll().unwrap().unwrap().value, LEN - 1);
+    }
+    assert!(matches!(
+        third.submit(0, StandardTask::Fill.id(), &span(0..1)),
+        Err(DispatchError::Stopped)
+    ));
+    drop((other, third));
+}
+
+/// A session that has what is freed when the whole device is idle.
+fn one_of_each(session: &Session) {
+    for regime in [Regime::Managed, Regime::Driver, Regime::Pinned] {
+        session.alloc(layout(), regime).unwrap();
+    }
+    let id = words(session);
+    let mut expression = Expression::new();
+    let input = expression.input("x", layout()).unwrap();
+    let twice = expression.binary(Binary::Add, input, input).unwrap();
+    expression.output("y", twice).unwrap();
+    session.evaluate(&expression, &[id]).unwrap();
+}
+
+#[test]
+fn sessions_end_together_whoever_has_a_kernel_that_stays() {
+    enum How {
+        Reboot,
+        CloseAll,
+        OneByOne,
+    }
+    let bench = Bench::new();
+    for how in [How::Reboot, How::CloseAll, How::OneByOne] {
+        let (first, last) = (bench.session("first"), bench.session("last"));
+        let (resident, _) = serve(&first, words(&first), small());
+        one_of_each(&last);
+        one_of_each(&first);
+        let (late, _) = serve(&last, words(&last), small());
+        let jobs = [fill(&resident), fill(&late)];
+        let runtime = bench.runtime.clone();
+        soon(move || match how {
+            How::Reboot => assert_eq!(runtime.reboot().unwrap().sessions, 2),
+            How::CloseAll => Session::close_all(&[first, last]).unwrap(),
+            How::OneByOne => {
+                last.close().unwrap();
+                first.close().unwrap();
+            }
+        });
+        for job in jobs {
+            assert_eq!(job.poll().unwrap().unwrap().value, LEN - 1);
+        }
+    }
+}
+
+#[test]
+fn a_reboot_does_not_wait_for_a_kernel_that_is_no_sessions() {
+    let bench = Bench::new();
+    let set = TaskSet::standard();
+    let buffers = TaskBuffers::new();
+    let context = bench.runtime.context();
+    let stays = Dispatcher::start(&context, &set, buffers, small()).unwrap();
+    let session = bench.session("rebooted");
+    one_of_each(&session);
+    let runtime = bench.runtime.clone();
+    let refused = soon(move || runtime.reboot()).unwrap_err();
+    assert!(
+        matches!(refused, Error::Resident { device: 0 }),
+        "{refused}"
+    );
+    assert!(session.buffers().is_err());
+    stays.stop(LONG).unwrap();
+    bench.runtime.reboot().unwrap();
+}
+
+#[test]
+fn a_host_callback_that_drops_a_dispatcher_leaves_the_kernel_what_it_uses() {
+    let bench = Bench::new();
+    let session = bench.session("callback");
+    let id = words(&session);
+    let address = session.export(id).unwrap().address;
+    let (resident, gate) = serve(&session, id, small());
+    let shut = shut(&resident, gate);
+    let behind = fill(&resident);
+    session.free(id).unwrap();
+    let held_bytes = session.held_bytes();
+    let (dropped, is_dropped) = channel();
+    let callback = move || {
+        drop(resident);
+        dropped.send(()).unwrap();
+    };
+    session.stream().host_callback(callback).unwrap();
+    is_dropped.recv_timeout(LONG).unwrap();
+    for _ in 0..3 {
+        let other = session.alloc(layout(), Regime::Pool).unwrap();
+        assert_ne!(session.export(other).unwrap().address, address);
+        session.free(other).unwrap();
+    }
+    assert_eq!(session.held_bytes(), held_bytes);
+    assert_eq!(shut.poll(), None);
+    shut.cancel();
+    assert_eq!(shut.wait(LONG), Err(TaskError::Cancelled));
+    assert_eq!(behind.wait(LONG), Err(TaskError::Stopped));
+    soon(move || session.close()).unwrap();
+}
+
+#[test]
+fn a_watchdog_may_be_as_long_as_there_is() {
+    let bench = Bench::new();
+    let options = DispatchOptions {
+        watchdog: Duration::MAX,
+        ..small()
+    };
+    for closes in [true, false] {
+        let session = bench.session("unwatched");
+        let (resident, gate) = serve(&session, words(&session), options);
+        let shut = shut(&resident, gate);
+        let waits = {
+            let session = session.clone();
+            std::thread::spawn(move || match closes {
+                true => session.close().unwrap(),
+                false => drop(resident),
+            })
+        };
+        // As long as who waits looks what runs.
+        assert_eq!(
+            shut.wait(Duration::from_millis(300)),
+            Err(TaskError::TimedOut)
+        );
+        shut.cancel();
+        assert_eq!(shut.wait(LONG), Err(TaskError::Cancelled));
+        soon(move || waits.join()).unwrap();
+        soon(move || session.close()).unwrap();
+    }
+}
+
+#[test]
+fn a_session_has_ended_also_if_something_panics_meanwhile() {
+    let bench = Bench::new();
+    let session = bench.session("panics");
+    words(&session);
+    let (ended, runtime) = (session.clone(), bench.runtime.clone());
+    let panicked = soon(move || {
+        // For the next thread that waits through `fercuda-cuda`: this one, in `close`.
+        destroy_later(|| panic!("somebody's code"));
+        let panicked = catch_unwind(AssertUnwindSafe(|| ended.close())).is_err();
+        // The thread is not taken for one that still gives something back.
+        panicked && runtime.reboot().is_ok()
+    });
+    assert!(panicked);
+    let again = session.clone();
+    soon(move || again.close()).unwrap();
+    assert_eq!(session.held_bytes(), 0);
+}
+
+#[test]
+fn a_kernel_whose_turn_has_not_come_is_not_lost() {
+    let bench = Bench::new();
+    let session = bench.session("queued");
+    let id = words(&session);
+    let (go_on, waits) = channel::<()>();
+    let hold = move || {
+        waits.recv_timeout(LONG).ok();
+    };
+    session.stream().host_callback(hold).unwrap();
+    let options = DispatchOptions {
+        watchdog: Duration::from_millis(20),
+        ..small()
+    };
+    let (resident, _) = serve(&session, id, options);
+    let behind = fill(&resident);
+    session.free(id).unwrap();
+    soon(move || drop(resident));
+    assert_eq!(behind.poll(), None);
+    assert_eq!(session.held_bytes(), LEN * 4);
+    go_on.send(()).unwrap();
+    assert_eq!(behind.wait(LONG), Err(TaskError::Stopped));
+    // It is let go of by whoever comes next.
+    session.synchronize().unwrap();
+    assert_eq!(session.held_bytes(), 0);
+    soon(move || session.close()).unwrap();
+}
+
+#[test]
+fn a_job_starts_no_dispatcher_while_its_session_ends() {
+    let bench = Bench::new();
+    let session = bench.session("ending");
+    let id = words(&session);
+    let within = session.clone();
+    let (give, take) = channel();
+    let job = session.submit(move |_| {
+        while give.send(()).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let booted = within.dispatcher(&TaskSet::standard(), &[id], small());
+        Ok(booted.map(|it| it.stats()))
+    });
+    let closed = {
+        let session = session.clone();
+        std::thread::spawn(move || session.close().unwrap())
+    };
+    while session.buffers().is_ok() {
+        std::thread::yield_now();
+    }
+    drop(take);
+    let refused = job.unwrap().wait_for(LONG).unwrap().unwrap_err();
+    assert!(
+        matches!(
+            &refused,
+            DispatchError::Session(Error::Ended {
+                why: Why::Closed,
+                ..
+            })
+        ),
+        "{refused}"
+    );
+    soon(move || closed.join()).unwrap();
+}
+
+#[test]
+fn who_hears_that_memory_is_given_back_may_end_its_session() {
+    let bench = Bench::new();
+    let lender = bench.session("lender");
+    let stream = Stream::new(lender.stream().context()).unwrap();
+    let lent = DeviceBuffer::from_host(&[0u32; LEN as usize], &stream).unwrap();
+    for others in [0, 2] {
+        let session = bench.session("borrower");
+        let heard = Arc::new(AtomicBool::new(false));
+        let (within, hears) = (session.clone(), heard.clone());
+        let runtime = bench.runtime.clone();
+        let end = move || {
+            let refused = runtime.reboot().unwrap_err();
+            assert!(matches!(refused, Error::Within { .. }), "{refused}");
+            within.close().unwrap();
+            hears.store(true, Ordering::Release);
+        };
+        // SAFETY: `lent` outlives the session.
+        let id = unsafe { session.import(lent.address(), layout(), end) }.unwrap();
+        let (resident, _) = serve(&session, id, small());
+        session.free(id).unwrap();
+        let resident = Arc::new(resident);
+        let stops: Vec<_> = (0..=others)
+            .map(|_| {
+                let (resident, heard) = (resident.clone(), heard.clone());
+                std::thread::spawn(move || {
+                    resident.stop(LONG).unwrap();
+                    assert!(heard.load(Ordering::Acquire), "it came back before the end");
+                })
+            })
+            .collect();
+        for stop in stops {
+            soon(move || stop.join()).unwrap();
+        }
+        soon(move || session.close()).unwrap();
+    }
+}
+
+#[test]
+fn a_reboot_is_refused_where_it_would_wait_for_itself() {
+    let bench = Bench::new();
+    let session = bench.session("reboots");
+    let lent = words(&session);
+    let lent = session.memory(lent).unwrap();
+    let other = bench.session("lent to");
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (says, runtime) = (said.clone(), bench.runtime.clone());
+    let end = move || says.lock().unwrap().push(runtime.reboot().unwrap_err());
+    // SAFETY: the test keeps it until both have ended.
+    unsafe { other.import(lent.address(), layout(), end) }.unwrap();
+    let runtime = bench.runtime.clone();
+    let (give, take) = channel::<()>();
+    let job = session.submit(move |_| {
+        take.recv().ok();
+        runtime.reboot()
+    });
+    let job = job.unwrap();
+    let runtime = bench.runtime.clone();
+    let rebooted = std::thread::spawn(move || runtime.reboot().unwrap());
+    while session.buffers().is_ok() {
+        std::thread::yield_now();
+    }
+    let meanwhile = bench.runtime.reboot().unwrap_err();
+    assert!(matches!(meanwhile, Error::Rebooting), "{meanwhile}");
+    let opened = bench.runtime.session("meanwhile", Default::default());
+    assert!(matches!(opened, Err(Error::Rebooting)));
+    drop(give);
+    assert_eq!(soon(move || rebooted.join()).unwrap().sessions, 2);
+    let within = job.wait().unwrap_err();
+    assert!(
+        matches!(within, Error::Within { doing: "reboot" }),
+        "{within}"
+    );
+    let said = said.lock().unwrap();
+    assert!(matches!(said[..], [Error::Within { .. }]), "{said:?}");
+    drop(lent);
+    bench.runtime.reboot().unwrap();
+}
+
+#[test]
+fn a_session_that_a_job_closes_has_ended_when_its_jobs_have() {
+    let bench = Bench::new();
+    for own in [true, false] {
+        let (session, other) = (bench.session("closed"), bench.session("closes"));
+        let id = words(&session);
+        let (begin, begins) = channel::<()>();
+        let closes = session.clone();
+        let giver = if own { &session } else { &other };
+        let first = giver.submit(move |_| {
+            begins.recv().ok();
+            closes.close()
+        });
+        let within = session.clone();
+        let (go_on, waits) = channel::<()>();
+        let last = session.submit(move |_| {
+            waits.recv().ok();
+            within.download::<u32>(id)
+        });
+        let (first, last) = (first.unwrap(), last.unwrap());
+        drop(begin);
+        while session.buffers().is_ok() {
+            std::thread::yield_now();
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let waits = {
+            let (session, is_over) = (session.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                session.close().unwrap();
+                assert!(is_over.load(Ordering::Acquire), "jobs still wait");
+                assert_eq!(session.held_bytes(), 0);
+            })
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        is_over.store(true, Ordering::Release);
+        drop(go_on);
+        soon(move || waits.join()).unwrap();
+        first.wait().unwrap();
+        assert_eq!(last.wait().unwrap(), [0; LEN as usize]);
+        other.close().unwrap();
+    }
+}
+
+#[test]
+fn an_order_to_end_is_not_taken_back_by_one_to_drain() {
+    let bench = Bench::new();
+    let session = bench.session("orders");
+    let (resident, gate) = serve(&session, words(&session), small());
+    let shut = shut(&resident, gate);
+    let behind = fill(&resident);
+    let resident = Arc::new(resident);
+    let abandons = {
+        let resident = resident.clone();
+        std::thread::spawn(move || resident.abandon().unwrap())
+    };
+    while !resident.stats().is_stopped {
+        std::thread::yield_now();
+    }
+    // The order comes right behind that.
+    std::thread::sleep(Duration::from_millis(20));
+    let later = resident.stop(Duration::from_millis(1));
+    assert!(
+        matches!(later, Err(DispatchError::Running { .. })),
+        "{later:?}"
+    );
+    shut.cancel();
+    soon(move || abandons.join()).unwrap();
+    assert_eq!(shut.wait(LONG), Err(TaskError::Cancelled));
+    assert_eq!(behind.wait(LONG), Err(TaskError::Stopped));
+    drop(resident);
+    session.close().unwrap();
+}
+
+#[test]
+fn who_only_looks_learns_that_the_kernel_has_ended() {
+    let bench = Bench::new();
+    let session = bench.session("looks");
+    let mut set = TaskSet::new();
+    // SAFETY: it touches nothing; that its threads end by themselves ends the kernel, which
+    // is the test.
+    let leave = unsafe { set.add("leave", |t| t.kernel().ret()) };
+    let id = words(&session);
+    let resident = session.dispatcher(&set, &[id], small()).unwrap();
+    let jobs = [(); 2].map(|()| resident.submit(0, leave, &TaskArgs::new()).unwrap());
+    let began = std::time::Instant::now();
+    while jobs[1].poll().is_none() {
+        assert!(began.elapsed() < LONG, "nobody says so");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(jobs[0].poll(), Some(Err(TaskError::Stopped)));
+    assert_eq!(jobs[1].poll(), Some(Err(TaskError::Stopped)));
+    // And by figures alone.
+    let late = resident.submit(0, leave, &TaskArgs::new()).unwrap();
+    while resident.stats().dropped < 3 {
+        assert!(began.elapsed() < LONG, "nobody counts it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(late.poll(), Some(Err(TaskError::Stopped)));
+    drop(resident);
+    session.close().unwrap();
+}

@@ -1,0 +1,59 @@
+//! A dispatcher that is lost: a process of its own, since its kernel stays in the way.
+#![expect(unsafe_code, reason = "its task runs for ever")]
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fercuda_runtime::{
+    DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig,
+    SessionConfig, TaskArgs, TaskBuffer, TaskError, TaskSet,
+};
+
+#[test]
+fn a_lost_dispatcher_is_told_of_and_nobody_waits_for_it() {
+    let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
+    let open = |name| runtime.session(name, SessionConfig::default()).unwrap();
+    let (session, other) = (open("lost"), open("other"));
+    let layout = Layout::contiguous(Dtype::U32, &[64]).unwrap();
+    let id = session.buffer(&[64], &[0u32; 64]).unwrap();
+    for regime in [Regime::Managed, Regime::Driver, Regime::Pinned] {
+        session.alloc(layout, regime).unwrap();
+        other.alloc(layout, regime).unwrap();
+    }
+    let mut set = TaskSet::standard();
+    // SAFETY: it touches its span only, and that it never ends is the test.
+    let wild = unsafe {
+        set.add("wild", |t| {
+            let k = t.kernel();
+            let span = t.span::<u32>(0);
+            k.loop_("for_ever", |turn| {
+                let zero = k.value(0u32);
+                turn.break_if(span.load_volatile(zero).differs(0u32));
+                k.nanosleep(1000);
+            });
+        })
+    };
+    let options = DispatchOptions {
+        watchdog: Duration::from_millis(50),
+        ..DispatchOptions::default()
+    };
+    let resident = session.dispatcher(&set, &[id], options).unwrap();
+    let arguments = TaskArgs::new().span(TaskBuffer(0), 0..4);
+    let job = resident.submit(0, wild, &arguments).unwrap();
+    let (give, take) = channel();
+    std::thread::spawn(move || {
+        let is_lost = |error: &Error| matches!(error, Error::Dispatch(error) if matches!(**error, DispatchError::Lost));
+        let rebooted = runtime.reboot().unwrap_err();
+        assert!(is_lost(&rebooted), "{rebooted}");
+        assert_eq!(job.wait(Duration::ZERO), Err(TaskError::Lost));
+        assert!(session.buffers().is_err() && other.buffers().is_err());
+        // Nor later, when nobody has its name any more.
+        drop((resident, job, session, other));
+        let again = runtime.reboot().unwrap_err();
+        assert!(matches!(again, Error::Resident { device: 0 }), "{again}");
+        give.send(runtime).unwrap();
+    });
+    let runtime = take.recv_timeout(Duration::from_secs(60)).unwrap();
+    // As the process's end would, without what waits for the device on the way there.
+    std::mem::forget(runtime);
+}
