@@ -311,6 +311,15 @@ impl Graph {
             .map(|output| (output.name.as_str(), &output.layout))
     }
 
+    /// Names and nodes of the inputs.
+    pub(crate) fn input_nodes(&self) -> impl Iterator<Item = (&str, Id)> {
+        let nodes = (0..).zip(&self.nodes);
+        nodes.filter_map(|(at, node)| match node.op {
+            Op::Input(input) => Some((&*self.inputs[input as usize].name, Id(at))),
+            _ => None,
+        })
+    }
+
     fn node(&self, node: Id) -> Result<Node> {
         let found = self.nodes.get(node.0 as usize).copied();
         found.ok_or(GraphError::NoNode {

@@ -13,6 +13,7 @@ mod op;
 mod program;
 pub mod reference;
 mod split;
+pub mod text;
 
 pub use canonical::Canonical;
 pub use compiler::{Arg, Compiled, Compiler, Error, Origin};

@@ -1,42 +1,123 @@
-//! The text of an expression, and the graph that it says.
+//! Expressions as text, and the graphs that they say. The README has the grammar.
 //!
 //! Statements are separated by `;`, and may be named: `t = x * 0.5; softmax(t)`. What no later
 //! one uses is an output. Operators bind as in C; functions have the names that the forms
 //! print. A number has the type of what it stands beside, else f32.
 //!
-//! Invariant: an error has the column at which the text stops to make sense. Elsewhere:
-//! inputs' types and what is shown (`super`).
+//! Invariants: an error has the place at which the text stops to make sense, and leaves the
+//! graph as it was. Whatever the text, reading it takes no more stack than brackets may be
+//! nested, and time in proportion to its length, which is bounded. Elsewhere: what the
+//! operations mean (`op`, `graph`).
 
 use std::collections::HashMap;
 use std::fmt;
 
-use fercuda_jit::{Binary, Graph, GraphError, Id, Reduction, Unary};
 use fercuda_tensor::Dtype;
 
-/// What is wrong with a text, and where.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Wrong {
-    pub(crate) at: usize,
-    pub(crate) what: String,
-    pub(crate) hint: String,
+use crate::graph::{Graph, GraphError, Id};
+use crate::op::{Binary, Reduction, Unary};
+
+/// A text has at most so many bytes.
+pub const MAX_BYTES: usize = 64 << 10;
+/// Brackets, lists and signs before a value are nested at most so deep.
+pub const MAX_DEPTH: usize = 200;
+
+/// So many characters of a line are shown on each side of a place.
+const SHOWN: usize = 60;
+/// So many names are told of those that there are.
+const TOLD: usize = 16;
+
+/// What is wrong with a text, and where. Shown with the line, and a mark below the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.shown())]
+#[non_exhaustive]
+pub struct TextError {
+    /// Where, in bytes from the beginning.
+    pub at: usize,
+    /// The line, from 1 on.
+    pub line: usize,
+    /// The character of that line, from 1 on.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What to try; empty if there is nothing to say.
+    pub hint: String,
+    /// The line around the place, and how many characters of that are before it.
+    excerpt: (String, usize),
+    is_only_line: bool,
+}
+
+impl TextError {
+    fn new(wrong: Wrong, text: &str) -> Self {
+        let Wrong { at, what, hint } = wrong;
+        let (before, after) = text.split_at(at);
+        let begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let before: Vec<char> = before[begin..].chars().collect();
+        let after = after.split('\n').next().unwrap_or_default();
+        let cut = before.len().saturating_sub(SHOWN);
+        let mut excerpt = String::from(if cut > 0 { "..." } else { "" });
+        excerpt.extend(&before[cut..]);
+        let place = excerpt.chars().count();
+        excerpt.extend(after.chars().take(SHOWN));
+        if after.chars().nth(SHOWN).is_some() {
+            excerpt += "...";
+        }
+        Self {
+            at,
+            line: 1 + text[..begin].matches('\n').count(),
+            column: 1 + before.len(),
+            what,
+            hint,
+            excerpt: (excerpt, place),
+            is_only_line: !text.trim_end().contains('\n'),
+        }
+    }
+
+    fn shown(&self) -> String {
+        let Self { what, hint, .. } = self;
+        let (excerpt, place) = &self.excerpt;
+        // A tab is as wide below itself.
+        let before = excerpt.chars().take(*place);
+        let mark: String = before.map(|c| if c == '\t' { c } else { ' ' }).collect();
+        let line = match self.is_only_line {
+            true => String::new(),
+            false => format!("line {}, ", self.line),
+        };
+        let column = self.column;
+        let mut all = format!("{line}column {column}: {what}\n  {excerpt}\n  {mark}^");
+        if !hint.is_empty() {
+            all += &format!("\ntry: {hint}");
+        }
+        all
+    }
+}
+
+/// Adds what a text says to a graph, whose inputs it names, with its outputs.
+///
+/// # Errors
+/// What is wrong, and where; the graph is as it was.
+pub fn parse(graph: &mut Graph, text: &str) -> std::result::Result<(), TextError> {
+    let mut said = graph.clone();
+    match read(&mut said, text) {
+        Ok(()) => {
+            *graph = said;
+            Ok(())
+        }
+        Err(wrong) => Err(TextError::new(wrong, text)),
+    }
+}
+
+/// What is wrong at a byte of a text.
+struct Wrong {
+    at: usize,
+    what: String,
+    hint: String,
 }
 
 impl Wrong {
     fn new(at: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         let (what, hint) = (what.into(), hint.into());
         Self { at, what, hint }
-    }
-
-    /// With the text, and a mark below the place.
-    pub(crate) fn shown(&self, text: &str) -> String {
-        let column = text[..self.at.min(text.len())].chars().count();
-        let Self { what, hint, .. } = self;
-        let mark = " ".repeat(column);
-        let mut all = format!("column {}: {what}\n  {text}\n  {mark}^", column + 1);
-        if !hint.is_empty() {
-            all += &format!("\ntry: {hint}");
-        }
-        all
     }
 }
 
@@ -60,8 +141,26 @@ const LEVELS: [&[(&str, Binary)]; 6] = [
 ];
 const PRODUCTS: &[(&str, Binary)] = &[("*", Binary::Mul), ("/", Binary::Div), ("%", Binary::Rem)];
 
-/// Nesting deeper than this is no expression that somebody wrote.
-const DEEPEST: usize = 200;
+/// Names that are values already.
+const WORDS: [&str; 4] = ["true", "false", "inf", "nan"];
+
+/// Functions that are no operation of elements, and no reduction.
+const FUNCTIONS: [&str; 14] = [
+    "affine",
+    "broadcast",
+    "fma",
+    "gelu",
+    "layer_norm",
+    "log_softmax",
+    "permute",
+    "relu",
+    "reshape",
+    "rms_norm",
+    "select",
+    "silu",
+    "slice",
+    "softmax",
+];
 
 /// What has been read, and where.
 #[derive(Clone, Debug)]
@@ -77,7 +176,9 @@ enum Kind {
     Name(String),
     Negative(Box<Term>),
     Not(Box<Term>),
-    Binary(Binary, Box<Term>, Box<Term>),
+    /// The first, and what follows: where its operator is, that, and a value. One of two
+    /// would nest as deep as the text is long.
+    Chain(Box<Term>, Vec<(usize, Binary, Term)>),
     Call(String, Vec<Term>, Vec<(String, Term)>),
     List(Vec<Term>),
 }
@@ -149,24 +250,31 @@ impl<'a> Reader<'a> {
             Some(_) => reader.level(level + 1),
             None => reader.prefix(),
         };
-        let mut left = below(self)?;
+        let first = below(self)?;
+        let mut rest = Vec::new();
         while let Some((at, op)) = self.operator(operators.unwrap_or(PRODUCTS)) {
-            let right = below(self)?;
-            let kind = Kind::Binary(op, Box::new(left), Box::new(right));
-            left = Term { at, kind };
+            rest.push((at, op, below(self)?));
         }
-        Ok(left)
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        let at = first.at;
+        let kind = Kind::Chain(Box::new(first), rest);
+        Ok(Term { at, kind })
+    }
+
+    /// One step deeper into brackets, or behind a sign.
+    fn deeper(&mut self, at: usize) -> Result<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            let what = format!("it is nested more than {MAX_DEPTH} deep");
+            return Err(Wrong::new(at, what, "names for its parts"));
+        }
+        Ok(())
     }
 
     fn expression(&mut self) -> Result<Term> {
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err(Wrong::new(
-                self.at,
-                "it is nested too deeply",
-                "names for its parts",
-            ));
-        }
+        self.deeper(self.at)?;
         let term = self.level(0);
         self.depth -= 1;
         term
@@ -175,23 +283,17 @@ impl<'a> Reader<'a> {
     fn prefix(&mut self) -> Result<Term> {
         self.space();
         let at = self.at;
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err(Wrong::new(
-                at,
-                "it is nested too deeply",
-                "names for its parts",
-            ));
-        }
-        let kind = if self.eat("-") {
-            Kind::Negative(Box::new(self.prefix()?))
+        let sign: fn(Box<Term>) -> Kind = if self.eat("-") {
+            Kind::Negative
         } else if self.eat("!") || self.eat("~") {
-            Kind::Not(Box::new(self.prefix()?))
+            Kind::Not
         } else {
-            self.depth -= 1;
             return self.primary();
         };
+        self.deeper(at)?;
+        let inner = self.prefix()?;
         self.depth -= 1;
+        let kind = sign(Box::new(inner));
         Ok(Term { at, kind })
     }
 
@@ -306,24 +408,24 @@ struct Lowering<'g> {
     names: HashMap<String, Named>,
 }
 
-/// Adds what a text says to a graph, with its outputs; `inputs` are the graph's already.
-pub(crate) fn parse(graph: &mut Graph, inputs: &[(String, Id)], text: &str) -> Result<()> {
+fn read(graph: &mut Graph, text: &str) -> Result<()> {
+    if text.len() > MAX_BYTES {
+        let what = format!("it has {} bytes, and may have {MAX_BYTES}", text.len());
+        let hint = "two expressions, one on the result of the other";
+        return Err(Wrong::new(0, what, hint));
+    }
     let mut reader = Reader {
         text,
         at: 0,
         depth: 0,
     };
-    let names = inputs.iter().map(|(name, id)| {
-        let named = Named {
-            id: *id,
-            used: true,
-        };
-        (name.clone(), named)
-    });
-    let mut lowering = Lowering {
-        graph,
-        names: names.collect(),
-    };
+    let mut names = HashMap::new();
+    for (name, id) in graph.input_nodes() {
+        check_name(0, name)?;
+        let used = true;
+        names.insert(name.to_owned(), Named { id, used });
+    }
+    let mut lowering = Lowering { graph, names };
     let mut order = Vec::new();
     loop {
         reader.space();
@@ -339,7 +441,10 @@ pub(crate) fn parse(graph: &mut Graph, inputs: &[(String, Id)], text: &str) -> R
             Some(_) => reader.at += 1,
             None => reader.at = at,
         }
-        let term = reader.expression()?;
+        if let Some(name) = name {
+            check_name(at, name)?;
+        }
+        let term = reader.level(0)?;
         let id = lowering.value(&term, None)?;
         let name = match name {
             Some(name) => name.to_owned(),
@@ -377,6 +482,15 @@ pub(crate) fn parse(graph: &mut Graph, inputs: &[(String, Id)], text: &str) -> R
     Ok(())
 }
 
+/// Refuses a name that would never be read as one.
+fn check_name(at: usize, name: &str) -> Result<()> {
+    if WORDS.contains(&name) {
+        let what = format!("{name:?} is a value, and no name");
+        return Err(Wrong::new(at, what, "another name"));
+    }
+    Ok(())
+}
+
 /// An error of the graph's, at a place.
 fn said(at: usize, error: &GraphError) -> Wrong {
     let text = error.to_string();
@@ -384,6 +498,15 @@ fn said(at: usize, error: &GraphError) -> Wrong {
         Some((what, hint)) => Wrong::new(at, what, hint),
         None => Wrong::new(at, text, ""),
     }
+}
+
+/// The functions that there are; operators have signs, and casts the names of types.
+fn functions() -> String {
+    let unary = Unary::ALL.iter().map(|op| op.name());
+    let reductions = Reduction::ALL.iter().map(|op| op.name());
+    let mut all: Vec<&str> = unary.chain(reductions).chain(FUNCTIONS).collect();
+    all.sort_unstable();
+    all.join(" ")
 }
 
 fn find<T: fmt::Display + Copy>(all: &[T], name: &str) -> Option<T> {
@@ -412,7 +535,15 @@ impl Lowering<'_> {
                 let Some(named) = self.names.get_mut(name) else {
                     let mut known: Vec<&str> = self.names.keys().map(String::as_str).collect();
                     known.sort_unstable();
-                    let hint = format!("--input {name}:f32[8,128], or one of: {}", known.join(" "));
+                    let more = if known.len() > TOLD { " ..." } else { "" };
+                    known.truncate(TOLD);
+                    let hint = match known.is_empty() {
+                        true => "an input of that name".to_owned(),
+                        false => {
+                            let known = known.join(" ");
+                            format!("an input of that name, or one of: {known}{more}")
+                        }
+                    };
                     return Err(Wrong::new(at, format!("there is no {name:?}"), hint));
                 };
                 named.used = true;
@@ -434,10 +565,7 @@ impl Lowering<'_> {
                 let inner = self.value(inner, like)?;
                 self.graph.unary(Unary::Not, inner)
             }
-            Kind::Binary(op, a, b) => {
-                let [a, b] = self.alike([&**a, &**b], like)?;
-                self.graph.binary(*op, a, b)
-            }
+            Kind::Chain(first, rest) => return self.chain(first, rest, like),
             Kind::List(_) => {
                 let hint = "a list as an axis or a shape: reshape(x, [4, 8])";
                 return Err(Wrong::new(at, "a list is no value", hint));
@@ -452,9 +580,46 @@ impl Lowering<'_> {
         match &term.kind {
             Kind::Number(..) => true,
             Kind::Negative(inner) => Self::is_plain(inner),
-            Kind::Binary(_, a, b) => Self::is_plain(a) && Self::is_plain(b),
+            Kind::Chain(first, rest) => {
+                Self::is_plain(first) && rest.iter().all(|(.., term)| Self::is_plain(term))
+            }
             _ => false,
         }
+    }
+
+    /// Operators of one level, from the left. Numbers before the first value that is none
+    /// have its type, those behind it that of what is before them.
+    fn chain(
+        &mut self,
+        first: &Term,
+        rest: &[(usize, Binary, Term)],
+        like: Option<Dtype>,
+    ) -> Result<Id> {
+        let terms = || std::iter::once(first).chain(rest.iter().map(|(.., term)| term));
+        let plain = terms().take_while(|term| Self::is_plain(term)).count();
+        let typed = match terms().nth(plain) {
+            Some(term) => Some(self.value(term, like)?),
+            None => None,
+        };
+        let dtype = typed.and_then(|id| self.graph.dtype(id).ok()).or(like);
+        let mut left = match typed {
+            Some(id) if plain == 0 => id,
+            _ => self.value(first, dtype)?,
+        };
+        for (number, (at, op, term)) in (1..).zip(rest) {
+            let right = match typed {
+                Some(id) if number == plain => id,
+                _ if number < plain => self.value(term, dtype)?,
+                _ if Self::is_plain(term) => {
+                    let dtype = self.graph.dtype(left).ok();
+                    self.value(term, dtype)?
+                }
+                _ => self.value(term, like)?,
+            };
+            let made = self.graph.binary(*op, left, right);
+            left = made.map_err(|error| said(*at, &error))?;
+        }
+        Ok(left)
     }
 
     /// Values of one type: numbers take that of the first that is none.
@@ -500,7 +665,8 @@ impl Lowering<'_> {
         let made = self.function(at, name, args, &mut options, like)?;
         if let Some((key, value)) = options.named.first() {
             let what = format!("{name} has no {key:?}");
-            return Err(Wrong::new(value.at, what, "`fercuda jit --help` has them"));
+            let hint = "axis, keep, eps, start, end or step, where it has them";
+            return Err(Wrong::new(value.at, what, hint));
         }
         made.map_err(|error| said(at, &error))
     }
@@ -630,11 +796,10 @@ impl Lowering<'_> {
                 self.graph.slice(x, axis, start..end, step)
             }
             _ => {
-                let hint = "`fercuda jit --help` has them all";
                 return Err(Wrong::new(
                     at,
                     format!("there is no function {name:?}"),
-                    hint,
+                    functions(),
                 ));
             }
         })
@@ -737,31 +902,38 @@ fn numbers(term: &Term) -> Result<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use fercuda_jit::reference::{self, Exact};
     use fercuda_tensor::Layout;
 
     use super::*;
+    use crate::graph::MAX_NODES;
+    use crate::reference::{self, Exact};
 
-    fn graph(text: &str) -> std::result::Result<Graph, Wrong> {
+    fn inputs() -> Graph {
         let mut graph = Graph::new();
-        let mut inputs = Vec::new();
         for (name, dtype, shape) in [
             ("x", Dtype::F32, &[2, 3][..]),
             ("v", Dtype::F32, &[3]),
             ("i", Dtype::I32, &[2, 3]),
         ] {
             let layout = Layout::contiguous(dtype, shape).unwrap();
-            inputs.push((name.to_owned(), graph.input(name, layout).unwrap()));
+            graph.input(name, layout).unwrap();
         }
-        parse(&mut graph, &inputs, text)?;
-        Ok(graph)
+        graph
+    }
+
+    fn graph(text: &str) -> std::result::Result<Graph, TextError> {
+        let mut graph = inputs();
+        let parsed = parse(&mut graph, text);
+        // What is refused leaves nothing behind.
+        assert!(parsed.is_ok() || graph == inputs(), "{text}");
+        parsed.map(|()| graph)
     }
 
     /// What the first output's elements are.
     fn values(text: &str) -> Vec<f64> {
         let graph = match graph(text) {
             Ok(graph) => graph,
-            Err(wrong) => panic!("{}", wrong.shown(text)),
+            Err(wrong) => panic!("{wrong}"),
         };
         let floats = |values: &[f32]| values.iter().map(|x| u64::from(x.to_bits())).collect();
         let inputs = [
@@ -835,14 +1007,75 @@ mod tests {
             ("é + x", 1, "begins nothing"),
         ] {
             let wrong = graph(text).unwrap_err();
-            let shown = wrong.shown(text);
+            let shown = wrong.to_string();
             assert!(shown.starts_with(&format!("column {column}: ")), "{shown}");
             assert!(shown.contains(wanted), "{shown}");
         }
-        let deep = "(".repeat(100_000);
-        assert!(graph(&deep).unwrap_err().what.contains("too deeply"));
-        let deep = "-".repeat(100_000);
-        assert!(graph(&deep).unwrap_err().what.contains("too deeply"));
+        // In C `a < b < c` is one operator after the other, each at its place.
+        assert_eq!(graph("x + 1 - 2 < v * i").unwrap_err().column, 15);
+        assert_eq!(graph("x + v - i").unwrap_err().column, 7);
+        assert_eq!(graph("nan = x").unwrap_err().column, 1);
+    }
+
+    #[test]
+    fn an_error_shows_the_line_and_not_the_whole_text() {
+        let wrong = graph("a = x * 2;\n\tb = a + nothing;\n\tb - 1\n").unwrap_err();
+        assert_eq!((wrong.line, wrong.column), (2, 10));
+        let shown = wrong.to_string();
+        assert!(
+            shown.contains(
+                "line 2, column 10: there is no \"nothing\"\n  \tb = a + nothing;\n  \t        ^\n"
+            ),
+            "{shown}"
+        );
+        let long = format!("{} ? {}", "x + ".repeat(1000) + "x", "+ x".repeat(5000));
+        let shown = graph(&long).unwrap_err().to_string();
+        assert!(
+            shown.contains("column 4003: ") && shown.len() < 400,
+            "{shown}"
+        );
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[1].find('?'), lines[2].find('^'), "{shown}");
+    }
+
+    #[test]
+    fn a_text_is_no_longer_and_no_deeper_than_it_may_be() {
+        for (deep, column) in [("(", 202), ("-", 201), ("[", 202), ("exp(", 805)] {
+            let wrong = graph(&deep.repeat(10_000)).unwrap_err();
+            assert!(wrong.what.contains("more than 200 deep"), "{deep}: {wrong}");
+            assert_eq!(wrong.column, column, "{deep}");
+        }
+        let nested = |depth: usize| format!("{}x{}", "(".repeat(depth), ")".repeat(depth));
+        assert!(graph(&nested(MAX_DEPTH)).is_ok());
+        let longest = format!("x{}", " ".repeat(MAX_BYTES - 1));
+        assert!(graph(&longest).is_ok());
+        let wrong = graph(&(longest + " ")).unwrap_err();
+        assert!(wrong.what.contains("65537 bytes"), "{wrong}");
+        assert!(wrong.to_string().len() < 400, "{wrong}");
+    }
+
+    #[test]
+    fn a_chain_of_operators_may_be_as_long_as_the_graph() {
+        let long = format!("x{}", " + x".repeat(MAX_NODES - 10));
+        assert_eq!(values(&long)[2], 3.0 * (MAX_NODES - 9) as f64);
+        for (begin, more) in [("x", "+x"), ("1", "+1"), ("x", ";x"), ("i", "|i")] {
+            let long = begin.to_owned() + &more.repeat((MAX_BYTES - 1) / more.len());
+            let wrong = graph(&long).unwrap_err();
+            assert!(wrong.what.contains("more than"), "{begin}{more}: {wrong}");
+        }
+        assert_eq!(values("1 + 2 + i")[..2], [4.0, 5.0]);
+        assert_eq!(values("7 / 2 * i")[..2], [3.0, 6.0]);
+        assert_eq!(values("7 / 2 * x")[..2], [3.5, 7.0]);
+        assert_eq!(values("x < 2 == true")[..2], [1.0, 0.0]);
+    }
+
+    #[test]
+    fn every_function_that_is_told_is_one() {
+        let wrong = graph("nothing(x)").unwrap_err();
+        for name in wrong.hint.split(' ') {
+            let found = graph(&format!("{name}()")).unwrap_err();
+            assert!(found.what.contains("operands"), "{found}");
+        }
     }
 
     #[test]
@@ -861,6 +1094,7 @@ mod tests {
                 .collect();
             if let Err(wrong) = graph(&text) {
                 assert!(text.is_char_boundary(wrong.at), "{text:?}");
+                assert_eq!(wrong.column, text[..wrong.at].chars().count() + 1);
             }
         }
     }

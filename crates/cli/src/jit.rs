@@ -1,10 +1,8 @@
 //! `fercuda jit`: one expression, its forms on the way to code, and its run beside a
 //! reference.
 //!
-//! Invariant: nothing of a device is touched unless `--run` asks for it. Elsewhere: the text
-//! (`parse`), the forms and the reference (`fercuda-jit`).
-
-mod parse;
+//! Invariant: nothing of a device is touched unless `--run` asks for it. Elsewhere: the text,
+//! the forms and the reference (`fercuda-jit`).
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -13,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
 use fercuda_jit::reference::{self, Exact, Near};
-use fercuda_jit::{Arg, Canonical, Compiler, Fused, Graph, Id, Origin, Program};
+use fercuda_jit::{Arg, Canonical, Compiler, Fused, Graph, Origin, Program, text};
 use fercuda_ptx::build::Arch;
 use fercuda_softgpu::control;
 use fercuda_tensor::{Dtype, Layout};
@@ -144,18 +142,13 @@ struct Compared {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut graph = Graph::new();
-    let mut inputs: Vec<(String, Id)> = Vec::new();
     for spec in &args.inputs {
         let (name, layout) =
             input(spec).with_context(|| format!("--input {spec} cannot be used"))?;
         let id = graph.input(&name, layout);
-        inputs.push((
-            name,
-            id.with_context(|| format!("--input {spec} cannot be used"))?,
-        ));
+        id.with_context(|| format!("--input {spec} cannot be used"))?;
     }
-    let text = &args.expression;
-    parse::parse(&mut graph, &inputs, text).map_err(|wrong| anyhow!("{}", wrong.shown(text)))?;
+    text::parse(&mut graph, &args.expression)?;
     let number = args.arch.trim_start_matches("sm_").parse();
     let number: u32 =
         number.map_err(|_| anyhow!("{:?} is no architecture\ntry: sm_90", args.arch))?;
