@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  * Made by `cargo xtask headers` of the sources in crates/capi.
  *
- * Runtimes, sessions, buffers, jobs, modules, launches, arenas and dispatchers.
+ * Runtimes, sessions, buffers, jobs, modules, launches, graphs, arenas, dispatchers.
  *
  * Functions answer with a fer_status; fer_last_error_message says more. What is
  * named is a number, which names one thing for ever or nothing. All functions may
@@ -31,6 +31,9 @@
 // Spans of a task, at most.
 #define FER_TASK_SPANS 3
 
+// Words of a graph's key, beside its generation.
+#define FER_KEY_WORDS 7
+
 // As a timeout: for ever.
 #define FER_WAIT_FOREVER UINT64_MAX
 
@@ -50,7 +53,7 @@ enum fer_status
   FER_ERROR_STALE_HANDLE = 2,
   // Layouts, buffers and bytes do not fit each other.
   FER_ERROR_LAYOUT = 3,
-  // The session may not hold so much; or the system gives no more threads.
+  // The session, or its graphs, may not hold so much; or the system gives no more threads.
   FER_ERROR_LIMIT = 4,
   // The device has no memory left; the message says who holds it.
   FER_ERROR_OUT_OF_MEMORY = 5,
@@ -96,6 +99,8 @@ enum fer_status
   FER_ERROR_ALLOCATOR = 24,
   // What others ask of the device's runtime is taken already in this process.
   FER_ERROR_SERVED = 25,
+  // A graph was not kept: its key was invalidated while it was captured.
+  FER_ERROR_GRAPH = 26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -379,7 +384,8 @@ typedef uint64_t (*fer_allocator_allocate)(void *user,
 
 // Takes back, once, what was given. All work with it is before what `stream` is given from
 // now on, but the device need not have done it. `stream` is NULL if the context has failed or
-// was reset: nothing runs there, and the driver's memory goes with it. It does not unwind.
+// was reset: nothing runs there, and what is the driver's is given back without a stream
+// (cuMemFree), now or once the driver takes it again. It does not unwind.
 typedef void (*fer_allocator_free)(void *user, uint64_t address, uint64_t bytes, void *stream);
 
 // What gives a session the memory of its buffers of FER_REGIME_CALLBACKS. Its functions
@@ -456,6 +462,56 @@ typedef struct fer_argument {
   // What it is.
   union fer_argument_value value;
 } fer_argument;
+
+// Graphs of a session, by keys.
+typedef uint64_t fer_graphs;
+
+// What a graph is kept under.
+typedef struct fer_graph_key {
+  // Of the model whose memory the graph uses: another number each time that moves.
+  uint64_t generation;
+  // What else tells graphs apart, as the program likes.
+  uint64_t words[FER_KEY_WORDS];
+} fer_graph_key;
+
+// What a graph is to do, while that is said.
+typedef uint64_t fer_capture;
+
+// What has become of a capture.
+typedef struct fer_graph_record {
+  // Pieces of work.
+  uint64_t nodes;
+  // What the graph counts for in the budget.
+  uint64_t bytes;
+  // 1 if a graph that was there has been updated, 0 if one was made anew.
+  uint64_t is_updated;
+  // How long the host took to capture.
+  uint64_t capture_ns;
+  // How long the host took to update or instantiate it.
+  uint64_t instantiate_ns;
+  // How long the host took to send it to the device.
+  uint64_t upload_ns;
+} fer_graph_record;
+
+// What graphs there are, and what has been done.
+typedef struct fer_graphs_details {
+  // Graphs that can be replayed.
+  uint64_t entries;
+  // What they count for in the budget.
+  uint64_t bytes;
+  // Graphs let go whose last replays run, or have not been asked after.
+  uint64_t retired;
+  // Replays.
+  uint64_t replays;
+  // Replays that found nothing.
+  uint64_t absent;
+  // Graphs made.
+  uint64_t instantiated;
+  // Graphs updated in place.
+  uint64_t updated;
+  // Graphs let go for want of room.
+  uint64_t evicted;
+} fer_graphs_details;
 
 // A tensor, and the steps of a program that need it.
 typedef struct fer_tensor_spec {
@@ -820,11 +876,65 @@ fer_status fer_module_kernel(fer_module module, const char *name, fer_kernel *ke
 // be NULL for none. They are compared with what the kernel declares, and buffers have
 // to be of the session; if anything does not fit nothing is launched. Never waits for
 // the kernel: what fails in it is heard of by what comes after it.
+//
+// In the session's place there may be a fer_capture. Then nothing is launched, and the launch
+// is a part of what it captures; what does not fit the kernel is told when that is finished.
 fer_status fer_ptxlaunch_submit(fer_session session,
                                 fer_kernel kernel,
                                 const struct fer_launch *launch,
                                 const struct fer_argument *arguments,
                                 uint64_t count);
+
+// A cache of graphs of the session. Together they count for at most `budget_bytes`, 8 KiB for
+// each node; 0 is 1 GiB. The least recently used go first. Freed by fer_graphs_free, or with
+// the session.
+fer_status fer_graphs_open(fer_session session, uint64_t budget_bytes, fer_graphs *graphs);
+
+// Ends graphs, behind their last replay, their captures, and their handle.
+fer_status fer_graphs_free(fer_graphs graphs);
+
+// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit, given the capture in
+// the session's place, makes a launch part of it; nothing is launched. It ends by
+// fer_capture_finish or fer_capture_discard, or with its graphs. Other work goes on
+// meanwhile, and is no part of it; nor does it matter which threads call.
+fer_status fer_capture_begin(fer_graphs graphs,
+                             const struct fer_graph_key *key,
+                             fer_capture *capture);
+
+// Ends a capture and keeps its graph under its key, in place of what was there, sent to the
+// device. The graph holds the buffers and kernels that it uses, also if their handles end.
+// `record` may be NULL.
+//
+// If this fails the capture has ended all the same, and what was under the key stays:
+// FER_ERROR_GRAPH if the key was invalidated since it began, FER_ERROR_LIMIT if no budget but a
+// larger one has room.
+fer_status fer_capture_finish(fer_capture capture, struct fer_graph_record *record);
+
+// Ends a capture without a graph.
+fer_status fer_capture_discard(fer_capture capture);
+
+// Queues all work of the graph under a key behind the session's: `was_there` gets 1 if
+// there is one, else 0, and nothing is queued.
+fer_status fer_graph_replay(fer_graphs graphs,
+                            const struct fer_graph_key *key,
+                            uint32_t *was_there);
+
+// Lets go of the graph under a key, behind its last replay, and of those that are being
+// captured for it. `count` gets how many there were to replay, and may be NULL.
+fer_status fer_graph_invalidate(fer_graphs graphs,
+                                const struct fer_graph_key *key,
+                                uint64_t *count);
+
+// The same of all graphs whose keys are of a generation.
+fer_status fer_graphs_invalidate_generation(fer_graphs graphs,
+                                            uint64_t generation,
+                                            uint64_t *count);
+
+// The same of all graphs.
+fer_status fer_graphs_invalidate_all(fer_graphs graphs, uint64_t *count);
+
+// What graphs there are, and what has been done. Never waits.
+fer_status fer_graphs_info(fer_graphs graphs, struct fer_graphs_details *details);
 
 // Plans `count` tensors into one arena, takes it as one block of the pool, and makes a
 // buffer for each tensor there. Tensors that are needed at one step have no byte in

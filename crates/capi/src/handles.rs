@@ -13,6 +13,7 @@ use fercuda_runtime::{BufferId, Id, Runtime, Session, Stale, Table};
 
 use crate::c_api::arenas::Arena;
 use crate::c_api::dispatchers::{Running, Ticket};
+use crate::c_api::graphs::{Cached, Capture};
 use crate::c_api::jobs::Pending;
 use crate::c_api::launches::{Kernel, Loaded};
 use crate::c_api::requests::Serving;
@@ -33,9 +34,11 @@ pub(crate) static ARENAS: Handles<Arena> = Handles::new(5);
 pub(crate) static DISPATCHERS: Handles<Running> = Handles::new(6);
 pub(crate) static TICKETS: Handles<Ticket> = Handles::new(7);
 pub(crate) static REQUESTS: Handles<Serving> = Handles::new(8);
+pub(crate) static GRAPHS: Handles<Cached> = Handles::new(9);
+pub(crate) static CAPTURES: Handles<Capture> = Handles::new(10);
 
 /// What each is, and what gives one.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 11] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
     (
@@ -48,6 +51,8 @@ const KINDS: [(&str, &str); 9] = [
     ("dispatcher", "fer_persistent_dispatcher_boot"),
     ("ticket", "fer_dispatcher_submit"),
     ("consent to requests", "fer_runtime_serve_requests"),
+    ("cache of graphs", "fer_graphs_open"),
+    ("capture", "fer_capture_begin"),
 ];
 
 /// Numbers of tables from here on are not those of sessions' buffers, of which there
@@ -109,6 +114,11 @@ impl<T> Handles<T> {
         // Who closed the owner may have been quicker, and then it is out.
         drop(self.remove("it", number));
         Err(Failure::new(fer_status::FER_ERROR_ENDED, gone.message))
+    }
+
+    /// Whether a number is one of this kind, whatever it names.
+    pub(crate) fn may_have(&self, number: u64) -> bool {
+        Id::from_bits(number).is_some_and(|id| id.table() == FIRST + self.kind)
     }
 
     /// What a number names, shared: it is there as long as this is.
@@ -226,6 +236,10 @@ pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
         job.forget();
     }
     // Owners first: who then puts something of theirs in takes it out again.
+    let graphs = GRAPHS.take(|graphs| is_closing(graphs.session));
+    for (_, capture) in CAPTURES.take(|capture| is_closing(capture.session)) {
+        capture.end();
+    }
     let modules = MODULES.take(|module| is_closing(module.session));
     let kernels = KERNELS.take(|kernel| is_closing(kernel.session));
     let arenas = ARENAS.take(|arena| is_closing(arena.session));
@@ -235,6 +249,7 @@ pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
     let ended = Session::close_all(&sessions);
     // Their work is done, so nothing runs in the modules any more, and tasks have been run.
     drop((kernels, modules, arenas, tickets, dispatchers));
+    drop(graphs);
     Ok(ended?)
 }
 

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fercuda_cuda_sys::types::CUresult;
-use fercuda_runtime::{DispatchError, Error, IgnitionError, LayoutError};
+use fercuda_runtime::{DispatchError, Error, GraphError, IgnitionError, LayoutError};
 
 /// What a function answers. Numbers keep their meaning for good.
 #[repr(i32)]
@@ -26,7 +26,7 @@ pub enum fer_status {
     FER_ERROR_STALE_HANDLE = 2,
     /// Layouts, buffers and bytes do not fit each other.
     FER_ERROR_LAYOUT = 3,
-    /// The session may not hold so much; or the system gives no more threads.
+    /// The session, or its graphs, may not hold so much; or the system gives no more threads.
     FER_ERROR_LIMIT = 4,
     /// The device has no memory left; the message says who holds it.
     FER_ERROR_OUT_OF_MEMORY = 5,
@@ -72,10 +72,12 @@ pub enum fer_status {
     FER_ERROR_ALLOCATOR = 24,
     /// What others ask of the device's runtime is taken already in this process.
     FER_ERROR_SERVED = 25,
+    /// A graph was not kept: its key was invalidated while it was captured.
+    FER_ERROR_GRAPH = 26,
 }
 
 impl fer_status {
-    const ALL: [(Self, &CStr); 26] = [
+    const ALL: [(Self, &CStr); 27] = [
         (Self::FER_OK, c"FER_OK"),
         (
             Self::FER_ERROR_INVALID_ARGUMENT,
@@ -108,6 +110,7 @@ impl fer_status {
         ),
         (Self::FER_ERROR_ALLOCATOR, c"FER_ERROR_ALLOCATOR"),
         (Self::FER_ERROR_SERVED, c"FER_ERROR_SERVED"),
+        (Self::FER_ERROR_GRAPH, c"FER_ERROR_GRAPH"),
     ];
 }
 
@@ -178,6 +181,12 @@ fn status_of_dispatch(error: &DispatchError) -> fer_status {
 fn status_of(error: &Error) -> fer_status {
     match error {
         Error::Dispatch(error) => status_of_dispatch(error),
+        Error::Graph(error) => match &**error {
+            GraphError::TooLarge { .. } => fer_status::FER_ERROR_LIMIT,
+            GraphError::Ended => fer_status::FER_ERROR_ENDED,
+            GraphError::Invalidated => fer_status::FER_ERROR_GRAPH,
+            _ => fer_status::FER_ERROR_INTERNAL,
+        },
         Error::Cuda(error) => status_of_driver(error),
         Error::Stale(_) => fer_status::FER_ERROR_STALE_HANDLE,
         Error::Layout(_)

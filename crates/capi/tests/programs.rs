@@ -55,12 +55,13 @@ const REFUSALS: Program = program("crates/capi/tests/programs/refusals.c", "c99"
 const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c11", true);
 const DISPATCHERS: Program = program("crates/capi/tests/programs/dispatchers.c", "c11", true);
 const REQUESTS: Program = program("crates/capi/tests/programs/requests.c", "c11", false);
+const GRAPHS: Program = program("crates/capi/tests/programs/graphs.c", "c11", true);
 const ALLOCATORS: Program = program("crates/capi/tests/programs/allocators.c", "c11", false);
 const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
-const ALL: [&Program; 9] = [
+const ALL: [&Program; 10] = [
     &VECTOR_ADD,
     &JOBS,
     &DISPATCHER,
@@ -69,6 +70,7 @@ const ALL: [&Program; 9] = [
     &LIFETIMES,
     &DISPATCHERS,
     &ALLOCATORS,
+    &GRAPHS,
     &FAULT,
 ];
 
@@ -210,6 +212,11 @@ fn memory_of_the_programs_own_allocator_comes_and_goes_in_order() {
 }
 
 #[test]
+fn graphs_are_captured_replayed_and_let_go() {
+    runs(&GRAPHS);
+}
+
+#[test]
 fn a_fault_is_told_and_a_reset_helps() {
     runs(&FAULT);
 }
@@ -268,7 +275,7 @@ fn under_valgrind(program: &Program) -> Option<Command> {
 #[test]
 fn valgrind_finds_nothing() {
     // It takes seconds a program, and in these everything is called.
-    for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS, &ALLOCATORS] {
+    for program in [&REFUSALS, &LIFETIMES, &DISPATCHERS, &ALLOCATORS, &GRAPHS] {
         let Some(command) = under_valgrind(program) else {
             return;
         };

@@ -25,7 +25,8 @@ pub type fer_allocator_allocate = Option<
 
 /// Takes back, once, what was given. All work with it is before what `stream` is given from
 /// now on, but the device need not have done it. `stream` is NULL if the context has failed or
-/// was reset: nothing runs there, and the driver's memory goes with it. It does not unwind.
+/// was reset: nothing runs there, and what is the driver's is given back without a stream
+/// (cuMemFree), now or once the driver takes it again. It does not unwind.
 pub type fer_allocator_free =
     Option<unsafe extern "C" fn(user: *mut c_void, address: u64, bytes: u64, stream: *mut c_void)>;
 

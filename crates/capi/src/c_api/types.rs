@@ -17,6 +17,8 @@ pub const FER_NAME_BYTES: usize = 64;
 pub const FER_TASK_WORDS: usize = 4;
 /// Spans of a task, at most.
 pub const FER_TASK_SPANS: usize = 3;
+/// Words of a graph's key, beside its generation.
+pub const FER_KEY_WORDS: usize = 7;
 /// As a timeout: for ever.
 pub const FER_WAIT_FOREVER: u64 = u64::MAX;
 
@@ -40,6 +42,10 @@ pub type fer_dispatcher = u64;
 pub type fer_ticket = u64;
 /// That a runtime may be asked by others.
 pub type fer_requests = u64;
+/// Graphs of a session, by keys.
+pub type fer_graphs = u64;
+/// What a graph is to do, while that is said.
+pub type fer_capture = u64;
 
 /// Which device.
 #[repr(u32)]
@@ -407,6 +413,56 @@ pub struct fer_dispatcher_details {
     pub is_stopped: u32,
     /// 1 if a task runs for ever, else 0.
     pub is_lost: u32,
+}
+
+/// What a graph is kept under.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_graph_key {
+    /// Of the model whose memory the graph uses: another number each time that moves.
+    pub generation: u64,
+    /// What else tells graphs apart, as the program likes.
+    pub words: [u64; FER_KEY_WORDS],
+}
+
+/// What has become of a capture.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_graph_record {
+    /// Pieces of work.
+    pub nodes: u64,
+    /// What the graph counts for in the budget.
+    pub bytes: u64,
+    /// 1 if a graph that was there has been updated, 0 if one was made anew.
+    pub is_updated: u64,
+    /// How long the host took to capture.
+    pub capture_ns: u64,
+    /// How long the host took to update or instantiate it.
+    pub instantiate_ns: u64,
+    /// How long the host took to send it to the device.
+    pub upload_ns: u64,
+}
+
+/// What graphs there are, and what has been done.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_graphs_details {
+    /// Graphs that can be replayed.
+    pub entries: u64,
+    /// What they count for in the budget.
+    pub bytes: u64,
+    /// Graphs let go whose last replays run, or have not been asked after.
+    pub retired: u64,
+    /// Replays.
+    pub replays: u64,
+    /// Replays that found nothing.
+    pub absent: u64,
+    /// Graphs made.
+    pub instantiated: u64,
+    /// Graphs updated in place.
+    pub updated: u64,
+    /// Graphs let go for want of room.
+    pub evicted: u64,
 }
 
 /// Types by their numbers, which C knows them by.

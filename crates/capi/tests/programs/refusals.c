@@ -29,6 +29,8 @@ static uint64_t any_number(void) {
 static void all_with(fer_status code, fer_runtime runtime, fer_session session, fer_buffer buffer,
                      fer_job job, fer_module module, fer_kernel kernel, fer_arena arena,
                      fer_dispatcher dispatcher, fer_ticket ticket) {
+    fer_graph_key key = {0, {0}};
+    fer_graphs_details in_graphs;
     unsigned char bytes[64] = {0};
     char text[64];
     uint64_t number;
@@ -49,6 +51,17 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     tensor.dtype = FER_DTYPE_U8;
     tensor.until_step = 1;
 
+    GIVES(code, fer_graphs_open(session, 0, &number));
+    /* There is none of these, so any number will do. */
+    GIVES(code, fer_graphs_free(ticket));
+    GIVES(code, fer_capture_begin(ticket, &key, &number));
+    GIVES(code, fer_capture_finish(ticket, NULL));
+    GIVES(code, fer_capture_discard(ticket));
+    GIVES(code, fer_graph_replay(ticket, &key, &word));
+    GIVES(code, fer_graph_invalidate(ticket, &key, NULL));
+    GIVES(code, fer_graphs_invalidate_generation(ticket, 0, NULL));
+    GIVES(code, fer_graphs_invalidate_all(ticket, NULL));
+    GIVES(code, fer_graphs_info(ticket, &in_graphs));
     GIVES(code, fer_runtime_close(runtime));
     GIVES(code, fer_memory_info(runtime, &memory));
     GIVES(code, fer_holders(runtime, &holder, 1, &number));
@@ -136,6 +149,9 @@ int main(int count, char **given) {
     fer_tensor_spec tensor = {0};
     fer_argument argument = {0};
     fer_requests requests;
+    fer_graphs graphs;
+    fer_capture capture;
+    fer_graph_key key = {0, {0}};
     uint64_t number = 0;
     uint32_t word;
     int round;
@@ -352,6 +368,23 @@ int main(int count, char **given) {
     GIVES(STALE, fer_requests_end(session));
     SAYS("of a session");
     GIVES(FER_ERROR_NAME_TAKEN, fer_session_open(runtime, "refusing", 0, &number));
+
+    OK(fer_graphs_open(session, 0, &graphs));
+    OK(fer_capture_begin(graphs, &key, &capture));
+    REFUSES("graphs", fer_graphs_open(session, 0, NULL));
+    REFUSES("key", fer_capture_begin(graphs, NULL, &number));
+    REFUSES("capture", fer_capture_begin(graphs, &key, NULL));
+    REFUSES("key", fer_graph_replay(graphs, NULL, &word));
+    REFUSES("was_there", fer_graph_replay(graphs, &key, NULL));
+    REFUSES("key", fer_graph_invalidate(graphs, NULL, NULL));
+    REFUSES("details", fer_graphs_info(graphs, NULL));
+    /* What does not fit its kernel is told when it is captured. */
+    argument.bytes = 4;
+    argument.kind = FER_ARGUMENT_NUMBER;
+    OK(fer_ptxlaunch_submit(capture, kernel, &launch, &argument, 1));
+    GIVES(FER_ERROR_LAUNCH, fer_capture_finish(capture, NULL));
+    GIVES(STALE, fer_ptxlaunch_submit(capture, kernel, &launch, &argument, 1));
+    OK(fer_graphs_free(graphs));
 
     /* Handles of another kind or session; numbers that were never given out. */
     all_with(STALE, session, runtime, job, buffer, kernel, module, buffer, ticket, dispatcher);
