@@ -388,7 +388,6 @@ impl Graph {
     /// [`GraphError::Name`], [`GraphError::TooLarge`], [`GraphError::Overlap`];
     /// [`GraphError::Dtypes`] or [`GraphError::Layout`] of another type or shape.
     pub fn output_as(&mut self, name: &str, node: Id, layout: Layout) -> Result<()> {
-        let Node { dtype, shape, .. } = self.node(node)?;
         if self.outputs.len() == MAX_ARRAYS {
             return Err(too_large("outputs", MAX_ARRAYS));
         }
@@ -396,6 +395,30 @@ impl Graph {
             let (what, name) = ("output", name.to_owned());
             return Err(GraphError::Name { what, name });
         }
+        self.check_output(name, node, &layout)?;
+        self.outputs.push(Output {
+            name: name.to_owned(),
+            layout,
+            node,
+        });
+        Ok(())
+    }
+
+    /// Has what is written to `name` lie as `layout` says; says whether there is such an
+    /// output.
+    ///
+    /// # Errors
+    /// As for [`Graph::output_as`].
+    pub fn lay_out(&mut self, name: &str, layout: Layout) -> Result<bool> {
+        let found = self.outputs.iter().position(|output| output.name == name);
+        let Some(at) = found else { return Ok(false) };
+        self.check_output(name, self.outputs[at].node, &layout)?;
+        self.outputs[at].layout = layout;
+        Ok(true)
+    }
+
+    fn check_output(&self, name: &str, node: Id, layout: &Layout) -> Result<()> {
+        let Node { dtype, shape, .. } = self.node(node)?;
         if layout.dtype() != dtype {
             return Err(GraphError::Dtypes {
                 op: format!("output {name}"),
@@ -414,14 +437,9 @@ impl Graph {
         if layout.may_overlap() {
             return Err(GraphError::Overlap {
                 name: name.to_owned(),
-                layout: Box::new(layout),
+                layout: Box::new(*layout),
             });
         }
-        self.outputs.push(Output {
-            name: name.to_owned(),
-            layout,
-            node,
-        });
         Ok(())
     }
 

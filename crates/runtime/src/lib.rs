@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod arguments;
 mod callbacks;
 mod dispatcher;
 mod error;
@@ -19,6 +20,7 @@ mod session;
 mod triton;
 mod within;
 
+pub use arguments::Arguments;
 pub use callbacks::Allocator;
 pub use dispatcher::{
     DispatchError, DispatchOptions, DispatchStats, Dispatcher, StandardTask, TASK_SPANS,
@@ -37,7 +39,7 @@ pub use handles::{Full, Id, Stale, Table};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
 pub use jobs::{Job, Status};
 pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
-pub use owned::Graphs;
+pub use owned::{Evaluation, Graphs};
 pub use plan::{Need, Plan, PlanError};
 pub use requests::Requests;
 pub use resident::Resident;

@@ -16,20 +16,22 @@ use fercuda_tensor::Layout;
 
 use crate::dispatcher::Queue;
 use crate::error::{Error, Result};
-use crate::graphs::{Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording};
+use crate::graphs::{
+    Budget, GraphCache, GraphStats, Key, RecordOptions, Recorded, Recording, Timing,
+};
 use crate::machine::lock;
 use crate::session::{BufferId, Entry, Regime, Session};
 
 /// What a session ends when it ends.
 #[derive(Default)]
 pub(crate) struct Owned {
-    caches: Mutex<Vec<Weak<dyn Ends>>>,
+    ends: Mutex<Vec<Weak<dyn Ends>>>,
     compiler: Mutex<Option<Arc<Compiler>>>,
     dispatchers: Mutex<Vec<Weak<Queue>>>,
 }
 
-/// What of a cache does not depend on its keys.
-trait Ends: Send + Sync {
+/// What ends with the session, also where somebody still has a name of it.
+pub(crate) trait Ends: Send + Sync {
     fn end(&self);
 }
 
@@ -46,6 +48,12 @@ impl fmt::Debug for Owned {
 }
 
 impl Owned {
+    pub(crate) fn keep_until_end(&self, it: Weak<dyn Ends>) {
+        let mut all = lock(&self.ends);
+        all.retain(|it| it.strong_count() > 0);
+        all.push(it);
+    }
+
     pub(crate) fn keep(&self, dispatcher: &Arc<Queue>) {
         let mut all = lock(&self.dispatchers);
         all.retain(|it| it.strong_count() > 0);
@@ -71,9 +79,9 @@ impl Owned {
     }
 
     pub(crate) fn end(&self) {
-        let caches = std::mem::take(&mut *lock(&self.caches));
-        let caches: Vec<Arc<dyn Ends>> = caches.iter().filter_map(Weak::upgrade).collect();
-        caches.iter().for_each(|cache| cache.end());
+        let ends = std::mem::take(&mut *lock(&self.ends));
+        let ends: Vec<Arc<dyn Ends>> = ends.iter().filter_map(Weak::upgrade).collect();
+        ends.iter().for_each(|it| it.end());
         let compiler = lock(&self.compiler).take();
         drop(compiler);
     }
@@ -134,6 +142,17 @@ impl<K: Key + Send + Sync + 'static> Graphs<K> {
         core.in_order(move |stream| Ok(cache.replay(&key, stream)?))
     }
 
+    /// As [`Graphs::replay`], and says how long it took; `None` if there is no graph.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replay_timed(&self, key: &K) -> Result<Option<Timing>> {
+        let core = &self.session.core;
+        core.with(|_| Ok(()))?;
+        let (cache, key) = (self.cache.clone(), key.clone());
+        core.in_order(move |stream| Ok(cache.replay_timed(&key, stream)?))
+    }
+
     /// Lets go of the graph under `key`, and of one that is being captured for it; says
     /// whether there was one to replay.
     pub fn invalidate(&self, key: &K) -> bool {
@@ -173,10 +192,7 @@ impl Session {
         let cache = Arc::new(cache?);
         // Under the table's lock, so that the session does not end in between.
         core.with(|_| {
-            let mut caches = lock(&core.owned().caches);
-            caches.retain(|it| it.strong_count() > 0);
-            let weak: Weak<dyn Ends> = Arc::downgrade(&cache) as _;
-            caches.push(weak);
+            core.owned().keep_until_end(Arc::downgrade(&cache) as _);
             Ok(())
         })?;
         Ok(Graphs {
@@ -243,13 +259,24 @@ impl Session {
         inputs: &[BufferId],
         outputs: &[BufferId],
     ) -> Result<()> {
-        let inputs = self.operands("input", expression.inputs(), inputs)?;
-        let outputs = self.operands("output", expression.outputs(), outputs)?;
-        let compiled = self.compile(expression)?;
-        self.core.in_order(move |stream| {
-            let inputs: Vec<Arg<'_>> = inputs.iter().map(bound).collect();
-            let outputs: Vec<Arg<'_>> = outputs.iter().map(bound).collect();
-            Ok(compiled.run(stream, &inputs, &outputs)?)
+        let ready = self.prepare(expression, inputs, outputs)?;
+        self.core.in_order(move |stream| ready.run(stream))
+    }
+
+    /// The same without running it: for captures.
+    ///
+    /// # Errors
+    /// As for [`Session::evaluate`], but for those of running it.
+    pub fn prepare(
+        &self,
+        expression: &Expression,
+        inputs: &[BufferId],
+        outputs: &[BufferId],
+    ) -> Result<Evaluation> {
+        Ok(Evaluation {
+            inputs: self.operands("input", expression.inputs(), inputs)?,
+            outputs: self.operands("output", expression.outputs(), outputs)?,
+            compiled: self.compile(expression)?,
         })
     }
 
@@ -283,6 +310,43 @@ impl Session {
             Ok(entry)
         };
         named.zip(ids).map(find).collect()
+    }
+}
+
+/// An expression that is compiled, and its buffers, which it holds
+/// ([`Session::prepare`]).
+#[derive(Debug)]
+pub struct Evaluation {
+    compiled: Compiled,
+    inputs: Vec<Entry>,
+    outputs: Vec<Entry>,
+}
+
+impl Evaluation {
+    /// Captures it; memory between its kernels is the graph's.
+    ///
+    /// # Errors
+    /// [`Error::Graph`]; those of [`Evaluation::run`].
+    pub fn record<K: Key>(&self, recording: &Recording<'_, K>) -> Result<()> {
+        let bytes = self.compiled.program().scratch_bytes;
+        if bytes == 0 {
+            return self.run(recording.stream());
+        }
+        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        let scratch = recording.alloc::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let (stream, scratch) = (recording.stream(), Arg::of(&*scratch));
+        Ok(self.compiled.run_with(stream, &inputs, &outputs, scratch)?)
+    }
+
+    /// Queues it in a stream of the session's context.
+    ///
+    /// # Errors
+    /// [`Error::Expression`]; [`Error::Cuda`].
+    pub fn run(&self, stream: &Stream) -> Result<()> {
+        let inputs: Vec<Arg<'_>> = self.inputs.iter().map(bound).collect();
+        let outputs: Vec<Arg<'_>> = self.outputs.iter().map(bound).collect();
+        Ok(self.compiled.run(stream, &inputs, &outputs)?)
     }
 }
 

@@ -317,6 +317,25 @@ impl Core {
         self.with(|table| Ok(table.get(id)?.clone()))
     }
 
+    /// Memory of the pool that a part of the session has, as a buffer of bytes.
+    pub(crate) fn adopt(&self, buffer: DeviceBuffer<u8>) -> Result<BufferId> {
+        let bytes = buffer.len() as u64;
+        let charge = self.account.charge(bytes.next_multiple_of(BLOCK_BYTES))?;
+        let layout = Layout::contiguous(Dtype::U8, &[bytes])?;
+        let memory = Memory {
+            buffer,
+            bytes,
+            regime: Regime::Pool,
+            _charge: charge,
+        };
+        self.insert(Entry {
+            memory: Arc::new(memory),
+            layout,
+            first: 0,
+            exported: false,
+        })
+    }
+
     fn insert(&self, entry: Entry) -> Result<BufferId> {
         // What finds no place goes outside the lock: who has lent it may call this session.
         let _kept = entry.memory.clone();
