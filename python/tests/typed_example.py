@@ -8,7 +8,7 @@ from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors
 from fercuda_runtime.execution_contract import require
 from fercuda_runtime.guest_hooks import Activation, activate
 from fercuda_runtime.platform import Report, doctor
-from fercuda_runtime.runtime import Function, Scalar, telemetry
+from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, telemetry
 from fercuda_runtime.scripting_api import IgnitionPlan, TensorSpec, ignite
 
 
@@ -22,7 +22,19 @@ def use(session: RuntimeSession, kernel: Function) -> bytes:
     with ignite(session, IgnitionPlan([TensorSpec("x", shape)])) as region:
         region["x"].fill_bytes(0)
     held: int = telemetry(session.runtime).held_bytes("x")
-    print(nothing, held, require("dlpack", (1, 0)).version)
+    done: dict[str, Buffer] = session.evaluate("y = x + 1", into={"y": buffer}, x=part)
+    graphs: Graphs = session.graphs(budget_bytes=1 << 20)
+    block: ArgumentBlock = session.argument_block(token="u32", weights=("f32", 4))
+    if not graphs.replay(GraphKey("decode", 8, generation=1)):
+        with graphs.capture(("decode", 8)) as capture:
+            capture.launch(kernel, 1, 32, [buffer, block.field("token")])
+        nodes: int = capture.record.nodes if capture.record is not None else 0
+        print(nodes, capture.key.parts)
+    block.set(token=3, weights=[0.5] * 4)
+    block.push()
+    with session.runtime.serve_requests(lambda: True) as requests:
+        print(requests.is_open)
+    print(nothing, held, require("dlpack", (1, 0)).version, done["y"].dtype)
     return buffer.download()
 
 
@@ -49,6 +61,9 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     buffer["x"]  # type: ignore[index]
     RuntimeConfig(select="moon")  # type: ignore[arg-type]
     session.launch(buffer, 1, 1)  # type: ignore[arg-type]
+    session.evaluate("x", x=3)  # type: ignore[arg-type]
+    session.graphs().replay(1.5)  # type: ignore[arg-type]
+    session.argument_block(a="u32").set(a="x")  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -355,7 +355,7 @@ fi
 package() { # NAME TESTS...
   local name=$1
   shift
-  step python "$name" env -C "$here/files/python" "PYTHONPATH=$out/package" python3 -m pytest -q -p no:cacheprovider "$@"
+  step python "$name" env -C "$here/files/python" "PYTHONPATH=$out/package" "PATH=$here/bin:$PATH" python3 -m pytest -q -p no:cacheprovider "$@"
 }
 if ! wanted python-package python-cuda-core python-torch python-jax python-cupy python-triton bench-python-pairs; then
   : # nor is its wheel

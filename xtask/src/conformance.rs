@@ -265,6 +265,9 @@ pub(crate) fn build_drop_in_alone() -> Result<PathBuf> {
             "fercuda-dropin",
             "--package",
             "fercuda-python",
+            // Its tests have the program ask them.
+            "--package",
+            "fercuda-cli",
         ],
     )?;
     place_drop_in(cargo::library(&made, "dropin")?)

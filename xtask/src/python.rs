@@ -140,6 +140,11 @@ fn pytest(venv: &Venv, python: &Path, name: &str) -> Command {
         .arg(format!("--junitxml={}", report(name).display()))
         .args(["--ignore=tests/frameworks", "tests"]);
     crate::test::environment(&mut command, venv);
+    // Where the program lies, which asks the tests for something.
+    let mut search = shell::root().join("target/debug").into_os_string();
+    search.push(":");
+    search.push(std::env::var_os("PATH").unwrap_or_default());
+    command.env("PATH", search);
     command
         .env("FERCUDA_SOFT_CHECK_EXIT", FINDINGS)
         .env("PYTHONDONTWRITEBYTECODE", "1")

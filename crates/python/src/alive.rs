@@ -86,6 +86,29 @@ pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
     Python::try_attach(work);
 }
 
+/// An object of Python's that a thread of ours holds.
+pub(crate) struct Keeper(Option<Py<PyAny>>);
+
+impl Keeper {
+    pub(crate) fn new(kept: Py<PyAny>) -> Self {
+        Self(Some(kept))
+    }
+
+    /// It, until this is dropped.
+    pub(crate) fn get(&self) -> Option<&Py<PyAny>> {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Without an interpreter nobody can be told, and nothing is.
+        if let Some(kept) = self.0.take() {
+            with_python(move |_| drop(kept));
+        }
+    }
+}
+
 /// What a Python object holds of the device.
 pub(crate) struct Kept<T: Send>(ManuallyDrop<T>);
 

@@ -72,6 +72,10 @@ impl PyBuffer {
         self.handle.id
     }
 
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     fn viewed(
         &self,
         py: Python<'_>,

@@ -1,8 +1,11 @@
 //! What went wrong, as Python's exceptions: the classes are `fercuda_runtime.errors`',
 //! the figures their attributes.
 
+use std::time::Duration;
+
 use fercuda_cuda as cuda;
-use fercuda_runtime::{Error, Holder, IgnitionError, TritonError, Why};
+use fercuda_runtime::jit;
+use fercuda_runtime::{Error, GraphError, Holder, IgnitionError, TritonError, Why};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
@@ -74,6 +77,38 @@ pub(crate) fn plan(py: Python<'_>, error: &IgnitionError) -> PyErr {
     plain(py, "PlanError", error)
 }
 
+/// An expression that is wrong, but not at a place of its text.
+pub(crate) fn expression(py: Python<'_>, message: impl ToString) -> PyErr {
+    Made::new(py, "ExpressionError", message).raise()
+}
+
+/// One that cannot be given to the compiler.
+pub(crate) fn graph(py: Python<'_>, error: &jit::GraphError) -> PyErr {
+    expression(py, error)
+}
+
+/// One whose text is wrong.
+pub(crate) fn text(py: Python<'_>, error: &jit::text::TextError) -> PyErr {
+    let made = Made::new(py, "ExpressionError", error);
+    made.with("line", error.line)
+        .with("column", error.column)
+        .raise()
+}
+
+/// A time limit in seconds.
+///
+/// # Errors
+/// `ConfigError` for one that is none.
+pub(crate) fn time_limit(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let limit = |seconds| {
+        Duration::try_from_secs_f64(seconds).map_err(|error| {
+            let message = format!("a time limit of {seconds} s: {error}");
+            plain(py, "ConfigError", message)
+        })
+    };
+    seconds.map(limit).transpose()
+}
+
 /// Runs work without the interpreter's lock.
 ///
 /// # Errors
@@ -142,6 +177,8 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
             .with("from_byte", *from)
             .with("until_byte", *until)
             .with("expected_bytes", *bytes),
+        Error::Graph(error) => return of_graph(py, error),
+        Error::Expression(_) | Error::Operand { .. } => made("ExpressionError"),
         Error::NotABool { at, value } => made("ValuesError").with("at", *at).with("value", *value),
         Error::Cancelled { job } => made("JobCancelledError").with("job", *job),
         Error::NotRun { job, by, source } => {
@@ -159,6 +196,8 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::Failed { device } | Error::Lost { device, .. } => {
             made("DeviceFaultError").with("device", *device)
         }
+        Error::Served { device } => made("ServedError").with("device", *device),
+        Error::Ungoverned => made("ConfigError"),
         Error::Occupied { device, holders } => made("OccupiedError")
             .with("device", *device)
             .with("holders", held(holders)),
@@ -199,6 +238,27 @@ pub(crate) fn of_cuda(py: Python<'_>, error: &cuda::Error) -> PyErr {
             .with("limit", *limit),
         cuda::Error::Selection { .. } => made("ConfigError"),
         _ => answered("DriverError"),
+    };
+    made.raise()
+}
+
+/// The exception of a graph that is not captured, kept or replayed.
+fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
+    let made = |class| Made::new(py, class, error);
+    let made = match error {
+        GraphError::Cuda(error) => return of_cuda(py, error),
+        GraphError::Limit(error) => return raise(py, error),
+        GraphError::TooLarge {
+            bytes,
+            budget_bytes,
+            nodes,
+            ..
+        } => made("GraphBudgetError")
+            .with("bytes", *bytes)
+            .with("budget_bytes", *budget_bytes)
+            .with("nodes", *nodes),
+        GraphError::Invalidated => made("GraphInvalidatedError"),
+        _ => made("GraphError"),
     };
     made.raise()
 }

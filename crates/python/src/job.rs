@@ -200,16 +200,7 @@ impl PyJob {
         py: Python<'py>,
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let limit = match timeout {
-            None => None,
-            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|error| {
-                errors::plain(
-                    py,
-                    "ConfigError",
-                    format!("a time limit of {seconds} s: {error}"),
-                )
-            })?),
-        };
+        let limit = errors::time_limit(py, timeout)?;
         let begun = Instant::now();
         // Signals, such as Ctrl-C's, are heard between the naps of a long wait.
         loop {

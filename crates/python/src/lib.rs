@@ -9,14 +9,18 @@
 //! figures (`errors`). Elsewhere: docstrings and types (`python/src`, the stubs).
 
 mod alive;
+mod arguments;
 mod buffer;
 mod dlpack;
 mod errors;
+mod expression;
+mod graphs;
 mod host;
 mod job;
 mod kernels;
 mod plan;
 mod probe;
+mod requests;
 mod session;
 mod stream;
 mod triton;
@@ -36,8 +40,16 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DLPACK_VERSION", dlpack::VERSION)?;
     module.add_class::<session::PyRuntime>()?;
     module.add_class::<session::PySession>()?;
+    module.add_class::<requests::PyRequests>()?;
     module.add_class::<buffer::PyBuffer>()?;
     module.add_class::<job::PyJob>()?;
+    module.add_class::<graphs::PyGraphs>()?;
+    module.add_class::<graphs::PyGraphKey>()?;
+    module.add_class::<graphs::PyGraphRecord>()?;
+    module.add_class::<graphs::PyGraphStatistics>()?;
+    module.add_class::<graphs::PyGraphTimes>()?;
+    module.add_class::<graphs::PyCapture>()?;
+    module.add_class::<arguments::PyArgumentBlock>()?;
     module.add_class::<kernels::PyModule>()?;
     module.add_class::<kernels::PyFunction>()?;
     module.add_class::<kernels::PyScalar>()?;

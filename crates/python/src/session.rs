@@ -6,17 +6,23 @@
 use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
-use fercuda_runtime::{Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig};
+use fercuda_runtime::{
+    Budget, Dtype, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::alive::{self, Kept};
+use crate::alive::{self, Keeper, Kept};
+use crate::arguments::PyArgumentBlock;
 use crate::buffer::{PyBuffer, of_kind};
 use crate::dlpack::{self, Borrowed, Place};
 use crate::errors;
+use crate::expression::Expression;
+use crate::graphs::PyGraphs;
 use crate::host;
 use crate::job::PyJob;
 use crate::kernels::{PyFunction, PyModule};
+use crate::requests::PyRequests;
 use crate::stream;
 
 /// A device and its pool. See the stubs.
@@ -114,6 +120,11 @@ impl PyRuntime {
             done.was_reset,
             errors::held(&done.others),
         ))
+    }
+
+    fn serve_requests(&self, py: Python<'_>, consent: Py<PyAny>) -> PyResult<PyRequests> {
+        let consent = Keeper::new(consent);
+        errors::run(py, || PyRequests::new(&self.runtime, consent))
     }
 
     fn __repr__(&self) -> String {
@@ -333,6 +344,47 @@ impl PySession {
         errors::run(grid.py(), || Ok(PyJob::runs(call.submit(&self.session)?)))
     }
 
+    #[pyo3(signature = (text, /, *, into=None, **inputs))]
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        text: &str,
+        into: Option<&Bound<'py, PyAny>>,
+        inputs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        alive::check_process(py)?;
+        let expression = Expression::read(py, text, into, inputs)?;
+        let session = &*self.session;
+        expression.evaluate(py, session, |graph, inputs, outputs| {
+            session.evaluate_into(graph, inputs, outputs)
+        })
+    }
+
+    #[pyo3(signature = (*, budget_bytes=None, node_bytes=None))]
+    fn graphs(
+        &self,
+        py: Python<'_>,
+        budget_bytes: Option<u64>,
+        node_bytes: Option<u64>,
+    ) -> PyResult<PyGraphs> {
+        let default = Budget::default();
+        let budget = Budget {
+            bytes: budget_bytes.unwrap_or(default.bytes),
+            node_bytes: node_bytes.unwrap_or(default.node_bytes),
+        };
+        errors::run(py, || PyGraphs::new(&self.session, budget))
+    }
+
+    #[pyo3(signature = (*, pushes=8, **fields))]
+    fn argument_block(
+        &self,
+        py: Python<'_>,
+        pushes: usize,
+        fields: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyArgumentBlock> {
+        PyArgumentBlock::new(py, &self.session, pushes, fields)
+    }
+
     // ---- others -------------------------------------------------------------
 
     fn follow_stream(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
@@ -404,7 +456,7 @@ impl PySession {
         if let Some(stream) = shown.stream {
             self.follow_stream(py, stream)?;
         }
-        let lender = Keeper(Some(array.clone().unbind()));
+        let lender = Keeper::new(array.clone().unbind());
         let buffer = self.lent(py, shown.address, shown.layout, Place::Cuda, lender)?;
         match copy {
             Some(true) => buffer.copied(py),
@@ -457,18 +509,6 @@ impl PySession {
             self.session.upload_bytes(id, &bytes)?;
             Ok(buffer)
         })
-    }
-}
-
-/// An object whose memory is used.
-struct Keeper(Option<Py<PyAny>>);
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        // Without an interpreter nobody can be told, and nothing is.
-        if let Some(kept) = self.0.take() {
-            alive::with_python(move |_| drop(kept));
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 Every call raises `ForkedError` in the child of a fork. Whatever waits lets other threads run.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, Protocol, Self, SupportsFloat, SupportsIndex, TypedDict, final
 
@@ -16,6 +16,7 @@ _Extents = int | Sequence[int]
 _Index = SupportsIndex | slice | EllipsisType
 _Argument = Buffer | Scalar | SupportsIndex | SupportsFloat
 _Dtype = str | type | Any
+_GraphKey = GraphKey | str | int | tuple[str | int, ...]
 _Shown = tuple[int, str, tuple[int, int], int, int]
 
 class _Lends(Protocol):
@@ -87,6 +88,29 @@ class Runtime:
         Raises `DeviceFaultError` if the context has failed and `reset_failed` is false; `OccupiedError` while others
         hold memory there. The sessions have ended then.
         """
+    def serve_requests(self, consent: Callable[[], bool]) -> Requests:
+        """Lets this user's other processes ask for a reboot (`fercuda reboot --pid`) until what comes back is closed, or
+        collected. For each request a thread calls `consent` and, if that says yes, does `reboot`: sessions end then, and
+        whoever has some is to expect `SessionEndedError`. A no, or an exception, which `sys.unraisablehook` hears of,
+        refuses. After the interpreter's exit has begun nobody agrees to anything.
+
+        Raises `ServedError` if another runtime of the process is asked for the device; `ConfigError` if nothing is
+        governed here.
+        """
+
+@final
+class Requests:
+    """As long as it is open, other processes of this user may ask a runtime to reboot. See `Runtime.serve_requests`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed."""
+    def close(self) -> None:
+        """Nobody can ask from then on. Waits for what is being done, unless it is called by the consent."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 class Session:
     """The owner of buffers, modules and jobs on a device, in one stream's order.
@@ -178,6 +202,40 @@ class Session:
         shared_bytes: int = 0,
     ) -> Job:
         """The same as a job, which is done when the kernel is; its buffers live until then."""
+    def evaluate(
+        self, text: str, /, *, into: Mapping[str, Buffer] | None = None, **inputs: Buffer
+    ) -> dict[str, Buffer]:
+        """Computes expressions over buffers of this session, behind its work: each output by its name. Returns before
+        they are computed, unless jobs wait on the host; what is seen for the first time waits for a compiler.
+
+            session.evaluate("t = a * b + c; y = relu(t); top = max(t, axis=-1)", a=a, b=b, c=c)["y"]
+
+        What no later statement uses is an output: by its name, else "out", "out1" ... by the statement's number. The
+        package's README has the functions. An input is a buffer of any strides and dtype, by the name that it has in
+        the text ("into" is none); what the text does not name is not read. Shapes are broadcast as NumPy's are. Dtypes
+        are never mixed: `f32(x)` casts; a number has the dtype of what it stands beside, else f32; sums of integers and
+        bool are 64 bits wide. Of f16, bf16 and eight-bit floats values are computed in f32 and rounded where they are
+        written or cast.
+
+        An output is a new buffer of the pool, its elements side by side, or the one that `into` has under its name, of
+        its dtype and shape, in any strides. That may be an input if each element is computed from the one in its place
+        alone, and must have nothing in common with the others.
+
+        Raises `ExpressionError`, with the place where it is the text; `ArgumentsError` for what is no buffer;
+        `StaleHandleError`, also for one of another session; `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
+        Nothing is computed then.
+        """
+    def graphs(self, *, budget_bytes: int | None = None, node_bytes: int | None = None) -> Graphs:
+        """A cache of graphs of this session's. `budget_bytes`: what all may count for, 1 GiB if not said; `node_bytes`:
+        what each piece of work of a graph counts for, 8 KiB if not said, since drivers do not say it. It ends with the
+        session, or with its last reference."""
+    def argument_block(self, *, pushes: int = 8, **fields: _Dtype | tuple[_Dtype, int]) -> ArgumentBlock:
+        """Named fields in device memory, all 0 at first, in the order in which they are given, each at a multiple of its
+        size, as in a structure of C: `argument_block(token="u32", weights=("f32", 4))`. Of u32, i32, u64, i64, f32 or
+        f64. So many `pushes` may be under way before one waits.
+
+        Raises `DtypeError`, `ConfigError`, `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
+        """
     def follow_stream(self, stream: int) -> None:
         """Lets what the session is given from now on wait for what is in another library's stream: 1, 2 (the default
         ones) or a handle. Raises `DriverError` for a number that is no stream."""
@@ -208,6 +266,188 @@ class Session:
         The memory must reach as far as the shape does, and stay until then. Raises `LayoutError`, `DtypeError`,
         `DriverError` for an address that the driver does not know.
         """
+
+@final
+class GraphKey:
+    """What a graph is kept under: strings and integers of 64 bits, and a generation, as of the model whose memory the
+    graph refers to. Equal keys mean one graph; they are hashable. Raises `ConfigError`."""
+
+    def __new__(cls, *parts: str | int, generation: int = 0) -> Self: ...
+    @property
+    def generation(self) -> int:
+        """Its generation."""
+    @property
+    def parts(self) -> tuple[str | int, ...]:
+        """The strings and integers."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class GraphRecord:
+    """What has become of a capture."""
+
+    @property
+    def nodes(self) -> int:
+        """Pieces of work."""
+    @property
+    def bytes(self) -> int:
+        """What it counts for in its cache."""
+    @property
+    def updated(self) -> bool:
+        """Whether the graph that was under the key was updated, rather than one made anew."""
+    @property
+    def capture_s(self) -> float:
+        """Seconds of the host to capture it."""
+    @property
+    def instantiate_s(self) -> float:
+        """Seconds of the host to make or update it."""
+    @property
+    def upload_s(self) -> float:
+        """Seconds of the host to send it to the device."""
+
+@final
+class GraphTimes:
+    """How long a replay took, in seconds."""
+
+    @property
+    def upload_s(self) -> float:
+        """The host, to send the graph to the device; once, when it was captured."""
+    @property
+    def launch_s(self) -> float:
+        """The host, to launch it."""
+    @property
+    def device_s(self) -> float:
+        """The device, from the launch's turn in the session's order to its end."""
+    @property
+    def completion_s(self) -> float:
+        """The host, from before the launch until it was seen to be done."""
+
+@final
+class GraphStatistics:
+    """What a cache has, and has done since it was made."""
+
+    @property
+    def entries(self) -> int:
+        """Graphs that can be replayed."""
+    @property
+    def bytes(self) -> int:
+        """What they count for."""
+    @property
+    def retired(self) -> int:
+        """Graphs let go whose last replays run, or have not been asked after."""
+    @property
+    def replays(self) -> int:
+        """Replays."""
+    @property
+    def absent(self) -> int:
+        """Replays that found nothing."""
+    @property
+    def instantiated(self) -> int:
+        """Graphs made."""
+    @property
+    def updated(self) -> int:
+        """Graphs updated in place."""
+    @property
+    def evicted(self) -> int:
+        """Graphs let go for want of room."""
+
+@final
+class Graphs:
+    """Graphs of a session, by keys: a step is captured once, and replayed by one call.
+
+        if not graphs.replay(key):
+            with graphs.capture(key) as capture:
+                capture.launch(kernel, 4, 256, [buffer, block.field("token")])
+            graphs.replay(key)
+
+    A key is a `GraphKey`; a string, an integer or a tuple of those stands for one of generation 0. What all count for is
+    within the budget: the least recently used go first. All calls raise `SessionEndedError` after the session's end.
+    """
+
+    def capture(self, key: _GraphKey) -> Capture:
+        """A graph for `key`, from the calls that are made on it in the body of a `with`. Raises `ConfigError` for what
+        is no key."""
+    def replay(self, key: _GraphKey) -> bool:
+        """Queues all work of the graph behind the session's; False if there is none. Does not wait for the device."""
+    def replay_timed(self, key: _GraphKey) -> GraphTimes | None:
+        """The same, waits until it is done, and says how long it took. None if there is none."""
+    def __contains__(self, key: _GraphKey, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def invalidate(self, key: _GraphKey) -> bool:
+        """Lets go of the graph under `key`, behind its last replay, and of one that is being captured for it; whether
+        there was one to replay."""
+    def invalidate_generation(self, generation: int) -> int:
+        """The same of all graphs of a generation; how many there were."""
+    def invalidate_all(self) -> int:
+        """The same of all graphs; how many there were."""
+    def statistics(self) -> GraphStatistics:
+        """What it has and has done."""
+
+@final
+class Capture:
+    """The body of a capture. What it is given is checked at once, and captured all together at the end of the `with`, for
+    `Graphs.replay` to do; what the session itself is given meanwhile is done as ever, and is no part of the graph. If the
+    body raises, it is discarded, and what was under the key stays.
+
+    Buffers that it is given live as long as the graph does, freed or not. The end of the `with` raises
+    `GraphBudgetError`, `GraphInvalidatedError`, `LaunchLimitError`, `LimitError`, `OutOfMemoryError`.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    def launch(
+        self,
+        function: Function,
+        grid: _Extents,
+        block: _Extents,
+        arguments: Iterable[_Argument] | None = None,
+        *,
+        shared_bytes: int = 0,
+    ) -> None:
+        """A kernel, as `Session.launch` takes it. Numbers are the graph's; what is to change from replay to replay is in
+        a buffer, as an `ArgumentBlock`'s. Raises `ArgumentsError`, `StaleHandleError`; `GraphError` outside of the
+        `with`."""
+    def evaluate(
+        self, text: str, /, *, into: Mapping[str, Buffer] | None = None, **inputs: Buffer
+    ) -> dict[str, Buffer]:
+        """Expressions, as `Session.evaluate` takes them. They are compiled at once, and computed by each replay; before
+        the first what is in new buffers is unspecified. Raises as there; `GraphError` outside of the `with`."""
+    @property
+    def key(self) -> GraphKey:
+        """Its key."""
+    @property
+    def record(self) -> GraphRecord | None:
+        """What has become of it; None as long as it is not kept."""
+
+@final
+class ArgumentBlock:
+    """What changes from replay to replay: named fields in device memory, which are set on the host and pushed together.
+    All calls raise `SessionEndedError` after the session's end."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all fields and what lies between them."""
+    @property
+    def fields(self) -> dict[str, tuple[str, int, int]]:
+        """By name: dtype, how many values, and where it begins in the block, in bytes."""
+    def field(self, name: str) -> Buffer:
+        """A field as a buffer, to be given to kernels and expressions: of shape (), or (n,) if it has several values.
+        Raises `ConfigError`."""
+    @property
+    def buffer(self) -> Buffer:
+        """All of it as bytes, for kernels that know the offsets."""
+    def set(self, **values: SupportsIndex | SupportsFloat | Sequence[int] | Sequence[float]) -> None:
+        """Sets fields for the next push: a number, or as many as the field has. If one does not fit, none is set.
+
+        Raises `ConfigError` for a field that there is not, `LayoutError` for another number of values, `OverflowError`,
+        `TypeError`.
+        """
+    def push(self) -> None:
+        """Queues a copy of all that was set, behind the session's work: what is given to the session later, as a replay,
+        sees it, whatever is set afterwards. Waits only if more pushes are under way than the block was made for, or
+        jobs wait on the host."""
 
 @final
 class Buffer:

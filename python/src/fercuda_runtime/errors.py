@@ -135,6 +135,12 @@ class OccupiedError(FercudaError):
     holders: list[Held]
 
 
+class ServedError(FercudaError):
+    """Another runtime of this process takes the requests for `device`."""
+
+    device: int
+
+
 class ArgumentsError(FercudaError, TypeError):
     """Arguments that do not fit a kernel's parameters. Nothing was launched."""
 
@@ -147,6 +153,31 @@ class LaunchLimitError(FercudaError, ValueError):
 
     asked: int
     limit: int
+
+
+class ExpressionError(FercudaError, ValueError):
+    """An expression that cannot be: a text that makes no sense from `line` and `column` on (both from 1; None where it is
+    not the text that is wrong), types or shapes that do not go together, an output that lies on what is still read.
+    Nothing was computed."""
+
+    line: int | None = None
+    column: int | None = None
+
+
+class GraphError(FercudaError):
+    """A graph that is not captured or replayed. What was under its key stays."""
+
+
+class GraphBudgetError(GraphError):
+    """A graph that counts for more (`bytes`, for `nodes` pieces of work) than its cache may have. It is not kept."""
+
+    bytes: int
+    budget_bytes: int
+    nodes: int
+
+
+class GraphInvalidatedError(GraphError):
+    """The key was invalidated while its graph was captured. It is not kept."""
 
 
 class TritonError(FercudaError, ValueError):

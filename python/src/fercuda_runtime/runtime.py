@@ -7,15 +7,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._fercuda import Buffer, Function, Job, Module, Runtime, Scalar, Session
+from ._fercuda import (
+    ArgumentBlock,
+    Buffer,
+    Capture,
+    Function,
+    GraphKey,
+    GraphRecord,
+    Graphs,
+    GraphStatistics,
+    GraphTimes,
+    Job,
+    Module,
+    Requests,
+    Runtime,
+    Scalar,
+    Session,
+)
 
 __all__ = [
+    "ArgumentBlock",
     "Buffer",
+    "Capture",
     "Function",
+    "GraphKey",
+    "GraphRecord",
+    "GraphStatistics",
+    "GraphTimes",
+    "Graphs",
     "Holder",
     "Job",
     "Module",
     "Rebooted",
+    "Requests",
     "Runtime",
     "Scalar",
     "Session",
