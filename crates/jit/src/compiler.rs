@@ -30,6 +30,9 @@ use crate::program::{LaunchPlan, Program, ProgramError};
 
 /// Expressions and modules that a compiler keeps.
 const MOST_KEPT: usize = 512;
+/// Begins machine code. What a driver links to without it, as the software device does as a
+/// library, only that driver reads: text is kept then.
+const MACHINE_CODE: &[u8] = b"\x7fELF";
 /// Bytes of programs on disk.
 const MOST_ON_DISK: u64 = 256 << 20;
 /// What a vector access is a multiple of.
@@ -344,13 +347,17 @@ impl Shared {
             return Ok((module, ptx.as_bytes().to_vec()));
         }
         let linked = Linked::of(&self.context, "expression", ptx)?;
+        if !linked.bytes().starts_with(MACHINE_CODE) {
+            let module = Module::load(&self.context, &Image::ptx(ptx))?;
+            return Ok((module, ptx.as_bytes().to_vec()));
+        }
         let module = Module::load(&self.context, &Image::linked(&linked))?;
         Ok((module, linked.bytes().to_vec()))
     }
 
     /// Code from the cache.
     fn load(&self, code: &[u8]) -> Result<Module> {
-        if self.is_software {
+        if self.is_software || !code.starts_with(MACHINE_CODE) {
             let text = String::from_utf8_lossy(code);
             return Ok(Module::load(&self.context, &Image::ptx(text))?);
         }
