@@ -309,7 +309,7 @@ impl Asked {
         to.write_all(b"\n").unwrap();
     }
 
-    fn ask(&self) -> Result<Outcome, AskError> {
+    fn ask(&mut self) -> Result<Outcome, AskError> {
         let folder = Folder::from_env().unwrap();
         let pid = u64::from(self.child.id());
         let mut ledgers = folder.ledgers().unwrap().into_iter().flatten();
@@ -322,6 +322,7 @@ impl Asked {
             match asked.progress().unwrap() {
                 Progress::Over(outcome) => return Ok(outcome),
                 _ if begun.elapsed() > limit => panic!("it does not answer"),
+                _ if self.child.try_wait().unwrap().is_some() => panic!("it has ended"),
                 _ => std::thread::sleep(Duration::from_millis(5)),
             }
         }

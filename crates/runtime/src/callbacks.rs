@@ -48,8 +48,8 @@ pub unsafe trait Allocator: Send + Sync {
 
     /// Takes memory back that [`Allocator::allocate`] gave, once: all work with it is before
     /// what `stream` is given from now on, but the device need not have done it. With no
-    /// stream the context has failed or was reset, and nothing runs there; memory of the
-    /// driver's goes with it, also what an allocator has kept. A panic ends there.
+    /// stream the context has failed or was reset, and nothing runs there: what the driver
+    /// gave is given back to it without one. A panic ends there.
     fn free(&self, address: DeviceAddr, bytes: u64, stream: Option<&Stream>);
 }
 
