@@ -40,12 +40,13 @@ const MAY_BE_UNSAFE: [&str; 10] = [
 /// Crates where unsafe code is denied, with an `expect` and its reason where
 /// it is needed: to launch a kernel, which only the caller can vouch for, or
 /// to map memory.
-const MAY_EXPECT: [&str; 5] = [
+const MAY_EXPECT: [&str; 6] = [
     "fercuda-cli",
     "fercuda-jit",
     "fercuda-ledger",
     "fercuda-runtime",
     "fercuda-testkit",
+    "fercuda-vramfs",
 ];
 
 /// Licences that ask for nothing but the notice.

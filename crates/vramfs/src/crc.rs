@@ -1,0 +1,72 @@
+//! CRC32C (Castagnoli), and the tables with which a warp computes that of a row.
+//!
+//! Bits come least significant first, the register begins and ends inverted. Without those
+//! inversions it is linear: the CRC of a row is the exclusive or of what its parts give, each
+//! with as many zero bytes behind it as there are bytes behind it in the row, and of a
+//! constant.
+
+/// The polynomial without x^32, its bits reversed.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// The register after a byte of zeros.
+const fn after_zero_byte(mut register: u32) -> u32 {
+    let mut bit = 0;
+    while bit < 8 {
+        let carry = register & 1;
+        register >>= 1;
+        if carry != 0 {
+            register ^= POLYNOMIAL;
+        }
+        bit += 1;
+    }
+    register
+}
+
+/// The register after so many bytes of zeros.
+pub(crate) fn after_zeros(register: u32, bytes: usize) -> u32 {
+    (0..bytes).fold(register, |register, _| after_zero_byte(register))
+}
+
+/// For each byte of a register the register that it alone becomes after `bytes` of zeros; the
+/// exclusive or of four is what the whole register becomes.
+pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
+    let columns: [u32; 32] = std::array::from_fn(|bit| after_zeros(1 << bit, bytes));
+    std::array::from_fn(|byte| {
+        std::array::from_fn(|value| {
+            (0..8)
+                .filter(|bit| value >> bit & 1 != 0)
+                .fold(0, |sum, bit| sum ^ columns[8 * byte + bit])
+        })
+    })
+}
+
+/// The CRC32C of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |register, byte| {
+        after_zero_byte(register ^ u32::from(*byte))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_the_standard_says() {
+        // RFC 3720, B.4.
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(crc32c(&[0; 32]), 0x8A91_36AA);
+        assert_eq!(crc32c(&[0xFF; 32]), 0x62A8_AB43);
+        let ascending: Vec<u8> = (0..32).collect();
+        assert_eq!(crc32c(&ascending), 0x46DD_794E);
+    }
+
+    #[test]
+    fn tables_shift() {
+        let tables = shift_tables(16);
+        let register = fastrand::u32(..);
+        let bytes = register.to_le_bytes();
+        let sum = (0..4).fold(0, |sum, at| sum ^ tables[at][usize::from(bytes[at])]);
+        assert_eq!(sum, after_zeros(register, 16), "{register:#x}");
+    }
+}

@@ -1,0 +1,521 @@
+// Reed-Solomon over blocks in device memory. One block of threads takes one block of
+// memory; a warp takes rows. Lane l holds the 32 words of the code whose symbols' bits are
+// the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
+//
+// Always: what is stored was summed and coded from the registers that it was stored from;
+// what is corrected in vain is put back; who calls has the block for itself, but for
+// `verify` and `check`, which only read.
+//
+// Constants, networks of exclusive ors and tables come with "constants.h".
+#include "constants.h"
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned char u8;
+
+constexpr u32 ALL = 0xffffffffu;
+constexpr u32 WARPS = 8;
+constexpr u32 THREADS = 32 * WARPS;
+
+// What is to be done with a block. The host has the same (engine.rs).
+struct Job {
+    u64 block;     // its address
+    u64 data;      // rows of the caller's, 16-byte aligned, or 0
+    u64 identity;  // IDENTITY_WORDS words, or 0
+    u32 first;     // rows of data: from here
+    u32 rows;      // so many, within the rows of data
+};
+
+struct Outcome {
+    u32 state;    // bits, see engine.rs
+    u32 symbols;  // so many were corrected
+    u32 rows;     // so many rows were not what their sums say
+    u32 words;    // so many words of the code were wrong
+};
+
+constexpr u32 WRONG_WORDS = 1;    // words of the code that are none
+constexpr u32 WRONG_RECORD = 2;   // the record is not what its sum says
+constexpr u32 WRONG_IDENTITY = 4; // it is another block's
+constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
+constexpr u32 CORRECTED = 16;     // all of it is right now
+constexpr u32 LOST = 32;          // it was left as it was
+
+__device__ __forceinline__ u8* address(u64 number) {
+    return reinterpret_cast<u8*>(number);
+}
+
+__device__ __forceinline__ void load(const u8* row, u32 lane, u32 (&d)[8]) {
+    const uint4 a = *reinterpret_cast<const uint4*>(row + 16 * lane);
+    const uint4 b = *reinterpret_cast<const uint4*>(row + 512 + 16 * lane);
+    d[0] = a.x; d[1] = a.y; d[2] = a.z; d[3] = a.w;
+    d[4] = b.x; d[5] = b.y; d[6] = b.z; d[7] = b.w;
+}
+
+__device__ __forceinline__ void store(u8* row, u32 lane, const u32 (&d)[8]) {
+    *reinterpret_cast<uint4*>(row + 16 * lane) = make_uint4(d[0], d[1], d[2], d[3]);
+    *reinterpret_cast<uint4*>(row + 512 + 16 * lane) = make_uint4(d[4], d[5], d[6], d[7]);
+}
+
+// Tables of the sums. Each lane reads a bank of its own in `lanes`.
+struct SumTables {
+    u32 word[4][256];       // four bytes of zeros behind
+    u32 half[4][256];       // 496
+    u32 lanes[8][16][32];   // 16 (31 - lane), by four bits
+};
+
+// From global memory, where whoever computes many has copied them from.
+__device__ const SumTables SUMS = {SUM_WORD, SUM_HALF, SUM_LANES};
+
+__device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
+    return table[0][r & 255] ^ table[1][r >> 8 & 255] ^ table[2][r >> 16 & 255] ^ table[3][r >> 24];
+}
+
+// The CRC32C of the row that the warp's lanes hold.
+__device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u32 (&d)[8]) {
+    u32 r = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) r = shifted(tables.word, r ^ d[k]);
+    r = shifted(tables.half, r);
+#pragma unroll
+    for (int k = 4; k < 8; k++) r = shifted(tables.word, r ^ d[k]);
+    u32 s = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++) s ^= tables.lanes[k][r >> 4 * k & 15][lane];
+    return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
+}
+
+struct Shared {
+    u32 parts[WARPS][4][8][32];  // values at four roots of what each warp has read
+    u32 values[8][8][32];        // values at the roots: root, bit, lane
+    u32 sums_wrong;
+    u32 symbols;
+    u32 words;
+    u32 erased[8];               // rows whose sums are wrong
+};
+
+struct SharedWithSums {
+    Shared shared;
+    SumTables sums;
+};
+
+extern __shared__ __align__(16) u8 dynamic_shared[];
+
+__device__ __forceinline__ void copy_tables(SumTables& to) {
+    const u32* from = reinterpret_cast<const u32*>(&SUMS);
+    u32* into = reinterpret_cast<u32*>(&to);
+    for (u32 at = threadIdx.x; at < sizeof(SumTables) / 4; at += THREADS) into[at] = from[at];
+    __syncthreads();
+}
+
+// Each warp has read ROWS rows, one warp's behind another's: the values of all.
+template <int ROWS>
+__device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, const u32 (&s)[8][8]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+#pragma unroll
+            for (int b = 0; b < 8; b++) shared.parts[warp][q][b][lane] = s[4 * half + q][b];
+        __syncthreads();
+        if (warp / 4 == half) {
+            u32 t[8];
+#pragma unroll
+            for (int b = 0; b < 8; b++) t[b] = shared.parts[0][warp % 4][b][lane];
+            for (u32 from = 1; from < WARPS; from++) {
+                behind<ROWS>(warp, t);
+#pragma unroll
+                for (int b = 0; b < 8; b++) t[b] ^= shared.parts[from][warp % 4][b][lane];
+            }
+#pragma unroll
+            for (int b = 0; b < 8; b++) shared.values[warp][b][lane] = t[b];
+        }
+        __syncthreads();
+    }
+}
+
+// The record from its sums, which are there, and whose the block is. One warp.
+__device__ __forceinline__ void finish_record(const SumTables& tables, u32 lane, u8* record, u64 identity) {
+    u64* words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
+    const u64* given = reinterpret_cast<const u64*>(identity);
+    for (u32 at = lane; at < (ROW_BYTES - MAGIC_OFFSET) / 8; at += 32) {
+        u64 word = 0;
+        if (at == 0) word = MAGIC;
+        else if (at - 1 < IDENTITY_WORDS) word = identity != 0 ? given[at - 1] : words[at];
+        words[at] = word;
+    }
+    __syncwarp();
+    u32 d[8];
+    load(record, lane, d);
+    const u32 sum = sum_of(tables, lane, d);
+    if (lane == 0) *reinterpret_cast<u32*>(record + RECORD_SUM_OFFSET) = sum;
+}
+
+// What is wrong with the record. One warp; every lane has the answer.
+__device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane, const u8* record, u64 identity) {
+    u32 d[8];
+    load(record, lane, d);
+    const u32 said = __shfl_sync(ALL, d[7], 31);
+    if (lane == 31) d[7] = 0;
+    u32 state = sum_of(tables, lane, d) == said ? 0 : WRONG_RECORD;
+    const u64* words = reinterpret_cast<const u64*>(record + MAGIC_OFFSET);
+    bool differs = lane == 0 && words[0] != MAGIC;
+    if (identity != 0) {
+        const u64* given = reinterpret_cast<const u64*>(identity);
+        for (u32 at = lane; at < IDENTITY_WORDS; at += 32) differs |= words[1 + at] != given[at];
+    }
+    if (__any_sync(ALL, differs)) state |= WRONG_IDENTITY;
+    return state;
+}
+
+// Data rows are the caller's, where the job has some, and else those that are there; parity and
+// record are made of them.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+vramfs_encode(const Job* jobs, Outcome* outcomes) {
+    SharedWithSums& all = *reinterpret_cast<SharedWithSums*>(dynamic_shared);
+    Shared& shared = all.shared;
+    const Job job = jobs[blockIdx.x];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u8* const block = address(job.block);
+    u8* const record = block + RECORD_OFFSET;
+    copy_tables(all.sums);
+    u32 s[8][8] = {};
+    for (u32 at = 0; at < DATA_ROWS / WARPS; at++) {
+        const u32 row = warp * (DATA_ROWS / WARPS) + at;
+        u32 d[8];
+        const bool is_given = job.data != 0 && row - job.first < job.rows;
+        load(is_given ? address(job.data) + (row - job.first) * ROW_BYTES : block + row * ROW_BYTES, lane, d);
+        if (is_given) store(block + row * ROW_BYTES, lane, d);
+        horner(s, d);
+        const u32 sum = sum_of(all.sums, lane, d);
+        if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+    }
+    combine<DATA_ROWS / WARPS>(shared, warp, lane, s);
+    u32 v[8][8], parity[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
+    parity_of(warp, v, parity);
+    store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+    const u32 sum = sum_of(all.sums, lane, parity);
+    if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
+    __syncthreads();
+    if (warp == 0) finish_record(all.sums, lane, record, job.identity);
+    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
+}
+
+// The values at the roots of what is there; rows that the job wants go to its data.
+__device__ __forceinline__ void values_of(Shared& shared, const Job& job, u32 warp, u32 lane) {
+    const u8* const block = address(job.block);
+    u32 s[8][8] = {};
+#pragma unroll 2
+    for (u32 at = 0; at < CODED_ROWS / WARPS; at++) {
+        const u32 row = warp * (CODED_ROWS / WARPS) + at;
+        u32 d[8];
+        load(block + row * ROW_BYTES, lane, d);
+        horner(s, d);
+        if (job.data != 0 && row - job.first < job.rows)
+            store(address(job.data) + (row - job.first) * ROW_BYTES, lane, d);
+    }
+    combine<CODED_ROWS / WARPS>(shared, warp, lane, s);
+}
+
+// Whether any word is none; for every thread. Each warp looks at one root.
+__device__ __forceinline__ bool has_wrong_words(const Shared& shared, u32 warp, u32 lane) {
+    u32 any = 0;
+#pragma unroll
+    for (int b = 0; b < 8; b++) any |= shared.values[warp][b][lane];
+    return __syncthreads_or(any != 0);
+}
+
+// Whether words and record are right. What goes to the job's data is what was looked at: it
+// is right if the answer is 0.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+vramfs_verify(const Job* jobs, Outcome* outcomes) {
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+    const Job job = jobs[blockIdx.x];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    values_of(shared, job, warp, lane);
+    u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
+    if (warp == 0) {
+        state |= look_at_record(SUMS, lane, address(job.block) + RECORD_OFFSET, job.identity);
+        if (lane == 0) outcomes[blockIdx.x] = Outcome{state, 0, 0, 0};
+    }
+}
+
+// Whether record and some rows of data are right, by their sums alone; the rows go to the
+// job's data.
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_check(const Job* jobs, Outcome* outcomes) {
+    __shared__ u32 wrong;
+    const Job job = jobs[blockIdx.x];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u8* const block = address(job.block);
+    const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
+    if (threadIdx.x == 0) wrong = 0;
+    __syncthreads();
+    for (u32 at = warp; at < job.rows; at += WARPS) {
+        const u32 row = job.first + at;
+        u32 d[8];
+        load(block + row * ROW_BYTES, lane, d);
+        if (job.data != 0) store(address(job.data) + at * ROW_BYTES, lane, d);
+        const u32 sum = sum_of(SUMS, lane, d);
+        if (lane == 0 && sum != sums[row]) atomicAdd(&wrong, 1);
+    }
+    __syncthreads();
+    if (warp == 0) {
+        u32 state = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity);
+        if (wrong != 0) state |= WRONG_ROWS;
+        if (lane == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
+    }
+}
+
+// Rows of data become the caller's; parity changes by what the difference contributes to it.
+// Nothing is changed if what that rests on, the rows of before, the parity and the record, is
+// not what its sums say.
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_update(const Job* jobs, Outcome* outcomes) {
+    __shared__ u32 wrong;
+    const Job job = jobs[blockIdx.x];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u8* const block = address(job.block);
+    u8* const record = block + RECORD_OFFSET;
+    u32* const sums = reinterpret_cast<u32*>(record);
+    if (threadIdx.x == 0) wrong = 0;
+    __syncthreads();
+    for (u32 at = warp; at < job.rows; at += WARPS) {
+        u32 d[8];
+        load(block + (job.first + at) * ROW_BYTES, lane, d);
+        const u32 sum = sum_of(SUMS, lane, d);
+        if (lane == 0 && sum != sums[job.first + at]) atomicAdd(&wrong, 1);
+    }
+    u32 parity[8];
+    u8* const parity_row = block + (DATA_ROWS + warp) * ROW_BYTES;
+    load(parity_row, lane, parity);
+    const u32 before = sum_of(SUMS, lane, parity);
+    if (lane == 0 && before != sums[DATA_ROWS + warp]) atomicAdd(&wrong, 1);
+    __syncthreads();
+    // Every warp looks, so that every thread knows.
+    u32 state = look_at_record(SUMS, lane, record, 0);
+    if (wrong != 0) state |= WRONG_ROWS;
+    if (state != 0) {
+        if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
+        return;
+    }
+    for (u32 at = 0; at < job.rows; at++) {
+        u32 old[8], now[8];
+        load(block + (job.first + at) * ROW_BYTES, lane, old);
+        load(address(job.data) + at * ROW_BYTES, lane, now);
+        // The constant's products with 1, x, x^2 ..: what each bit of a symbol contributes.
+        u32 product = PARITY_OF_DATA[job.first + at][warp];
+#pragma unroll
+        for (int b = 0; b < 8; b++) {
+            const u32 plane = old[b] ^ now[b];
+#pragma unroll
+            for (int o = 0; o < 8; o++) parity[o] ^= plane & 0u - (product >> o & 1);
+            product = product << 1 ^ (0u - (product >> 7 & 1) & 0x11d);
+        }
+    }
+    // Nobody reads the rows of before any more.
+    __syncthreads();
+    for (u32 at = warp; at < job.rows; at += WARPS) {
+        u32 d[8];
+        load(address(job.data) + at * ROW_BYTES, lane, d);
+        store(block + (job.first + at) * ROW_BYTES, lane, d);
+        const u32 sum = sum_of(SUMS, lane, d);
+        if (lane == 0) sums[job.first + at] = sum;
+    }
+    store(parity_row, lane, parity);
+    const u32 after = sum_of(SUMS, lane, parity);
+    if (lane == 0) sums[DATA_ROWS + warp] = after;
+    __syncthreads();
+    if (warp == 0) finish_record(SUMS, lane, record, job.identity);
+    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
+}
+
+__device__ __forceinline__ u32 times(u32 x, u32 y) {
+    return x == 0 || y == 0 ? 0 : EXP[(LOG[x] + LOG[y]) % 255];
+}
+
+__device__ __forceinline__ u32 inverted(u32 x) {
+    return EXP[(255 - LOG[x]) % 255];
+}
+
+// What is wrong in a word of the code.
+struct Found {
+    u32 count;
+    u32 rows[8];
+    u32 values[8];
+};
+
+// Finds what is wrong in the word with these values at the roots: `erased` rows, and up to
+// `most` others. False if there is no such word. Berlekamp and Massey's algorithm begun with
+// the erased rows' locator, the search of Chien, Forney's formula (R. E. Blahut, "Algebraic
+// Codes for Data Transmission", chapter 7).
+__device__ bool find_wrong(const u32 (&s)[8], const u32* erased, u32 erasures, u32 most, Found& found) {
+    u32 locator[9] = {1}, other[9];
+    for (u32 k = 0; k < erasures; k++) {
+        const u32 x = EXP[CODED_ROWS - 1 - erased[k]];
+        for (int i = 8; i > 0; i--) locator[i] ^= times(x, locator[i - 1]);
+    }
+    for (int i = 0; i < 9; i++) other[i] = locator[i];
+    u32 length = erasures;
+    for (u32 r = erasures; r < 8; r++) {
+        u32 difference = 0;
+        for (u32 j = 0; j <= r; j++) difference ^= times(locator[j], s[r - j]);
+        for (int i = 8; i > 0; i--) other[i] = other[i - 1];
+        other[0] = 0;
+        if (difference == 0) continue;
+        const bool grows = 2 * length <= r + erasures;
+        const u32 scale = inverted(difference);
+        for (int i = 0; i < 9; i++) {
+            const u32 before = locator[i];
+            locator[i] ^= times(difference, other[i]);
+            if (grows) other[i] = times(scale, before);
+        }
+        if (grows) length = r + 1 + erasures - length;
+    }
+    u32 degree = 8;
+    while (locator[degree] == 0) degree--;
+    if (degree != length || length > 8 || length - erasures > most) return false;
+    u32 evaluator[8];
+    for (u32 i = 0; i < 8; i++) {
+        evaluator[i] = 0;
+        for (u32 j = 0; j <= i; j++) evaluator[i] ^= times(locator[j], s[i - j]);
+    }
+    found.count = 0;
+    for (u32 row = 0; row < CODED_ROWS; row++) {
+        const u32 power = CODED_ROWS - 1 - row;
+        const u32 x = EXP[(255 - power) % 255];
+        u32 value = 0;
+        for (int i = 8; i >= 0; i--) value = times(value, x) ^ locator[i];
+        if (value != 0) continue;
+        if (found.count == length) return false;
+        u32 above = 0, below = 0;
+        for (int i = 7; i >= 0; i--) above = times(above, x) ^ evaluator[i];
+        const u32 square = times(x, x);
+        for (int i = 7; i > 0; i -= 2) below = times(below, square) ^ locator[i];
+        if (below == 0) return false;
+        // To the power of 1 less the first root's exponent.
+        const u32 factor = EXP[power * (1 - FIRST_ROOT) % 255];
+        found.rows[found.count] = row;
+        found.values[found.count] = times(times(above, factor), inverted(below));
+        found.count++;
+    }
+    return found.count == length;
+}
+
+// Finds what is wrong in each word and, if so told, exchanges it for what is right, or back.
+// Whether every word could be told, for every thread.
+__device__ bool sweep(Shared& shared, u8* block, u32 erasures, u32 most, bool changes) {
+    bool all = true;
+    u32 symbols = 0, words = 0;
+    for (u32 word = threadIdx.x; word < WORDS; word += THREADS) {
+        const u32 lane = word / 32, bit = word % 32;
+        u32 s[8], any = 0;
+        for (int j = 0; j < 8; j++) {
+            s[j] = 0;
+            for (int b = 0; b < 8; b++) s[j] |= (shared.values[j][b][lane] >> bit & 1) << b;
+            any |= s[j];
+        }
+        if (any == 0) continue;
+        words++;
+        Found found;
+        if (!find_wrong(s, shared.erased, erasures, most, found)) {
+            all = false;
+            continue;
+        }
+        for (u32 at = 0; at < found.count; at++) {
+            symbols += found.values[at] != 0;
+            if (!changes) continue;
+            u8* const row = block + found.rows[at] * ROW_BYTES + 16 * lane;
+            for (int b = 0; b < 8; b++)
+                if (found.values[at] >> b & 1)
+                    atomicXor(reinterpret_cast<u32*>(row + 512 * (b / 4) + 4 * (b % 4)), 1u << bit);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared.symbols = shared.words = 0;
+    __syncthreads();
+    atomicAdd(&shared.symbols, symbols);
+    atomicAdd(&shared.words, words);
+    return __syncthreads_and(all);
+}
+
+// Counts the rows that are not what their sums say, for every thread; eight of them may be
+// `named`.
+__device__ u32 wrong_rows(Shared& shared, const u8* block, u32 warp, u32 lane, u32* named) {
+    const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
+    __syncthreads();
+    if (threadIdx.x == 0) shared.sums_wrong = 0;
+    __syncthreads();
+    for (u32 row = warp; row < CODED_ROWS; row += WARPS) {
+        u32 d[8];
+        load(block + row * ROW_BYTES, lane, d);
+        const u32 sum = sum_of(SUMS, lane, d);
+        if (lane == 0 && sum != sums[row]) {
+            const u32 at = atomicAdd(&shared.sums_wrong, 1);
+            if (named != nullptr && at < 8) named[at] = row;
+        }
+    }
+    __syncthreads();
+    return shared.sums_wrong;
+}
+
+// Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
+// in the rows whose sums are wrong. What the sums do not confirm is put back. Where the record
+// is lost as well nothing confirms: then three wrong symbols and no more.
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_correct(const Job* jobs, Outcome* outcomes) {
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
+    Job job = jobs[blockIdx.x];
+    job.data = 0;
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u8* const block = address(job.block);
+    u8* const record = block + RECORD_OFFSET;
+    values_of(shared, job, warp, lane);
+    u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
+    const u32 of_record = look_at_record(SUMS, lane, record, job.identity);
+    state |= of_record;
+    const bool has_record = (of_record & WRONG_RECORD) == 0;
+    const u32 rows = has_record ? wrong_rows(shared, block, warp, lane, shared.erased) : 0;
+    if (rows != 0) state |= WRONG_ROWS;
+    bool is_right = false;
+    u32 symbols = 0, words = 0;
+    if ((state & (WRONG_WORDS | WRONG_ROWS)) == 0) {
+        is_right = true;
+    } else if (!has_record) {
+        if (sweep(shared, block, 0, 3, false)) {
+            sweep(shared, block, 0, 3, true);
+            is_right = true;
+        }
+    } else {
+        for (u32 way = 0; way < 3 && !is_right; way++) {
+            const u32 erasures = way == 2 ? rows : 0;
+            if (way == 2 && (rows == 0 || rows > 8)) break;
+            const u32 most = way == 2 ? (8 - erasures) / 2 : 3 + way;
+            if (!sweep(shared, block, erasures, most, false)) continue;
+            sweep(shared, block, erasures, most, true);
+            is_right = wrong_rows(shared, block, warp, lane, nullptr) == 0;
+            if (!is_right) sweep(shared, block, erasures, most, true);
+        }
+    }
+    __syncthreads();
+    if (state != 0 && is_right) {
+        symbols = shared.symbols;
+        words = shared.words;
+        if ((state & (WRONG_WORDS | WRONG_ROWS)) == 0) symbols = words = 0;
+        if (!has_record) {
+            for (u32 row = warp; row < CODED_ROWS; row += WARPS) {
+                u32 d[8];
+                load(block + row * ROW_BYTES, lane, d);
+                const u32 sum = sum_of(SUMS, lane, d);
+                if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+            }
+            __syncthreads();
+            if (warp == 0) finish_record(SUMS, lane, record, job.identity);
+        }
+    }
+    if (state != 0) state |= is_right ? CORRECTED : LOST;
+    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, symbols, rows, words};
+}

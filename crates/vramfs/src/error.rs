@@ -1,0 +1,59 @@
+//! What can go wrong.
+
+use std::ops::Range;
+
+use crate::layout::DATA_ROWS;
+
+/// A result here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The driver's.
+    #[error(transparent)]
+    Cuda(#[from] fercuda_cuda::Error),
+    /// The kernels could not be compiled.
+    #[error("the kernels of the error correction: {0}")]
+    Compile(#[from] fercuda_cuda::nvrtc::CompileError),
+    /// The device is too old.
+    #[error(
+        "the device has compute capability {}.{}, and the kernels need {}.{}\ntry: --ecc off",
+        capability.0, capability.1, oldest.0, oldest.1
+    )]
+    Device {
+        /// What it has.
+        capability: (u32, u32),
+        /// What is needed.
+        oldest: (u32, u32),
+    },
+    /// There is no such block.
+    #[error("block {block} is beyond the last of {blocks}")]
+    NoBlock {
+        /// What was named.
+        block: usize,
+        /// How many there are.
+        blocks: usize,
+    },
+    /// There are no such rows.
+    #[error("rows {} to {} are not within the {DATA_ROWS} rows of data", rows.start, rows.end)]
+    Rows {
+        /// What was named.
+        rows: Range<usize>,
+    },
+    /// More blocks than a worker takes at once.
+    #[error("{given} blocks at once, where the worker takes {slots}")]
+    TooMuch {
+        /// What was given.
+        given: usize,
+        /// What it takes.
+        slots: usize,
+    },
+    /// More than there can be.
+    #[error("{blocks} blocks are more than there are addresses for")]
+    Size {
+        /// What was asked for.
+        blocks: usize,
+    },
+}

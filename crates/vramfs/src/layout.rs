@@ -1,0 +1,72 @@
+//! Where things lie in a block of device memory, to the byte.
+//!
+//! A block is 137 rows of 1 KiB: 128 of data, 8 of parity, and one that says of them what they
+//! are. 2048 blocks are 274 MiB, whole pieces of 2 MiB.
+//!
+//! Elsewhere: the same for who writes another reader (`docs/vramfs-format.md`).
+
+use crate::code;
+
+/// Bytes of a row.
+pub const ROW_BYTES: usize = 1024;
+/// Rows of data in a block.
+pub const DATA_ROWS: usize = code::DATA;
+/// Rows that are words of the code: data and parity.
+pub const CODED_ROWS: usize = code::WORD;
+/// All rows of a block.
+pub const ROWS: usize = CODED_ROWS + 1;
+/// Bytes of data in a block.
+pub const DATA_BYTES: usize = DATA_ROWS * ROW_BYTES;
+/// Bytes that a block takes.
+pub const BLOCK_BYTES: usize = ROWS * ROW_BYTES;
+/// Where its last row, which says what the others are, begins.
+pub const RECORD_OFFSET: usize = CODED_ROWS * ROW_BYTES;
+/// Words of the code in a block: one for each byte of a row.
+pub const WORDS: usize = ROW_BYTES;
+/// Bytes of a page, the least that belongs to somebody.
+pub const PAGE_BYTES: usize = 4096;
+/// Pages of a block.
+pub const PAGES: usize = DATA_BYTES / PAGE_BYTES;
+
+/// In the record: the CRC32C of each coded row.
+pub const SUMS_OFFSET: usize = 0;
+/// In the record: what begins it.
+pub const MAGIC_OFFSET: usize = 4 * CODED_ROWS;
+/// `VRB1`, as four bytes in this order.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"VRB1");
+/// In the record: whose the block is, [`IDENTITY_WORDS`] words of 64 bits.
+pub const IDENTITY_OFFSET: usize = MAGIC_OFFSET + 8;
+/// The block's number, its generation, and the owner of each page.
+pub const IDENTITY_WORDS: usize = 2 + PAGES;
+/// In the record: its own CRC32C, computed with zeros in this place. What lies between is zero.
+pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
+
+const _: () = assert!(IDENTITY_OFFSET.is_multiple_of(8));
+const _: () = assert!(IDENTITY_OFFSET + 8 * IDENTITY_WORDS <= RECORD_SUM_OFFSET);
+const _: () = assert!(2048 * BLOCK_BYTES == 137 << 21);
+
+/// Where the byte `bit` of which belongs to the word `word` lies in a row, and which bit of it:
+/// words of the code are bits of words of 32 bits. Eight words of 32 bits, four here and
+/// four half a row on, are the bits of the symbols of 32 words of the code.
+pub const fn place(word: usize, bit: usize) -> (usize, u32) {
+    let (lane, at) = (word / 32, word % 32);
+    let plane = 16 * lane + 4 * (bit % 4) + ROW_BYTES / 2 * (bit / 4);
+    (plane + at / 8, (at % 8) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_of_a_row_is_one_bit_of_one_word() {
+        let mut met = [0u8; ROW_BYTES];
+        for word in 0..WORDS {
+            for bit in 0..8 {
+                let (byte, at) = place(word, bit);
+                met[byte] |= 1 << at;
+            }
+        }
+        assert_eq!(met, [0xFF; ROW_BYTES]);
+    }
+}

@@ -1,0 +1,17 @@
+//! Files in device memory, and the code that keeps them right. See the README.
+#![deny(unsafe_code)]
+
+pub mod code;
+mod crc;
+pub mod directory;
+mod engine;
+mod error;
+pub mod gf;
+pub mod layout;
+mod network;
+mod source;
+pub mod space;
+
+pub use crc::crc32c;
+pub use engine::{Blocks, Identity, Kernels, Outcome, Work, Worker};
+pub use error::{Error, Result};

@@ -1,0 +1,165 @@
+//! The kernels' text: CUDA C++ beside this file, and a header that is computed here.
+//!
+//! Invariant: no constant of the code, of the sums or of the layout stands in the CUDA C++.
+
+use std::fmt::Write as _;
+
+use crate::code::{self, PARITY};
+use crate::network::Network;
+use crate::{crc, gf, layout};
+
+/// The kernels.
+pub(crate) const KERNELS: &str = include_str!("device/kernels.cu");
+/// What they include.
+pub(crate) const HEADER_NAME: &str = "constants.h";
+
+/// The header.
+pub(crate) fn header() -> String {
+    let mut text = String::from("#pragma once\n");
+    for (name, value) in [
+        ("ROW_BYTES", layout::ROW_BYTES),
+        ("DATA_ROWS", layout::DATA_ROWS),
+        ("CODED_ROWS", layout::CODED_ROWS),
+        ("RECORD_OFFSET", layout::RECORD_OFFSET),
+        ("WORDS", layout::WORDS),
+        ("MAGIC_OFFSET", layout::MAGIC_OFFSET),
+        ("IDENTITY_WORDS", layout::IDENTITY_WORDS),
+        ("RECORD_SUM_OFFSET", layout::RECORD_SUM_OFFSET),
+        ("MAGIC", layout::MAGIC as usize),
+        (
+            "SUM_OF_ZEROS",
+            crc::crc32c(&[0; layout::ROW_BYTES]) as usize,
+        ),
+    ] {
+        add(
+            &mut text,
+            format_args!("constexpr unsigned {name} = {value}u;\n"),
+        );
+    }
+    let first = code::FIRST_ROOT;
+    add(
+        &mut text,
+        format_args!("constexpr int FIRST_ROOT = {first};\n"),
+    );
+    let exp: Vec<u8> = (0..gf::ORDER).map(gf::alpha).collect();
+    let log: Vec<u8> = (0..=255).map(|x| gf::log(x).unwrap_or(0)).collect();
+    add(
+        &mut text,
+        format_args!(
+            "__device__ const unsigned char EXP[255] = {};\n",
+            list(&exp)
+        ),
+    );
+    add(
+        &mut text,
+        format_args!(
+            "__device__ const unsigned char LOG[256] = {};\n",
+            list(&log)
+        ),
+    );
+    let parity: Vec<String> = code::parity_of_data().iter().map(|row| list(row)).collect();
+    add(
+        &mut text,
+        format_args!(
+            "__device__ const unsigned char PARITY_OF_DATA[{}][{PARITY}] = {};\n",
+            code::DATA,
+            list(&parity)
+        ),
+    );
+    sums(&mut text);
+    horner(&mut text);
+    behind(&mut text);
+    parity_of(&mut text);
+    text
+}
+
+fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
+    match text.write_fmt(what) {
+        Ok(()) => {}
+        Err(_) => unreachable!("a string takes everything"),
+    }
+}
+
+fn list<T: ToString>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(T::to_string).collect();
+    format!("{{{}}}", values.join(","))
+}
+
+fn sums(text: &mut String) {
+    let table = |bytes: usize| {
+        let parts: Vec<String> = crc::shift_tables(bytes).iter().map(|it| list(it)).collect();
+        list(&parts)
+    };
+    add(text, format_args!("#define SUM_WORD {}\n", table(4)));
+    // From the end of a lane's first half to the beginning of its second, and back a chunk.
+    let half = layout::ROW_BYTES / 2 - 16;
+    add(text, format_args!("#define SUM_HALF {}\n", table(half)));
+    let lanes: Vec<[[u32; 256]; 4]> = (0..32)
+        .map(|lane| crc::shift_tables(16 * (31 - lane)))
+        .collect();
+    let nibbles: Vec<String> = (0..8)
+        .map(|nibble| {
+            let values: Vec<String> = (0..16)
+                .map(|value| {
+                    let at = value << (4 * (nibble % 2));
+                    let of: Vec<u32> = lanes.iter().map(|tables| tables[nibble / 2][at]).collect();
+                    list(&of)
+                })
+                .collect();
+            list(&values)
+        })
+        .collect();
+    add(text, format_args!("#define SUM_LANES {}\n", list(&nibbles)));
+}
+
+/// One step of Horner's rule at each root.
+fn horner(text: &mut String) {
+    text.push_str(
+        "__device__ __forceinline__ void horner(unsigned (&s)[8][8], const unsigned (&d)[8]) {\n",
+    );
+    for j in 0..PARITY {
+        let network = Network::products(&[gf::alpha(code::root(j))]);
+        text.push_str("    {\n");
+        text.push_str(&network.statements(|i| format!("s[{j}][{i}]"), |o| format!("s[{j}][{o}]")));
+        text.push_str("    }\n");
+        for bit in 0..8 {
+            add(text, format_args!("    s[{j}][{bit}] ^= d[{bit}];\n"));
+        }
+    }
+    text.push_str("}\n");
+}
+
+/// What a value at a root becomes when so many rows come behind those that it is of.
+fn behind(text: &mut String) {
+    text.push_str("template <int ROWS> __device__ void behind(unsigned root, unsigned (&t)[8]);\n");
+    for rows in [layout::DATA_ROWS / 8, layout::CODED_ROWS / 8] {
+        add(
+            text,
+            format_args!(
+                "template <> __device__ __forceinline__ void behind<{rows}>(unsigned root, unsigned (&t)[8]) {{\n    switch (root) {{\n"
+            ),
+        );
+        for j in 0..PARITY {
+            let network = Network::products(&[gf::alpha(code::root(j) * rows as i32)]);
+            add(text, format_args!("    case {j}: {{\n"));
+            text.push_str(&network.statements(|i| format!("t[{i}]"), |o| format!("t[{o}]")));
+            text.push_str("    } break;\n");
+        }
+        text.push_str("    }\n}\n");
+    }
+}
+
+/// A symbol of parity from the values of data at the roots.
+fn parity_of(text: &mut String) {
+    text.push_str("__device__ __forceinline__ void parity_of(unsigned symbol, const unsigned (&v)[8][8], unsigned (&p)[8]) {\n    switch (symbol) {\n");
+    for (i, constants) in code::parity_of_values().iter().enumerate() {
+        let network = Network::products(constants);
+        add(text, format_args!("    case {i}: {{\n"));
+        text.push_str(&network.statements(
+            |at| format!("v[{}][{}]", at / 8, at % 8),
+            |o| format!("p[{o}]"),
+        ));
+        text.push_str("    } break;\n");
+    }
+    text.push_str("    }\n}\n");
+}

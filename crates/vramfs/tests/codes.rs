@@ -1,0 +1,498 @@
+//! The code's kernels, on the software device with all checks or on a GPU with
+//! `FERCUDA_DEVICE=gpu`, against arithmetic written here. Seeds are printed; `FERCUDA_SEED`
+//! repeats one.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its seeds are for people"
+)]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fastrand::Rng;
+use fercuda_cuda::{Context, Cuda, Stream};
+use fercuda_vramfs::layout::{
+    BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
+    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, place,
+};
+use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Work, Worker, crc32c};
+
+/// Findings of the software device are the process's; so tests run one after the other.
+static ONE: Mutex<()> = Mutex::new(());
+
+struct Bench {
+    stream: Stream,
+    worker: Worker,
+    random: Rng,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let found = fercuda_softgpu::control::take_findings();
+        assert!(found.is_empty() || std::thread::panicking(), "{found:#?}");
+    }
+}
+
+impl Bench {
+    fn new(slots: usize) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let seed = match std::env::var("FERCUDA_SEED") {
+            Ok(seed) => seed.parse().unwrap(),
+            Err(_) => fastrand::u64(..),
+        };
+        println!("FERCUDA_SEED={seed}");
+        let device = Cuda::from_env().unwrap().device(0).unwrap();
+        let context = Context::primary(device).unwrap();
+        let kernels = Kernels::load(&context).unwrap();
+        Self {
+            stream: Stream::new(&context).unwrap(),
+            worker: Worker::new(&context, &kernels, slots).unwrap(),
+            random: Rng::with_seed(seed),
+            _one: one,
+        }
+    }
+
+    fn blocks(&self, count: usize) -> Blocks {
+        Blocks::new(&self.stream, count).unwrap()
+    }
+
+    fn bytes(&self, blocks: &mut Blocks) -> Vec<u8> {
+        blocks.memory().to_vec(&self.stream).unwrap()
+    }
+
+    fn put(&self, blocks: &mut Blocks, bytes: &[u8]) {
+        blocks.memory().copy_from_host(bytes, &self.stream).unwrap();
+    }
+
+    /// Blocks of random data, and their bytes.
+    fn encoded(&mut self, count: usize) -> (Blocks, Vec<u8>, Vec<Identity>) {
+        let mut blocks = self.blocks(count);
+        let identities: Vec<Identity> = (0..count)
+            .map(|_| std::array::from_fn(|_| self.random.u64(..)))
+            .collect();
+        for (slot, _) in identities.iter().enumerate() {
+            self.random.fill(self.worker.data_mut(slot));
+        }
+        let outcomes = self
+            .worker
+            .encode(&mut blocks, &whole(&identities))
+            .unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean));
+        let bytes = self.bytes(&mut blocks);
+        (blocks, bytes, identities)
+    }
+}
+
+fn whole(identities: &[Identity]) -> Vec<Work<'_>> {
+    let of = |(block, identity)| Work {
+        block,
+        rows: 0..DATA_ROWS,
+        identity: Some(identity),
+    };
+    identities.iter().enumerate().map(of).collect()
+}
+
+fn rowless(count: usize) -> Vec<Work<'static>> {
+    let of = |block| Work {
+        block,
+        rows: 0..0,
+        identity: None,
+    };
+    (0..count).map(of).collect()
+}
+
+/// The symbol of a word in a row of a block.
+fn symbol(block: &[u8], row: usize, word: usize) -> u8 {
+    (0..8).fold(0, |sum, bit| {
+        let (byte, at) = place(word, bit);
+        sum | (block[row * ROW_BYTES + byte] >> at & 1) << bit
+    })
+}
+
+fn change(block: &mut [u8], row: usize, word: usize, by: u8) {
+    for bit in 0..8 {
+        let (byte, at) = place(word, bit);
+        block[row * ROW_BYTES + byte] ^= (by >> bit & 1) << at;
+    }
+}
+
+/// Multiplication by shifts, which shares nothing with the crate's tables.
+fn times(x: u8, y: u8) -> u8 {
+    let (mut x, mut sum) = (u16::from(x), 0u16);
+    for bit in 0..8 {
+        if y >> bit & 1 != 0 {
+            sum ^= x;
+        }
+        x <<= 1;
+        if x & 0x100 != 0 {
+            x ^= 0x11D;
+        }
+    }
+    sum as u8
+}
+
+/// The values of a word at the roots: zeros if it is one of the code.
+fn values(block: &[u8], word: usize) -> [u8; 8] {
+    // 2 to the power of 251 is 2 to that of -4.
+    let first = (0..251).fold(1, |x, _| times(x, 2));
+    let mut root = first;
+    std::array::from_fn(|_| {
+        let value = (0..CODED_ROWS).fold(0, |sum, row| times(sum, root) ^ symbol(block, row, word));
+        root = times(root, 2);
+        value
+    })
+}
+
+fn word_at(block: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(block[offset..offset + 4].try_into().unwrap())
+}
+
+#[test]
+fn a_block_is_what_the_format_says() {
+    let mut bench = Bench::new(3);
+    let (_, bytes, identities) = bench.encoded(3);
+    for (at, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        assert!(block[..DATA_BYTES] == *bench.worker.data(at), "data");
+        for word in 0..WORDS {
+            assert_eq!(values(block, word), [0; 8], "word {word}");
+        }
+        let record = &block[RECORD_OFFSET..];
+        for row in 0..CODED_ROWS {
+            let sum = crc32c(&block[row * ROW_BYTES..][..ROW_BYTES]);
+            assert_eq!(word_at(record, 4 * row), sum, "row {row}");
+        }
+        assert_eq!(word_at(record, MAGIC_OFFSET), MAGIC);
+        let identity: &[u8] = bytemuck::cast_slice(&identities[at]);
+        assert_eq!(record[IDENTITY_OFFSET..][..8 * IDENTITY_WORDS], *identity);
+        let mut without = record.to_vec();
+        without[RECORD_SUM_OFFSET..].fill(0);
+        assert_eq!(word_at(record, RECORD_SUM_OFFSET), crc32c(&without));
+    }
+}
+
+#[test]
+fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
+    let mut bench = Bench::new(1);
+    let (mut blocks, bytes, identities) = bench.encoded(1);
+    for round in 0..40 {
+        let first = bench.random.usize(..DATA_ROWS);
+        let rows = first..bench.random.usize(first..=DATA_ROWS);
+        let work = [Work {
+            block: 0,
+            rows: rows.clone(),
+            identity: Some(&identities[0]),
+        }];
+        let expected = &bytes[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
+        for is_whole in [true, false] {
+            bench.worker.data_mut(0).fill(0xAA);
+            let outcomes = match is_whole {
+                true => bench.worker.verify(&blocks, &work),
+                false => bench.worker.check(&blocks, &work),
+            };
+            assert!(outcomes.unwrap()[0].is_clean(), "round {round}");
+            assert!(
+                bench.worker.data(0)[..expected.len()] == *expected,
+                "{rows:?}"
+            );
+            assert!(
+                bench.worker.data(0)[expected.len()..]
+                    .iter()
+                    .all(|it| *it == 0xAA)
+            );
+        }
+        let (byte, bit) = (bench.random.usize(..BLOCK_BYTES), bench.random.u32(..8));
+        let mut wrong = bytes.clone();
+        wrong[byte] ^= 1 << bit;
+        bench.put(&mut blocks, &wrong);
+        let outcome = bench.worker.verify(&blocks, &work).unwrap()[0];
+        assert_eq!(
+            outcome.has_wrong_words(),
+            byte < RECORD_OFFSET,
+            "byte {byte}"
+        );
+        assert_eq!(
+            outcome.has_wrong_record(),
+            byte >= RECORD_OFFSET,
+            "byte {byte}"
+        );
+        let outcome = bench.worker.check(&blocks, &work).unwrap()[0];
+        let is_read = rows.contains(&(byte / ROW_BYTES));
+        assert_eq!(outcome.has_wrong_rows(), is_read, "byte {byte} of {rows:?}");
+        bench.put(&mut blocks, &bytes);
+        let mut another = identities[0];
+        another[bench.random.usize(..IDENTITY_WORDS)] ^= 1 << bench.random.u32(..64);
+        let work = [Work {
+            block: 0,
+            rows: 0..0,
+            identity: Some(&another),
+        }];
+        assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_identity());
+    }
+}
+
+#[test]
+fn an_update_is_what_encoding_anew_gives() {
+    let mut bench = Bench::new(2);
+    let (mut blocks, _, mut identities) = bench.encoded(2);
+    for _ in 0..30 {
+        let block = bench.random.usize(..2);
+        let first = bench.random.usize(..DATA_ROWS);
+        let rows = first..bench.random.usize(first..=DATA_ROWS);
+        identities[block][3] = bench.random.u64(..);
+        let mut data = vec![0; rows.len() * ROW_BYTES];
+        bench.random.fill(&mut data);
+        bench.worker.data_mut(0)[..data.len()].copy_from_slice(&data);
+        let before = bench.bytes(&mut blocks);
+        let work = [Work {
+            block,
+            rows: rows.clone(),
+            identity: Some(&identities[block]),
+        }];
+        assert!(bench.worker.update(&mut blocks, &work).unwrap()[0].is_clean());
+        let updated = bench.bytes(&mut blocks);
+        bench.put(&mut blocks, &before);
+        assert!(bench.worker.encode(&mut blocks, &work).unwrap()[0].is_clean());
+        assert!(
+            updated == bench.bytes(&mut blocks),
+            "rows {rows:?} of {block}"
+        );
+    }
+}
+
+#[test]
+fn an_update_leaves_a_block_in_which_something_is_wrong() {
+    let mut bench = Bench::new(1);
+    let (mut blocks, bytes, identities) = bench.encoded(1);
+    for _ in 0..30 {
+        let first = bench.random.usize(..DATA_ROWS);
+        let rows = first..bench.random.usize(first + 1..=DATA_ROWS);
+        let row = match bench.random.u32(..3) {
+            0 => bench.random.usize(rows.clone()),
+            1 => bench.random.usize(DATA_ROWS..CODED_ROWS),
+            _ => CODED_ROWS,
+        };
+        let mut wrong = bytes.clone();
+        wrong[row * ROW_BYTES + bench.random.usize(..ROW_BYTES)] ^= 1 << bench.random.u32(..8);
+        bench.put(&mut blocks, &wrong);
+        let work = [Work {
+            block: 0,
+            rows,
+            identity: Some(&identities[0]),
+        }];
+        let outcome = bench.worker.update(&mut blocks, &work).unwrap()[0];
+        assert!(!outcome.is_clean() && !outcome.is_corrected(), "row {row}");
+        assert!(bench.bytes(&mut blocks) == wrong, "row {row}");
+        let outcome = bench.worker.correct(&mut blocks, &work).unwrap()[0];
+        assert!(outcome.is_corrected(), "row {row}: {outcome:?}");
+        assert!(bench.bytes(&mut blocks) == bytes, "row {row}");
+    }
+}
+
+/// Corrects all blocks and says what came of it: corrected to what it was, or lost and left.
+fn corrected(
+    bench: &mut Bench,
+    blocks: &mut Blocks,
+    wrong: &[u8],
+    right: &[u8],
+    identities: &[Identity],
+) -> Vec<Outcome> {
+    bench.put(blocks, wrong);
+    let work: Vec<Work<'_>> = whole(identities)
+        .into_iter()
+        .map(|it| Work { rows: 0..0, ..it })
+        .collect();
+    let outcomes = bench.worker.correct(blocks, &work).unwrap().to_vec();
+    let after = bench.bytes(blocks);
+    for (at, outcome) in outcomes.iter().enumerate() {
+        let of = |bytes: &'_ [u8]| bytes[at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES].to_vec();
+        match outcome.is_lost() {
+            true => assert!(of(&after) == of(wrong), "block {at} is lost, and changed"),
+            false => assert!(
+                of(&after) == of(right),
+                "block {at}: {outcome:?}, and wrong"
+            ),
+        }
+    }
+    outcomes
+}
+
+#[test]
+fn every_single_wrong_symbol_is_made_right() {
+    let mut bench = Bench::new(3);
+    let (mut blocks, bytes, identities) = bench.encoded(3);
+    // 136 rows of 255 differences: each in a word of its own, all of them in 34 blocks of wrong words.
+    let all: Vec<(usize, u8)> = (0..CODED_ROWS)
+        .flat_map(|row| (1..=255).map(move |by| (row, by)))
+        .collect();
+    for part in all.chunks(3 * WORDS) {
+        let mut wrong = bytes.clone();
+        for (at, (row, by)) in part.iter().enumerate() {
+            let block = &mut wrong[at / WORDS * BLOCK_BYTES..][..BLOCK_BYTES];
+            change(block, *row, at % WORDS, *by);
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let symbols: u32 = outcomes.iter().map(Outcome::symbols).sum();
+        assert_eq!(symbols as usize, part.len());
+    }
+}
+
+/// So many of `0..end`, each once.
+fn some(random: &mut Rng, count: usize, end: usize) -> Vec<usize> {
+    random.choose_multiple(0..end, count)
+}
+
+#[test]
+fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
+    let mut bench = Bench::new(4);
+    let (mut blocks, bytes, identities) = bench.encoded(4);
+    for most in 1..=4 {
+        for _ in 0..4 {
+            let mut wrong = bytes.clone();
+            for block in wrong.chunks_mut(BLOCK_BYTES) {
+                for word in 0..WORDS {
+                    let count = bench.random.usize(..=most);
+                    for row in some(&mut bench.random, count, CODED_ROWS) {
+                        change(block, row, word, bench.random.u8(1..));
+                    }
+                }
+            }
+            let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+            assert!(
+                outcomes.iter().all(Outcome::is_corrected),
+                "{most}: {outcomes:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
+    let mut bench = Bench::new(4);
+    let (mut blocks, bytes, identities) = bench.encoded(4);
+    for count in 5..=9 {
+        let mut wrong = bytes.clone();
+        for block in wrong.chunks_mut(BLOCK_BYTES) {
+            for row in some(&mut bench.random, count, CODED_ROWS) {
+                let row = &mut block[row * ROW_BYTES..][..ROW_BYTES];
+                bench.random.fill(row);
+            }
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        for outcome in outcomes {
+            assert_eq!(outcome.is_corrected(), count <= 8, "{count}: {outcome:?}");
+            assert_eq!(outcome.is_lost(), count > 8);
+            assert_eq!(outcome.wrong_rows() as usize, count);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
+    let mut bench = Bench::new(4);
+    let (mut blocks, bytes, identities) = bench.encoded(4);
+    for count in 5..=9 {
+        let mut wrong = bytes.clone();
+        for block in wrong.chunks_mut(BLOCK_BYTES) {
+            for word in 0..WORDS {
+                for row in some(&mut bench.random, count, CODED_ROWS) {
+                    change(block, row, word, bench.random.u8(1..));
+                }
+            }
+        }
+        // `corrected` looks at what came of it.
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        assert!(
+            outcomes.iter().all(Outcome::is_lost),
+            "{count}: {outcomes:?}"
+        );
+    }
+}
+
+#[test]
+fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
+    let mut bench = Bench::new(4);
+    let (mut blocks, bytes, identities) = bench.encoded(4);
+    for count in 0..=4 {
+        let mut wrong = bytes.clone();
+        for block in wrong.chunks_mut(BLOCK_BYTES) {
+            bench.random.fill(&mut block[RECORD_OFFSET..]);
+            for row in some(&mut bench.random, count, CODED_ROWS) {
+                bench
+                    .random
+                    .fill(&mut block[row * ROW_BYTES..][..ROW_BYTES]);
+            }
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        for outcome in outcomes {
+            assert_eq!(outcome.is_corrected(), count <= 3, "{count}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_three_kibibytes_is_made_right_wherever_it_begins() {
+    const BURST: usize = 3 * ROW_BYTES;
+    let mut bench = Bench::new(8);
+    let (mut blocks, bytes, identities) = bench.encoded(8);
+    // Into the next block, too; each 1009 bytes, and around the ends of rows and blocks.
+    let all = 2 * BLOCK_BYTES - BURST;
+    let edges =
+        (0..2 * (CODED_ROWS + 1)).flat_map(|row| [-1, 1].map(|by| (row * ROW_BYTES) as isize + by));
+    let mut places: Vec<usize> = (0..all).step_by(1009).collect();
+    places.extend(
+        edges
+            .filter_map(|at| usize::try_from(at).ok())
+            .filter(|at| *at < all),
+    );
+    for part in places.chunks(4) {
+        let mut wrong = bytes.clone();
+        for (pair, at) in part.iter().enumerate() {
+            bench
+                .random
+                .fill(&mut wrong[2 * pair * BLOCK_BYTES + at..][..BURST]);
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        assert!(
+            outcomes.iter().all(|it| !it.is_lost()),
+            "at {part:?}: {outcomes:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_right_is_left_alone() {
+    let mut bench = Bench::new(2);
+    let (mut blocks, bytes, _) = bench.encoded(2);
+    let outcomes = bench.worker.correct(&mut blocks, &rowless(2)).unwrap();
+    assert!(outcomes.iter().all(Outcome::is_clean));
+    assert!(bench.bytes(&mut blocks) == bytes);
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let mut bench = Bench::new(1);
+    let mut blocks = bench.blocks(1);
+    let work = |block, rows| Work {
+        block,
+        rows,
+        identity: None,
+    };
+    let beyond = bench
+        .worker
+        .encode(&mut blocks, &[work(1, 0..1)])
+        .unwrap_err();
+    assert!(
+        beyond
+            .to_string()
+            .contains("block 1 is beyond the last of 1"),
+        "{beyond}"
+    );
+    let rows = bench
+        .worker
+        .encode(&mut blocks, &[work(0, 100..129)])
+        .unwrap_err();
+    assert!(rows.to_string().contains("rows 100 to 129"), "{rows}");
+    let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();
+    assert!(many.to_string().contains("takes 1"), "{many}");
+}
