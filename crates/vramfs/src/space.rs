@@ -1,0 +1,506 @@
+//! Which blocks and pages of the store are somebody's. Lock-free.
+//!
+//! A block is free, whole (one owner has all of it), or cut into runs of 1, 2, 4, 8 or 16 pages,
+//! each at a multiple of its length, for what is small. Free blocks are on a stack; cut ones with
+//! room on one of five, by the longest run that they had when they were put there.
+//!
+//! Everything about a block is in one atomic word: which pages are used, whether it is off
+//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go, and its generation,
+//! which counts whom it was. So whoever changes it knows all of it; whoever sees the last page
+//! given back puts it on the stack, alone.
+//!
+//! Invariant: a page is used by one owner or none; what is given out has a generation that no
+//! owner before had.
+//! Elsewhere: the memory (`engine`).
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::layout::PAGES;
+
+/// The order of a run that is a whole block.
+pub const WHOLE: u32 = PAGES.trailing_zeros();
+
+const USED: u64 = u32::MAX as u64;
+/// It is not on the stack of free blocks.
+const OUT: u64 = 1 << 32;
+/// It is on a stack of cut ones.
+const LISTED: u64 = 1 << 33;
+/// It is not given out any more.
+const RETIRED: u64 = 1 << 34;
+const GENERATION: u32 = 40;
+
+/// Nothing, where a block would be named.
+const NONE: u32 = u32::MAX;
+
+/// Pages side by side in one block, `1 << order` of them, from a multiple of that on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// The block.
+    pub block: u32,
+    /// The first page in it.
+    pub page: u8,
+    /// See the structure.
+    pub order: u8,
+}
+
+impl Run {
+    /// How many pages.
+    pub fn pages(self) -> u32 {
+        1 << self.order
+    }
+
+    fn mask(self) -> u64 {
+        run_mask(u32::from(self.order)) << self.page
+    }
+}
+
+fn run_mask(order: u32) -> u64 {
+    (1 << (1 << order)) - 1
+}
+
+/// A stack of blocks, linked by number. Its head has a count beside the number, so that a
+/// head that has come back is not taken for the one that was.
+#[derive(Debug)]
+struct Stack {
+    head: AtomicU64,
+}
+
+impl Stack {
+    const fn new() -> Self {
+        Self {
+            head: AtomicU64::new(NONE as u64),
+        }
+    }
+
+    fn push(&self, links: &[AtomicU32], block: u32) {
+        let mut head = self.head.load(Relaxed);
+        loop {
+            links[block as usize].store(head as u32, Relaxed);
+            let now = (head >> 32).wrapping_add(1) << 32 | u64::from(block);
+            match self.head.compare_exchange_weak(head, now, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    fn pop(&self, links: &[AtomicU32]) -> Option<u32> {
+        let mut head = self.head.load(Acquire);
+        loop {
+            let block = head as u32;
+            // What is read here is the next only if the head is still the same.
+            let next = links.get(block as usize)?.load(Relaxed);
+            let now = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
+            match self.head.compare_exchange_weak(head, now, AcqRel, Acquire) {
+                Ok(_) => return Some(block),
+                Err(other) => head = other,
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Space {
+    states: Box<[AtomicU64]>,
+    free_links: Box<[AtomicU32]>,
+    cut_links: Box<[AtomicU32]>,
+    free: Stack,
+    /// By the longest run that there was.
+    cut: [Stack; WHOLE as usize],
+    /// Pages that somebody has.
+    used: AtomicU64,
+    /// Pages of blocks that are given out.
+    capacity: AtomicU64,
+}
+
+impl Space {
+    /// Room for so many blocks, none of which is there yet.
+    pub fn new(most: u32) -> Self {
+        let links = || (0..most).map(|_| AtomicU32::new(NONE)).collect();
+        Self {
+            states: (0..most).map(|_| AtomicU64::new(OUT | RETIRED)).collect(),
+            free_links: links(),
+            cut_links: links(),
+            free: Stack::new(),
+            cut: [const { Stack::new() }; WHOLE as usize],
+            used: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+        }
+    }
+
+    /// So many pages are somebody's.
+    pub fn used_pages(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// So many pages there are.
+    pub fn pages(&self) -> u64 {
+        self.capacity.load(Relaxed)
+    }
+
+    /// Adds blocks that are not there, or were retired. Those of the lowest numbers are the first
+    /// to be used.
+    ///
+    /// # Panics
+    /// If one is beyond the room, or is there already.
+    pub fn add(&self, blocks: Range<u32>) {
+        for block in blocks.rev() {
+            // Nobody's, and on no stack: it goes there. Else it is where it belongs.
+            let come = |was: u64| match was & (USED | OUT) {
+                OUT => was & !(RETIRED | OUT),
+                _ => was & !RETIRED,
+            };
+            let was = self
+                .state(block)
+                .fetch_update(AcqRel, Acquire, |was| Some(come(was)));
+            let was = was.unwrap_or_else(|was| was);
+            assert!(was & RETIRED != 0, "block {block} is there already");
+            self.capacity.fetch_add(PAGES as u64, Relaxed);
+            if was & (USED | OUT) == OUT {
+                self.free.push(&self.free_links, block);
+            }
+        }
+    }
+
+    /// Gives these out no more. Those that are somebody's stay so until they are given back:
+    /// [`Space::is_gone`] says.
+    pub fn retire(&self, blocks: Range<u32>) {
+        for block in blocks {
+            // Where it is on a stack, whoever finds it there leaves it out.
+            let was = self.state(block).fetch_or(RETIRED, AcqRel);
+            if was & RETIRED == 0 {
+                self.capacity.fetch_sub(PAGES as u64, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the block is retired and nobody's.
+    pub fn is_gone(&self, block: u32) -> bool {
+        self.state(block).load(Acquire) & (RETIRED | USED) == RETIRED
+    }
+
+    /// Which pages of a block are somebody's, a bit each.
+    pub fn used_of(&self, block: u32) -> u32 {
+        (self.state(block).load(Acquire) & USED) as u32
+    }
+
+    /// A run of `1 << order` pages, and the block's generation; `None` if there is none.
+    pub fn take(&self, order: u32) -> Option<(Run, u64)> {
+        let taken = match order {
+            WHOLE => self.take_whole(),
+            _ => self.take_of_cut(order).or_else(|| self.take_of_free(order)),
+        };
+        // Somebody may have given back what was passed over meanwhile, or holds a block for
+        // the moment that has room; so that is asked for once more.
+        let taken = taken.or_else(|| match order {
+            WHOLE => self.take_whole(),
+            _ => self.take_of_any(order),
+        })?;
+        self.used.fetch_add(u64::from(taken.0.pages()), Relaxed);
+        Some(taken)
+    }
+
+    /// Gives a run back.
+    ///
+    /// # Panics
+    /// If its pages are not somebody's.
+    pub fn give(&self, run: Run) {
+        let state = self.state(run.block);
+        let mut was = state.load(Acquire);
+        loop {
+            assert!(
+                was & run.mask() == run.mask(),
+                "{run:?} was given back before"
+            );
+            let left = was & !run.mask();
+            let is_empty = left & USED == 0;
+            let now = match (is_empty, was & (LISTED | RETIRED)) {
+                // Free, unless it is to go.
+                (true, flags) if flags & RETIRED == 0 => left & !OUT,
+                (false, 0) => left | LISTED,
+                _ => left,
+            };
+            if let Err(other) = state.compare_exchange_weak(was, now, AcqRel, Acquire) {
+                was = other;
+                continue;
+            }
+            self.used.fetch_sub(u64::from(run.pages()), Relaxed);
+            if now & OUT == 0 {
+                self.free.push(&self.free_links, run.block);
+            } else if now & !was & LISTED != 0 {
+                self.list(run.block, now);
+            }
+            return;
+        }
+    }
+
+    fn state(&self, block: u32) -> &AtomicU64 {
+        &self.states[block as usize]
+    }
+
+    /// Puts a block, whose mark is set, on the stack that is for it.
+    fn list(&self, block: u32, state: u64) {
+        let longest = (0..WHOLE).rev().find(|order| room(state, *order).is_some());
+        self.cut[longest.unwrap_or(0) as usize].push(&self.cut_links, block);
+    }
+
+    fn take_whole(&self) -> Option<(Run, u64)> {
+        self.take_free(USED, WHOLE)
+    }
+
+    fn take_of_free(&self, order: u32) -> Option<(Run, u64)> {
+        let (run, generation) = self.take_free(run_mask(order), order)?;
+        self.list_if_room(run.block);
+        Some((run, generation))
+    }
+
+    /// Takes a free block, and these pages of it.
+    fn take_free(&self, pages: u64, order: u32) -> Option<(Run, u64)> {
+        loop {
+            let block = self.free.pop(&self.free_links)?;
+            let state = self.state(block);
+            let take = |was: u64| match was & RETIRED {
+                0 => Some(((was >> GENERATION) + 1) << GENERATION | was & LISTED | OUT | pages),
+                _ => Some(was | OUT),
+            };
+            let was = state
+                .fetch_update(AcqRel, Acquire, take)
+                .unwrap_or_else(|was| was);
+            if was & RETIRED == 0 {
+                let run = Run {
+                    block,
+                    page: 0,
+                    order: order as u8,
+                };
+                return Some((run, (was >> GENERATION) + 1));
+            }
+        }
+    }
+
+    /// Puts a cut block with room on a stack, if it is on none.
+    fn list_if_room(&self, block: u32) {
+        let mark = |was: u64| {
+            let is_cut = was & OUT != 0 && was & (LISTED | RETIRED) == 0;
+            (is_cut && was & USED != USED && was & USED != 0).then_some(was | LISTED)
+        };
+        if let Ok(was) = self.state(block).fetch_update(AcqRel, Acquire, mark) {
+            self.list(block, was);
+        }
+    }
+
+    /// From the stacks of blocks that had a run of that length.
+    fn take_of_cut(&self, order: u32) -> Option<(Run, u64)> {
+        (order..WHOLE).find_map(|list| {
+            while let Some(block) = self.cut[list as usize].pop(&self.cut_links) {
+                let taken = self.take_in(block, order);
+                self.list_if_room(block);
+                if taken.is_some() {
+                    return taken;
+                }
+            }
+            None
+        })
+    }
+
+    /// From any block that has room: the slow way, when there is no other.
+    fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
+        (0..self.states.len() as u32)
+            .find_map(|block| self.take_pages(block, order, 0))
+            .or_else(|| self.take_of_free(order))
+    }
+
+    /// From a block that was on a stack.
+    fn take_in(&self, block: u32, order: u32) -> Option<(Run, u64)> {
+        let taken = self.take_pages(block, order, LISTED);
+        if taken.is_none() {
+            self.state(block).fetch_and(!LISTED, AcqRel);
+        }
+        taken
+    }
+
+    /// Pages of a block that is cut, and takes these marks from it.
+    fn take_pages(&self, block: u32, order: u32, marks: u64) -> Option<(Run, u64)> {
+        let take = |was: u64| {
+            let is_cut = was & OUT != 0 && was & RETIRED == 0 && was & USED != 0;
+            let page = is_cut.then(|| room(was, order)).flatten()?;
+            Some((was | run_mask(order) << page) & !marks)
+        };
+        let was = self.state(block).fetch_update(AcqRel, Acquire, take).ok()?;
+        let run = Run {
+            block,
+            page: room(was, order)? as u8,
+            order: order as u8,
+        };
+        Some((run, was >> GENERATION))
+    }
+}
+
+/// The first page of a free run in a block.
+fn room(state: u64, order: u32) -> Option<u32> {
+    let length = 1 << order;
+    let mut page = 0;
+    while page < PAGES as u32 {
+        if state & run_mask(order) << page == 0 {
+            return Some(page);
+        }
+        page += length;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// By block, which pages are whose, and the last generation.
+    #[derive(Default)]
+    struct Model {
+        used: HashMap<u32, u32>,
+        generations: HashMap<u32, u64>,
+    }
+
+    impl Model {
+        fn take(&mut self, run: Run, generation: u64) {
+            let used = self.used.entry(run.block).or_default();
+            assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was somebody's");
+            let last = self.generations.entry(run.block).or_default();
+            match *used {
+                0 => assert!(
+                    generation > *last,
+                    "{run:?} has the generation {generation} again"
+                ),
+                _ => assert_eq!(generation, *last, "{run:?}"),
+            }
+            *last = generation;
+            *used |= run.mask() as u32;
+        }
+
+        fn give(&mut self, run: Run) {
+            *self.used.entry(run.block).or_default() &= !(run.mask() as u32);
+        }
+    }
+
+    fn random() -> fastrand::Rng {
+        let random = fastrand::Rng::new();
+        eprintln!("seed {}", random.get_seed());
+        random
+    }
+
+    #[test]
+    fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
+        let mut random = random();
+        for _ in 0..200 {
+            let blocks = random.u32(1..12);
+            let space = Space::new(blocks + 4);
+            space.add(0..blocks);
+            let (mut model, mut held) = (Model::default(), Vec::new());
+            for _ in 0..400 {
+                let pages: u32 = held.iter().map(|run: &Run| run.pages()).sum();
+                assert_eq!(space.used_pages(), u64::from(pages));
+                if random.u32(..100) < 60 {
+                    let order = random.u32(..=WHOLE);
+                    match space.take(order) {
+                        Some((run, generation)) => {
+                            assert_eq!(u32::from(run.order), order);
+                            assert!(
+                                u32::from(run.page).is_multiple_of(run.pages())
+                                    && run.block < blocks
+                            );
+                            model.take(run, generation);
+                            held.push(run);
+                        }
+                        None => {
+                            let has_room = |block| {
+                                let used = model.used.get(&block).copied().unwrap_or(0);
+                                room(u64::from(used), order).is_some()
+                            };
+                            assert!(!(0..blocks).any(has_room), "there is a run of {order}");
+                        }
+                    }
+                } else if !held.is_empty() {
+                    let run = held.swap_remove(random.usize(..held.len()));
+                    model.give(run);
+                    space.give(run);
+                }
+            }
+            for run in held {
+                space.give(run);
+            }
+            assert_eq!(space.used_pages(), 0);
+            for _ in 0..blocks {
+                assert!(space.take(WHOLE).is_some());
+            }
+            assert!(space.take(0).is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_retired_is_given_out_no_more_and_is_gone_when_it_is_given_back() {
+        let space = Space::new(8);
+        space.add(0..4);
+        assert_eq!(space.pages(), 4 * PAGES as u64);
+        let held: Vec<Run> = (0..40).map(|_| space.take(1).unwrap().0).collect();
+        space.retire(0..2);
+        assert_eq!(space.pages(), 2 * PAGES as u64);
+        let mut more = Vec::new();
+        while let Some((run, _)) = space.take(0) {
+            assert!(run.block >= 2, "{run:?}");
+            more.push(run);
+        }
+        let left = |block| held.iter().any(|run| run.block == block);
+        assert!((0..2).all(|block| space.is_gone(block) != left(block)));
+        for run in held.into_iter().chain(more) {
+            space.give(run);
+        }
+        assert!(space.is_gone(0) && space.is_gone(1) && !space.is_gone(2));
+        space.add(0..2);
+        assert!((0..4).all(|_| space.take(WHOLE).is_some()));
+        assert!(space.take(0).is_none());
+    }
+
+    #[test]
+    fn threads_never_have_the_same_page() {
+        let space = Space::new(16);
+        space.add(0..16);
+        let model = Mutex::new(Model::default());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let (mut random, mut held) = (fastrand::Rng::new(), Vec::new());
+                    for _ in 0..20_000 {
+                        if random.bool() {
+                            let order = random.u32(..=WHOLE);
+                            if let Some((run, generation)) = space.take(order) {
+                                let mut model = model.lock().unwrap();
+                                let used = model.used.entry(run.block).or_default();
+                                assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?}");
+                                *used |= run.mask() as u32;
+                                let last = model.generations.entry(run.block).or_default();
+                                assert!(generation >= *last);
+                                *last = generation;
+                                drop(model);
+                                held.push(run);
+                            }
+                        } else if !held.is_empty() {
+                            let run = held.swap_remove(random.usize(..held.len()));
+                            model.lock().unwrap().give(run);
+                            space.give(run);
+                        }
+                    }
+                    for run in held {
+                        model.lock().unwrap().give(run);
+                        space.give(run);
+                    }
+                });
+            }
+        });
+        assert_eq!(space.used_pages(), 0);
+        assert!((0..16).all(|_| space.take(WHOLE).is_some()));
+    }
+}
