@@ -396,7 +396,8 @@ fn a_reboot_is_refused_where_it_would_wait_for_itself() {
     while session.buffers().is_ok() {
         std::thread::yield_now();
     }
-    let meanwhile = bench.runtime.reboot().unwrap_err();
+    let runtime = bench.runtime.clone();
+    let meanwhile = soon(move || runtime.reboot()).unwrap_err();
     assert!(matches!(meanwhile, Error::Rebooting), "{meanwhile}");
     let opened = bench.runtime.session("meanwhile", Default::default());
     assert!(matches!(opened, Err(Error::Rebooting)));
