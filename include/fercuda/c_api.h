@@ -493,6 +493,18 @@ typedef struct fer_graph_record {
   uint64_t upload_ns;
 } fer_graph_record;
 
+// How long a replay took.
+typedef struct fer_graph_times {
+  // The host, to send the graph to the device; once, when it was captured.
+  uint64_t upload_ns;
+  // The host, to launch it.
+  uint64_t launch_ns;
+  // The device, from the launch's turn to its end.
+  uint64_t device_ns;
+  // The host, from before the launch until it was seen to be done.
+  uint64_t completion_ns;
+} fer_graph_times;
+
 // What graphs there are, and what has been done.
 typedef struct fer_graphs_details {
   // Graphs that can be replayed.
@@ -512,6 +524,9 @@ typedef struct fer_graphs_details {
   // Graphs let go for want of room.
   uint64_t evicted;
 } fer_graphs_details;
+
+// Device memory for what changes from replay to replay.
+typedef uint64_t fer_arguments;
 
 // A tensor, and the steps of a program that need it.
 typedef struct fer_tensor_spec {
@@ -919,6 +934,12 @@ fer_status fer_graph_replay(fer_graphs graphs,
                             const struct fer_graph_key *key,
                             uint32_t *was_there);
 
+// The same, waits until it is done, and says how long it took.
+fer_status fer_graph_replay_timed(fer_graphs graphs,
+                                  const struct fer_graph_key *key,
+                                  struct fer_graph_times *times,
+                                  uint32_t *was_there);
+
 // Lets go of the graph under a key, behind its last replay, and of those that are being
 // captured for it. `count` gets how many there were to replay, and may be NULL.
 fer_status fer_graph_invalidate(fer_graphs graphs,
@@ -935,6 +956,31 @@ fer_status fer_graphs_invalidate_all(fer_graphs graphs, uint64_t *count);
 
 // What graphs there are, and what has been done. Never waits.
 fer_status fer_graphs_info(fer_graphs graphs, struct fer_graphs_details *details);
+
+// Device memory of `bytes` for what changes from replay to replay, such as a token and its
+// position: a multiple of 4, at most 1 MiB, at first all 0. `buffer` gets a buffer of it, for
+// kernels and views, which ends with the block. `pushes` of it may be under way, 1 to 65536.
+// Freed by fer_arguments_free, or with the session.
+fer_status fer_arguments_open(fer_session session,
+                              uint64_t bytes,
+                              uint64_t pushes,
+                              fer_arguments *arguments,
+                              fer_buffer *buffer);
+
+// Sets a part of a block for the next push: `len_bytes` from `offset_bytes` on, both
+// multiples of 4. A push that another thread makes meanwhile may have a part of them.
+fer_status fer_arguments_set(fer_arguments arguments,
+                             uint64_t offset_bytes,
+                             const void *bytes,
+                             uint64_t len_bytes);
+
+// Queues a copy of all that was set, behind the session's work: replays after it see it, and
+// those before it do not. Waits only if the device is more pushes behind than the block was
+// made for, or if jobs wait on the host.
+fer_status fer_arguments_push(fer_arguments arguments);
+
+// Ends a block and its buffer, behind the session's work. Graphs that use it keep its memory.
+fer_status fer_arguments_free(fer_arguments arguments);
 
 // Plans `count` tensors into one arena, takes it as one block of the pool, and makes a
 // buffer for each tensor there. Tensors that are needed at one step have no byte in

@@ -13,7 +13,7 @@ use fercuda_runtime::{BufferId, Id, Runtime, Session, Stale, Table};
 
 use crate::c_api::arenas::Arena;
 use crate::c_api::dispatchers::{Running, Ticket};
-use crate::c_api::graphs::{Cached, Capture};
+use crate::c_api::graphs::{Block, Cached, Capture};
 use crate::c_api::jobs::Pending;
 use crate::c_api::launches::{Kernel, Loaded};
 use crate::c_api::requests::Serving;
@@ -36,9 +36,10 @@ pub(crate) static TICKETS: Handles<Ticket> = Handles::new(7);
 pub(crate) static REQUESTS: Handles<Serving> = Handles::new(8);
 pub(crate) static GRAPHS: Handles<Cached> = Handles::new(9);
 pub(crate) static CAPTURES: Handles<Capture> = Handles::new(10);
+pub(crate) static ARGUMENTS: Handles<Block> = Handles::new(11);
 
 /// What each is, and what gives one.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     ("runtime", "fer_runtime_open"),
     ("session", "fer_session_open"),
     (
@@ -53,6 +54,7 @@ const KINDS: [(&str, &str); 11] = [
     ("consent to requests", "fer_runtime_serve_requests"),
     ("cache of graphs", "fer_graphs_open"),
     ("capture", "fer_capture_begin"),
+    ("block of arguments", "fer_arguments_open"),
 ];
 
 /// Numbers of tables from here on are not those of sessions' buffers, of which there
@@ -240,6 +242,7 @@ pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
     for (_, capture) in CAPTURES.take(|capture| is_closing(capture.session)) {
         capture.end();
     }
+    let blocks = ARGUMENTS.take(|block| is_closing(block.session));
     let modules = MODULES.take(|module| is_closing(module.session));
     let kernels = KERNELS.take(|kernel| is_closing(kernel.session));
     let arenas = ARENAS.take(|arena| is_closing(arena.session));
@@ -249,7 +252,7 @@ pub(crate) fn end(closing: &[(u64, Arc<Open>)]) -> Result<()> {
     let ended = Session::close_all(&sessions);
     // Their work is done, so nothing runs in the modules any more, and tasks have been run.
     drop((kernels, modules, arenas, tickets, dispatchers));
-    drop(graphs);
+    drop((graphs, blocks));
     Ok(ended?)
 }
 

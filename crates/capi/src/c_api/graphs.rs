@@ -1,4 +1,5 @@
-//! A session's graphs: what is said once under a key, and replayed.
+//! A session's graphs: what is said once under a key, and replayed; and blocks of arguments,
+//! which change from replay to replay.
 //!
 //! Invariants: what a capture is given is looked up and held at once, and captured all
 //! together when it is finished; so captures belong to no thread, and work of others gets
@@ -6,20 +7,30 @@
 //!
 //! Elsewhere: what a launch takes (`launches`).
 
+use core::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use fercuda_runtime::{Budget, GraphError, Graphs, Key, RecordOptions};
+use fercuda_runtime::{
+    Arguments, BlockLayout, Budget, Field, GraphError, Graphs, Key, RecordOptions,
+};
 
 use super::launches::Ready;
 use super::types::{
-    FER_KEY_WORDS, fer_capture, fer_graph_key, fer_graph_record, fer_graphs, fer_graphs_details,
-    fer_session,
+    FER_KEY_WORDS, fer_arguments, fer_buffer, fer_capture, fer_graph_key, fer_graph_record,
+    fer_graph_times, fer_graphs, fer_graphs_details, fer_session,
 };
-use crate::handles::{CAPTURES, GRAPHS, SESSIONS};
-use crate::pointers::{Place, given};
+use crate::handles::{ARGUMENTS, CAPTURES, GRAPHS, SESSIONS};
+use crate::pointers::{Place, given, list};
 use crate::status::{Failure, Result, fer_status, guarded};
+
+/// Bytes of an argument's word.
+const WORD_BYTES: u64 = 4;
+/// A block has at most so many bytes: what changes from step to step is small.
+const MOST_BLOCK_BYTES: u64 = 1 << 20;
+/// At most so many pushes of it are under way.
+const MOST_PUSHES: u64 = 1 << 16;
 
 /// A key as the cache has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +71,13 @@ pub(crate) struct Capture {
     /// What the graph is to do; none once it has ended.
     steps: Mutex<Option<Vec<Ready>>>,
     is_invalidated: AtomicBool,
+}
+
+/// A block of arguments as C holds it.
+pub(crate) struct Block {
+    pub(crate) session: u64,
+    block: Arguments,
+    words: Field<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -265,6 +283,41 @@ pub unsafe extern "C" fn fer_graph_replay(
     })
 }
 
+/// The same, waits until it is done, and says how long it took.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_graph_replay_timed(
+    graphs: fer_graphs,
+    key: *const fer_graph_key,
+    times: *mut fer_graph_times,
+    was_there: *mut u32,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (key, place, found) = unsafe {
+            (
+                given("key", key)?,
+                Place::new("times", times)?,
+                Place::new("was_there", was_there)?,
+            )
+        };
+        let cached = GRAPHS.get("graphs", graphs)?;
+        let timing = cached.graphs.replay_timed(&key.into())?;
+        let times = timing.map(|timing| timing.wait()).transpose();
+        let times = times.map_err(fercuda_runtime::Error::from)?;
+        found.put(u32::from(times.is_some()));
+        if let Some(times) = times {
+            place.put(fer_graph_times {
+                upload_ns: nanoseconds(times.upload),
+                launch_ns: nanoseconds(times.launch),
+                device_ns: nanoseconds(times.device),
+                completion_ns: nanoseconds(times.completion),
+            });
+        }
+        Ok(())
+    })
+}
+
 /// Lets go of the graph under a key, behind its last replay, and of those that are being
 /// captured for it. `count` gets how many there were to replay, and may be NULL.
 // SAFETY: as above.
@@ -366,6 +419,105 @@ pub unsafe extern "C" fn fer_graphs_info(
             updated: stats.updated,
             evicted: stats.evicted,
         });
+        Ok(())
+    })
+}
+
+/// Device memory of `bytes` for what changes from replay to replay, such as a token and its
+/// position: a multiple of 4, at most 1 MiB, at first all 0. `buffer` gets a buffer of it, for
+/// kernels and views, which ends with the block. `pushes` of it may be under way, 1 to 65536.
+/// Freed by fer_arguments_free, or with the session.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_arguments_open(
+    session: fer_session,
+    bytes: u64,
+    pushes: u64,
+    arguments: *mut fer_arguments,
+    buffer: *mut fer_buffer,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (place, of_buffer) = unsafe {
+            (
+                Place::new("arguments", arguments)?,
+                Place::new("buffer", buffer)?,
+            )
+        };
+        let open = SESSIONS.get("session", session)?;
+        if !bytes.is_multiple_of(WORD_BYTES) || !(WORD_BYTES..=MOST_BLOCK_BYTES).contains(&bytes) {
+            let what = format!("{bytes}\ntry: a multiple of 4, 4 to {MOST_BLOCK_BYTES}");
+            return Err(Failure::argument("bytes", what));
+        }
+        if !(1..=MOST_PUSHES).contains(&pushes) {
+            let what = format!("{pushes}\ntry: 1 to {MOST_PUSHES}");
+            return Err(Failure::argument("pushes", what));
+        }
+        let mut layout = BlockLayout::new();
+        let words = layout.array("words", (bytes / WORD_BYTES) as usize);
+        let block = open.session.arguments(layout, pushes as usize)?;
+        let whole = block.whole();
+        let block = Block {
+            session,
+            block,
+            words,
+        };
+        place.put(ARGUMENTS.insert_of(&SESSIONS, session, block)?);
+        of_buffer.put(whole.to_bits());
+        Ok(())
+    })
+}
+
+/// Sets a part of a block for the next push: `len_bytes` from `offset_bytes` on, both
+/// multiples of 4. A push that another thread makes meanwhile may have a part of them.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_arguments_set(
+    arguments: fer_arguments,
+    offset_bytes: u64,
+    bytes: *const c_void,
+    len_bytes: u64,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { list("bytes", bytes.cast::<u8>(), len_bytes) }?;
+        let block = ARGUMENTS.get("arguments", arguments)?;
+        let end = offset_bytes.checked_add(len_bytes);
+        let all = block.words.len() as u64 * WORD_BYTES;
+        let are_words = (offset_bytes | len_bytes).is_multiple_of(WORD_BYTES);
+        if !are_words || end.is_none_or(|end| end > all) {
+            return Err(Failure::new(
+                fer_status::FER_ERROR_LAYOUT,
+                format!(
+                    "{len_bytes} bytes from {offset_bytes} on are no words of a block of {all}\ntry: multiples of 4 within it"
+                ),
+            ));
+        }
+        let first = (offset_bytes / WORD_BYTES) as usize;
+        let (words, _) = bytes.as_chunks::<4>();
+        for (at, word) in words.iter().enumerate() {
+            let word = u32::from_ne_bytes(*word);
+            block.block.set_at(block.words, first + at, word)?;
+        }
+        Ok(())
+    })
+}
+
+/// Queues a copy of all that was set, behind the session's work: replays after it see it, and
+/// those before it do not. Waits only if the device is more pushes behind than the block was
+/// made for, or if jobs wait on the host.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_arguments_push(arguments: fer_arguments) -> fer_status {
+    guarded(|| Ok(ARGUMENTS.get("arguments", arguments)?.block.push()?))
+}
+
+/// Ends a block and its buffer, behind the session's work. Graphs that use it keep its memory.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn fer_arguments_free(arguments: fer_arguments) -> fer_status {
+    guarded(|| {
+        drop(ARGUMENTS.remove("arguments", arguments)?);
         Ok(())
     })
 }

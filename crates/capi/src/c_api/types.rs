@@ -46,6 +46,8 @@ pub type fer_requests = u64;
 pub type fer_graphs = u64;
 /// What a graph is to do, while that is said.
 pub type fer_capture = u64;
+/// Device memory for what changes from replay to replay.
+pub type fer_arguments = u64;
 
 /// Which device.
 #[repr(u32)]
@@ -441,6 +443,20 @@ pub struct fer_graph_record {
     pub instantiate_ns: u64,
     /// How long the host took to send it to the device.
     pub upload_ns: u64,
+}
+
+/// How long a replay took.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_graph_times {
+    /// The host, to send the graph to the device; once, when it was captured.
+    pub upload_ns: u64,
+    /// The host, to launch it.
+    pub launch_ns: u64,
+    /// The device, from the launch's turn to its end.
+    pub device_ns: u64,
+    /// The host, from before the launch until it was seen to be done.
+    pub completion_ns: u64,
 }
 
 /// What graphs there are, and what has been done.

@@ -21,6 +21,7 @@ static const char STEP[] =
 struct bench {
     fer_session session;
     fer_buffer values, block;
+    fer_arguments arguments;
     fer_module module;
     fer_kernel step;
     fer_graphs graphs;
@@ -34,8 +35,7 @@ static struct bench begin(fer_runtime runtime, const char *name, uint64_t budget
     it.session = a_session(runtime, name);
     it.values = a_buffer(it.session, 4);
     OK(fer_upload_bytes(it.session, it.values, &zero, 4));
-    it.block = a_buffer(it.session, 8);
-    OK(fer_fill_buffer(it.session, it.block, 0));
+    OK(fer_arguments_open(it.session, 8, 4, &it.arguments, &it.block));
     OK(fer_module_load_ptx(it.session, STEP, &it.module));
     OK(fer_module_kernel(it.module, "step", &it.step));
     OK(fer_graphs_open(it.session, budget_bytes, &it.graphs));
@@ -73,9 +73,8 @@ static fer_graph_record capture(const struct bench *it, fer_graph_key key, uint3
 }
 
 static void push(const struct bench *it, uint32_t add) {
-    uint32_t block[2] = {0, 0};
-    block[1] = add;
-    OK(fer_upload_bytes(it->session, it->block, block, sizeof block));
+    OK(fer_arguments_set(it->arguments, 4, &add, 4));
+    OK(fer_arguments_push(it->arguments));
 }
 
 static int replay(const struct bench *it, fer_graph_key key) {
@@ -130,23 +129,31 @@ static void replays_are_as_launches(fer_runtime runtime) {
     CHECK(details.instantiated + details.updated == 5 && details.replays > 0);
     OK(fer_session_close(it.session));
     GIVES(FER_ERROR_STALE_HANDLE, fer_graphs_free(it.graphs));
+    GIVES(FER_ERROR_STALE_HANDLE, fer_arguments_free(it.arguments));
 }
 
 static void graphs_hold_what_they_use(fer_runtime runtime) {
     struct bench it = begin(runtime, "holds", 0);
     fer_layout layout = bytes_of(4);
     fer_graph_key key = key_of(0, 0);
+    fer_graph_times times;
     fer_buffer view;
-    uint32_t got;
+    uint32_t was_there = 7, got;
     capture(&it, key, 3, 2);
     OK(fer_view_buffer(it.session, it.values, &layout, 0, &view));
     OK(fer_free_buffer(it.session, it.values));
     OK(fer_module_unload(it.module));
     push(&it, 5);
-    OK(fer_free_buffer(it.session, it.block));
-    CHECK(replay(&it, key));
+    OK(fer_arguments_free(it.arguments));
+    GIVES(FER_ERROR_STALE_HANDLE, fer_fill_buffer(it.session, it.block, 0));
+    OK(fer_graph_replay_timed(it.graphs, &key, &times, &was_there));
+    CHECK(was_there == 1 && times.completion_ns > 0 && times.launch_ns > 0);
+    CHECK(times.completion_ns >= times.launch_ns);
     OK(fer_download_bytes(it.session, view, &got, 4));
     CHECK(got == (0 * 3 + 5) * 3 + 5);
+    key.words[0] = 1;
+    OK(fer_graph_replay_timed(it.graphs, &key, &times, &was_there));
+    CHECK(was_there == 0);
     OK(fer_graphs_free(it.graphs));
     OK(fer_session_close(it.session));
 }

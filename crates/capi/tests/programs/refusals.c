@@ -30,6 +30,7 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
                      fer_job job, fer_module module, fer_kernel kernel, fer_arena arena,
                      fer_dispatcher dispatcher, fer_ticket ticket) {
     fer_graph_key key = {0, {0}};
+    fer_graph_times times;
     fer_graphs_details in_graphs;
     unsigned char bytes[64] = {0};
     char text[64];
@@ -52,16 +53,21 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     tensor.until_step = 1;
 
     GIVES(code, fer_graphs_open(session, 0, &number));
+    GIVES(code, fer_arguments_open(session, 8, 1, &number, &number));
     /* There is none of these, so any number will do. */
     GIVES(code, fer_graphs_free(ticket));
     GIVES(code, fer_capture_begin(ticket, &key, &number));
     GIVES(code, fer_capture_finish(ticket, NULL));
     GIVES(code, fer_capture_discard(ticket));
     GIVES(code, fer_graph_replay(ticket, &key, &word));
+    GIVES(code, fer_graph_replay_timed(ticket, &key, &times, &word));
     GIVES(code, fer_graph_invalidate(ticket, &key, NULL));
     GIVES(code, fer_graphs_invalidate_generation(ticket, 0, NULL));
     GIVES(code, fer_graphs_invalidate_all(ticket, NULL));
     GIVES(code, fer_graphs_info(ticket, &in_graphs));
+    GIVES(code, fer_arguments_set(ticket, 0, bytes, 4));
+    GIVES(code, fer_arguments_push(ticket));
+    GIVES(code, fer_arguments_free(ticket));
     GIVES(code, fer_runtime_close(runtime));
     GIVES(code, fer_memory_info(runtime, &memory));
     GIVES(code, fer_holders(runtime, &holder, 1, &number));
@@ -151,6 +157,8 @@ int main(int count, char **given) {
     fer_requests requests;
     fer_graphs graphs;
     fer_capture capture;
+    fer_arguments arguments;
+    fer_graph_times times;
     fer_graph_key key = {0, {0}};
     uint64_t number = 0;
     uint32_t word;
@@ -376,8 +384,23 @@ int main(int count, char **given) {
     REFUSES("capture", fer_capture_begin(graphs, &key, NULL));
     REFUSES("key", fer_graph_replay(graphs, NULL, &word));
     REFUSES("was_there", fer_graph_replay(graphs, &key, NULL));
+    REFUSES("key", fer_graph_replay_timed(graphs, NULL, &times, &word));
+    REFUSES("times", fer_graph_replay_timed(graphs, &key, NULL, &word));
+    REFUSES("was_there", fer_graph_replay_timed(graphs, &key, &times, NULL));
     REFUSES("key", fer_graph_invalidate(graphs, NULL, NULL));
     REFUSES("details", fer_graphs_info(graphs, NULL));
+    OK(fer_arguments_open(session, 8, 1, &arguments, &number));
+    REFUSES("bytes", fer_arguments_open(session, 6, 1, &number, &number));
+    REFUSES("bytes", fer_arguments_open(session, 0, 1, &number, &number));
+    REFUSES("bytes", fer_arguments_open(session, UINT64_MAX - 3, 1, &number, &number));
+    REFUSES("pushes", fer_arguments_open(session, 8, 0, &number, &number));
+    REFUSES("arguments", fer_arguments_open(session, 8, 1, NULL, &number));
+    REFUSES("buffer", fer_arguments_open(session, 8, 1, &number, NULL));
+    REFUSES("bytes", fer_arguments_set(arguments, 0, NULL, 4));
+    GIVES(FER_ERROR_LAYOUT, fer_arguments_set(arguments, 2, &number, 4));
+    GIVES(FER_ERROR_LAYOUT, fer_arguments_set(arguments, 4, &number, 8));
+    GIVES(FER_ERROR_LAYOUT, fer_arguments_set(arguments, UINT64_MAX - 3, &number, 4));
+    OK(fer_arguments_free(arguments));
     /* What does not fit its kernel is told when it is captured. */
     argument.bytes = 4;
     argument.kind = FER_ARGUMENT_NUMBER;
