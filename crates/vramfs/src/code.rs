@@ -20,6 +20,26 @@ pub const WORD: usize = DATA + PARITY;
 /// The exponent of the first root.
 pub const FIRST_ROOT: i32 = -4;
 
+/// What a block's parity has added to it, times a factor of the block's own. Without it zeros would
+/// be a word of the code, and so would any other block's rows. No word with up to four wrong
+/// symbols looks like one with this added, whatever the factor, so one is not taken for the other.
+pub const MASK: [u8; PARITY] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+/// The values at the roots of the mask alone.
+pub const fn mask_values() -> [u8; PARITY] {
+    let mut values = [0; PARITY];
+    let mut j = 0;
+    while j < PARITY {
+        let mut i = 0;
+        while i < PARITY {
+            values[j] = gf::mul(values[j], gf::alpha(root(j))) ^ MASK[i];
+            i += 1;
+        }
+        j += 1;
+    }
+    values
+}
+
 /// The exponent of root `index`.
 pub const fn root(index: usize) -> i32 {
     FIRST_ROOT + index as i32

@@ -18,13 +18,19 @@ use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer, Stream};
 
 use crate::error::{Error, Result};
-use crate::layout::{BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES};
+use crate::layout::{
+    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES,
+    SHARED_WITH_TABLES_BYTES,
+};
 use crate::source;
 
 /// Threads that take one block of memory.
 const THREADS: u32 = 256;
 /// The oldest architecture with what the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
+
+/// [`Outcome::is_lost`], among the kernels' bits.
+const LOST: u32 = 32;
 
 /// What a block is, by whom it was made for: its number, its generation, the owner of each page.
 pub type Identity = [u64; IDENTITY_WORDS];
@@ -83,7 +89,7 @@ impl Outcome {
 
     /// More was wrong than can be corrected; it was left as it was.
     pub fn is_lost(&self) -> bool {
-        self.state & 32 != 0
+        self.state & LOST != 0
     }
 
     /// So many symbols were corrected.
@@ -117,7 +123,6 @@ pub struct Work<'a> {
 #[derive(Debug)]
 pub struct Blocks {
     memory: DeviceBuffer<u8>,
-    count: usize,
 }
 
 impl Blocks {
@@ -131,17 +136,17 @@ impl Blocks {
             .ok_or(Error::Size { blocks: count })?;
         let memory = DeviceBuffer::zeroed(stream, bytes)?;
         stream.synchronize()?;
-        Ok(Self { memory, count })
+        Ok(Self { memory })
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.count
+        self.memory.len() / BLOCK_BYTES
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.len() == 0
     }
 
     /// All their bytes, for who injects faults or looks at them.
@@ -150,11 +155,11 @@ impl Blocks {
     }
 
     fn address(&self, block: usize) -> Result<u64> {
-        match block < self.count {
+        match block < self.len() {
             true => Ok(self.memory.address().0 + (block * BLOCK_BYTES) as u64),
             false => Err(Error::NoBlock {
                 block,
-                blocks: self.count,
+                blocks: self.len(),
             }),
         }
     }
@@ -168,8 +173,7 @@ pub struct Kernels {
     check: Function,
     update: Function,
     correct: Function,
-    /// Bytes of shared memory without tables, and with them.
-    shared: (u32, u32),
+    context: Context,
 }
 
 impl Kernels {
@@ -202,15 +206,13 @@ impl Kernels {
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
         let module = Module::load(context, &compiled.image())?;
-        let words: u32 = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
-        let tables: u32 = 4 * (2 * 4 * 256 + 8 * 16 * 32);
         Ok(Self {
             encode: module.function("vramfs_encode")?,
             verify: module.function("vramfs_verify")?,
             check: module.function("vramfs_check")?,
             update: module.function("vramfs_update")?,
             correct: module.function("vramfs_correct")?,
-            shared: (words, words + tables),
+            context: context.clone(),
         })
     }
 }
@@ -232,6 +234,7 @@ pub struct Worker {
     /// Dropped unless the device may still be using it.
     staging: ManuallyDrop<Staging>,
     slots: usize,
+    /// The device may be using the staging for ever.
     has_failed: bool,
 }
 
@@ -249,7 +252,8 @@ impl Worker {
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn new(context: &Context, kernels: &Kernels, slots: usize) -> Result<Self> {
+    pub fn new(kernels: &Kernels, slots: usize) -> Result<Self> {
+        let context = &kernels.context;
         let data = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
@@ -285,7 +289,7 @@ impl Worker {
     /// # Errors
     /// [`Error::NoBlock`], [`Error::Rows`], [`Error::TooMuch`], those of the driver.
     pub fn encode(&mut self, blocks: &mut Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.encode.clone(), self.kernels.shared.1);
+        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
         self.run(&kernel, shared, blocks, work)
     }
 
@@ -295,7 +299,7 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.verify.clone(), self.kernels.shared.0);
+        let (kernel, shared) = (self.kernels.verify.clone(), SHARED_BYTES as u32);
         self.run(&kernel, shared, blocks, work)
     }
 
@@ -323,7 +327,7 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn correct(&mut self, blocks: &mut Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.correct.clone(), self.kernels.shared.0);
+        let (kernel, shared) = (self.kernels.correct.clone(), SHARED_BYTES as u32);
         self.run(&kernel, shared, blocks, work)
     }
 
@@ -334,11 +338,23 @@ impl Worker {
         blocks: &Blocks,
         work: &[Work<'_>],
     ) -> Result<&[Outcome]> {
+        if self.has_failed {
+            return Err(Error::Failed);
+        }
+        if blocks.memory.context() != &self.kernels.context {
+            return Err(Error::OtherDevice);
+        }
         if work.len() > self.slots {
             return Err(Error::TooMuch {
                 given: work.len(),
                 slots: self.slots,
             });
+        }
+        // Of one block there is one work: two would change it side by side.
+        let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Twice { block: pair[0] });
         }
         let data = self.staging.data.device_address()?.0;
         let identities = self.staging.identities.device_address()?.0;
@@ -366,24 +382,45 @@ impl Worker {
                 first: it.rows.start as u32,
                 rows: it.rows.len() as u32,
             };
+            // What no kernel has written is no success.
+            self.staging.outcomes[slot] = Outcome {
+                state: LOST,
+                ..Outcome::zeroed()
+            };
         }
         if work.is_empty() {
             return Ok(&[]);
         }
         let jobs = self.staging.jobs.device_address()?;
         let outcomes = self.staging.outcomes.device_address()?;
+        blocks.memory.note_use(&self.stream)?;
         let launch = Launch::new(work.len() as u32, THREADS).shared_bytes(shared);
-        // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at, which
-        // nobody else has meanwhile, and the slots of our page-locked memory; this returns when
-        // they have ended.
-        let done = unsafe { launch.run(kernel, &self.stream, (jobs, outcomes)) }
-            .and_then(|()| self.stream.synchronize());
-        if let Err(error) = done {
-            self.has_failed |= error.is_sticky();
-            return Err(error.into());
+        // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at, of which
+        // each is in one job, which nobody else has meanwhile; and the slots of our page-locked
+        // memory. This returns when they have ended, or leaves the staging to them.
+        unsafe { launch.run(kernel, &self.stream, (jobs, outcomes)) }?;
+        loop {
+            match self.stream.synchronize() {
+                Ok(()) => return Ok(&self.staging.outcomes[..work.len()]),
+                // It was not waited for: something is captured, or there was no memory to ask.
+                Err(error) if error.is_refusal() && !is_for_ever(&error) => {
+                    std::thread::yield_now();
+                }
+                Err(error) => {
+                    self.has_failed = true;
+                    return Err(error.into());
+                }
+            }
         }
-        Ok(&self.staging.outcomes[..work.len()])
     }
+}
+
+/// Whether no wait of this thread's can come to anything.
+fn is_for_ever(error: &fercuda_cuda::Error) -> bool {
+    matches!(
+        error,
+        fercuda_cuda::Error::InCallback | fercuda_cuda::Error::Missing(_)
+    )
 }
 
 const _: () = assert!(DATA_BYTES.is_multiple_of(16) && ROW_BYTES.is_multiple_of(16));

@@ -50,6 +50,20 @@ pub enum Error {
         /// What it takes.
         slots: usize,
     },
+    /// One block in two works of one call.
+    #[error("block {block} is named twice, and both would change it at the same time")]
+    Twice {
+        /// What was named.
+        block: usize,
+    },
+    /// Blocks of one context, and a worker of another.
+    #[error("the blocks are another device's than the worker")]
+    OtherDevice,
+    /// The worker is of no use any more.
+    #[error(
+        "the worker's context has failed while it was waited for\ntry: a new worker, when that is reset"
+    )]
+    Failed,
     /// More than there can be.
     #[error("{blocks} blocks are more than there are addresses for")]
     Size {

@@ -4,7 +4,7 @@
 //! Elsewhere: what is made of it for the device (`network`, `source`).
 
 /// The modulus, with x^8.
-const MODULUS: u16 = 0x11D;
+pub(crate) const MODULUS: u16 = 0x11D;
 /// Elements that are not zero; the generator's order.
 pub const ORDER: i32 = 255;
 

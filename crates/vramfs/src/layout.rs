@@ -41,9 +41,35 @@ pub const IDENTITY_WORDS: usize = 2 + PAGES;
 /// In the record: its own CRC32C, computed with zeros in this place. What lies between is zero.
 pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
+/// Bytes of shared memory that the kernels take: values at the roots, and words besides.
+pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
+/// With the tables of the sums behind.
+pub(crate) const SHARED_WITH_TABLES_BYTES: usize = SHARED_BYTES + 4 * (2 * 4 * 256 + 8 * 16 * 32);
+
 const _: () = assert!(IDENTITY_OFFSET.is_multiple_of(8));
 const _: () = assert!(IDENTITY_OFFSET + 8 * IDENTITY_WORDS <= RECORD_SUM_OFFSET);
 const _: () = assert!(2048 * BLOCK_BYTES == 137 << 21);
+
+/// Of how the factors come from the block's number and generation: odd numbers of
+/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014).
+pub(crate) const MIX: [u64; 3] = [
+    0x9E37_79B9_7F4A_7C15,
+    0xBF58_476D_1CE4_E5B9,
+    0x94D0_49BB_1331_11EB,
+];
+
+/// The factor of [`code::MASK`] in the words `32 lane ..` of a block; never 0.
+pub const fn factor(number: u64, generation: u64, lane: usize) -> u8 {
+    let mut x = number
+        .wrapping_mul(MIX[1])
+        .wrapping_add(generation)
+        .wrapping_mul(MIX[2])
+        .wrapping_add((lane as u64 + 1).wrapping_mul(MIX[0]));
+    x = (x ^ x >> 30).wrapping_mul(MIX[1]);
+    x = (x ^ x >> 27).wrapping_mul(MIX[2]);
+    x ^= x >> 31;
+    1 + (x % 255) as u8
+}
 
 /// Where the byte `bit` of which belongs to the word `word` lies in a row, and which bit of it:
 /// words of the code are bits of words of 32 bits. Eight words of 32 bits, four here and

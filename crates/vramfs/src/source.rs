@@ -36,6 +36,21 @@ pub(crate) fn header() -> String {
             format_args!("constexpr unsigned {name} = {value}u;\n"),
         );
     }
+    for (at, odd) in layout::MIX.iter().enumerate() {
+        add(
+            &mut text,
+            format_args!("constexpr unsigned long long MIX{at} = {odd}ull;\n"),
+        );
+    }
+    for (name, symbols) in [("MASK", code::MASK), ("MASK_VALUES", code::mask_values())] {
+        add(
+            &mut text,
+            format_args!(
+                "__device__ const unsigned char {name}[{PARITY}] = {};\n",
+                list(&symbols)
+            ),
+        );
+    }
     let first = code::FIRST_ROOT;
     add(
         &mut text,

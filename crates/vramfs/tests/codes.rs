@@ -11,9 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
+use fercuda_vramfs::code::mask_values;
 use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
-    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, place,
+    MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, factor, place,
 };
 use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Work, Worker, crc32c};
 
@@ -47,10 +48,16 @@ impl Bench {
         let kernels = Kernels::load(&context).unwrap();
         Self {
             stream: Stream::new(&context).unwrap(),
-            worker: Worker::new(&context, &kernels, slots).unwrap(),
+            worker: Worker::new(&kernels, slots).unwrap(),
             random: Rng::with_seed(seed),
             _one: one,
         }
+    }
+
+    fn worker(slots: usize) -> Worker {
+        let device = Cuda::from_env().unwrap().device(0).unwrap();
+        let context = Context::primary(device).unwrap();
+        Worker::new(&Kernels::load(&context).unwrap(), slots).unwrap()
     }
 
     fn blocks(&self, count: usize) -> Blocks {
@@ -154,8 +161,12 @@ fn a_block_is_what_the_format_says() {
     let (_, bytes, identities) = bench.encoded(3);
     for (at, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         assert!(block[..DATA_BYTES] == *bench.worker.data(at), "data");
+        let [number, generation, ..] = identities[at];
         for word in 0..WORDS {
-            assert_eq!(values(block, word), [0; 8], "word {word}");
+            let factor = factor(number, generation, word / 32);
+            assert_ne!(factor, 0);
+            let mask = mask_values().map(|value| times(value, factor));
+            assert_eq!(values(block, word), mask, "word {word}");
         }
         let record = &block[RECORD_OFFSET..];
         for row in 0..CODED_ROWS {
@@ -460,6 +471,113 @@ fn a_burst_of_three_kibibytes_is_made_right_wherever_it_begins() {
     }
 }
 
+fn sum(record: &mut [u8]) {
+    record[RECORD_SUM_OFFSET..].fill(0);
+    let sum = crc32c(record);
+    record[RECORD_SUM_OFFSET..].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
+    let mut bench = Bench::new(2);
+    let (mut blocks, bytes, identities) = bench.encoded(2);
+    let (first, second) = bytes.split_at(BLOCK_BYTES);
+    // Zeros, with up to three rows left, with and without the record.
+    for (left, has_record) in [(0, false), (0, true), (1, false), (3, false), (3, true)] {
+        let mut wrong = bytes.clone();
+        for row in 0..CODED_ROWS - left {
+            wrong[row * ROW_BYTES..][..ROW_BYTES].fill(0);
+        }
+        if !has_record {
+            wrong[RECORD_OFFSET..BLOCK_BYTES].fill(0);
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        assert!(outcomes[0].has_wrong_words(), "{left} left: {outcomes:?}");
+        assert!(outcomes[0].is_lost(), "{left} left: {outcomes:?}");
+        assert!(!bench.worker.verify(&blocks, &rowless(1)).unwrap()[0].is_clean());
+    }
+    // The other block's rows, with this block's record, with none, and with its own.
+    for record in [Some(first), None, Some(second)] {
+        let mut wrong = bytes.clone();
+        wrong[..RECORD_OFFSET].copy_from_slice(&second[..RECORD_OFFSET]);
+        match record {
+            None => wrong[RECORD_OFFSET..BLOCK_BYTES].fill(0xA5),
+            Some(of) => wrong[RECORD_OFFSET..BLOCK_BYTES].copy_from_slice(&of[RECORD_OFFSET..]),
+        }
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        assert!(outcomes[0].is_lost(), "{outcomes:?}");
+        let work = whole(&identities);
+        assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_words());
+    }
+}
+
+#[test]
+fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
+    let mut bench = Bench::new(1);
+    let (mut blocks, bytes, identities) = bench.encoded(1);
+    for at in 0..IDENTITY_WORDS {
+        let mut another = identities;
+        another[0][at] ^= 1 << bench.random.u32(..64);
+        let mut wrong = bytes.clone();
+        change(&mut wrong, 3, 4, 5);
+        for bytes in [&bytes, &wrong] {
+            let outcomes = corrected(&mut bench, &mut blocks, bytes, bytes, &another);
+            assert!(
+                outcomes[0].is_lost() && outcomes[0].has_wrong_identity(),
+                "{at}"
+            );
+        }
+        bench.put(&mut blocks, &bytes);
+        let work = Work {
+            block: 0,
+            rows: 8..12,
+            identity: Some(&another[0]),
+        };
+        let outcome = bench.worker.update(&mut blocks, &[work]).unwrap()[0];
+        // Owners change by it, and the block does not.
+        assert_eq!(outcome.has_wrong_identity(), at < 2, "{at}");
+        assert_eq!(bench.bytes(&mut blocks) == bytes, at < 2, "{at}");
+    }
+    let mut wrong = bytes.clone();
+    wrong[RECORD_OFFSET + IDENTITY_OFFSET + 20] ^= 1;
+    bench.put(&mut blocks, &wrong);
+    assert!(bench.worker.correct(&mut blocks, &rowless(1)).unwrap()[0].is_lost());
+    assert!(bench.bytes(&mut blocks) == wrong);
+    corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+}
+
+#[test]
+fn what_can_be_proved_right_is_not_lost() {
+    let mut bench = Bench::new(1);
+    let (mut blocks, bytes, identities) = bench.encoded(1);
+    // Sums that were wrong when the record was summed.
+    for count in [1, 8] {
+        let mut wrong = bytes.clone();
+        for row in some(&mut bench.random, count, CODED_ROWS) {
+            wrong[RECORD_OFFSET + 4 * row] ^= bench.random.u8(1..);
+        }
+        sum(&mut wrong[RECORD_OFFSET..]);
+        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        assert!(
+            outcomes[0].is_corrected() && outcomes[0].symbols() == 0,
+            "{outcomes:?}"
+        );
+        assert_eq!(outcomes[0].wrong_rows() as usize, count);
+    }
+    // Parity that was wrong when it was summed.
+    let mut wrong = bytes.clone();
+    for row in DATA_ROWS..CODED_ROWS {
+        bench
+            .random
+            .fill(&mut wrong[row * ROW_BYTES..][..ROW_BYTES]);
+        let sum = crc32c(&wrong[row * ROW_BYTES..][..ROW_BYTES]);
+        wrong[RECORD_OFFSET + 4 * row..][..4].copy_from_slice(&sum.to_le_bytes());
+    }
+    sum(&mut wrong[RECORD_OFFSET..]);
+    let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+    assert!(outcomes[0].is_corrected(), "{outcomes:?}");
+}
+
 #[test]
 fn what_is_right_is_left_alone() {
     let mut bench = Bench::new(2);
@@ -493,6 +611,13 @@ fn what_is_not_there_is_refused() {
         .encode(&mut blocks, &[work(0, 100..129)])
         .unwrap_err();
     assert!(rows.to_string().contains("rows 100 to 129"), "{rows}");
+    let twice = [work(0, 0..1), work(0, 1..2)];
+    let mut two = Bench::worker(2);
+    let twice = two.update(&mut blocks, &twice).unwrap_err();
+    assert!(
+        twice.to_string().contains("block 0 is named twice"),
+        "{twice}"
+    );
     let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();
     assert!(many.to_string().contains("takes 1"), "{many}");
 }

@@ -39,6 +39,7 @@ constexpr u32 WRONG_IDENTITY = 4; // it is another block's
 constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
 constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
+constexpr u32 NUMBERS = 2;        // words of an identity that say which block it is
 
 __device__ __forceinline__ u8* address(u64 number) {
     return reinterpret_cast<u8*>(number);
@@ -84,6 +85,29 @@ __device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
 
+__device__ __forceinline__ u32 times(u32 x, u32 y) {
+    return x == 0 || y == 0 ? 0 : EXP[(LOG[x] + LOG[y]) % 255];
+}
+
+__device__ __forceinline__ u32 inverted(u32 x) {
+    return EXP[(255 - LOG[x]) % 255];
+}
+
+// The factor of the mask in this lane's words, for a block of this identity.
+__device__ __forceinline__ u32 factor(const u64* identity, u32 lane) {
+    u64 x = (identity[0] * MIX1 + identity[1]) * MIX2 + (lane + 1) * MIX0;
+    x = (x ^ x >> 30) * MIX1;
+    x = (x ^ x >> 27) * MIX2;
+    x ^= x >> 31;
+    return 1 + u32(x % 255);
+}
+
+// Adds a symbol to all words of a lane.
+__device__ __forceinline__ void add_to_all(u32 (&d)[8], u32 symbol) {
+#pragma unroll
+    for (int b = 0; b < 8; b++) d[b] ^= 0u - (symbol >> b & 1);
+}
+
 struct Shared {
     u32 parts[WARPS][4][8][32];  // values at four roots of what each warp has read
     u32 values[8][8][32];        // values at the roots: root, bit, lane
@@ -92,11 +116,13 @@ struct Shared {
     u32 words;
     u32 erased[8];               // rows whose sums are wrong
 };
+static_assert(sizeof(Shared) == SHARED_BYTES, "as the host has it");
 
 struct SharedWithSums {
     Shared shared;
     SumTables sums;
 };
+static_assert(sizeof(SharedWithSums) == SHARED_WITH_TABLES_BYTES, "as the host has it");
 
 extern __shared__ __align__(16) u8 dynamic_shared[];
 
@@ -107,9 +133,10 @@ __device__ __forceinline__ void copy_tables(SumTables& to) {
     __syncthreads();
 }
 
-// Each warp has read ROWS rows, one warp's behind another's: the values of all.
+// Each warp has read ROWS rows, one warp's behind another's: the values of all, and of the mask
+// times a factor.
 template <int ROWS>
-__device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, const u32 (&s)[8][8]) {
+__device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, const u32 (&s)[8][8], u32 factor) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
@@ -126,6 +153,7 @@ __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, cons
 #pragma unroll
                 for (int b = 0; b < 8; b++) t[b] ^= shared.parts[from][warp % 4][b][lane];
             }
+            add_to_all(t, times(MASK_VALUES[warp], factor));
 #pragma unroll
             for (int b = 0; b < 8; b++) shared.values[warp][b][lane] = t[b];
         }
@@ -150,7 +178,8 @@ __device__ __forceinline__ void finish_record(const SumTables& tables, u32 lane,
     if (lane == 0) *reinterpret_cast<u32*>(record + RECORD_SUM_OFFSET) = sum;
 }
 
-// What is wrong with the record. One warp; every lane has the answer.
+// What is wrong with the record. One warp; every lane has the answer. Whether it is another
+// block's, that is, one of another number or generation, or has other owners.
 __device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane, const u8* record, u64 identity) {
     u32 d[8];
     load(record, lane, d);
@@ -165,6 +194,11 @@ __device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane,
     }
     if (__any_sync(ALL, differs)) state |= WRONG_IDENTITY;
     return state;
+}
+
+// Whose a block is to be, or is as its record says.
+__device__ __forceinline__ const u64* identity_of(const Job& job) {
+    return reinterpret_cast<const u64*>(job.identity != 0 ? job.identity : job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
 }
 
 // Data rows are the caller's, where the job has some, and else those that are there; parity and
@@ -189,13 +223,14 @@ vramfs_encode(const Job* jobs, Outcome* outcomes) {
         const u32 sum = sum_of(all.sums, lane, d);
         if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
     }
-    combine<DATA_ROWS / WARPS>(shared, warp, lane, s);
+    combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
     u32 v[8][8], parity[8];
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
     parity_of(warp, v, parity);
+    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
     store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
     const u32 sum = sum_of(all.sums, lane, parity);
     if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
@@ -217,7 +252,7 @@ __device__ __forceinline__ void values_of(Shared& shared, const Job& job, u32 wa
         if (job.data != 0 && row - job.first < job.rows)
             store(address(job.data) + (row - job.first) * ROW_BYTES, lane, d);
     }
-    combine<CODED_ROWS / WARPS>(shared, warp, lane, s);
+    combine<CODED_ROWS / WARPS>(shared, warp, lane, s, factor(identity_of(job), lane));
 }
 
 // Whether any word is none; for every thread. Each warp looks at one root.
@@ -295,10 +330,13 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     const u32 before = sum_of(SUMS, lane, parity);
     if (lane == 0 && before != sums[DATA_ROWS + warp]) atomicAdd(&wrong, 1);
     __syncthreads();
-    // Every warp looks, so that every thread knows.
+    // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
     u32 state = look_at_record(SUMS, lane, record, 0);
     if (wrong != 0) state |= WRONG_ROWS;
-    if (state != 0) {
+    const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
+    const u64* const given = identity_of(job);
+    if (is[0] != given[0] || is[1] != given[1]) state |= WRONG_IDENTITY;
+    if (__syncthreads_or(state != 0)) {
         if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
         return;
     }
@@ -313,7 +351,7 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
             const u32 plane = old[b] ^ now[b];
 #pragma unroll
             for (int o = 0; o < 8; o++) parity[o] ^= plane & 0u - (product >> o & 1);
-            product = product << 1 ^ (0u - (product >> 7 & 1) & 0x11d);
+            product = product << 1 ^ (0u - (product >> 7 & 1) & MODULUS);
         }
     }
     // Nobody reads the rows of before any more.
@@ -331,14 +369,6 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     __syncthreads();
     if (warp == 0) finish_record(SUMS, lane, record, job.identity);
     if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
-}
-
-__device__ __forceinline__ u32 times(u32 x, u32 y) {
-    return x == 0 || y == 0 ? 0 : EXP[(LOG[x] + LOG[y]) % 255];
-}
-
-__device__ __forceinline__ u32 inverted(u32 x) {
-    return EXP[(255 - LOG[x]) % 255];
 }
 
 // What is wrong in a word of the code.
@@ -462,9 +492,47 @@ __device__ u32 wrong_rows(Shared& shared, const u8* block, u32 warp, u32 lane, u
     return shared.sums_wrong;
 }
 
+// The sums of all rows as they are, and a record with them.
+__device__ void sum_anew(const Job& job, u32 warp, u32 lane) {
+    u8* const block = address(job.block);
+    u8* const record = block + RECORD_OFFSET;
+    __syncthreads();
+    for (u32 row = warp; row < CODED_ROWS; row += WARPS) {
+        u32 d[8];
+        load(block + row * ROW_BYTES, lane, d);
+        const u32 sum = sum_of(SUMS, lane, d);
+        if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+    }
+    __syncthreads();
+    if (warp == 0) finish_record(SUMS, lane, record, job.identity);
+}
+
+// Parity from the data, which is right.
+__device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) {
+    u8* const block = address(job.block);
+    u32 s[8][8] = {};
+    for (u32 at = 0; at < DATA_ROWS / WARPS; at++) {
+        u32 d[8];
+        load(block + (warp * (DATA_ROWS / WARPS) + at) * ROW_BYTES, lane, d);
+        horner(s, d);
+    }
+    combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
+    u32 v[8][8], parity[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
+    parity_of(warp, v, parity);
+    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
+    store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+}
+
 // Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
-// in the rows whose sums are wrong. What the sums do not confirm is put back. Where the record
-// is lost as well nothing confirms: then three wrong symbols and no more.
+// in the rows whose sums are wrong. What the sums do not confirm is put back. Where all words
+// are right, so are the rows, if no more than eight sums say otherwise: no other word is as near.
+// Where the sums of all data are right, so is the data. Where the record is lost nothing confirms:
+// then three wrong symbols and no more, and only for who says whose the block is. Another's
+// block is left as it is.
 extern "C" __global__ void __launch_bounds__(THREADS)
 vramfs_correct(const Job* jobs, Outcome* outcomes) {
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
@@ -472,27 +540,44 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
     job.data = 0;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u8* const block = address(job.block);
-    u8* const record = block + RECORD_OFFSET;
     values_of(shared, job, warp, lane);
     u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
-    const u32 of_record = look_at_record(SUMS, lane, record, job.identity);
-    state |= of_record;
-    const bool has_record = (of_record & WRONG_RECORD) == 0;
+    // One warp looks, so that all go the same way.
+    const u32 of_record = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity);
+    if (threadIdx.x == 0) shared.sums_wrong = of_record;
+    __syncthreads();
+    state |= shared.sums_wrong;
+    const bool has_record = (state & WRONG_RECORD) == 0;
     const u32 rows = has_record ? wrong_rows(shared, block, warp, lane, shared.erased) : 0;
     if (rows != 0) state |= WRONG_ROWS;
+    u32 rows_of_data = 0;
+    for (u32 at = 0; at < (rows < 8 ? rows : 8); at++) rows_of_data += shared.erased[at] < DATA_ROWS;
+    if (threadIdx.x == 0) shared.symbols = shared.words = 0;
+    __syncthreads();
     bool is_right = false;
-    u32 symbols = 0, words = 0;
-    if ((state & (WRONG_WORDS | WRONG_ROWS)) == 0) {
+    if (state == 0) {
         is_right = true;
+    } else if (has_record && (state & WRONG_IDENTITY) != 0) {
+        // Another's.
     } else if (!has_record) {
-        if (sweep(shared, block, 0, 3, false)) {
+        if (job.identity != 0 && sweep(shared, block, 0, 3, false)) {
             sweep(shared, block, 0, 3, true);
+            sum_anew(job, warp, lane);
             is_right = true;
         }
+    } else if ((state & WRONG_WORDS) == 0) {
+        if (rows <= 8) {
+            sum_anew(job, warp, lane);
+            is_right = true;
+        }
+    } else if (rows <= 8 && rows_of_data == 0) {
+        parity_anew(shared, job, warp, lane);
+        sum_anew(job, warp, lane);
+        is_right = true;
     } else {
         for (u32 way = 0; way < 3 && !is_right; way++) {
             const u32 erasures = way == 2 ? rows : 0;
-            if (way == 2 && (rows == 0 || rows > 8)) break;
+            if (way == 2 && rows > 8) break;
             const u32 most = way == 2 ? (8 - erasures) / 2 : 3 + way;
             if (!sweep(shared, block, erasures, most, false)) continue;
             sweep(shared, block, erasures, most, true);
@@ -501,21 +586,7 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
         }
     }
     __syncthreads();
-    if (state != 0 && is_right) {
-        symbols = shared.symbols;
-        words = shared.words;
-        if ((state & (WRONG_WORDS | WRONG_ROWS)) == 0) symbols = words = 0;
-        if (!has_record) {
-            for (u32 row = warp; row < CODED_ROWS; row += WARPS) {
-                u32 d[8];
-                load(block + row * ROW_BYTES, lane, d);
-                const u32 sum = sum_of(SUMS, lane, d);
-                if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
-            }
-            __syncthreads();
-            if (warp == 0) finish_record(SUMS, lane, record, job.identity);
-        }
-    }
     if (state != 0) state |= is_right ? CORRECTED : LOST;
-    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, symbols, rows, words};
+    if (threadIdx.x == 0)
+        outcomes[blockIdx.x] = Outcome{state, is_right ? shared.symbols : 0, rows, shared.words};
 }
