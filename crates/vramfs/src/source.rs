@@ -30,6 +30,9 @@ pub(crate) fn header() -> String {
             "SUM_OF_ZEROS",
             crc::crc32c(&[0; layout::ROW_BYTES]) as usize,
         ),
+        ("MODULUS", usize::from(gf::MODULUS)),
+        ("SHARED_BYTES", layout::SHARED_BYTES),
+        ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
     ] {
         add(
             &mut text,

@@ -4,17 +4,20 @@
 //! each at a multiple of its length, for what is small. Free blocks are on a stack; cut ones with
 //! room on one of five, by the longest run that they had when they were put there.
 //!
-//! Everything about a block is in one atomic word: which pages are used, whether it is off
-//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go, and its generation,
-//! which counts whom it was. So whoever changes it knows all of it; whoever sees the last page
-//! given back puts it on the stack, alone.
+//! What changes of a block is in one atomic word: which pages are used, whether it is off
+//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go. So whoever changes it
+//! knows all of it; whoever sees the last page given back puts it on the stack, alone. Who takes a
+//! block from the stack of free ones gives it its next generation; runs of a cut block have the same one,
+//! and are told apart by their owners.
 //!
-//! Invariant: a page is used by one owner or none; what is given out has a generation that no
-//! owner before had.
+//! Between two places a block is in somebody's hand for a moment. Who finds nothing says so only if
+//! nothing was in any hand while he looked, and looks again otherwise.
+//!
+//! Invariant: a page is used by one owner or none; no block has a generation twice.
 //! Elsewhere: the memory (`engine`).
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::layout::PAGES;
@@ -29,7 +32,9 @@ const OUT: u64 = 1 << 32;
 const LISTED: u64 = 1 << 33;
 /// It is not given out any more.
 const RETIRED: u64 = 1 << 34;
-const GENERATION: u32 = 40;
+
+/// Blocks of lower lists that are looked at again before a free one is cut.
+const LOOKED_AT: usize = 8;
 
 /// Nothing, where a block would be named.
 const NONE: u32 = u32::MAX;
@@ -105,11 +110,15 @@ impl Stack {
 #[derive(Debug)]
 pub struct Space {
     states: Box<[AtomicU64]>,
+    generations: Box<[AtomicU64]>,
     free_links: Box<[AtomicU32]>,
     cut_links: Box<[AtomicU32]>,
     free: Stack,
     /// By the longest run that there was.
     cut: [Stack; WHOLE as usize],
+    /// Blocks that are in somebody's hand, and how often one has been put down.
+    in_hand: AtomicU64,
+    put_down: AtomicU64,
     /// Pages that somebody has.
     used: AtomicU64,
     /// Pages of blocks that are given out.
@@ -122,10 +131,13 @@ impl Space {
         let links = || (0..most).map(|_| AtomicU32::new(NONE)).collect();
         Self {
             states: (0..most).map(|_| AtomicU64::new(OUT | RETIRED)).collect(),
+            generations: (0..most).map(|_| AtomicU64::new(0)).collect(),
             free_links: links(),
             cut_links: links(),
             free: Stack::new(),
             cut: [const { Stack::new() }; WHOLE as usize],
+            in_hand: AtomicU64::new(0),
+            put_down: AtomicU64::new(0),
             used: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
         }
@@ -141,6 +153,11 @@ impl Space {
         self.capacity.load(Relaxed)
     }
 
+    /// So many of them are nobody's; 0 while more are somebody's than there are to be.
+    pub fn free_pages(&self) -> u64 {
+        self.pages().saturating_sub(self.used_pages())
+    }
+
     /// Adds blocks that are not there, or were retired. Those of the lowest numbers are the first
     /// to be used.
     ///
@@ -148,6 +165,7 @@ impl Space {
     /// If one is beyond the room, or is there already.
     pub fn add(&self, blocks: Range<u32>) {
         for block in blocks.rev() {
+            let _hand = Hand::on(self);
             // Nobody's, and on no stack: it goes there. Else it is where it belongs.
             let come = |was: u64| match was & (USED | OUT) {
                 OUT => was & !(RETIRED | OUT),
@@ -159,8 +177,9 @@ impl Space {
             let was = was.unwrap_or_else(|was| was);
             assert!(was & RETIRED != 0, "block {block} is there already");
             self.capacity.fetch_add(PAGES as u64, Relaxed);
-            if was & (USED | OUT) == OUT {
-                self.free.push(&self.free_links, block);
+            match was & (USED | OUT) {
+                OUT => self.free.push(&self.free_links, block),
+                _ => self.list_if_room(block),
             }
         }
     }
@@ -188,19 +207,33 @@ impl Space {
     }
 
     /// A run of `1 << order` pages, and the block's generation; `None` if there is none.
+    ///
+    /// # Panics
+    /// For an order beyond [`WHOLE`].
     pub fn take(&self, order: u32) -> Option<(Run, u64)> {
-        let taken = match order {
-            WHOLE => self.take_whole(),
-            _ => self.take_of_cut(order).or_else(|| self.take_of_free(order)),
-        };
-        // Somebody may have given back what was passed over meanwhile, or holds a block for
-        // the moment that has room; so that is asked for once more.
-        let taken = taken.or_else(|| match order {
-            WHOLE => self.take_whole(),
-            _ => self.take_of_any(order),
-        })?;
-        self.used.fetch_add(u64::from(taken.0.pages()), Relaxed);
-        Some(taken)
+        assert!(
+            order <= WHOLE,
+            "a run of 2^{order} pages is more than a block"
+        );
+        loop {
+            let before = self.put_down.load(SeqCst);
+            let taken = match order {
+                WHOLE => self.take_free(USED, WHOLE),
+                _ => self
+                    .take_of_cut(order)
+                    .or_else(|| self.take_of_free(order))
+                    .or_else(|| self.take_of_any(order)),
+            };
+            if let Some(taken) = taken {
+                self.used.fetch_add(u64::from(taken.0.pages()), Relaxed);
+                return Some(taken);
+            }
+            // All that was in nobody's hand was looked at.
+            if self.in_hand.load(SeqCst) == 0 && self.put_down.load(SeqCst) == before {
+                return None;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Gives a run back.
@@ -208,6 +241,7 @@ impl Space {
     /// # Panics
     /// If its pages are not somebody's.
     pub fn give(&self, run: Run) {
+        let _hand = Hand::on(self);
         let state = self.state(run.block);
         let mut was = state.load(Acquire);
         loop {
@@ -247,10 +281,6 @@ impl Space {
         self.cut[longest.unwrap_or(0) as usize].push(&self.cut_links, block);
     }
 
-    fn take_whole(&self) -> Option<(Run, u64)> {
-        self.take_free(USED, WHOLE)
-    }
-
     fn take_of_free(&self, order: u32) -> Option<(Run, u64)> {
         let (run, generation) = self.take_free(run_mask(order), order)?;
         self.list_if_room(run.block);
@@ -260,22 +290,27 @@ impl Space {
     /// Takes a free block, and these pages of it.
     fn take_free(&self, pages: u64, order: u32) -> Option<(Run, u64)> {
         loop {
-            let block = self.free.pop(&self.free_links)?;
-            let state = self.state(block);
+            let mut hand = Hand::on(self);
+            let Some(block) = self.free.pop(&self.free_links) else {
+                hand.is_empty = true;
+                return None;
+            };
+            // Nobody else can give it one, and nobody asks before it is taken.
+            let generation = self.generations[block as usize].load(Relaxed) + 1;
+            self.generations[block as usize].store(generation, Relaxed);
             let take = |was: u64| match was & RETIRED {
-                0 => Some(((was >> GENERATION) + 1) << GENERATION | was & LISTED | OUT | pages),
+                0 => Some(was & LISTED | OUT | pages),
                 _ => Some(was | OUT),
             };
-            let was = state
-                .fetch_update(AcqRel, Acquire, take)
-                .unwrap_or_else(|was| was);
+            let was = self.state(block).fetch_update(AcqRel, Acquire, take);
+            let was = was.unwrap_or_else(|was| was);
             if was & RETIRED == 0 {
                 let run = Run {
                     block,
                     page: 0,
                     order: order as u8,
                 };
-                return Some((run, (was >> GENERATION) + 1));
+                return Some((run, generation));
             }
         }
     }
@@ -291,25 +326,31 @@ impl Space {
         }
     }
 
-    /// From the stacks of blocks that had a run of that length.
+    /// From the stacks of blocks that had a run of that length; then from a few of the others,
+    /// which may have one by now.
     fn take_of_cut(&self, order: u32) -> Option<(Run, u64)> {
-        (order..WHOLE).find_map(|list| {
-            while let Some(block) = self.cut[list as usize].pop(&self.cut_links) {
-                let taken = self.take_in(block, order);
-                self.list_if_room(block);
-                if taken.is_some() {
-                    return taken;
-                }
-            }
-            None
+        let of = |list: u32| {
+            let block = self.cut[list as usize].pop(&self.cut_links)?;
+            let taken = self.take_in(block, order);
+            self.list_if_room(block);
+            Some(taken)
+        };
+        let taken =
+            (order..WHOLE).find_map(|list| std::iter::from_fn(|| of(list)).flatten().next());
+        let others = (0..order).rev();
+        taken.or_else(|| {
+            let mut looked = others.flat_map(|list| std::iter::from_fn(move || of(list)));
+            looked.by_ref().take(LOOKED_AT).flatten().next()
         })
     }
 
     /// From any block that has room: the slow way, when there is no other.
     fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
-        (0..self.states.len() as u32)
-            .find_map(|block| self.take_pages(block, order, 0))
-            .or_else(|| self.take_of_free(order))
+        (0..self.states.len() as u32).find_map(|block| {
+            let taken = self.take_pages(block, order, 0)?;
+            self.list_if_room(block);
+            Some(taken)
+        })
     }
 
     /// From a block that was on a stack.
@@ -334,7 +375,34 @@ impl Space {
             page: room(was, order)? as u8,
             order: order as u8,
         };
-        Some((run, was >> GENERATION))
+        // It stays this one as long as the run is ours.
+        Some((run, self.generations[block as usize].load(Relaxed)))
+    }
+}
+
+/// A block may be on no stack and in nobody's possession as long as this is there.
+struct Hand<'s> {
+    space: &'s Space,
+    /// Nothing was taken in it.
+    is_empty: bool,
+}
+
+impl<'s> Hand<'s> {
+    fn on(space: &'s Space) -> Self {
+        space.in_hand.fetch_add(1, SeqCst);
+        Self {
+            space,
+            is_empty: false,
+        }
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        if !self.is_empty {
+            self.space.put_down.fetch_add(1, SeqCst);
+        }
+        self.space.in_hand.fetch_sub(1, SeqCst);
     }
 }
 
@@ -502,5 +570,54 @@ mod tests {
         });
         assert_eq!(space.used_pages(), 0);
         assert!((0..16).all(|_| space.take(WHOLE).is_some()));
+    }
+
+    #[test]
+    fn who_finds_nothing_has_missed_nothing() {
+        // Each of four threads has one of four runs at most: there is always one.
+        for (blocks, order) in [(1, 3), (4, WHOLE), (2, 4)] {
+            let space = Space::new(blocks);
+            space.add(0..blocks);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for turn in 0..300_000 {
+                            let run = space.take(order);
+                            space.give(run.unwrap_or_else(|| panic!("turn {turn} of {order}")).0);
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn blocks_that_come_again_with_pages_in_use_have_their_room_found() {
+        let space = Space::new(2);
+        space.add(0..2);
+        let kept = space.take(0).unwrap().0;
+        space.retire(0..2);
+        assert!(space.take(0).is_none());
+        space.add(0..2);
+        let rest = std::iter::from_fn(|| space.take(0)).count();
+        assert_eq!((rest, space.free_pages()), (2 * PAGES - 1, 0));
+        space.give(kept);
+        assert!(space.take(0).is_some());
+    }
+
+    #[test]
+    fn small_files_that_went_leave_room_for_larger_runs() {
+        let space = Space::new(64);
+        space.add(0..64);
+        let all: Vec<Run> = std::iter::from_fn(|| space.take(0))
+            .map(|it| it.0)
+            .collect();
+        assert_eq!(all.len(), 64 * PAGES);
+        for run in all.into_iter().filter(|run| run.page != 0) {
+            space.give(run);
+        }
+        assert!(space.take(WHOLE).is_none());
+        let larger = std::iter::from_fn(|| space.take(3)).count();
+        assert_eq!(larger, 64 * 3);
     }
 }

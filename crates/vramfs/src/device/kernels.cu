@@ -510,6 +510,8 @@ __device__ void sum_anew(const Job& job, u32 warp, u32 lane) {
 // Parity from the data, which is right.
 __device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) {
     u8* const block = address(job.block);
+    __syncthreads();
+    if (threadIdx.x == 0) shared.symbols = 0;
     u32 s[8][8] = {};
     for (u32 at = 0; at < DATA_ROWS / WARPS; at++) {
         u32 d[8];
@@ -570,10 +572,6 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
             sum_anew(job, warp, lane);
             is_right = true;
         }
-    } else if (rows <= 8 && rows_of_data == 0) {
-        parity_anew(shared, job, warp, lane);
-        sum_anew(job, warp, lane);
-        is_right = true;
     } else {
         for (u32 way = 0; way < 3 && !is_right; way++) {
             const u32 erasures = way == 2 ? rows : 0;
@@ -583,6 +581,11 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
             sweep(shared, block, erasures, most, true);
             is_right = wrong_rows(shared, block, warp, lane, nullptr) == 0;
             if (!is_right) sweep(shared, block, erasures, most, true);
+        }
+        if (!is_right && rows <= 8 && rows_of_data == 0) {
+            parity_anew(shared, job, warp, lane);
+            sum_anew(job, warp, lane);
+            is_right = true;
         }
     }
     __syncthreads();
