@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Budget, Evaluation, GraphError, Graphs, Key, RecordOptions, Recorded, Result, Session,
+    Budget, Evaluation, GraphError, Graphs, Key, PreparedLaunch, RecordOptions, Recorded, Result,
+    Session,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -21,7 +22,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::alive::{self, Kept, lock};
 use crate::errors;
 use crate::expression::Expression;
-use crate::kernels::{Captured, PyFunction};
+use crate::kernels::PyFunction;
 
 /// What a graph is kept under. See the stubs.
 #[pyclass(
@@ -366,7 +367,7 @@ impl PyGraphs {
 
 /// Work that is to be captured, with all it needs.
 enum Step {
-    Launch(Captured),
+    Launch(PreparedLaunch),
     Evaluate(Evaluation),
 }
 
@@ -446,7 +447,8 @@ impl PyCapture {
                             return Err(GraphError::Invalidated.into());
                         }
                         steps.iter().try_for_each(|step| match &**step {
-                            Step::Launch(launch) => launch.run(recording.stream()),
+                            // SAFETY: as for `Call::launch`.
+                            Step::Launch(launch) => unsafe { launch.run(recording.stream()) },
                             Step::Evaluate(evaluation) => evaluation.record(recording),
                         })
                     });

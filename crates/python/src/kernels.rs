@@ -4,10 +4,8 @@
 //! launched: a number of Python's takes it from there, and one that does not fit is
 //! refused.
 
-use std::sync::Arc;
-
-use fercuda_cuda::{DeviceBuffer, Dim, Function, Launch, Module, Stream, Value};
-use fercuda_runtime::{Argument, Dtype, Job, Result, Session};
+use fercuda_cuda::{Dim, Function, Launch, Module, Value};
+use fercuda_runtime::{Argument, Dtype, Job, PreparedLaunch, Result, Session};
 use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
@@ -61,55 +59,13 @@ impl Call {
     }
 
     /// The same with its arguments looked up and held, for a capture.
-    pub(crate) fn capture(self, session: &Session) -> Result<Captured> {
-        let given = |argument: &Argument| {
-            Ok(match argument {
-                Argument::Buffer(id) => Given::Memory(session.memory(*id)?),
-                Argument::Number(number) => Given::Number(*number),
-                Argument::Structure(bytes) => Given::Structure(bytes.clone()),
-            })
-        };
-        Ok(Captured {
-            given: self.arguments.iter().map(given).collect::<Result<_>>()?,
-            function: self.function,
-            launch: self.launch,
-        })
+    pub(crate) fn capture(self, session: &Session) -> Result<PreparedLaunch> {
+        session.prepare_launch(&self.function, self.launch, &self.arguments)
     }
 
     pub(crate) fn submit(self, session: &Session) -> Result<Job<()>> {
         // SAFETY: as for `launch`.
         unsafe { session.launch_async(&self.function, self.launch, &self.arguments) }
-    }
-}
-
-enum Given {
-    Memory(DeviceBuffer<u8>),
-    Number(Value<'static>),
-    Structure(Arc<[u8]>),
-}
-
-impl Given {
-    fn value(&self) -> Value<'_> {
-        match self {
-            Self::Memory(memory) => Value::buffer(memory),
-            Self::Number(number) => *number,
-            Self::Structure(bytes) => Value::bytes(bytes),
-        }
-    }
-}
-
-/// A launch that is to be captured, with what it touches.
-pub(crate) struct Captured {
-    function: Function,
-    launch: Launch,
-    given: Vec<Given>,
-}
-
-impl Captured {
-    pub(crate) fn run(&self, stream: &Stream) -> Result<()> {
-        let values: Vec<Value<'_>> = self.given.iter().map(Given::value).collect();
-        // SAFETY: as for `Call::launch`.
-        Ok(unsafe { self.launch.run(&self.function, stream, values.as_slice()) }?)
     }
 }
 

@@ -10,6 +10,7 @@ mod graphs;
 mod handles;
 mod ignition;
 mod jobs;
+mod launches;
 mod machine;
 mod owned;
 mod pieces;
@@ -38,6 +39,7 @@ pub use graphs::{
 pub use handles::{Full, Id, Stale, Table};
 pub use ignition::{ALIGN_BYTES, IgnitionError, IgnitionPlan, TensorSpec};
 pub use jobs::{Job, Status};
+pub use launches::PreparedLaunch;
 pub use machine::{MemoryInfo, Reboot, Runtime, RuntimeConfig};
 pub use owned::{Evaluation, Graphs};
 pub use plan::{Need, Plan, PlanError};

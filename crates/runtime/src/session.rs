@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use bytemuck::Pod;
 use fercuda_cuda::{
-    Context, DeviceAddr, DeviceBuffer, Event, Function, Image, Launch, Module, PhysicalMemory,
-    PinnedBuffer, Stream, Value, VirtualRange,
+    Context, DeviceAddr, DeviceBuffer, Event, Image, Module, PhysicalMemory, PinnedBuffer, Stream,
+    Value, VirtualRange,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -893,71 +893,6 @@ impl Session {
         Ok(self.core.acting(load)?)
     }
 
-    /// Launches a kernel behind the session's work. Each handle is looked up once; if one
-    /// names nothing, nothing is launched.
-    ///
-    /// # Errors
-    /// [`Error::Stale`]; [`Error::Ended`]; [`Error::Cuda`] if the arguments do not fit the
-    /// kernel, or the driver refuses.
-    ///
-    /// # Safety
-    /// As for [`Launch::run`].
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
-    pub unsafe fn launch(
-        &self,
-        function: &Function,
-        launch: Launch,
-        arguments: &[Argument],
-    ) -> Result<()> {
-        // SAFETY: the promise of this function's caller.
-        self.core
-            .in_order(unsafe { self.launching(function, launch, arguments) }?)
-    }
-
-    /// The same as a job, which is done when the kernel is.
-    ///
-    /// # Errors
-    /// As for [`Session::launch`]; what the driver refuses, and what the kernel fails with,
-    /// is the job's.
-    ///
-    /// # Safety
-    /// As for [`Launch::run`].
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
-    pub unsafe fn launch_async(
-        &self,
-        function: &Function,
-        launch: Launch,
-        arguments: &[Argument],
-    ) -> Result<Job<()>> {
-        // SAFETY: the promise of this function's caller.
-        self.submit(unsafe { self.launching(function, launch, arguments) }?)
-    }
-
-    /// A launch whose arguments are looked up.
-    ///
-    /// # Safety
-    /// What comes of it is run under the promise of [`Launch::run`].
-    #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
-    unsafe fn launching(
-        &self,
-        function: &Function,
-        launch: Launch,
-        arguments: &[Argument],
-    ) -> Result<impl FnOnce(&Stream) -> Result<()> + Send + use<>> {
-        let given = |argument: &Argument| match argument {
-            Argument::Buffer(id) => Ok(Given::Memory(self.memory(*id)?)),
-            Argument::Number(number) => Ok(Given::Number(*number)),
-            Argument::Structure(bytes) => Ok(Given::Structure(bytes.clone())),
-        };
-        let given: Vec<Given> = arguments.iter().map(given).collect::<Result<_>>()?;
-        let function = function.clone();
-        Ok(move |stream: &Stream| {
-            let values: Vec<Value<'_>> = given.iter().map(Given::value).collect();
-            // SAFETY: the promise of this function's caller.
-            Ok(unsafe { launch.run(&function, stream, values.as_slice()) }?)
-        })
-    }
-
     /// Gives work to the session: `work` is called with the stream, in the order in which
     /// work was given, and queues what it likes there. The job is done when all of that
     /// is, and has then what `work` has returned.
@@ -1065,23 +1000,6 @@ fn copies(left: &Layout, right: &Layout) -> Result<Pieces> {
         });
     }
     Ok(pieces)
-}
-
-/// An argument that was looked up.
-enum Given {
-    Memory(DeviceBuffer<u8>),
-    Number(Value<'static>),
-    Structure(Arc<[u8]>),
-}
-
-impl Given {
-    fn value(&self) -> Value<'_> {
-        match self {
-            Self::Memory(memory) => Value::buffer(memory),
-            Self::Number(number) => *number,
-            Self::Structure(bytes) => Value::bytes(bytes),
-        }
-    }
 }
 
 /// A buffer's memory from its first element on.

@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod gate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,19 +57,7 @@ fn words(session: &Session) -> BufferId {
 /// A dispatcher over one buffer, whose tasks are the standard ones and one that waits until
 /// the buffer's first word is not 0, which it never is.
 fn serve(session: &Session, id: BufferId, options: DispatchOptions) -> (Resident, TaskId) {
-    let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only.
-    let gate = unsafe {
-        set.add("gate", |t| {
-            let k = t.kernel();
-            let gate = t.span::<u32>(0);
-            t.repeat("closed", |turn| {
-                let zero = k.value(0u32);
-                turn.break_if(gate.load_volatile(zero).differs(0u32));
-                k.nanosleep(1000);
-            });
-        })
-    };
+    let (set, gate) = gate::gated();
     (session.dispatcher(&set, &[id], options).unwrap(), gate)
 }
 

@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod gate;
 
 use std::time::Duration;
 
@@ -277,31 +278,13 @@ fn what_tasks_cannot_have_is_refused() {
     assert!(matches!(late, DispatchError::Session(_)), "{late}");
 }
 
-/// A set with a task that waits until a[0] is not 0.
-fn gated() -> (TaskSet, TaskId) {
-    let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only.
-    let gate = unsafe {
-        set.add("gate", |t| {
-            let k = t.kernel();
-            let gate = t.span::<u32>(0);
-            t.repeat("closed", |turn| {
-                let zero = k.value(0u32);
-                turn.break_if(gate.load_volatile(zero).differs(0u32));
-                k.nanosleep(1000);
-            });
-        })
-    };
-    (set, gate)
-}
-
 #[test]
 fn a_session_ends_behind_what_its_dispatcher_was_given() {
     let bench = Bench::new();
     for reboots in [false, true] {
         let session = bench.session("ending");
         let words = session.buffer(&[LEN], &vec![0u32; LEN as usize]).unwrap();
-        let (set, gate) = gated();
+        let (set, gate) = gate::gated();
         let resident = session.dispatcher(&set, &[words], small()).unwrap();
         // It stays shut: so many looks are what it takes.
         let gate_of = |steps| span(TaskArgs::new(), 0, 0..1).steps(steps);
@@ -351,7 +334,7 @@ fn a_session_that_ends_does_not_wait_for_ever_for_a_task() {
         )
         .unwrap();
     session.fill_bytes(words, 0).unwrap();
-    let (set, gate) = gated();
+    let (set, gate) = gate::gated();
     let options = DispatchOptions {
         // Long enough for a loaded machine to let the kernel look whether it is still wanted.
         watchdog: Duration::from_secs(1),

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Arguments, BlockLayout, Budget, Field, GraphError, Graphs, Key, RecordOptions,
+    Arguments, BlockLayout, Budget, Field, GraphError, Graphs, Key, PreparedLaunch, RecordOptions,
 };
 
-use super::launches::Ready;
 use super::types::{
     FER_KEY_WORDS, fer_arguments, fer_buffer, fer_capture, fer_graph_key, fer_graph_record,
     fer_graph_times, fer_graphs, fer_graphs_details, fer_session,
@@ -69,7 +68,7 @@ pub(crate) struct Capture {
     cached: Arc<Cached>,
     key: Words,
     /// What the graph is to do; none once it has ended.
-    steps: Mutex<Option<Vec<Ready>>>,
+    steps: Mutex<Option<Vec<PreparedLaunch>>>,
     is_invalidated: AtomicBool,
 }
 
@@ -151,23 +150,27 @@ impl Cached {
     }
 }
 
+fn just_ended() -> Failure {
+    Failure::new(
+        fer_status::FER_ERROR_STALE_HANDLE,
+        "the capture has just ended\ntry: another one",
+    )
+}
+
 impl Capture {
     /// Adds work.
-    pub(crate) fn add(&self, ready: Ready) -> Result<()> {
+    pub(crate) fn add(&self, ready: PreparedLaunch) -> Result<()> {
         match &mut *lock(&self.steps) {
             Some(steps) => {
                 steps.push(ready);
                 Ok(())
             }
-            None => Err(Failure::new(
-                fer_status::FER_ERROR_STALE_HANDLE,
-                "the capture has just ended\ntry: another one",
-            )),
+            None => Err(just_ended()),
         }
     }
 
     /// From now on it takes no work; what it was given.
-    pub(crate) fn end(&self) -> Option<Vec<Ready>> {
+    pub(crate) fn end(&self) -> Option<Vec<PreparedLaunch>> {
         lock(&self.steps).take()
     }
 }
@@ -222,7 +225,7 @@ pub unsafe extern "C" fn fer_capture_finish(
             false => Some(unsafe { Place::new("record", record) }?),
         };
         let capture = CAPTURES.remove("capture", capture)?;
-        let steps = capture.end().unwrap_or_default();
+        let steps = capture.end().ok_or_else(just_ended)?;
         let options = RecordOptions::default();
         let recorded = capture.cached.graphs.record(capture.key, options, |it| {
             // What is invalidated from here on the cache sees.

@@ -4,8 +4,8 @@ use core::ffi::{c_char, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fercuda_cuda::{DeviceBuffer, Function, Image, Launch, Module, Stream, Value};
-use fercuda_runtime::{Argument, Session};
+use fercuda_cuda::{Function, Image, Launch, Module};
+use fercuda_runtime::Argument;
 
 use super::types::{fer_argument, fer_kernel, fer_launch, fer_module, fer_session};
 use crate::handles::{CAPTURES, KERNELS, MODULES, SESSIONS, buffer as known};
@@ -135,61 +135,6 @@ fn from_cuda(error: fercuda_cuda::Error) -> Failure {
     fercuda_runtime::Error::from(error).into()
 }
 
-/// A launch that is looked up, with all that it needs, for a capture.
-pub(crate) struct Ready {
-    function: Function,
-    shape: Launch,
-    arguments: Vec<Held>,
-}
-
-enum Held {
-    Memory(DeviceBuffer<u8>),
-    Number(Value<'static>),
-    Structure(Arc<[u8]>),
-}
-
-impl Held {
-    fn value(&self) -> Value<'_> {
-        match self {
-            Self::Memory(memory) => Value::buffer(memory),
-            Self::Number(number) => *number,
-            Self::Structure(bytes) => Value::bytes(bytes),
-        }
-    }
-}
-
-impl Ready {
-    fn new(
-        session: &Session,
-        function: &Function,
-        shape: Launch,
-        arguments: Vec<Argument>,
-    ) -> Result<Self> {
-        let hold = |argument| {
-            Ok(match argument {
-                Argument::Buffer(id) => Held::Memory(session.memory(id)?),
-                Argument::Number(number) => Held::Number(number),
-                Argument::Structure(bytes) => Held::Structure(bytes),
-            })
-        };
-        Ok(Self {
-            function: function.clone(),
-            shape,
-            arguments: arguments.into_iter().map(hold).collect::<Result<_>>()?,
-        })
-    }
-
-    /// Has it captured.
-    ///
-    /// # Safety
-    /// As for [`Launch::run`], each time that the graph is launched.
-    pub(crate) unsafe fn run(&self, stream: &Stream) -> fercuda_runtime::Result<()> {
-        let values: Vec<Value<'_>> = self.arguments.iter().map(Held::value).collect();
-        // SAFETY: the caller's promise.
-        Ok(unsafe { self.shape.run(&self.function, stream, values.as_slice()) }?)
-    }
-}
-
 /// Launches a kernel behind the session's work, with `count` arguments; `arguments` may
 /// be NULL for none. They are compared with what the kernel declares, and buffers have
 /// to be of the session; if anything does not fit nothing is launched. Never waits for
@@ -239,7 +184,9 @@ pub unsafe extern "C" fn fer_ptxlaunch_submit(
             _ => shape.cooperative(),
         };
         if let Some(capture) = capture {
-            let ready = Ready::new(&open.session, &kernel.function, shape, arguments)?;
+            let ready = open
+                .session
+                .prepare_launch(&kernel.function, shape, &arguments)?;
             return capture.add(ready);
         }
         // SAFETY: that the kernel touches what it may is the caller's promise.
