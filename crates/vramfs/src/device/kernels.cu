@@ -201,6 +201,18 @@ __device__ __forceinline__ const u64* identity_of(const Job& job) {
     return reinterpret_cast<const u64*>(job.identity != 0 ? job.identity : job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
 }
 
+// A row of parity from the values of the data, which are there. Each warp stores one and has it.
+__device__ __forceinline__ void finish_parity(const Shared& shared, const Job& job, u32 warp, u32 lane, u32 (&parity)[8]) {
+    u32 v[8][8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
+    parity_of(warp, v, parity);
+    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
+    store(address(job.block) + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+}
+
 // Data rows are the caller's, where the job has some, and else those that are there; parity and
 // record are made of them.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -224,14 +236,8 @@ vramfs_encode(const Job* jobs, Outcome* outcomes) {
         if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
     }
     combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
-    u32 v[8][8], parity[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
-    parity_of(warp, v, parity);
-    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
-    store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+    u32 parity[8];
+    finish_parity(shared, job, warp, lane, parity);
     const u32 sum = sum_of(all.sums, lane, parity);
     if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
     __syncthreads();
@@ -519,14 +525,8 @@ __device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) 
         horner(s, d);
     }
     combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
-    u32 v[8][8], parity[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
-    parity_of(warp, v, parity);
-    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
-    store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+    u32 parity[8];
+    finish_parity(shared, job, warp, lane, parity);
 }
 
 // Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
