@@ -665,6 +665,11 @@ fer_status fer_runtime_close(fer_runtime runtime);
 // What the driver says of the device's memory.
 fer_status fer_memory_info(fer_runtime runtime, struct fer_memory_details *details);
 
+// Bytes of the device's memory that this process has freed and that are not free yet, as the
+// driver would wait for a dispatcher's kernel that runs: those of FER_REGIME_DRIVER and
+// FER_REGIME_MANAGED. Their sessions are charged for them until then.
+fer_status fer_parked_bytes(fer_runtime runtime, uint64_t *bytes);
+
 // Who holds memory of the device in this process, most first. `holders` has room for
 // `room` of them, and may be NULL for none; `count` gets how many there are, which may
 // be more.
@@ -725,8 +730,9 @@ fer_status fer_runtime_serve_requests(fer_runtime runtime,
                                       void *context,
                                       fer_requests *requests);
 
-// From now on nobody can ask. Waits for a reboot that is being done, and for a consent that
-// is being asked for, unless this is called in it.
+// From now on nobody can ask. Waits for a consent that is being asked for, unless this is
+// called in it; and for a reboot that is being done, unless that waits for the calling thread,
+// as in a job or an allocator's `free`. So a consent does not wait for a thread that calls this.
 fer_status fer_requests_end(fer_requests requests);
 
 // A layout of elements side by side, those of the last dimension first. `shape` has
@@ -751,7 +757,9 @@ fer_status fer_alloc_buffer(fer_session session,
 
 // Ends a buffer's handle at once, and its memory behind the last work that was queued
 // with it, unless a view of it is still there. Waits for that work, but for memory of the
-// pool and of an allocator.
+// pool and of an allocator; that of FER_REGIME_DRIVER and FER_REGIME_MANAGED goes back when no
+// dispatcher runs on the device. The session is charged until then, and for what graphs have
+// of it, until they let it go.
 fer_status fer_free_buffer(fer_session session, fer_buffer buffer);
 
 // Another buffer in the same memory, whose first element lies `offset_bytes` from the
@@ -880,7 +888,8 @@ fer_status fer_module_load_image(fer_session session,
                                  fer_module *module);
 
 // Ends a module's handle and those of its kernels at once, and its code behind the last
-// launch of it. Never waits.
+// launch of it, for which this waits; while a dispatcher runs on the device it does not, and
+// the code goes when none does. Graphs that launch it keep it.
 fer_status fer_module_unload(fer_module module);
 
 // A module's kernel by its name, mangled if it has C++'s linkage; the same handle each

@@ -365,6 +365,10 @@ fn others_are_heard_as_long_as_the_program_lets_them() {
         program.until("ended in consent");
         assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
         program.go_on();
+        program.until("serves slowly");
+        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        program.until("ended in a free");
+        program.go_on();
         let status = program.child.wait().unwrap();
         assert!(status.success(), "{status}");
     }

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
@@ -19,9 +19,10 @@ use crate::context::{Context, Relaxed};
 use crate::error::{Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
 use crate::module::ModuleInner;
+use crate::parked::ParkedBytes;
 use crate::pool::MemoryPool;
 use crate::stream::{Entered, Stream, Waited};
-use crate::uses::Uses;
+use crate::uses::{Uses, lock};
 use crate::vmm::Mapping;
 
 /// A block of device memory; freed behind its last use when dropped.
@@ -34,11 +35,21 @@ pub struct Allocation {
     uses: Uses,
 }
 
-#[derive(Debug)]
 struct Block {
     context: Context,
     address: CUdeviceptr,
     origin: Origin,
+    /// What goes when the memory has; behind `origin`, of which some goes by itself.
+    kept: Mutex<Vec<Box<dyn Send>>>,
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How the memory came to be, which says how it goes.
@@ -144,6 +155,7 @@ impl Allocation {
             context: context.clone(),
             address,
             origin,
+            kept: Mutex::default(),
         });
         Arc::new(Self {
             block,
@@ -377,6 +389,18 @@ impl Allocation {
         Ok(())
     }
 
+    /// Drops `thing` when the driver has the memory back, or the lender.
+    pub(crate) fn keep_until_returned(&self, thing: Box<dyn Send>) {
+        match &self.block {
+            Some(Block {
+                origin: Origin::Part { whole },
+                ..
+            }) => whole.keep_until_returned(thing),
+            Some(block) => lock(&block.kept).push(thing),
+            None => unreachable!("only `drop` takes the block"),
+        }
+    }
+
     /// To be called when work with this memory is queued: what is captured,
     /// its graph keeps.
     #[inline]
@@ -399,6 +423,7 @@ fn allocated(
             call,
             asked_bytes: bytes as u64,
             free_and_total_bytes: context.memory_info().ok(),
+            parked_bytes: context.parked_bytes(),
             device: context.device().to_string(),
         })));
     }
@@ -427,6 +452,15 @@ impl Drop for Allocation {
         let Some(block) = self.block.take() else {
             return;
         };
+        // What is freed in stream order is not parked for a kernel that stays.
+        let may_park = matches!(
+            block.origin,
+            Origin::Plain | Origin::Managed | Origin::Mapped { .. }
+        );
+        if may_park {
+            let parked = ParkedBytes::count(&block.context, self.bytes);
+            lock(&block.kept).push(Box::new(parked));
+        }
         give_back_outside(block, std::mem::take(&mut self.uses));
     }
 }

@@ -432,6 +432,13 @@ impl<T> DeviceBuffer<T> {
         self.allocation.note(stream)
     }
 
+    /// Drops `thing` when the driver has the memory back, or who lent it: behind the work
+    /// with it, and if that waits for a kernel that stays ([`Context::stay`]), then; in
+    /// whatever thread. Of a part it is the whole's. For what counts memory.
+    pub fn keep_until_returned(&self, thing: impl Send + 'static) {
+        self.allocation.keep_until_returned(Box::new(thing));
+    }
+
     #[inline]
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation

@@ -19,6 +19,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result, call, check};
+use crate::parked;
 use crate::stream::{self, Panicked, Stream};
 use crate::uses::lock;
 
@@ -310,8 +311,16 @@ impl Context {
     }
 
     /// What tells a primary context from others: its driver's own handle.
-    fn place(&self) -> usize {
+    pub(crate) fn place(&self) -> usize {
         self.inner.raw.0.addr()
+    }
+
+    /// Bytes of device memory, not in stream order, that this process has let go of and the
+    /// driver does not have back: it would wait for a kernel that stays
+    /// ([`Context::stay`]), or be refused because of a capture. They go back when a thread
+    /// allocates or waits after that. Until then they are not free.
+    pub fn parked_bytes(&self) -> u64 {
+        parked::bytes_in(self.place())
     }
 
     /// Free and total memory of the device in bytes, as the driver counts it.

@@ -157,6 +157,9 @@ pub struct OutOfMemory {
     pub asked_bytes: u64,
     /// Free and total bytes of the device right after, if it could say.
     pub free_and_total_bytes: Option<(u64, u64)>,
+    /// Bytes that were let go of and are not free yet
+    /// ([`Context::parked_bytes`](crate::Context::parked_bytes)).
+    pub parked_bytes: u64,
     /// The device, for instance `device 0 (NVIDIA H200)`.
     pub device: String,
 }
@@ -316,10 +319,19 @@ impl fmt::Display for OutOfMemory {
             Some((free, total)) => write!(f, ": {} of {} are free", Bytes(free), Bytes(total))?,
             None => write!(f, ": {} answered CUDA_ERROR_OUT_OF_MEMORY (2)", self.call)?,
         }
-        write!(
-            f,
-            "\ntry: free buffers or trim pools, then allocate again; this call changed nothing"
-        )
+        if self.parked_bytes > 0 {
+            write!(
+                f,
+                "\n{} were freed, and go back when no kernel stays on the device and no capture runs\n\
+                 try: stop the dispatchers, wait for something, then allocate again; this call changed nothing",
+                Bytes(self.parked_bytes)
+            )
+        } else {
+            write!(
+                f,
+                "\ntry: free buffers or trim pools, then allocate again; this call changed nothing"
+            )
+        }
     }
 }
 
@@ -459,14 +471,23 @@ mod tests {
 
     #[test]
     fn a_message_says_what_where_how_much_and_what_to_try() {
-        let error = Error::OutOfMemory(Box::new(OutOfMemory {
-            call: "cuMemAlloc_v2",
-            asked_bytes: 6 << 30,
-            free_and_total_bytes: Some((5 << 29, 8 << 30)),
-            device: "device 0 (feRcuda software device)".into(),
-        }));
+        let error = |parked_bytes| {
+            Error::OutOfMemory(Box::new(OutOfMemory {
+                call: "cuMemAlloc_v2",
+                asked_bytes: 6 << 30,
+                free_and_total_bytes: Some((5 << 29, 8 << 30)),
+                parked_bytes,
+                device: "device 0 (feRcuda software device)".into(),
+            }))
+        };
         assert_eq!(
-            error.to_string(),
+            error(3 << 30).to_string(),
+            "cannot allocate 6.0 GiB on device 0 (feRcuda software device): 2.5 GiB of 8.0 GiB are free\n\
+             3.0 GiB were freed, and go back when no kernel stays on the device and no capture runs\n\
+             try: stop the dispatchers, wait for something, then allocate again; this call changed nothing"
+        );
+        assert_eq!(
+            error(0).to_string(),
             "cannot allocate 6.0 GiB on device 0 (feRcuda software device): 2.5 GiB of 8.0 GiB are free\n\
              try: free buffers or trim pools, then allocate again; this call changed nothing"
         );

@@ -27,6 +27,7 @@ mod launch;
 mod link;
 mod module;
 pub mod nvrtc;
+mod parked;
 mod pinned;
 mod pool;
 mod select;

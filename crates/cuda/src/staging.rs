@@ -202,20 +202,30 @@ impl Staging {
 }
 
 impl Drop for Staging {
+    /// Does not wait: what copies may still read goes when they are done.
     fn drop(&mut self) {
         let uses = std::mem::take(&mut self.uses);
         let mut memory = self.memory.take();
-        callback::outside(move || match uses.wait() {
-            Waited::Refused => false,
-            Waited::Done => {
-                memory = None;
-                true
-            }
-            Waited::Lost => {
+        // Of streams that cannot be marked now the work is waited for.
+        let marks = uses.marks();
+        callback::outside(move || {
+            let waited = match &marks {
+                None => uses.wait(),
+                Some(marks) => match marks.iter().try_fold(true, |all, mark| {
+                    let is_done = mark.is_done()?;
+                    Ok(all && is_done)
+                }) {
+                    Ok(false) => return false,
+                    other => Waited::of(&other.map(drop)),
+                },
+            };
+            match waited {
+                Waited::Refused => return false,
+                Waited::Done => memory = None,
                 // Nothing says that the copies are over.
-                std::mem::forget(memory.take());
-                true
+                Waited::Lost => std::mem::forget(memory.take()),
             }
+            true
         });
     }
 }

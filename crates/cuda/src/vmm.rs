@@ -122,6 +122,7 @@ impl PhysicalMemory {
                 call: "cuMemCreate",
                 asked_bytes: bytes as u64,
                 free_and_total_bytes: context.memory_info().ok(),
+                parked_bytes: context.parked_bytes(),
                 device: context.device().to_string(),
             })));
         }

@@ -58,7 +58,7 @@ macro_rules! typed {
             }
 
             fn buffer(self, block: &Arguments) -> Result<fercuda_runtime::BufferId> {
-                match self { $(Self::$dtype(field) => block.field(field, Dtype::$dtype)),* }
+                match self { $(Self::$dtype(field) => block.field(field)),* }
             }
 
             fn read(self, value: &Bound<'_, PyAny>) -> PyResult<Set> {

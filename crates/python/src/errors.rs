@@ -139,11 +139,13 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
             session,
             limit_bytes,
             held_bytes,
+            freed_bytes,
             asked_bytes,
         } => made("LimitError")
             .with("session", &**session)
             .with("limit_bytes", *limit_bytes)
             .with("held_bytes", *held_bytes)
+            .with("freed_bytes", *freed_bytes)
             .with("asked_bytes", *asked_bytes),
         Error::OutOfMemory { source, holders } => {
             figures_of_memory(made("OutOfMemoryError"), source).with("holders", held(holders))
@@ -214,6 +216,7 @@ fn figures_of_memory<'py>(made: Made<'py>, error: &cuda::Error) -> Made<'py> {
     made.with("asked_bytes", figures.asked_bytes)
         .with("free_bytes", free)
         .with("total_bytes", total)
+        .with("parked_bytes", figures.parked_bytes)
 }
 
 /// The exception of an error of the driver's, or of the layer above it.

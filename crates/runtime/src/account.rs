@@ -4,7 +4,7 @@
 //! [`Charge`] is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
@@ -15,6 +15,8 @@ pub(crate) struct Account {
     limit_bytes: Option<u64>,
     held_bytes: AtomicU64,
     peak_bytes: AtomicU64,
+    /// Of those held, the ones that no handle leads to any more.
+    freed_bytes: AtomicU64,
 }
 
 /// Bytes that are counted until this is dropped.
@@ -22,10 +24,24 @@ pub(crate) struct Account {
 pub(crate) struct Charge {
     account: Arc<Account>,
     bytes: u64,
+    is_freed: AtomicBool,
+}
+
+impl Charge {
+    /// The last handle has gone. It is counted on, as somebody else may have the memory,
+    /// or the driver not yet.
+    pub(crate) fn note_freed(&self) {
+        if !self.is_freed.swap(true, Relaxed) {
+            self.account.freed_bytes.fetch_add(self.bytes, Relaxed);
+        }
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        if *self.is_freed.get_mut() {
+            self.account.freed_bytes.fetch_sub(self.bytes, Relaxed);
+        }
         self.account.held_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
@@ -37,6 +53,7 @@ impl Account {
             limit_bytes,
             held_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
+            freed_bytes: AtomicU64::new(0),
         })
     }
 
@@ -52,11 +69,13 @@ impl Account {
             session: self.session.clone(),
             limit_bytes,
             held_bytes,
+            freed_bytes: self.freed_bytes.load(Relaxed),
             asked_bytes: bytes,
         })?;
         Ok(Charge {
             account: self.clone(),
             bytes,
+            is_freed: AtomicBool::new(false),
         })
     }
 

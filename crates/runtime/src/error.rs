@@ -65,8 +65,9 @@ pub enum Error {
     },
     /// A session has not so much left.
     #[error(
-        "session {session:?} may hold {}, holds {} and was asked for {}\ntry: free some, or a larger limit",
-        Bytes(*limit_bytes), Bytes(*held_bytes), Bytes(*asked_bytes)
+        "session {session:?} may hold {}, holds {}{} and was asked for {}\ntry: {}free some, or a larger limit",
+        Bytes(*limit_bytes), Bytes(*held_bytes), Freed(*freed_bytes), Bytes(*asked_bytes),
+        if *freed_bytes == 0 { "" } else { "let go of graphs that have it, stop dispatchers, " }
     )]
     Limit {
         /// Its name.
@@ -75,6 +76,9 @@ pub enum Error {
         limit_bytes: u64,
         /// What it holds.
         held_bytes: u64,
+        /// Of that, what was freed and is held: graphs have it, or others that were given it,
+        /// or the driver gets it when no kernel stays on the device.
+        freed_bytes: u64,
         /// What was asked for.
         asked_bytes: u64,
     },
@@ -431,6 +435,18 @@ impl fmt::Display for Bytes {
         match unit {
             "B" => write!(f, "{} B", self.0),
             unit => write!(f, "{value:.1} {unit}"),
+        }
+    }
+}
+
+/// What was freed of what is held.
+struct Freed(u64);
+
+impl fmt::Display for Freed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            bytes => write!(f, " ({} of it freed, and not back yet)", Bytes(bytes)),
         }
     }
 }

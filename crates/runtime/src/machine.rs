@@ -41,6 +41,9 @@ pub struct MemoryInfo {
     pub free_bytes: u64,
     /// All bytes.
     pub total_bytes: u64,
+    /// Bytes that this process has freed and that are not free yet, as the driver would wait
+    /// for a kernel that stays ([`Session::dispatcher`]); they are when none does.
+    pub parked_bytes: u64,
 }
 
 /// What a reboot came to.
@@ -174,15 +177,17 @@ impl Runtime {
         self.machine.doors.is_some()
     }
 
-    /// What the driver says of the device's memory.
+    /// What the driver says of the device's memory, and what it will get back.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub fn memory(&self) -> Result<MemoryInfo> {
-        let (free_bytes, total_bytes) = self.context().memory_info()?;
+        let context = self.context();
+        let (free_bytes, total_bytes) = context.memory_info()?;
         Ok(MemoryInfo {
             free_bytes,
             total_bytes,
+            parked_bytes: context.parked_bytes(),
         })
     }
 

@@ -100,7 +100,27 @@ pub(crate) struct Memory {
     pub(crate) buffer: DeviceBuffer<u8>,
     bytes: u64,
     regime: Regime,
-    _charge: Charge,
+    charge: Arc<Charge>,
+}
+
+impl Memory {
+    /// It is charged until the driver has it back, whoever holds it beside its handles.
+    fn new(buffer: DeviceBuffer<u8>, bytes: u64, regime: Regime, charge: Charge) -> Arc<Self> {
+        let charge = Arc::new(charge);
+        buffer.keep_until_returned(charge.clone());
+        Arc::new(Self {
+            buffer,
+            bytes,
+            regime,
+            charge,
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.charge.note_freed();
+    }
 }
 
 /// What a handle means.
@@ -322,14 +342,8 @@ impl Core {
         let bytes = buffer.len() as u64;
         let charge = self.account.charge(bytes.next_multiple_of(BLOCK_BYTES))?;
         let layout = Layout::contiguous(Dtype::U8, &[bytes])?;
-        let memory = Memory {
-            buffer,
-            bytes,
-            regime: Regime::Pool,
-            _charge: charge,
-        };
         self.insert(Entry {
-            memory: Arc::new(memory),
+            memory: Memory::new(buffer, bytes, Regime::Pool, charge),
             layout,
             first: 0,
             exported: false,
@@ -364,12 +378,7 @@ impl Core {
             Regime::Driver | Regime::Foreign => mapped(&self.context, len).map_err(refused),
         })?;
         self.account.lift_peak();
-        Ok(Arc::new(Memory {
-            buffer,
-            bytes,
-            regime,
-            _charge: charge,
-        }))
+        Ok(Memory::new(buffer, bytes, regime, charge))
     }
 
     /// Memory of the program's own allocator.
@@ -466,7 +475,8 @@ impl Session {
         &self.core.stream
     }
 
-    /// What it holds of the device, in bytes; blocks are of 512.
+    /// What it holds of the device, in bytes; blocks are of 512. What was freed is among it
+    /// as long as somebody has it ([`Session::free`]).
     pub fn held_bytes(&self) -> u64 {
         self.core.account.held_bytes()
     }
@@ -554,7 +564,9 @@ impl Session {
 
     /// Ends a handle at once, and its memory behind the last work that was queued with
     /// it, unless another handle leads there. Memory of the pool and of an allocator is not
-    /// waited for; of the other kinds the work that uses it is.
+    /// waited for; of the other kinds the work that uses it is, and the driver gets those
+    /// back when no kernel stays on the device ([`Session::dispatcher`]). The session is
+    /// charged until then, and for what graphs or others have of it, until they let it go.
     ///
     /// # Errors
     /// [`Error::Stale`]; [`Error::Ended`].
@@ -685,12 +697,8 @@ impl Session {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         // SAFETY: the caller's promise.
         let buffer = unsafe { DeviceBuffer::foreign(&self.core.context, begin, len, end) }?;
-        let memory = Arc::new(Memory {
-            buffer,
-            bytes,
-            regime: Regime::Foreign,
-            _charge: self.core.account.charge(0)?,
-        });
+        let charge = self.core.account.charge(0)?;
+        let memory = Memory::new(buffer, bytes, Regime::Foreign, charge);
         self.core.insert(Entry {
             memory,
             layout,

@@ -24,6 +24,8 @@ class LimitError(FercudaError, MemoryError):
     session: str
     limit_bytes: int
     held_bytes: int
+    freed_bytes: int
+    """Of those held, the ones that were freed: graphs or others have them, or they go back when no dispatcher runs."""
     asked_bytes: int
 
 
@@ -33,6 +35,8 @@ class OutOfMemoryError(FercudaError, MemoryError):
     asked_bytes: int
     free_bytes: int | None
     total_bytes: int | None
+    parked_bytes: int
+    """Freed and not free yet: they are when no dispatcher runs on the device."""
     holders: list[Held]
 
 

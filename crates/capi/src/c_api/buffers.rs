@@ -92,7 +92,9 @@ pub unsafe extern "C" fn fer_alloc_buffer(
 
 /// Ends a buffer's handle at once, and its memory behind the last work that was queued
 /// with it, unless a view of it is still there. Waits for that work, but for memory of the
-/// pool and of an allocator.
+/// pool and of an allocator; that of FER_REGIME_DRIVER and FER_REGIME_MANAGED goes back when no
+/// dispatcher runs on the device. The session is charged until then, and for what graphs have
+/// of it, until they let it go.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_free_buffer(session: fer_session, buffer: fer_buffer) -> fer_status {

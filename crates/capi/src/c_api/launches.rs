@@ -86,7 +86,8 @@ fn load(session: fer_session, image: &Image<'_>, place: Place<fer_module>) -> Re
 }
 
 /// Ends a module's handle and those of its kernels at once, and its code behind the last
-/// launch of it. Never waits.
+/// launch of it, for which this waits; while a dispatcher runs on the device it does not, and
+/// the code goes when none does. Graphs that launch it keep it.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_module_unload(module: fer_module) -> fer_status {

@@ -78,6 +78,20 @@ pub unsafe extern "C" fn fer_memory_info(
     })
 }
 
+/// Bytes of the device's memory that this process has freed and that are not free yet, as the
+/// driver would wait for a dispatcher's kernel that runs: those of FER_REGIME_DRIVER and
+/// FER_REGIME_MANAGED. Their sessions are charged for them until then.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_parked_bytes(runtime: fer_runtime, bytes: *mut u64) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Place::new("bytes", bytes) }?;
+        place.put(RUNTIMES.get("runtime", runtime)?.memory()?.parked_bytes);
+        Ok(())
+    })
+}
+
 /// Who holds memory of the device in this process, most first. `holders` has room for
 /// `room` of them, and may be NULL for none; `count` gets how many there are, which may
 /// be more.

@@ -70,6 +70,7 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     GIVES(code, fer_arguments_free(ticket));
     GIVES(code, fer_runtime_close(runtime));
     GIVES(code, fer_memory_info(runtime, &memory));
+    GIVES(code, fer_parked_bytes(runtime, &memory.free_bytes));
     GIVES(code, fer_holders(runtime, &holder, 1, &number));
     GIVES(code, fer_reboot(runtime, &reboot));
     GIVES(code, fer_reset(runtime, &reboot));
@@ -223,6 +224,7 @@ int main(int count, char **given) {
 
     /* Each pointer that has to be there. */
     REFUSES("details", fer_memory_info(runtime, NULL));
+    REFUSES("bytes", fer_parked_bytes(runtime, NULL));
     REFUSES("holders", fer_holders(runtime, NULL, 1, &number));
     REFUSES("count", fer_holders(runtime, NULL, 0, NULL));
     REFUSES("name", fer_session_open(runtime, NULL, 0, &number));

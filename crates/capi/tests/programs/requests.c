@@ -38,6 +38,61 @@ static void rest(void) {
     nanosleep(&pause, NULL);
 }
 
+/* An allocator of one piece of memory, which ends requests when that is given back. */
+struct ending {
+    uint64_t address;
+    fer_requests requests;
+    int asked, is_gone;
+};
+
+static uint64_t allocate(void *user, uint64_t bytes, uint64_t alignment, void *stream) {
+    struct ending *ending = user;
+    CHECK(bytes == 1000 && ending->address % alignment == 0 && stream != NULL);
+    return ending->address;
+}
+
+static void give_back(void *user, uint64_t address, uint64_t bytes, void *stream) {
+    struct ending *ending = user;
+    CHECK(address == ending->address && bytes == 1000 && stream != NULL);
+    OK(fer_requests_end(ending->requests));
+    /* From here on what came with the consent may be freed. */
+    __atomic_store_n(&ending->is_gone, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Takes its time, and has what came with it all of that. */
+static int slow(void *context) {
+    struct ending *ending = context;
+    int rests;
+    __atomic_store_n(&ending->asked, 1, __ATOMIC_SEQ_CST);
+    for (rests = 0; rests < 300; rests++) {
+        CHECK(!__atomic_load_n(&ending->is_gone, __ATOMIC_SEQ_CST));
+        rest();
+    }
+    return 0;
+}
+
+/* Where memory is given back a reboot is not waited for, but a consent that is asked for is. */
+static void ends_where_memory_is_given_back(fer_runtime runtime) {
+    struct ending ending = {0, 0, 0, 0};
+    fer_session lender = a_session(runtime, "lender"), session = 0;
+    fer_allocator allocator = {allocate, give_back, NULL, &ending};
+    fer_layout layout = bytes_of(1000);
+    fer_buffer buffer;
+    OK(fer_export_buffer_device_ptr(lender, a_buffer(lender, 1000), &ending.address));
+    OK(fer_stream_sync(lender));
+    OK(fer_session_open_with_allocator(runtime, "lent", 0, &allocator, &session));
+    OK(fer_alloc_buffer(session, &layout, FER_REGIME_CALLBACKS, &buffer));
+    OK(fer_runtime_serve_requests(runtime, slow, &ending, &ending.requests));
+    say("serves slowly");
+    while (!__atomic_load_n(&ending.asked, __ATOMIC_SEQ_CST))
+        rest();
+    OK(fer_session_close(session));
+    CHECK(ending.is_gone);
+    OK(fer_session_close(lender));
+    say("ended in a free");
+    wait_for_it();
+}
+
 int main(void) {
     struct consents consents = {0, 1, 0};
     fer_runtime runtime = a_runtime();
@@ -75,6 +130,7 @@ int main(void) {
     OK(fer_requests_end(requests));
     say("ended in consent");
     wait_for_it();
+    ends_where_memory_is_given_back(runtime);
     /* What still may be asked ends with its runtime. */
     OK(fer_runtime_serve_requests(runtime, consent, &consents, &requests));
     at_its_end(runtime);

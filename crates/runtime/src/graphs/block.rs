@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use fercuda_cuda::{DeviceBuffer, Staging, Stream};
+use fercuda_tensor::Dtype;
 
 use super::GraphError;
 
@@ -24,18 +25,21 @@ mod sealed {
 pub trait FieldType: sealed::Sealed + Pod + fmt::Debug {
     /// What it is called.
     const NAME: &'static str;
+    /// What a buffer of such values has.
+    const DTYPE: Dtype;
 }
 
 macro_rules! field_types {
-    ($($type:ident)*) => {$(
+    ($($type:ident $dtype:ident),*) => {$(
         impl sealed::Sealed for $type {}
         impl FieldType for $type {
             const NAME: &'static str = stringify!($type);
+            const DTYPE: Dtype = Dtype::$dtype;
         }
     )*};
 }
 
-field_types! { u32 i32 u64 i64 f32 f64 }
+field_types! { u32 U32, i32 I32, u64 U64, i64 I64, f32 F32, f64 F64 }
 
 /// One field of a layout, or several of a type side by side.
 #[derive(Debug)]
@@ -139,8 +143,27 @@ impl BlockLayout {
         self.bytes
     }
 
+    /// Sets one of a field's values among a block's bytes.
+    pub(crate) fn set<T: FieldType>(
+        &self,
+        host: &mut [u8],
+        field: Field<T>,
+        index: usize,
+        value: T,
+    ) -> Result<(), GraphError> {
+        self.check(field, index)?;
+        let begin = field.offset_bytes + index * size_of::<T>();
+        let bytes = bytemuck::bytes_of(&value);
+        host[begin..begin + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
     /// Refuses a field of another layout, and a value that it has not.
-    fn check<T: FieldType>(&self, field: Field<T>, index: usize) -> Result<(), GraphError> {
+    pub(crate) fn check<T: FieldType>(
+        &self,
+        field: Field<T>,
+        index: usize,
+    ) -> Result<(), GraphError> {
         let is_it = |it: &&Declared| {
             (it.type_name, it.offset_bytes, it.len) == (T::NAME, field.offset_bytes, field.len)
         };
@@ -174,18 +197,21 @@ pub struct ArgumentBlock {
 }
 
 impl ArgumentBlock {
-    /// A block with `layout`, zeroed in the order of `stream`; `pushes` of it may be
-    /// under way, or a few more.
+    /// A block with `layout`, allocated and zeroed in the order of `stream`; `pushes` of it
+    /// may be under way, or a few more.
     ///
     /// # Errors
-    /// Those of the driver, for instance if there is no memory.
+    /// Those of the driver, for instance if there is no memory;
+    /// [`fercuda_cuda::Error::Value`] for a per-thread stream.
     pub fn new(stream: &Stream, layout: BlockLayout, pushes: usize) -> Result<Self, GraphError> {
         let bytes = layout.bytes().max(1);
         // Of the ring, a quarter is marked at a time.
         let slots = pushes.saturating_add(pushes.div_ceil(3)).max(4);
+        let mut memory = DeviceBuffer::alloc_ordered(stream, bytes)?;
+        memory.fill_bytes(0, stream)?;
         Ok(Self {
             host: vec![0; bytes],
-            memory: DeviceBuffer::zeroed(stream, bytes)?,
+            memory,
             staging: Staging::new(stream.context(), bytes, slots)?,
             layout,
         })
@@ -230,11 +256,12 @@ impl ArgumentBlock {
         index: usize,
         value: T,
     ) -> Result<(), GraphError> {
-        self.layout.check(field, index)?;
-        let begin = field.offset_bytes + index * size_of::<T>();
-        let bytes = bytemuck::bytes_of(&value);
-        self.host[begin..begin + bytes.len()].copy_from_slice(bytes);
-        Ok(())
+        self.layout.set(&mut self.host, field, index, value)
+    }
+
+    /// What was set, for who keeps that elsewhere.
+    pub(crate) fn host_mut(&mut self) -> &mut [u8] {
+        &mut self.host
     }
 
     /// Queues a copy of all that was set. Waits only if the device is more pushes

@@ -13,6 +13,8 @@ pub(crate) struct Slab {
     memory: DeviceBuffer<u8>,
     /// What is given, by where it begins, with its length.
     given: Mutex<BTreeMap<u64, u64>>,
+    /// What came back that was not given, or not so long: a panic would end in the runtime.
+    wrong: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Slab {
@@ -20,11 +22,13 @@ impl Slab {
         Arc::new(Self {
             memory: DeviceBuffer::alloc(context, bytes).unwrap(),
             given: Mutex::default(),
+            wrong: Mutex::default(),
         })
     }
 
-    /// How many blocks are given.
+    /// How many blocks are given; of those that came back each was, once, and so long.
     pub(crate) fn given(&self) -> usize {
+        assert_eq!(*self.wrong.lock().unwrap(), []);
         self.given.lock().unwrap().len()
     }
 }
@@ -55,6 +59,8 @@ unsafe impl Allocator for Slab {
     }
 
     fn free(&self, address: DeviceAddr, bytes: u64, _: Option<&Stream>) {
-        assert_eq!(self.given.lock().unwrap().remove(&address.0), Some(bytes));
+        if self.given.lock().unwrap().remove(&address.0) != Some(bytes) {
+            self.wrong.lock().unwrap().push((address.0, bytes));
+        }
     }
 }
