@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  * Made by `cargo xtask headers` of the sources in crates/capi.
  *
- * Runtimes, sessions, buffers, jobs, modules, launches, graphs, arenas, dispatchers.
+ * Runtimes, sessions, buffers, jobs, modules, launches, graphs, expressions, arenas,
+ * dispatchers.
  *
  * Functions answer with a fer_status; fer_last_error_message says more. What is
  * named is a number, which names one thing for ever or nothing. All functions may
@@ -101,6 +102,14 @@ enum fer_status
   FER_ERROR_SERVED = 25,
   // A graph was not kept: its key was invalidated while it was captured.
   FER_ERROR_GRAPH = 26,
+  // A text says no expression that can be computed, or buffers do not fit it. The message
+  // has line and column.
+  FER_ERROR_EXPRESSION = 27,
+  // Not here: in a job, in host work, or where lent memory is given back, which the call
+  // would wait for. Another thread may.
+  FER_ERROR_WITHIN = 28,
+  // The runtime is being rebooted. When it has been, the call may be made again.
+  FER_ERROR_REBOOTING = 29,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -528,6 +537,14 @@ typedef struct fer_graphs_details {
 // Device memory for what changes from replay to replay.
 typedef uint64_t fer_arguments;
 
+// A buffer of an expression's, and its name in the text.
+typedef struct fer_named_buffer {
+  // Its name, which ends with a zero byte.
+  const char *name;
+  // The buffer; of an output 0 for a new one, whose handle is put here.
+  fer_buffer buffer;
+} fer_named_buffer;
+
 // A tensor, and the steps of a program that need it.
 typedef struct fer_tensor_spec {
   // What it is found by; each has another.
@@ -917,8 +934,8 @@ fer_status fer_graphs_open(fer_session session, uint64_t budget_bytes, fer_graph
 // Ends graphs, behind their last replay, their captures, and their handle.
 fer_status fer_graphs_free(fer_graphs graphs);
 
-// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit, given the capture in
-// the session's place, makes a launch part of it; nothing is launched. It ends by
+// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit and fer_evaluate, given
+// the capture in the session's place, make launches part of it; nothing is launched. It ends by
 // fer_capture_finish or fer_capture_discard, or with its graphs. Other work goes on
 // meanwhile, and is no part of it; nor does it matter which threads call.
 fer_status fer_capture_begin(fer_graphs graphs,
@@ -990,6 +1007,29 @@ fer_status fer_arguments_push(fer_arguments arguments);
 
 // Ends a block and its buffer, behind the session's work. Graphs that use it keep its memory.
 fer_status fer_arguments_free(fer_arguments arguments);
+
+// Computes expressions over buffers, behind the session's work: `t = a + 0.5; y = softmax(t)`.
+// What is said at once is fused, and compiled when it is first seen; that is kept, also for
+// the next process. Returns before the device has done it. crates/jit/README.md has the
+// grammar, every function and what each promises of its roundings.
+//
+// `inputs` says which buffers the names in the text are. `outputs` names each output of the
+// text, which are the statements that no later one uses: with a buffer of the session's it is
+// computed into that, with 0 into a new one of the pool, whose handle is put in its place.
+// An output may be an input where each element is computed from that in its place. Buffers
+// may be views; shapes are broadcast, and types never mixed: `f16(x)` casts.
+//
+// In the session's place there may be a fer_capture. Then nothing is computed, and it is a
+// part of what is captured; an output that lies where it must not is told when that is finished.
+//
+// FER_ERROR_EXPRESSION, with line and column, if the text says nothing that can be computed,
+// or other outputs than those that are named.
+fer_status fer_evaluate(fer_session session,
+                        const char *expression,
+                        const struct fer_named_buffer *inputs,
+                        uint64_t input_count,
+                        struct fer_named_buffer *outputs,
+                        uint64_t output_count);
 
 // Plans `count` tensors into one arena, takes it as one block of the pool, and makes a
 // buffer for each tensor there. Tensors that are needed at one step have no byte in

@@ -16,7 +16,7 @@
 #define FER_ABI_MAJOR 1
 
 // Programs that were compiled with a smaller number fit this library.
-#define FER_ABI_MINOR 2
+#define FER_ABI_MINOR 3
 
 // A way in.
 enum fer_entrypoint

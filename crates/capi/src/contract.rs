@@ -14,7 +14,7 @@ use crate::status::{Failure, Result, fer_status, guarded};
 /// Programs that were compiled with another number do not fit this library.
 pub const FER_ABI_MAJOR: u32 = 1;
 /// Programs that were compiled with a smaller number fit this library.
-pub const FER_ABI_MINOR: u32 = 2;
+pub const FER_ABI_MINOR: u32 = 3;
 
 /// A way in.
 #[repr(u32)]
@@ -74,7 +74,7 @@ const WAYS: [Way; 5] = [
     },
     Way {
         name: c"jit_intent",
-        is_served: || false,
+        is_served: || true,
     },
     Way {
         name: c"jit_launch",

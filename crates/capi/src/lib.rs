@@ -25,6 +25,7 @@ pub use c_api::allocators::*;
 pub use c_api::arenas::*;
 pub use c_api::buffers::*;
 pub use c_api::dispatchers::*;
+pub use c_api::expressions::*;
 pub use c_api::graphs::*;
 pub use c_api::jobs::*;
 pub use c_api::launches::*;

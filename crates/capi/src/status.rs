@@ -74,10 +74,18 @@ pub enum fer_status {
     FER_ERROR_SERVED = 25,
     /// A graph was not kept: its key was invalidated while it was captured.
     FER_ERROR_GRAPH = 26,
+    /// A text says no expression that can be computed, or buffers do not fit it. The message
+    /// has line and column.
+    FER_ERROR_EXPRESSION = 27,
+    /// Not here: in a job, in host work, or where lent memory is given back, which the call
+    /// would wait for. Another thread may.
+    FER_ERROR_WITHIN = 28,
+    /// The runtime is being rebooted. When it has been, the call may be made again.
+    FER_ERROR_REBOOTING = 29,
 }
 
 impl fer_status {
-    const ALL: [(Self, &CStr); 27] = [
+    const ALL: [(Self, &CStr); 30] = [
         (Self::FER_OK, c"FER_OK"),
         (
             Self::FER_ERROR_INVALID_ARGUMENT,
@@ -111,6 +119,9 @@ impl fer_status {
         (Self::FER_ERROR_ALLOCATOR, c"FER_ERROR_ALLOCATOR"),
         (Self::FER_ERROR_SERVED, c"FER_ERROR_SERVED"),
         (Self::FER_ERROR_GRAPH, c"FER_ERROR_GRAPH"),
+        (Self::FER_ERROR_EXPRESSION, c"FER_ERROR_EXPRESSION"),
+        (Self::FER_ERROR_WITHIN, c"FER_ERROR_WITHIN"),
+        (Self::FER_ERROR_REBOOTING, c"FER_ERROR_REBOOTING"),
     ];
 }
 
@@ -202,6 +213,9 @@ fn status_of(error: &Error) -> fer_status {
             fer_status::FER_ERROR_LIMIT
         }
         Error::Served { .. } => fer_status::FER_ERROR_SERVED,
+        Error::Expression(_) | Error::Operand { .. } => fer_status::FER_ERROR_EXPRESSION,
+        Error::Within { .. } | Error::WithinJob { .. } => fer_status::FER_ERROR_WITHIN,
+        Error::Rebooting => fer_status::FER_ERROR_REBOOTING,
         Error::Ungoverned => fer_status::FER_ERROR_NOT_GOVERNED,
         Error::OutOfMemory { .. } => fer_status::FER_ERROR_OUT_OF_MEMORY,
         Error::Allocator { .. } => fer_status::FER_ERROR_ALLOCATOR,
@@ -228,6 +242,7 @@ fn status_of_driver(error: &fercuda_cuda::Error) -> fer_status {
         Error::Load(_) | Error::Image(_) => fer_status::FER_ERROR_MODULE,
         Error::Arguments(_) | Error::LaunchLimit { .. } => fer_status::FER_ERROR_LAUNCH,
         Error::ContextReset => fer_status::FER_ERROR_ENDED,
+        Error::InCallback => fer_status::FER_ERROR_WITHIN,
         error if error.is_sticky() => fer_status::FER_ERROR_CONTEXT_LOST,
         // Nothing but a kernel is looked up by name.
         error if error.code() == Some(CUresult::CUDA_ERROR_NOT_FOUND) => {

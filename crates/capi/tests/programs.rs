@@ -56,12 +56,13 @@ const LIFETIMES: Program = program("crates/capi/tests/programs/lifetimes.c", "c1
 const DISPATCHERS: Program = program("crates/capi/tests/programs/dispatchers.c", "c11", true);
 const REQUESTS: Program = program("crates/capi/tests/programs/requests.c", "c11", false);
 const GRAPHS: Program = program("crates/capi/tests/programs/graphs.c", "c11", true);
+const EXPRESSIONS: Program = program("crates/capi/tests/programs/expressions.c", "c11", true);
 const ALLOCATORS: Program = program("crates/capi/tests/programs/allocators.c", "c11", false);
 const FAULT: Program = Program {
     is_sound: false,
     ..program("crates/capi/tests/programs/fault.c", "c11", false)
 };
-const ALL: [&Program; 10] = [
+const ALL: [&Program; 11] = [
     &VECTOR_ADD,
     &JOBS,
     &DISPATCHER,
@@ -71,6 +72,7 @@ const ALL: [&Program; 10] = [
     &DISPATCHERS,
     &ALLOCATORS,
     &GRAPHS,
+    &EXPRESSIONS,
     &FAULT,
 ];
 
@@ -214,6 +216,11 @@ fn memory_of_the_programs_own_allocator_comes_and_goes_in_order() {
 #[test]
 fn graphs_are_captured_replayed_and_let_go() {
     runs(&GRAPHS);
+}
+
+#[test]
+fn expressions_are_computed_from_c() {
+    runs(&EXPRESSIONS);
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use fercuda_runtime::{
-    Arguments, BlockLayout, Budget, Field, GraphError, Graphs, Key, PreparedLaunch, RecordOptions,
+    Arguments, BlockLayout, Budget, Evaluation, Field, GraphError, Graphs, Key, PreparedLaunch,
+    RecordOptions,
 };
 
 use super::types::{
@@ -68,8 +69,26 @@ pub(crate) struct Capture {
     cached: Arc<Cached>,
     key: Words,
     /// What the graph is to do; none once it has ended.
-    steps: Mutex<Option<Vec<PreparedLaunch>>>,
+    steps: Mutex<Option<Vec<Step>>>,
     is_invalidated: AtomicBool,
+}
+
+/// A part of what a graph is to do.
+pub(crate) enum Step {
+    Launch(PreparedLaunch),
+    Evaluation(Evaluation),
+}
+
+impl From<PreparedLaunch> for Step {
+    fn from(launch: PreparedLaunch) -> Self {
+        Self::Launch(launch)
+    }
+}
+
+impl From<Evaluation> for Step {
+    fn from(evaluation: Evaluation) -> Self {
+        Self::Evaluation(evaluation)
+    }
 }
 
 /// A block of arguments as C holds it.
@@ -159,10 +178,10 @@ fn just_ended() -> Failure {
 
 impl Capture {
     /// Adds work.
-    pub(crate) fn add(&self, ready: PreparedLaunch) -> Result<()> {
+    pub(crate) fn add(&self, ready: impl Into<Step>) -> Result<()> {
         match &mut *lock(&self.steps) {
             Some(steps) => {
-                steps.push(ready);
+                steps.push(ready.into());
                 Ok(())
             }
             None => Err(just_ended()),
@@ -170,13 +189,13 @@ impl Capture {
     }
 
     /// From now on it takes no work; what it was given.
-    pub(crate) fn end(&self) -> Option<Vec<PreparedLaunch>> {
+    pub(crate) fn end(&self) -> Option<Vec<Step>> {
         lock(&self.steps).take()
     }
 }
 
-/// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit, given the capture in
-/// the session's place, makes a launch part of it; nothing is launched. It ends by
+/// Begins to capture what is to be kept under a key. fer_ptxlaunch_submit and fer_evaluate, given
+/// the capture in the session's place, make launches part of it; nothing is launched. It ends by
 /// fer_capture_finish or fer_capture_discard, or with its graphs. Other work goes on
 /// meanwhile, and is no part of it; nor does it matter which threads call.
 // SAFETY: as above.
@@ -233,9 +252,12 @@ pub unsafe extern "C" fn fer_capture_finish(
                 return Err(GraphError::Invalidated.into());
             }
             for step in &steps {
-                // SAFETY: that the kernel touches what it may, whenever the graph is
-                // replayed, is the promise of who has added it.
-                unsafe { step.run(it.stream()) }?;
+                match step {
+                    // SAFETY: that the kernel touches what it may, whenever the graph is
+                    // replayed, is the promise of who has added it.
+                    Step::Launch(launch) => unsafe { launch.run(it.stream()) }?,
+                    Step::Evaluation(evaluation) => evaluation.record(it)?,
+                }
             }
             Ok(())
         });

@@ -4,6 +4,7 @@ pub(crate) mod allocators;
 pub(crate) mod arenas;
 pub(crate) mod buffers;
 pub(crate) mod dispatchers;
+pub(crate) mod expressions;
 pub(crate) mod graphs;
 pub(crate) mod jobs;
 pub(crate) mod launches;

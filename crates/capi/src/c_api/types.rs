@@ -301,6 +301,16 @@ pub struct fer_argument {
     pub value: fer_argument_value,
 }
 
+/// A buffer of an expression's, and its name in the text.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fer_named_buffer {
+    /// Its name, which ends with a zero byte.
+    pub name: *const core::ffi::c_char,
+    /// The buffer; of an output 0 for a new one, whose handle is put here.
+    pub buffer: fer_buffer,
+}
+
 /// A tensor, and the steps of a program that need it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -491,6 +491,7 @@ static void the_contract_says_what_is_served(void) {
         CHECK(strcmp(fer_entrypoint_name(number), "unknown") != 0);
     }
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_TENSOR & 1);
+    CHECK(contract.entrypoints >> FER_ENTRYPOINT_JIT_INTENT & 1);
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_JIT_LAUNCH & 1);
     CHECK(contract.entrypoints >> FER_ENTRYPOINT_RESIDENT_DAEMON & 1);
     CHECK(contract.frontends >> FER_FRONTEND_C & 1);

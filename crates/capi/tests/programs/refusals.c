@@ -68,6 +68,7 @@ static void all_with(fer_status code, fer_runtime runtime, fer_session session, 
     GIVES(code, fer_arguments_set(ticket, 0, bytes, 4));
     GIVES(code, fer_arguments_push(ticket));
     GIVES(code, fer_arguments_free(ticket));
+    GIVES(code, fer_evaluate(ticket, "y = 1", NULL, 0, NULL, 0));
     GIVES(code, fer_runtime_close(runtime));
     GIVES(code, fer_memory_info(runtime, &memory));
     GIVES(code, fer_parked_bytes(runtime, &memory.free_bytes));
@@ -139,6 +140,7 @@ static void never_ends(void *user) { never(user, NULL); }
 static int never_asked(void *context) { return never(context, NULL); }
 
 int main(int count, char **given) {
+    const fer_named_buffer nameless = {NULL, 0};
     fer_allocator allocator = {never_allocates, never_frees, never_ends, NULL};
     fer_runtime runtime;
     fer_session session, other;
@@ -382,6 +384,11 @@ int main(int count, char **given) {
     OK(fer_graphs_open(session, 0, &graphs));
     OK(fer_capture_begin(graphs, &key, &capture));
     REFUSES("graphs", fer_graphs_open(session, 0, NULL));
+    REFUSES("expression", fer_evaluate(session, NULL, NULL, 0, NULL, 0));
+    REFUSES("inputs", fer_evaluate(session, "y = x", NULL, 1, NULL, 0));
+    REFUSES("outputs", fer_evaluate(session, "y = x", NULL, 0, NULL, 1));
+    REFUSES("inputs[0].name", fer_evaluate(session, "y = x", &nameless, 1, NULL, 0));
+    GIVES(FER_ERROR_EXPRESSION, fer_evaluate(session, "y = x", NULL, 0, NULL, 0));
     REFUSES("key", fer_capture_begin(graphs, NULL, &number));
     REFUSES("capture", fer_capture_begin(graphs, &key, NULL));
     REFUSES("key", fer_graph_replay(graphs, NULL, &word));

@@ -1,0 +1,186 @@
+//! Expressions over a session's buffers, as text.
+//!
+//! Invariant: what is wrong with a text, or with what it is given, is said before there is
+//! memory for what comes of it. Elsewhere: the text (`fercuda_jit::text`), what is compiled
+//! and kept (`fercuda_jit`).
+
+use core::ffi::c_char;
+
+use fercuda_runtime::jit::{Graph, text as texts};
+use fercuda_runtime::{BufferId, Regime, Session};
+
+use super::types::{fer_named_buffer, fer_session};
+use crate::handles::{CAPTURES, SESSIONS, buffer as known};
+use crate::pointers::{Room, list, text};
+use crate::status::{Failure, Result, fer_status, guarded};
+
+/// Computes expressions over buffers, behind the session's work: `t = a + 0.5; y = softmax(t)`.
+/// What is said at once is fused, and compiled when it is first seen; that is kept, also for
+/// the next process. Returns before the device has done it. crates/jit/README.md has the
+/// grammar, every function and what each promises of its roundings.
+///
+/// `inputs` says which buffers the names in the text are. `outputs` names each output of the
+/// text, which are the statements that no later one uses: with a buffer of the session's it is
+/// computed into that, with 0 into a new one of the pool, whose handle is put in its place.
+/// An output may be an input where each element is computed from that in its place. Buffers
+/// may be views; shapes are broadcast, and types never mixed: `f16(x)` casts.
+///
+/// In the session's place there may be a fer_capture. Then nothing is computed, and it is a
+/// part of what is captured; an output that lies where it must not is told when that is finished.
+///
+/// FER_ERROR_EXPRESSION, with line and column, if the text says nothing that can be computed,
+/// or other outputs than those that are named.
+// SAFETY: no other library has a function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fer_evaluate(
+    session: fer_session,
+    expression: *const c_char,
+    inputs: *const fer_named_buffer,
+    input_count: u64,
+    outputs: *mut fer_named_buffer,
+    output_count: u64,
+) -> fer_status {
+    guarded(|| {
+        // SAFETY: the caller's promise; outputs are copied before there is room to write them.
+        let (expression, inputs, wanted, room) = unsafe {
+            (
+                text("expression", expression)?,
+                list("inputs", inputs, input_count)?,
+                list("outputs", outputs.cast_const(), output_count)?.to_vec(),
+                Room::new("outputs", outputs, output_count)?,
+            )
+        };
+        let capture = match CAPTURES.may_have(session) {
+            true => Some(CAPTURES.get("session", session)?),
+            false => None,
+        };
+        let of = capture.as_ref().map_or(session, |capture| capture.session);
+        let open = SESSIONS.get("session", of)?;
+        // SAFETY: that names are texts is a part of the caller's promise.
+        let (mut graph, bound) = unsafe { bind(&open.session, inputs) }?;
+        texts::parse(&mut graph, expression).map_err(|error| refused(error.to_string()))?;
+        // SAFETY: as above.
+        let places = unsafe { places(&open.session, &mut graph, &wanted) }?;
+        let mut made = Made::of(&open.session);
+        let mut done = wanted.clone();
+        let layouts: Vec<_> = graph.outputs().map(|(_, layout)| *layout).collect();
+        let mut ids = Vec::with_capacity(places.len());
+        for ((at, there), layout) in places.into_iter().zip(layouts) {
+            let id = match there {
+                Some(id) => id,
+                None => made.add(open.session.alloc(layout, Regime::Pool)?),
+            };
+            done[at].buffer = id.to_bits();
+            ids.push(id);
+        }
+        match &capture {
+            Some(capture) => capture.add(open.session.prepare(&graph, &bound, &ids)?)?,
+            None => open.session.evaluate_into(&graph, &bound, &ids)?,
+        }
+        made.keep();
+        room.put(&done);
+        Ok(())
+    })
+}
+
+fn refused(what: String) -> Failure {
+    Failure::new(fer_status::FER_ERROR_EXPRESSION, what)
+}
+
+/// A graph with these inputs.
+///
+/// # Safety
+/// Names are null or texts, which nobody writes meanwhile.
+unsafe fn bind(session: &Session, inputs: &[fer_named_buffer]) -> Result<(Graph, Vec<BufferId>)> {
+    let mut graph = Graph::new();
+    let mut bound = Vec::with_capacity(inputs.len());
+    for (at, it) in inputs.iter().enumerate() {
+        // SAFETY: the promise of this function's caller.
+        let name = unsafe { text(&format!("inputs[{at}].name"), it.name) }?;
+        let id = known(&format!("inputs[{at}].buffer"), it.buffer)?;
+        let added = graph.input(name, session.layout(id)?);
+        added.map_err(|error| refused(error.to_string()))?;
+        bound.push(id);
+    }
+    Ok((graph, bound))
+}
+
+/// For each output of the graph which one of those wanted it is, and its buffer if there is one.
+///
+/// # Safety
+/// As for [`bind`].
+unsafe fn places(
+    session: &Session,
+    graph: &mut Graph,
+    wanted: &[fer_named_buffer],
+) -> Result<Vec<(usize, Option<BufferId>)>> {
+    let mut named: Vec<(&str, Option<BufferId>)> = Vec::with_capacity(wanted.len());
+    for (at, it) in wanted.iter().enumerate() {
+        // SAFETY: the promise of this function's caller.
+        let name = unsafe { text(&format!("outputs[{at}].name"), it.name) }?;
+        let id = match it.buffer {
+            0 => None,
+            buffer => Some(known(&format!("outputs[{at}].buffer"), buffer)?),
+        };
+        if named.iter().any(|(other, _)| *other == name) {
+            return Err(refused(format!(
+                "outputs[{at}]: {name:?} is named twice\ntry: each output once"
+            )));
+        }
+        let is_there = match id {
+            Some(id) => graph
+                .lay_out(name, session.layout(id)?)
+                .map_err(|error| refused(error.to_string()))?,
+            None => graph.outputs().any(|(other, _)| other == name),
+        };
+        if !is_there {
+            let there: Vec<&str> = graph.outputs().map(|(name, _)| name).collect();
+            let there = there.join(" ");
+            return Err(refused(format!(
+                "outputs[{at}]: there is no output {name:?}\ntry: one of: {there}"
+            )));
+        }
+        named.push((name, id));
+    }
+    let place = |(name, _): (&str, _)| {
+        let at = named.iter().position(|(other, _)| *other == name);
+        let at = at.ok_or_else(|| {
+            refused(format!(
+                "nobody wants the output {name:?}\ntry: it among the outputs, or a text without it"
+            ))
+        })?;
+        Ok((at, named[at].1))
+    };
+    graph.outputs().map(place).collect()
+}
+
+/// Buffers that go again unless they are kept.
+struct Made<'s> {
+    session: &'s Session,
+    ids: Vec<BufferId>,
+}
+
+impl<'s> Made<'s> {
+    fn of(session: &'s Session) -> Self {
+        let ids = Vec::new();
+        Self { session, ids }
+    }
+
+    fn add(&mut self, id: BufferId) -> BufferId {
+        self.ids.push(id);
+        id
+    }
+
+    fn keep(mut self) {
+        self.ids.clear();
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        for id in self.ids.drain(..) {
+            // That the session has ended meanwhile is what is told.
+            drop(self.session.free(id));
+        }
+    }
+}
