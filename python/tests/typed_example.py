@@ -8,7 +8,7 @@ from fercuda_runtime import Buffer, Job, RuntimeConfig, RuntimeSession, errors
 from fercuda_runtime.execution_contract import require
 from fercuda_runtime.guest_hooks import Activation, activate
 from fercuda_runtime.platform import Report, doctor
-from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, telemetry
+from fercuda_runtime.runtime import ArgumentBlock, Function, GraphKey, Graphs, Scalar, Ticket, telemetry
 from fercuda_runtime.scripting_api import IgnitionPlan, TensorSpec, ignite
 
 
@@ -34,6 +34,9 @@ def use(session: RuntimeSession, kernel: Function) -> bytes:
     block.push()
     with session.runtime.serve_requests(lambda: True) as requests:
         print(requests.is_open)
+    with session.dispatcher([buffer], capacity=8) as dispatcher:
+        ticket: Ticket = dispatcher.fill(buffer, 1.5)
+        print(ticket.wait(timeout=1.0) + 1, dispatcher.statistics().done)
     print(nothing, held, require("dlpack", (1, 0)).version, done["y"].dtype)
     return buffer.download()
 
@@ -54,6 +57,20 @@ def main() -> None:
     print(done.set, report)
 
 
+class Pool:
+    """What is an allocator by its methods."""
+
+    def allocate(self, bytes: int, stream: int) -> int:
+        return bytes + stream
+
+    def free(self, address: int, bytes: int, stream: int | None) -> None:
+        print(address, bytes, stream)
+
+
+def lent() -> Buffer:
+    return RuntimeSession("lent", allocator=Pool()).alloc((3,), regime="callbacks")
+
+
 def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     session.alloc((2,), regime="moon")  # type: ignore[arg-type]
     buffer.upload(3)  # type: ignore[arg-type]
@@ -62,6 +79,8 @@ def wrong(session: RuntimeSession, buffer: Buffer) -> None:
     RuntimeConfig(select="moon")  # type: ignore[arg-type]
     session.launch(buffer, 1, 1)  # type: ignore[arg-type]
     session.evaluate("x", x=3)  # type: ignore[arg-type]
+    session.dispatcher(buffer)  # type: ignore[arg-type]
+    RuntimeSession("x", allocator=buffer)  # type: ignore[arg-type]
     session.graphs().replay(1.5)  # type: ignore[arg-type]
     session.argument_block(a="u32").set(a="x")  # type: ignore[arg-type]
 

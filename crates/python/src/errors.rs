@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use fercuda_cuda as cuda;
 use fercuda_runtime::jit;
-use fercuda_runtime::{Error, GraphError, Holder, IgnitionError, TritonError, Why};
+use fercuda_runtime::{
+    DispatchError, Error, GraphError, Holder, IgnitionError, StandardTask, TaskError, TritonError,
+    Why,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
-use crate::alive;
+use crate::{alive, allocator};
 
 /// An exception that is being made.
 struct Made<'py> {
@@ -109,6 +112,18 @@ pub(crate) fn time_limit(py: Python<'_>, seconds: Option<f64>) -> PyResult<Optio
     seconds.map(limit).transpose()
 }
 
+/// Runs work of a dispatcher's without the interpreter's lock.
+///
+/// # Errors
+/// `ForkedError`; that of the work.
+pub(crate) fn dispatch<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<R, DispatchError> + Send,
+) -> PyResult<R> {
+    alive::check_process(py)?;
+    py.detach(work).map_err(|error| of_dispatch(py, &error))
+}
+
 /// Runs work without the interpreter's lock.
 ///
 /// # Errors
@@ -150,6 +165,17 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         Error::OutOfMemory { source, holders } => {
             figures_of_memory(made("OutOfMemoryError"), source).with("holders", held(holders))
         }
+        Error::Allocator {
+            session,
+            asked_bytes,
+            ..
+        } => {
+            let made = made("AllocatorError").with("session", &**session);
+            let raised = made.with("asked_bytes", *asked_bytes).raise();
+            raised.set_cause(py, allocator::take_raised());
+            return raised;
+        }
+        Error::NoAllocator { .. } => made("ConfigError"),
         Error::Ended { session, why } => {
             made("SessionEndedError").with("session", &**session).with(
                 "epoch",
@@ -179,6 +205,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
             .with("from_byte", *from)
             .with("until_byte", *until)
             .with("expected_bytes", *bytes),
+        Error::Dispatch(error) => return of_dispatch(py, error),
         Error::Graph(error) => return of_graph(py, error),
         Error::Expression(_) | Error::Operand { .. } => made("ExpressionError"),
         Error::NotABool { at, value } => made("ValuesError").with("at", *at).with("value", *value),
@@ -264,6 +291,51 @@ fn of_graph(py: Python<'_>, error: &GraphError) -> PyErr {
         _ => made("GraphError"),
     };
     made.raise()
+}
+
+/// The exception of a dispatcher that does not start, take a task or end.
+fn of_dispatch(py: Python<'_>, error: &DispatchError) -> PyErr {
+    let made = |class| Made::new(py, class, error);
+    let made = match error {
+        DispatchError::Cuda(error) => return of_cuda(py, error),
+        DispatchError::Session(error) => return raise(py, error),
+        DispatchError::Full { priority, capacity } => made("DispatcherFullError")
+            .with("priority", *priority)
+            .with("capacity", *capacity),
+        DispatchError::Running { waiting } => {
+            made("DispatcherRunningError").with("waiting", *waiting)
+        }
+        DispatchError::Stopped => made("DispatcherStoppedError"),
+        DispatchError::Lost => made("DispatcherLostError"),
+        DispatchError::Buffer { .. } => made("LayoutError"),
+        DispatchError::Value { .. } => made("ConfigError"),
+        _ => made("DispatcherError"),
+    };
+    made.raise()
+}
+
+/// The exception of a task that gave no result.
+pub(crate) fn task(
+    py: Python<'_>,
+    task: StandardTask,
+    error: &TaskError,
+    waited: Duration,
+) -> PyErr {
+    let name = task.name();
+    let message = match error {
+        TaskError::Failed => format!("task {name}: its spans do not fit\ntry: {}", task.asks()),
+        error => format!("task {name}: {error}"),
+    };
+    let made = |class| Made::new(py, class, &message);
+    let made = match error {
+        TaskError::Cancelled => made("TaskCancelledError"),
+        TaskError::Stopped => made("DispatcherStoppedError"),
+        TaskError::Lost => made("DispatcherLostError"),
+        TaskError::TimedOut => made("JobTimeoutError").with("waited_s", waited.as_secs_f64()),
+        TaskError::Device { .. } => made("DeviceFaultError"),
+        _ => made("TaskError"),
+    };
+    made.with("task", name).raise()
 }
 
 /// The exception of a kernel of Triton's that is not loaded or not launched.

@@ -9,8 +9,10 @@
 //! figures (`errors`). Elsewhere: docstrings and types (`python/src`, the stubs).
 
 mod alive;
+mod allocator;
 mod arguments;
 mod buffer;
+mod dispatcher;
 mod dlpack;
 mod errors;
 mod expression;
@@ -50,6 +52,9 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<graphs::PyGraphTimes>()?;
     module.add_class::<graphs::PyCapture>()?;
     module.add_class::<arguments::PyArgumentBlock>()?;
+    module.add_class::<dispatcher::PyDispatcher>()?;
+    module.add_class::<dispatcher::PyDispatchStatistics>()?;
+    module.add_class::<dispatcher::PyTicket>()?;
     module.add_class::<kernels::PyModule>()?;
     module.add_class::<kernels::PyFunction>()?;
     module.add_class::<kernels::PyScalar>()?;

@@ -13,8 +13,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::alive::{self, Keeper, Kept};
+use crate::allocator::Lender;
 use crate::arguments::PyArgumentBlock;
 use crate::buffer::{PyBuffer, of_kind};
+use crate::dispatcher::{Options, PyDispatcher};
 use crate::dlpack::{self, Borrowed, Place};
 use crate::errors;
 use crate::expression::Expression;
@@ -150,14 +152,33 @@ fn regime(py: Python<'_>, name: &str) -> PyResult<Regime> {
         "driver" => Regime::Driver,
         "managed" => Regime::Managed,
         "pinned" => Regime::Pinned,
+        "callbacks" => Regime::Callbacks,
         other => {
             return Err(errors::plain(
                 py,
                 "ConfigError",
-                format!("there is no regime {other:?}\ntry: pool, driver, managed or pinned"),
+                format!(
+                    "there is no regime {other:?}\ntry: pool, driver, managed, pinned or callbacks"
+                ),
             ));
         }
     })
+}
+
+/// An object that can be a session's allocator.
+fn lender(allocator: &Bound<'_, PyAny>) -> PyResult<Arc<Lender>> {
+    for name in ["allocate", "free"] {
+        let method = allocator.getattr_opt(name)?;
+        if !method.is_some_and(|method| method.is_callable()) {
+            let class = allocator.get_type();
+            let what = format!(
+                "{class} has no method {name:?}, and is no allocator\n\
+                 try: an object with allocate(bytes, stream) and free(address, bytes, stream)"
+            );
+            return Err(errors::plain(allocator.py(), "ConfigError", what));
+        }
+    }
+    Ok(Arc::new(Lender::new(allocator.clone().unbind())))
 }
 
 impl PySession {
@@ -196,15 +217,21 @@ impl PySession {
 #[pymethods]
 impl PySession {
     #[new]
-    #[pyo3(signature = (runtime, name, limit_bytes=None))]
+    #[pyo3(signature = (runtime, name, limit_bytes=None, *, allocator=None))]
     fn new(
         py: Python<'_>,
         runtime: &PyRuntime,
         name: &str,
         limit_bytes: Option<u64>,
+        allocator: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let config = SessionConfig { limit_bytes };
-        let session = errors::run(py, || runtime.runtime.session(name, config))?;
+        let lender = allocator.map(|allocator| lender(&allocator)).transpose()?;
+        let runtime = &runtime.runtime;
+        let session = errors::run(py, || match lender {
+            Some(lender) => runtime.session_with_allocator(name, config, lender),
+            None => runtime.session(name, config),
+        })?;
         Ok(Self {
             session: Kept::new(session),
         })
@@ -383,6 +410,34 @@ impl PySession {
         fields: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyArgumentBlock> {
         PyArgumentBlock::new(py, &self.session, pushes, fields)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+    #[pyo3(signature = (
+        buffers, *, capacity=64, priorities=2, blocks=1, threads=128, idle_ns=100, steps=1 << 20, watchdog_s=2.0
+    ))]
+    fn dispatcher(
+        &self,
+        py: Python<'_>,
+        buffers: Vec<Bound<'_, PyBuffer>>,
+        capacity: u32,
+        priorities: u32,
+        blocks: u32,
+        threads: u32,
+        idle_ns: u32,
+        steps: u32,
+        watchdog_s: f64,
+    ) -> PyResult<PyDispatcher> {
+        let options = Options {
+            capacity,
+            priorities,
+            blocks,
+            threads,
+            idle_ns,
+            steps,
+            watchdog_s,
+        };
+        PyDispatcher::new(py, &self.session, &buffers, &options)
     }
 
     // ---- others -------------------------------------------------------------

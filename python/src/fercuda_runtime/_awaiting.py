@@ -1,11 +1,11 @@
-"""Jobs in an event loop: a job's thread tells the loop once; nothing polls."""
+"""Jobs and tasks in an event loop: a job's thread tells the loop once; for a task, which nobody tells of, a thread waits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
 
-from ._fercuda import Job
+from ._fercuda import Job, Ticket
 
 
 def outcome(job: Job) -> Generator[object, None, bytes | None]:
@@ -33,3 +33,13 @@ def outcome(job: Job) -> Generator[object, None, bytes | None]:
         job.cancel()
         raise
     return job.wait()
+
+
+def task(ticket: Ticket) -> Generator[object, None, int | float]:
+    """What `await ticket` does: a thread of the loop's waits; a cancelled task of the loop cancels the ticket's."""
+    loop = asyncio.get_running_loop()
+    try:
+        return (yield from loop.run_in_executor(None, ticket.wait))
+    except asyncio.CancelledError:
+        ticket.cancel()
+        raise

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol, Self, SupportsFloat, SupportsIndex, T
 
 from typing_extensions import Buffer as HostBytes
 
+from ._allocator import Allocator
+
 __version__: str
 DLPACK_VERSION: tuple[int, int]
 
@@ -115,11 +117,15 @@ class Requests:
 class Session:
     """The owner of buffers, modules and jobs on a device, in one stream's order.
 
-    `name`: its tenant's in the ledger. `limit_bytes`: the most it may hold of the device.
-    Raises `SessionNameError`.
+    `name`: its tenant's in the ledger. `limit_bytes`: the most it may hold of the device. `allocator`: where its buffers
+    of the regime "callbacks" come from; it is kept until the session, and all memory that it gave, is gone, so it should
+    not refer to the session.
+    Raises `SessionNameError`; `ConfigError` for what is no allocator.
     """
 
-    def __new__(cls, runtime: Runtime, name: str, limit_bytes: int | None = None) -> Self: ...
+    def __new__(
+        cls, runtime: Runtime, name: str, limit_bytes: int | None = None, *, allocator: Allocator | None = None
+    ) -> Self: ...
     @property
     def name(self) -> str:
         """Its name."""
@@ -134,7 +140,8 @@ class Session:
         """What it may hold of the device; None for no limit."""
     @property
     def held_bytes(self) -> int:
-        """What it holds of the device: blocks of 512 bytes."""
+        """What it holds of the device: blocks of 512 bytes. What was freed is among it as long as a graph, another library
+        or a dispatcher's kernel has it."""
     @property
     def peak_bytes(self) -> int:
         """The most that it has held."""
@@ -160,15 +167,16 @@ class Session:
         shape: Sequence[int],
         dtype: _Dtype = None,
         *,
-        regime: Literal["pool", "driver", "managed", "pinned"] = "pool",
+        regime: Literal["pool", "driver", "managed", "pinned", "callbacks"] = "pool",
     ) -> Buffer:
         """A buffer of `shape` (lengths) whose elements lie side by side; what is in it is unspecified.
 
         `dtype`: "f32" (the default), "bf16" ..., or a type of NumPy's or PyTorch's. `regime`: "pool", the process's
         pool; "driver", memory of its own; "managed", which host and device both reach; "pinned", page-locked memory
-        of the host.
+        of the host; "callbacks", what the session's allocator gives.
 
-        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`.
+        Raises `LimitError`, `OutOfMemoryError`, `LayoutError`, `DtypeError`, `SessionEndedError`; `AllocatorError`, and
+        `ConfigError` if the session has no allocator.
         """
     def load(self, image: str | bytes) -> Module:
         """Code: PTX as text, or a CUBIN or fat binary, which must be one for this device, as bytes.
@@ -235,6 +243,32 @@ class Session:
         f64. So many `pushes` may be under way before one waits.
 
         Raises `DtypeError`, `ConfigError`, `LimitError`, `OutOfMemoryError`, `SessionEndedError`.
+        """
+    def dispatcher(
+        self,
+        buffers: Sequence[Buffer],
+        *,
+        capacity: int = 64,
+        priorities: int = 2,
+        blocks: int = 1,
+        threads: int = 128,
+        idle_ns: int = 100,
+        steps: int = 1 << 20,
+        watchdog_s: float = 2.0,
+    ) -> Dispatcher:
+        """A kernel that stays on the device and takes small tasks without a launch, over these buffers of the session's,
+        whose elements lie side by side from a multiple of 16 bytes on. They stay until it has ended, freed or not.
+
+        `capacity`: places of each of the `priorities` (1 to 8), a power of two. `blocks` take tasks, each of `threads`
+        (a multiple of 32, at most 1024), and rest for `idle_ns` nanoseconds when there are none. `steps`: what each
+        thread of a task may make. `watchdog_s`: a task that runs longer, in seconds, is cancelled by who waits.
+
+        It begins behind the session's work; from then on the program orders tasks and other work with the buffers: it
+        waits for the ones before it gives the others. While it runs, what waits for the whole device waits for it:
+        loading code, as an expression that is seen for the first time or a kernel's first launch may. Memory of the
+        regimes "driver" and "managed" that is freed meanwhile goes back when it has ended, and is held until then.
+
+        Raises `LayoutError`, `ConfigError`, `StaleHandleError`, `SessionEndedError`, `DriverError`.
         """
     def follow_stream(self, stream: int) -> None:
         """Lets what the session is given from now on wait for what is in another library's stream: 1, 2 (the default
@@ -450,6 +484,91 @@ class ArgumentBlock:
         jobs wait on the host."""
 
 @final
+class Dispatcher:
+    """A kernel that stays, and the queue of its tasks. At the end of a `with` it is stopped; if its body raises, only the
+    task that runs is awaited. The session's end stops it too.
+
+    What a task is given are the dispatcher's buffers or contiguous views of them. `priority`: 0 is the highest; a lower one
+    waits as long as there is a higher. `steps`: what each thread may make, if not what the dispatcher was made with.
+    Nothing waits: all raise `DispatcherFullError`, `DispatcherStoppedError`, `ArgumentsError` for a buffer that is not the
+    dispatcher's, `DtypeError`, `ConfigError` for a priority that there is not. What is wrong with a task beyond that is
+    told by its ticket, and no other task notices.
+    """
+
+    def fill(
+        self, to: Buffer, value: SupportsIndex | SupportsFloat, *, priority: int = 0, steps: int | None = None
+    ) -> Ticket:
+        """`to[i] = value`, of u32, i32 or f32. Its ticket has the number of elements."""
+    def copy(self, to: Buffer, source: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
+        """`to[i] = source[i]`, as many, of any one dtype whose bytes are a multiple of four in all. They have nothing in
+        common, or are one. Its ticket has the number of words of four bytes."""
+    def axpy(self, y: Buffer, a: float, x: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
+        """`y[i] = a * x[i] + y[i]`, as many, of f32, rounded once. They have nothing in common, or are one. Its ticket has
+        the number of elements."""
+    def sum(self, into: Buffer, values: Buffer, *, priority: int = 0, steps: int | None = None) -> Ticket:
+        """`into[0] = values[0] + values[1] + ...`, of u32 or i32, modulo 2^32, or f32, in an order that the number of threads
+        says: each adds every so many-th, and these are added in pairs. `into` is one element. Its ticket has the sum."""
+    def statistics(self) -> DispatchStatistics:
+        """How much there was to do, and is."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Takes no more tasks, runs those that it has, and waits until the kernel has ended, `timeout` seconds at most. Its
+        buffers are free then. May be called again. Raises `DispatcherRunningError`, and it goes on;
+        `DispatcherLostError`, `DeviceFaultError`."""
+    def abandon(self) -> None:
+        """The same, but tasks that were not begun are given up: their tickets raise `DispatcherStoppedError`."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class DispatchStatistics:
+    """What a dispatcher had to do, and has."""
+
+    @property
+    def submitted(self) -> int:
+        """Tasks that were taken in."""
+    @property
+    def waiting(self) -> int:
+        """Of those, how many wait or run."""
+    @property
+    def done(self) -> int:
+        """How many the device has answered, well or not."""
+    @property
+    def dropped(self) -> int:
+        """How many were given up."""
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it takes no more."""
+    @property
+    def is_lost(self) -> bool:
+        """Whether a task runs for ever."""
+
+@final
+class Ticket:
+    """A task of a dispatcher. Wait for it, `await` it, or forget it."""
+
+    @property
+    def task(self) -> Literal["fill", "copy", "axpy_f32", "sum_u32", "sum_f32"]:
+        """What it does."""
+    @property
+    def status(self) -> Literal["waiting", "running", "done", "failed", "cancelled"]:
+        """How far it is. Never waits."""
+    def done(self) -> bool:
+        """Whether it is over. Never waits."""
+    def wait(self, timeout: float | None = None) -> int | float:
+        """What it has: a sum, else how many elements. `timeout` in seconds. Who waits also watches: a task that runs longer
+        than the dispatcher's watchdog allows is cancelled.
+
+        Raises `JobTimeoutError`, and it goes on; `TaskCancelledError`, `TaskError`, `DispatcherStoppedError`,
+        `DispatcherLostError`, `DeviceFaultError`.
+        """
+    def cancel(self) -> None:
+        """Asks that it end: one that was not begun is not, one that runs ends in the middle. `wait` says what became of
+        it."""
+    def __await__(self) -> Generator[Any, None, int | float]: ...
+
+@final
 class Buffer:
     """Elements on a device, of one session: a handle of its own, which ends with `free`, at the end of a `with`, or
     with this object. Work that was queued with it goes on; its memory is given back behind that.
@@ -484,7 +603,7 @@ class Buffer:
         """Whether its elements lie side by side, in their order."""
     @property
     def regime(self) -> str:
-        """What its memory is: "pool", "driver", "managed", "pinned" or "foreign"."""
+        """What its memory is: "pool", "driver", "managed", "pinned", "callbacks" or "foreign"."""
     @property
     def device(self) -> int:
         """Its device's ordinal."""

@@ -29,6 +29,13 @@ class LimitError(FercudaError, MemoryError):
     asked_bytes: int
 
 
+class AllocatorError(FercudaError, MemoryError):
+    """A session's own allocator gave no memory, or none that can be used. What it has raised is the cause."""
+
+    session: str
+    asked_bytes: int
+
+
 class OutOfMemoryError(FercudaError, MemoryError):
     """The device has no memory left. Nothing was allocated."""
 
@@ -182,6 +189,41 @@ class GraphBudgetError(GraphError):
 
 class GraphInvalidatedError(GraphError):
     """The key was invalidated while its graph was captured. It is not kept."""
+
+
+class DispatcherError(FercudaError):
+    """A dispatcher that does not start, take a task or end as it should."""
+
+
+class DispatcherFullError(DispatcherError):
+    """All `capacity` places of a priority are taken. The task was not taken; wait for an earlier one."""
+
+    priority: int
+    capacity: int
+
+
+class DispatcherStoppedError(DispatcherError):
+    """It takes no tasks any more, or ended before it came to this one."""
+
+
+class DispatcherRunningError(DispatcherError, TimeoutError):
+    """It has not ended in time: `waiting` tasks are not done. It goes on, and may be asked to stop again."""
+
+    waiting: int
+
+
+class DispatcherLostError(DispatcherError):
+    """A task runs for ever, and nothing but the process's end stops it. Its buffers stay."""
+
+
+class TaskError(FercudaError):
+    """A task (`task`, by its name) that failed by itself: its buffers do not go together, or its steps are used up."""
+
+    task: str
+
+
+class TaskCancelledError(TaskError):
+    """A task that was cancelled, by its ticket or the watchdog. What it wrote until then is written."""
 
 
 class TritonError(FercudaError, ValueError):

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ._allocator import Allocator
 from ._fercuda import (
     ArgumentBlock,
     Buffer,
     Capture,
+    Dispatcher,
+    DispatchStatistics,
     Function,
     GraphKey,
     GraphRecord,
@@ -23,12 +26,16 @@ from ._fercuda import (
     Runtime,
     Scalar,
     Session,
+    Ticket,
 )
 
 __all__ = [
+    "Allocator",
     "ArgumentBlock",
     "Buffer",
     "Capture",
+    "DispatchStatistics",
+    "Dispatcher",
     "Function",
     "GraphKey",
     "GraphRecord",
@@ -44,6 +51,7 @@ __all__ = [
     "Scalar",
     "Session",
     "Telemetry",
+    "Ticket",
     "reboot",
     "telemetry",
 ]

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from .. import errors as _errors
 from .. import runtime as _runtime
+from .._allocator import Allocator
 from .._fercuda import Runtime, Session
 
 Select = Literal["auto", "gpu", "soft"]
@@ -33,7 +34,7 @@ class RuntimeSession(Session):
 
     `name` is its tenant's in the ledger, as `fercuda top` shows it; `limit_bytes` is the most that it may hold of the
     device, None for no limit. As a context manager it is closed at the end: its work is waited for, and everything
-    given back.
+    given back. `allocator` is where its buffers of the regime "callbacks" come from: see `Session`.
 
     Raises `SessionNameError` if one of that name is open, and what `RuntimeConfig.open` raises.
     """
@@ -47,12 +48,13 @@ class RuntimeSession(Session):
         limit_bytes: int | None = None,
         config: RuntimeConfig | None = None,
         runtime: Runtime | None = None,
+        allocator: Allocator | None = None,
     ) -> Self:
         if runtime is None:
             runtime = (config or RuntimeConfig()).open()
         elif config is not None:
             raise _errors.ConfigError("both config and runtime are given\ntry: one of them")
-        session = super().__new__(cls, runtime, name, limit_bytes)
+        session = super().__new__(cls, runtime, name, limit_bytes, allocator=allocator)
         session.runtime = runtime
         return session
 
