@@ -424,6 +424,8 @@ struct Running {
     task: Box<dyn Task>,
     /// It failed on the host, which is said when those before it are done.
     failed: Option<Error>,
+    /// Whether the device will say when that is.
+    is_told: bool,
 }
 
 /// What a clerk has before it.
@@ -494,7 +496,7 @@ impl Desk {
         match message {
             Message::Task(task) => self.waiting.push_back(task),
             Message::Done => {
-                if let Some(Running { task, failed }) = self.running.pop_front() {
+                if let Some(Running { task, failed, .. }) = self.running.pop_front() {
                     self.end(task, failed.map_or(Ok(()), Err));
                 }
             }
@@ -523,7 +525,11 @@ impl Desk {
         let failed = task.queue(&self.stream).err();
         if failed.as_ref().is_some_and(Error::is_sticky) {
             // Whose failure it is says the order.
-            self.running.push_back(Running { task, failed });
+            self.running.push_back(Running {
+                task,
+                failed,
+                is_told: false,
+            });
             self.look();
             return;
         }
@@ -533,12 +539,17 @@ impl Desk {
             .stream
             .host_callback(move || drop(sender.send(Message::Done)));
         match done {
-            Ok(()) => self.running.push_back(Running { task, failed }),
+            Ok(()) => self.running.push_back(Running {
+                task,
+                failed,
+                is_told: true,
+            }),
             Err(error) => {
                 let error = failed.unwrap_or(error.into());
                 self.running.push_back(Running {
                     task,
                     failed: Some(error),
+                    is_told: false,
                 });
                 self.look();
             }
@@ -558,8 +569,12 @@ impl Desk {
     fn look(&mut self) -> bool {
         self.looked = Instant::now();
         let failed = match self.stream.is_idle() {
-            // What was queued may still say so itself.
-            Ok(_) => self.running.back().and_then(|last| last.failed.clone()),
+            // What was queued may still say so itself. A failure on the host of which the device will
+            // tell is that job's alone.
+            Ok(_) => {
+                let last = self.running.back().filter(|last| !last.is_told);
+                last.and_then(|last| last.failed.clone())
+            }
             // It was not asked: something is captured.
             Err(fercuda_cuda::Error::Capturing { .. }) => None,
             Err(error) => Some(error.into()),
@@ -574,7 +589,7 @@ impl Desk {
             ends |= matches!(message, Message::End(_));
             self.take(message);
         }
-        for Running { task, failed } in std::mem::take(&mut self.running) {
+        for Running { task, failed, .. } in std::mem::take(&mut self.running) {
             match &self.lost {
                 Some(_) => self.end_not_run(task),
                 None => {
