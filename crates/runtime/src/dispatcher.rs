@@ -24,7 +24,7 @@ mod ending;
 mod standard;
 mod task;
 
-use ending::{Hold, Used, twice};
+use ending::{Hold, Patience, Used, Verdict};
 use task::{
     ARGUMENTS, BEGUN, BUDGET, CANCEL, DONE, GO_ON, NUMBER, READY, RESULT_WORDS, SLOT_WORDS, SPANS,
     STATUS, STEPS, VALUE,
@@ -651,7 +651,7 @@ impl TaskJob {
         let mut pause = Pause(0);
         // Asked for only where the wait is long.
         let mut since: Option<Instant> = None;
-        let mut begun: Option<Instant> = None;
+        let mut patience = Patience::default();
         loop {
             if let Some(outcome) = queue.look(&self.task) {
                 return outcome.clone();
@@ -669,12 +669,10 @@ impl TaskJob {
                 continue;
             }
             if queue.has_begun(&self.task) {
-                let runs = now - *begun.get_or_insert(now);
-                let watchdog = queue.options.watchdog;
-                if runs > twice(watchdog) {
-                    queue.give_up();
-                } else if runs > watchdog {
-                    queue.cancel(&self.task);
+                match patience.look(now, queue.options.watchdog) {
+                    Verdict::Runs => {}
+                    Verdict::Late => queue.cancel(&self.task),
+                    Verdict::Lost => queue.give_up(),
                 }
             }
             if now - since > longest {

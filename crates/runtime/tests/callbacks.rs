@@ -11,8 +11,9 @@ mod lending;
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bench::Bench;
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Stream};
@@ -215,10 +216,13 @@ fn what_an_allocator_gives_is_looked_at() {
     assert_eq!(allocator.frees.load(SeqCst), frees + 2);
 }
 
-/// Queues that the stream has something to do for a while.
-fn delay(stream: &Stream) {
-    let slow = || std::thread::sleep(Duration::from_millis(200));
-    stream.host_callback(slow).unwrap();
+/// Queues that the stream has something to do until it is let go on.
+fn held(stream: &Stream) -> Sender<()> {
+    let (go_on, waits) = channel();
+    let until_told = move || waits.recv_timeout(Duration::from_secs(60)).is_ok();
+    let held = move || assert!(until_told(), "it was waited for");
+    stream.host_callback(held).unwrap();
+    go_on
 }
 
 #[test]
@@ -227,10 +231,9 @@ fn memory_is_given_again_behind_the_work_of_all_streams_and_nobody_waits() {
     let slab = Slab::new(&bench.runtime.context(), 1024);
     let session = open(&bench.runtime, "order", slab.clone());
     let other = Stream::new(&bench.runtime.context()).unwrap();
-    let begun = Instant::now();
     let first = session.alloc(bytes(1024), Regime::Callbacks).unwrap();
     let mut memory = session.memory(first).unwrap();
-    delay(&other);
+    let go_on = held(&other);
     memory.fill_bytes(7, &other).unwrap();
     session.free(first).unwrap();
     assert_eq!(slab.given(), 1, "it is still somebody's");
@@ -239,18 +242,18 @@ fn memory_is_given_again_behind_the_work_of_all_streams_and_nobody_waits() {
     // The same memory, which is to be 1 in the end.
     let second = session.alloc(bytes(1024), Regime::Callbacks).unwrap();
     session.fill_bytes(second, 1).unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_millis(150),
-        "it was waited for"
-    );
+    // All of that came back before the other stream has done anything.
+    go_on.send(()).unwrap();
     assert_eq!(session.download::<u8>(second).unwrap(), [1; 1024]);
+    other.synchronize().unwrap();
     // And another stream, which comes to memory whose last work is in the session's.
-    delay(session.stream());
+    let go_on = held(session.stream());
     session.fill_bytes(second, 2).unwrap();
     session.free(second).unwrap();
     let third = session.alloc(bytes(1024), Regime::Callbacks).unwrap();
     let mut memory = session.memory(third).unwrap();
     memory.fill_bytes(3, &other).unwrap();
+    go_on.send(()).unwrap();
     assert_eq!(memory.to_vec(&other).unwrap(), [3; 1024]);
     session.synchronize().unwrap();
     assert_eq!(memory.to_vec(&other).unwrap(), [3; 1024]);

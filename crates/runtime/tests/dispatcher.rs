@@ -5,7 +5,7 @@
 #[path = "../../ptx/tests/ptxas/mod.rs"]
 mod ptxas;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -410,15 +410,23 @@ fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
         let jobs: Vec<_> = (0..5)
             .map(|number| served.submit(served.tasks.note, served.of(8..64).word(number)))
             .collect();
-        // So that the gate is what the kernel runs.
-        while served.word(1).load(Ordering::Relaxed) == 0 && gate.poll().is_some() {}
-        std::thread::sleep(Duration::from_millis(20));
-        let words = served.words.clone();
-        let opener = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            words.words()[0].store(1, Ordering::Release);
+        while !gate.has_begun() {
+            std::thread::yield_now();
+        }
+        let (words, is_ending) = (served.words.clone(), Arc::new(AtomicBool::new(false)));
+        let opener = std::thread::spawn({
+            let is_ending = is_ending.clone();
+            move || {
+                while !is_ending.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                // The order to end comes right behind that, and is not to be seen from here.
+                std::thread::sleep(Duration::from_millis(500));
+                words.words()[0].store(1, Ordering::Release);
+            }
         });
         let words = served.words.clone();
+        is_ending.store(true, Ordering::Release);
         if drains {
             served.stop();
         } else {

@@ -243,16 +243,51 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 /// How long a task may run: as long as the watchdog, and as long again to notice that it is
 /// cancelled.
-pub(super) fn twice(watchdog: Duration) -> Duration {
+fn twice(watchdog: Duration) -> Duration {
     watchdog.saturating_mul(2)
+}
+
+/// What somebody who looks at a task that runs knows of it.
+#[derive(Default)]
+pub(super) struct Patience {
+    since: Option<Instant>,
+    cancelled: Option<Instant>,
+}
+
+/// What is to be done about a task that runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Runs,
+    /// It is to be cancelled.
+    Late,
+    /// It was, and does not end.
+    Lost,
+}
+
+impl Patience {
+    /// It runs `now`. Who looks may have been kept from that for any time, so the second
+    /// time counts from the look at which it was to be cancelled: nothing is lost that
+    /// nobody has told to end.
+    pub(super) fn look(&mut self, now: Instant, watchdog: Duration) -> Verdict {
+        let since = *self.since.get_or_insert(now);
+        if now - since <= watchdog {
+            return Verdict::Runs;
+        }
+        let cancelled = *self.cancelled.get_or_insert(now);
+        match now - cancelled > watchdog {
+            true => Verdict::Lost,
+            false => Verdict::Late,
+        }
+    }
 }
 
 /// Sees to tasks that nobody may be waiting for.
 #[derive(Default)]
 struct Watch {
-    /// What runs, and since when nothing of it has changed.
+    /// What runs, and what is known since it has not changed.
     running: Vec<(usize, u32)>,
-    since: Option<Instant>,
+    patience: Patience,
 }
 
 impl Watch {
@@ -261,16 +296,37 @@ impl Watch {
         let mut running: Vec<Arc<Pending>> = waiting.flatten().collect();
         running.retain(|task| queue.has_begun(task));
         let names: Vec<_> = running.iter().map(|it| (it.slot, it.ticket)).collect();
-        let now = Instant::now();
         if names != self.running || names.is_empty() {
-            (self.running, self.since) = (names, Some(now));
+            (self.running, self.patience) = (names, Patience::default());
         }
-        let runs = now - *self.since.get_or_insert(now);
-        let watchdog = queue.options.watchdog;
-        if runs > twice(watchdog) {
-            queue.give_up();
-        } else if runs > watchdog {
-            running.iter().for_each(|task| queue.cancel(task));
+        match self.patience.look(Instant::now(), queue.options.watchdog) {
+            Verdict::Runs => {}
+            Verdict::Late => running.iter().for_each(|task| queue.cancel(task)),
+            Verdict::Lost => queue.give_up(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_to_end_late_has_as_long_to_end() {
+        let (begin, watchdog) = (Instant::now(), Duration::from_secs(2));
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut patience = Patience::default();
+        let mut look = |seconds| patience.look(after(seconds), watchdog);
+        assert_eq!(look(0), Verdict::Runs);
+        assert_eq!(look(2), Verdict::Runs);
+        // Who looks was kept from it for much longer than the task might run.
+        assert_eq!(look(60), Verdict::Late);
+        assert_eq!(look(62), Verdict::Late);
+        assert_eq!(look(63), Verdict::Lost);
+        let mut unwatched = Patience::default();
+        for seconds in [0, 1 << 20] {
+            let verdict = unwatched.look(after(seconds), Duration::MAX);
+            assert_eq!(verdict, Verdict::Runs);
         }
     }
 }
