@@ -279,10 +279,20 @@ fn a_free_that_no_order_puts_behind_the_last_use_is_a_hazard() {
     ok!(cuEventRecord(e, w.a));
     ok!(cuStreamWaitEvent(w.b, e, 0));
     w.launch(w.put, at, w.b);
-    // Until here all is in order; the free does not wait for the kernel on the other stream.
-    std::thread::sleep(std::time::Duration::from_millis(30));
+    // Until here all is in order; the free does not wait for the kernel on the other stream. It comes when that has
+    // written, which is seen by the word that the next one writes, and which by a plain store orders nothing.
+    let mut host: *mut c_void = null_mut();
+    ok!(cuMemHostAlloc(&mut host, 4, 0));
+    // SAFETY: a word of our own, which the kernel writes once.
+    let word = unsafe { &*host.cast::<AtomicU32>() };
+    word.store(0, Ordering::SeqCst);
+    w.launch(w.put, host.expose_provenance() as u64, w.b);
+    while word.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
     ok!(cuMemFreeAsync(at, w.a));
-    assert!(kinds(&w.findings()).contains(&FindingKind::StreamHazard));
+    assert_eq!(kinds(&w.findings()), [FindingKind::StreamHazard]);
+    ok!(cuMemFreeHost(host));
 }
 
 #[test]
@@ -337,26 +347,30 @@ fn a_value_that_a_stream_waits_for_orders_what_was_written_before_it() {
 
 #[test]
 fn what_a_host_function_tells_the_host_counts() {
-    unsafe extern "C" fn tell(flag: *mut c_void) {
-        // SAFETY: the test passes a live flag.
-        unsafe { &*flag.cast::<std::sync::atomic::AtomicBool>() }
-            .store(true, std::sync::atomic::Ordering::Release);
+    /// Tells the host, and stays until the host has gone on.
+    unsafe extern "C" fn tell(flags: *mut c_void) {
+        // SAFETY: the test passes two live flags.
+        let [told, went_on] = unsafe { &*flags.cast::<[AtomicU32; 2]>() };
+        told.store(1, Ordering::Release);
+        while went_on.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
     }
     let w = World::new();
     let at = alloc(64);
-    let flag = std::sync::atomic::AtomicBool::new(false);
+    let flags = [const { AtomicU32::new(0) }; 2];
     w.launch(w.put, at, w.a);
     ok!(cuLaunchHostFunc(
         w.a,
         Some(tell),
-        (&raw const flag).cast_mut().cast()
+        (&raw const flags).cast_mut().cast()
     ));
-    while !flag.load(std::sync::atomic::Ordering::Acquire) {
+    while flags[0].load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
-    // The function has returned to the stream by the time this is enqueued, or very nearly.
-    std::thread::sleep(std::time::Duration::from_millis(20));
     w.launch(w.bump, at, w.b);
+    ok!(cuStreamSynchronize(w.b));
+    flags[1].store(1, Ordering::Release);
     assert_eq!(kinds(&w.findings()), []);
 }
 

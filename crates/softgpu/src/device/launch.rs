@@ -66,14 +66,14 @@ pub(crate) fn in_host_function() -> bool {
 
 impl HostCall {
     pub(crate) fn run(&self, running: &Running) {
+        // What a host function has seen, the host may know from its first word on: whoever it tells may go on before
+        // it has returned.
+        if running.m.config.checks {
+            running.m.order.tell_host(running.op);
+        }
         if let Some(function) = self.function {
             // SAFETY: the program gave this function and its argument to be called here.
             call_program(|| unsafe { function(self.data) });
-        }
-        // What a host function has seen, the host may know from then on.
-        if running.m.config.checks {
-            let snapshot = running.m.order.through(running.op);
-            running.m.order.wait(crate::order::ActorId::HOST, &snapshot);
         }
     }
 }
