@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
@@ -342,7 +342,7 @@ impl Machine {
             ["sync"] => call!(d, cuCtxSynchronize())?,
             ["sync", stream] => call!(d, cuStreamSynchronize(names.stream(stream)?))?,
             ["sync_event", event] => call!(d, cuEventSynchronize(names.event(event)?))?,
-            ["pause"] => std::thread::sleep(Duration::from_millis(60)),
+            ["pause"] => pause()?,
             ["capture", stream] => {
                 call!(
                     d,
@@ -404,6 +404,40 @@ impl Names {
     fn pinned(&self, name: &str) -> Result<*mut c_void> {
         self.pinned.get(name).copied().ok_or_else(|| unknown(name))
     }
+}
+
+/// Waits until every other thread of this process waits for something: what was queued is done then, as far as nothing
+/// else is in its way. Time alone would be as long as a busy machine likes.
+fn pause() -> Result<()> {
+    let others_wait = || -> std::io::Result<bool> {
+        let own = std::fs::read_link("/proc/thread-self")?;
+        for task in std::fs::read_dir("/proc/self/task")? {
+            let task = task?;
+            // One that has ended meanwhile is in nobody's way.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let state = stat
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            if own.file_name() != Some(&task.file_name()) && !matches!(state, None | Some('S')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    let begun = Instant::now();
+    for looks in 0.. {
+        std::thread::sleep(Duration::from_millis(5));
+        let wait = others_wait().map_err(|e| RawError::Program(format!("`pause`: {e}")))?;
+        if wait && looks >= 3 {
+            return Ok(());
+        }
+        if begun.elapsed() > Duration::from_secs(60) {
+            break;
+        }
+    }
+    Err(RawError::Program(
+        "`pause`: the device is never idle".to_owned(),
+    ))
 }
 
 fn unknown(name: &str) -> RawError {

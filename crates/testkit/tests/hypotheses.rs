@@ -881,8 +881,7 @@ fn h10_kernels_of_two_streams_overlap_by_the_devices_own_clock() {
     let other = Stream::new(&lab.context).unwrap();
     let mut times = [0, 1].map(|_| DeviceBuffer::from_host(&[0u64; 2], &lab.stream).unwrap());
     lab.stream.synchronize().unwrap();
-    let ns = 100_000_000u64;
-    let mut overlap = |streams: [&Stream; 2]| {
+    let mut overlap = |streams: [&Stream; 2], ns: u64| {
         for (stream, out) in streams.into_iter().zip(&mut times) {
             // SAFETY: room for two u64.
             unsafe { Launch::new(1, 1).run(&function, stream, (out, ns)) }.unwrap();
@@ -898,14 +897,23 @@ fn h10_kernels_of_two_streams_overlap_by_the_devices_own_clock() {
         }
         a[1].min(b[1]).saturating_sub(a[0].max(b[0]))
     };
-    let in_one = overlap([&lab.stream, &lab.stream]);
-    let in_two = overlap([&lab.stream, &other]);
-    println!("h10: {in_one} ns of {ns} overlap in one stream, {in_two} in two");
+    let mut ns = 100_000_000u64;
+    let in_one = overlap([&lab.stream, &lab.stream], ns);
     assert_eq!(in_one, 0, "one stream runs one kernel after the other");
-    assert!(
-        in_two >= ns / 2,
-        "two streams overlap for {in_two} ns of {ns} only"
-    );
+    // A busy machine may begin the second late, by a time of its own: kernels that spin for longer overlap still, unless
+    // one waits for the other.
+    loop {
+        let in_two = overlap([&lab.stream, &other], ns);
+        println!("h10: {in_one} ns overlap in one stream, {in_two} of {ns} in two");
+        if in_two >= ns / 2 {
+            return;
+        }
+        assert!(
+            ns < 10_000_000_000,
+            "two streams overlap for {in_two} ns of {ns} only"
+        );
+        ns *= 5;
+    }
 }
 
 #[test]
@@ -937,43 +945,49 @@ fn h11_a_launch_costs_no_more_than_a_twentieth_over_a_raw_function_pointer() {
 /// A driver's pool grows by pieces of 32 MiB, so it holds more than is live (an H200's, half as much again): that
 /// it holds a tenth more at most is no promise of ours before we have a pool of our own. That it does not go on
 /// growing under a steady load is.
+///
+/// The load is the same in each round, to the byte. A load that is new in each round has new peaks of each size, for
+/// which a sound pool grows too, ever more seldom and without a bound that a test could wait for: of 3000 simulated
+/// runs of 10,000 steps and as many again, every 40th grew by more than a tenth. The same load again meets what it
+/// has left, and a pool that reuses it comes to a round for which it asks nothing of the device: in as many runs of
+/// these that was the second to the seventh, and each from the fifth on at most a fifth as often as the one before it.
+/// One that loses a block of 300 asks in each.
 #[test]
 fn h12_a_pool_under_random_sizes_does_not_go_on_growing() {
-    let mut lab = lab("h12");
+    const ROUNDS: usize = 16;
+    let lab = lab("h12");
     let pool = MemoryPool::new(&lab.context, 0).unwrap();
     pool.set_release_threshold(u64::MAX).unwrap();
-    let (limit, steps) = (512 << 20, 10_000);
-    let (mut live, mut bytes, mut peak): (Vec<DeviceBuffer<u8>>, usize, usize) = (Vec::new(), 0, 0);
-    let mut highs = Vec::new();
-    for _ in 0..2 {
+    let (limit, steps) = (512 << 20, 5_000);
+    let (mut highs, mut peak): (Vec<u64>, usize) = (Vec::new(), 0);
+    while highs.len() < ROUNDS && highs.last_chunk().is_none_or(|[a, b]| a != b) {
+        let mut random = lab.rng.clone();
+        let (mut live, mut bytes): (Vec<DeviceBuffer<u8>>, usize) = (Vec::new(), 0);
         for _ in 0..steps {
-            let size = 1024 + lab.rng.below((10 << 20) - 1024) as usize;
-            if bytes + size <= limit && (live.is_empty() || lab.rng.below(10) < 7) {
+            let size = 1024 + random.below((10 << 20) - 1024) as usize;
+            if bytes + size <= limit && (live.is_empty() || random.below(10) < 7) {
                 live.push(DeviceBuffer::alloc_from(&pool, &lab.stream, size).unwrap());
                 bytes += size;
             } else {
-                let at = lab.rng.below(live.len() as u64) as usize;
+                let at = random.below(live.len() as u64) as usize;
                 bytes -= live.swap_remove(at).len();
                 lab.let_frees_happen();
             }
             peak = peak.max(bytes);
         }
+        drop(live);
+        lab.stream.synchronize().unwrap();
         highs.push(reserved_high(&lab, &pool));
     }
-    drop(live);
-    lab.stream.synchronize().unwrap();
-    let ratio = highs[1] as f64 / peak as f64;
+    let ratio = *highs.last().unwrap() as f64 / peak as f64;
+    let mib: Vec<u64> = highs.iter().map(|bytes| bytes >> 20).collect();
     println!(
-        "h12: {} then {} MiB reserved for {} MiB live at the peak: {ratio:.3}",
-        highs[0] >> 20,
-        highs[1] >> 20,
+        "h12: {mib:?} MiB reserved round by round for {} MiB live at the peak: {ratio:.3}",
         peak >> 20
     );
     assert!(
-        highs[1] as f64 <= 1.1 * highs[0] as f64,
-        "grew from {} to {}, seed {}",
-        highs[0],
-        highs[1],
+        highs.last_chunk().is_some_and(|[a, b]| a == b),
+        "it grew in each of {ROUNDS} rounds of one load: {mib:?} MiB, seed {}",
         lab.seed
     );
     // An H200 was seen to hold 1.5 times what is live, the software device's first fit 1.9 times.
