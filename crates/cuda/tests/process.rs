@@ -7,12 +7,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use fercuda_cuda::{
     CaptureMode, Context, Cuda, DeviceBuffer, Event, Image, IpcEventHandle, IpcMemoryHandle,
-    Launch, Module, Stream,
+    Launch, Module, SharedWords, Stream,
 };
 
 const KERNELS: &str = include_str!("suite/kernels.ptx");
@@ -247,31 +248,40 @@ fn forget_capture() {
 
 /// Uses memory of one stream in another, lets `drop_stream` drop that one
 /// while its kernel runs, and gives the memory back: that is to be ordered
-/// behind the kernel all the same.
+/// behind the kernel all the same. The kernel runs until the host lets it end.
 fn memory_outlives_work_of(drop_stream: impl FnOnce(Stream)) {
     let context = context();
     let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
-    let late = module.function("late").unwrap();
+    let held = module.function("held").unwrap();
+    let words = SharedWords::new(&context, 1).unwrap();
+    let gate = words.device_address().unwrap().0;
     let (home, stream) = (
         Stream::new(&context).unwrap(),
         Stream::new(&context).unwrap(),
     );
     let mut out = DeviceBuffer::<u32>::alloc_ordered(&home, 1).unwrap();
     out.fill(0, &home).unwrap();
-    let turns: u32 = if context.device().cuda().is_software() {
-        2_000_000
-    } else {
-        40_000_000
-    };
-    // SAFETY: `late` touches the first value only.
-    unsafe { Launch::new(1, 1).run(&late, &stream, (&mut out, 1u32, turns)) }.unwrap();
+    // SAFETY: `held` touches the first value and the word, which are there until it is done.
+    unsafe { Launch::new(1, 1).run(&held, &stream, (&mut out, 1u32, gate)) }.unwrap();
     let done = stream.record().unwrap();
-    drop_stream(stream);
-    drop(out);
-    let given_back = home.record().unwrap();
-    assert!(!done.is_done().unwrap(), "the kernel is too short to tell");
-    given_back.synchronize().unwrap();
-    assert!(done.is_done().unwrap(), "given back under the kernel");
+    let open = || words.words()[0].store(1, Ordering::Release);
+    let (is_given_back, waits) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Time for what is not ordered behind the kernel to be done before it; and nobody waits for ever.
+            waits.recv_timeout(Duration::from_secs(60)).ok();
+            std::thread::sleep(Duration::from_millis(200));
+            open();
+        });
+        drop_stream(stream);
+        drop(out);
+        let given_back = home.record().unwrap();
+        let is_held = !done.is_done().unwrap();
+        is_given_back.send(()).unwrap();
+        given_back.synchronize().unwrap();
+        assert!(done.is_done().unwrap(), "given back under the kernel");
+        assert!(is_held, "the host has waited for the kernel");
+    });
 }
 
 fn drop_stream_in_thread() {

@@ -18,7 +18,7 @@ use fercuda_ledger::{Folder, Ledger, Offered, Share, Tenant};
 
 const BLOCK: u64 = 1 << 20;
 /// Nothing here takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 macro_rules! ok {
     ($driver:ident.$name:ident($($arg:expr),* $(,)?)) => {
