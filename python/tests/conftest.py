@@ -56,8 +56,35 @@ DONE:
 }
 """
 
-# Long enough for the host to come before the device.
+# Long enough for the host to come before the device, mostly: nothing may fail where it does not.
 SLOW_NS = 100_000_000
+
+# Ends when the word is not 0, or after so long.
+HOLD = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry hold(.param .u64 word, .param .u64 longest_ns)
+{
+    .reg .pred %p<3>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd2, [longest_ns];
+    mov.u64 %rd3, %globaltimer;
+    add.u64 %rd2, %rd2, %rd3;
+AGAIN:
+    nanosleep.u32 1000;
+    ld.acquire.sys.global.u32 %r1, [%rd1];
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra DONE;
+    mov.u64 %rd3, %globaltimer;
+    setp.lt.u64 %p2, %rd3, %rd2;
+    @%p2 bra AGAIN;
+DONE:
+    ret;
+}
+"""
 
 
 # Sessions that tests open.
@@ -68,7 +95,7 @@ OURS = {"first", "second", "small", "large", "ends", "lends", "x"}
 def nothing_is_left():
     yield
     runtime = RuntimeConfig().open()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while True:
         gc.collect()
         # Frameworks keep memory of their own; only with one is anybody else here.
@@ -108,6 +135,35 @@ def other(runtime):
 @pytest.fixture
 def scale(session):
     return session.load(SCALE).function("scale")
+
+
+class Held:
+    """Keeps a session's stream from going on until the test says so."""
+
+    # What was not let go by then was kept from it.
+    LONGEST_NS = 60_000_000_000
+
+    def __init__(self, session):
+        self.session = session
+        self.kernel = session.load(HOLD).function("hold")
+        self.buffer = session.alloc((1,), "u32", regime="pinned")
+        self.buffer.fill_bytes(0)
+        self.word = np.from_dlpack(self.buffer)
+
+    def job(self):
+        return self.session.launch_async(self.kernel, 1, 1, [self.buffer, self.LONGEST_NS])
+
+    def let_go(self):
+        self.word[0] = 1
+
+
+@pytest.fixture
+def held(session):
+    held = Held(session)
+    yield held
+    held.let_go()
+    session.synchronize()
+    held.word = held.buffer = held.kernel = None
 
 
 def buffer_of(session, array, **more):

@@ -196,17 +196,24 @@ def test_a_replay_is_timed_while_others_run(session, graphs, scale):
 
     thread = threading.Thread(target=counts)
     thread.start()
+    replays = 0
     try:
-        times = graphs.replay_timed("slow")
+        # A busy machine may keep the others from running too, and not each time.
+        for replays in range(1, 21):
+            before = count[0]
+            times = graphs.replay_timed("slow")
+            if count[0] > before + 5:
+                break
+        else:
+            pytest.fail("a replay kept the others from running")
     finally:
         stop.set()
         thread.join()
-    assert count[0] > 5
     # The clock of the kernel and that of the events tick apart, by a microsecond or less.
     assert SLOW_NS / 1e9 - 1e-5 <= times.device_s and times.completion_s >= SLOW_NS / 1e9 - 1e-5
     assert 0 < times.launch_s <= times.completion_s and times.upload_s == capture.record.upload_s
     assert graphs.replay_timed("nothing") is None
-    same(array_of(x), np.full(4, 2, np.float32))
+    same(array_of(x), np.full(4, 2.0**replays, np.float32))
 
 
 def test_replays_are_behind_jobs_that_wait_on_the_host(session, graphs, scale):

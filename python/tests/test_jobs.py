@@ -35,26 +35,29 @@ def test_jobs_come_in_their_order_and_have_their_values(session, rng):
     assert [job.number for job in jobs] == list(range(1, 201)) and jobs[-1].status == "done"
 
 
-def test_a_time_limit_passes_and_the_job_goes_on(session, scale, busy):
-    job = slow(session, scale, busy)
+def test_a_time_limit_passes_and_the_job_goes_on(session, scale, busy, held):
+    held.job()
+    job = slow(session, scale, busy, 0)
     with pytest.raises(errors.JobTimeoutError) as raised:
         job.wait(0.01)
-    assert isinstance(raised.value, TimeoutError) and 0.01 <= raised.value.waited_s < 5
+    assert isinstance(raised.value, TimeoutError) and 0.01 <= raised.value.waited_s < 60
+    held.let_go()
     assert job.wait() is None and job.done()
     assert array_of(busy) == [2]
     with pytest.raises(errors.ConfigError):
         job.wait(-1.0)
 
 
-def test_what_the_device_has_not_begun_is_cancelled(session, scale, busy):
-    jobs = [slow(session, scale, busy, SLOW_NS if n == 0 else 0) for n in range(100)]
+def test_what_the_device_has_not_begun_is_cancelled(session, scale, busy, held):
+    jobs = [held.job() if n == 0 else slow(session, scale, busy, 0) for n in range(100)]
     assert jobs[99].cancel() and jobs[99].cancel()
     with pytest.raises(errors.JobCancelledError) as raised:
         jobs[99].wait()
     assert (raised.value.job, jobs[99].status) == (jobs[99].number, "cancelled")
+    held.let_go()
     assert jobs[98].wait() is None
     assert not jobs[0].cancel()
-    assert array_of(busy) == [2.0**99]
+    assert array_of(busy) == [2.0**98]
 
 
 def test_other_threads_run_while_one_waits(session, scale, busy):
@@ -75,9 +78,14 @@ def test_other_threads_run_while_one_waits(session, scale, busy):
     }
     try:
         for name, wait in waits.items():
-            before = count[0]
-            wait()
-            assert count[0] > before + 5, f"{name} kept the others from running"
+            # A busy machine may keep them from it too, and not each time.
+            for _ in range(20):
+                before = count[0]
+                wait()
+                if count[0] > before + 5:
+                    break
+            else:
+                pytest.fail(f"{name} kept the others from running")
     finally:
         stop.set()
         thread.join()
@@ -108,10 +116,10 @@ def test_jobs_are_awaited_together_and_without_polling(session, scale, busy, rng
     assert turns < 50
 
 
-def test_a_job_that_is_over_is_awaited_at_once_and_a_failed_one_raises(session, scale, busy):
+def test_a_job_that_is_over_is_awaited_at_once_and_a_failed_one_raises(session, scale, busy, held):
     done = buffer_of(session, np.zeros(3, np.int8)).download_async()
     done.wait()
-    jobs = [slow(session, scale, busy, SLOW_NS if n == 0 else 0) for n in range(100)]
+    jobs = [held.job() if n == 0 else slow(session, scale, busy, 0) for n in range(100)]
     jobs[99].cancel()
 
     async def work():
@@ -125,6 +133,7 @@ def test_a_job_that_is_over_is_awaited_at_once_and_a_failed_one_raises(session, 
 
     asyncio.run(work())
     assert jobs[98].status == "cancelled"
+    held.let_go()
     assert jobs[97].wait() is None
 
 
@@ -165,7 +174,7 @@ def test_callbacks_are_called_once_each_and_may_raise(session, scale, busy, monk
     job.add_done_callback(lambda: calls.append(1))
     job.add_done_callback(done.set)
     job.wait()
-    assert done.wait(5)
+    assert done.wait(60)
     job.add_done_callback(lambda: calls.append(2))
     assert (calls, raised) == ([1, 2], ["of a callback"])
 
