@@ -196,6 +196,20 @@ def test_a_sessions_end_stops_its_dispatchers_whose_buffers_stay_until_then(runt
     assert [it[1] for it in runtime.holders() if it[0] == "ends"] == [0]
 
 
+@pytest.mark.parametrize("regime", ["driver", "managed"])
+def test_what_is_freed_beside_a_dispatcher_is_held_until_it_has_ended(runtime, session, regime):
+    with RuntimeSession("small", runtime=runtime, limit_bytes=6 << 20) as small:
+        with session.dispatcher([session.alloc((64,), "f32")]):
+            small.alloc((4 << 20,), "u8", regime=regime).free()
+            assert small.held_bytes == runtime.parked_bytes() == 4 << 20
+            with pytest.raises(errors.LimitError, match="of it freed") as raised:
+                small.alloc((4 << 20,), "u8", regime=regime)
+            assert raised.value.freed_bytes == raised.value.held_bytes == 4 << 20
+        small.synchronize()
+        assert (small.held_bytes, runtime.parked_bytes()) == (0, 0)
+        small.alloc((4 << 20,), "u8", regime=regime).free()
+
+
 @pytest.mark.parametrize("body", ["", "sys.keep = dispatcher", "del session", "t.wait()", "import os; os._exit(0)"])
 def test_an_exit_with_a_dispatcher_that_runs_neither_hangs_nor_crashes(body):
     done = run_script(

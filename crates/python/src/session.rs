@@ -96,6 +96,10 @@ impl PyRuntime {
         Ok((memory.free_bytes, memory.total_bytes))
     }
 
+    fn parked_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(errors::run(py, || self.runtime.memory())?.parked_bytes)
+    }
+
     fn holders(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64)>> {
         errors::run(py, || Ok(errors::held(&self.runtime.holders())))
     }

@@ -74,6 +74,9 @@ class Runtime:
         """How often this runtime was rebooted."""
     def memory(self) -> tuple[int, int]:
         """Free and total bytes, as the driver says."""
+    def parked_bytes(self) -> int:
+        """Bytes that were freed and are not free yet, as the driver would wait for a dispatcher's kernel that runs: of the
+        regimes "driver" and "managed"."""
     def holders(self) -> list[tuple[str, int, int]]:
         """Who holds memory of the device in this process: tenant, pooled bytes, bytes the driver gave directly."""
     def sessions(self) -> list[str]:
