@@ -5,6 +5,10 @@
 //! `atexit` no thread of ours takes the interpreter, and what is left is the process's
 //! to give back. What is dropped while both live is dropped without the interpreter's
 //! lock, since an end may wait for the device, and the device for Python.
+//!
+//! Libraries in C call deleters from where they have released that lock themselves, beneath a
+//! call of ours; what keeps count of our own calls does not know. So whoever comes from
+//! there asks the interpreter ([`Locked`]).
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -12,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pyo3::ffi::{PyGILState_Ensure, PyGILState_Release, PyGILState_STATE};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -64,6 +69,36 @@ pub(crate) fn end(py: Python<'_>) {
     });
 }
 
+/// The interpreter's lock, truly: also where a library has released it beneath us.
+struct Locked<'py> {
+    state: PyGILState_STATE,
+    _python: Python<'py>,
+}
+
+impl<'py> Locked<'py> {
+    fn new(python: Python<'py>) -> Self {
+        // SAFETY: there is an interpreter, and it is not ending for us: `python` says so. Whether this
+        // thread has the lock at the moment is what is asked.
+        let state = unsafe { PyGILState_Ensure() };
+        Self {
+            state,
+            _python: python,
+        }
+    }
+
+    /// Whether the thread had it already.
+    fn was_held(&self) -> bool {
+        matches!(self.state, PyGILState_STATE::PyGILState_LOCKED)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: of this thread, and released in the opposite order.
+        unsafe { PyGILState_Release(self.state) };
+    }
+}
+
 /// Calls Python from a thread of ours; not at all if there is no Python for it.
 pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
     struct Leaves;
@@ -83,7 +118,10 @@ pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
     *inside += 1;
     drop(inside);
     let _leaves = Leaves;
-    Python::try_attach(work);
+    Python::try_attach(|py| {
+        let _locked = Locked::new(py);
+        work(py);
+    });
 }
 
 /// An object of Python's that a thread of ours holds.
@@ -134,6 +172,11 @@ impl<T: Send> Drop for Kept<T> {
         let kept = &mut self.0;
         // SAFETY: nothing uses it after this, and it is done at most once. Without an
         // interpreter, which is ending then, it is not done at all.
-        Python::try_attach(|py| py.detach(|| unsafe { ManuallyDrop::drop(kept) }));
+        let mut end = || unsafe { ManuallyDrop::drop(kept) };
+        Python::try_attach(|py| {
+            let had_lock = Locked::new(py).was_held();
+            // Who has released the lock cannot release it again.
+            if had_lock { py.detach(end) } else { end() }
+        });
     }
 }

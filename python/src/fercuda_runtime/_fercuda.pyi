@@ -275,9 +275,11 @@ class Session:
         """
     def follow_stream(self, stream: int) -> None:
         """Lets what the session is given from now on wait for what is in another library's stream: 1, 2 (the default
-        ones) or a handle. Raises `DriverError` for a number that is no stream."""
+        ones) or a handle. A number that is no stream's the software device refuses with `DriverError`; NVIDIA's
+        library takes it for an address, and the process may end."""
     def lead_stream(self, stream: int) -> None:
-        """Lets another library's stream wait for what the session was given so far. Raises as `follow_stream`."""
+        """Lets another library's stream wait for what the session was given so far, with a number as in
+        `follow_stream`."""
     def from_dlpack(self, tensor: _Lends, *, copy: bool | None = None) -> Buffer:
         """A tensor of another library as a buffer: the same memory, ordered behind the lender's work, and given back
         to it when the buffer and all work with it are gone. What is in the host's memory is copied.
