@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, Event, Image, Launch, Module, SharedWords, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, Event, Launch, SharedWords, Stream};
 
 use crate::session::Entry;
 
@@ -369,8 +369,7 @@ impl Queue {
             threads,
             ..
         } = options;
-        let text = options.listing(set)?;
-        let function = Module::load(context, &Image::ptx(&text))?.function(task::ENTRY)?;
+        let function = set.function(context, &options)?;
         let stream = Stream::new(context)?;
         let slots = (capacity * priorities) as usize;
         let memory = Memory {
@@ -706,6 +705,11 @@ pub struct Dispatcher {
 }
 
 impl DispatchOptions {
+    /// What a kernel is built for.
+    fn shape(&self) -> task::Shape {
+        (self.priorities, self.capacity, self.threads, self.idle_ns)
+    }
+
     /// The kernel that serves `set`, as PTX.
     ///
     /// # Errors

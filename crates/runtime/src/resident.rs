@@ -129,8 +129,10 @@ impl Session {
             }
             registered.owned(memory, entry);
         }
-        let behind = self.record()?;
         let core = &self.core;
+        // The set's, not the session's: it may serve others.
+        set.load(core.context(), &options)?;
+        let behind = self.record()?;
         let started =
             core.acting(|| Queue::start(Some(&behind), core.context(), set, registered, options));
         let resident = Resident {

@@ -290,13 +290,14 @@ fn an_equal_shape_is_updated_in_place_and_another_is_instantiated() {
     // A launch of what is replaced is still to come.
     let before = Held::hold(&bench.stream);
     cache.replay(&Number(1), &bench.stream).unwrap();
+    // The graph is sent to the device behind its launches, in this stream, which waits for that when it goes.
+    let side = Stream::new(&bench.context).unwrap();
     let released = std::thread::scope(|threads| {
-        let side = Stream::new(&bench.context).unwrap();
-        let (bench, cache, other) = (&bench, &cache, &other);
+        let (bench, cache, other, side) = (&bench, &cache, &other, &side);
         threads
             .spawn(move || {
-                let recording = cache.begin(Number(1), &side, SMALL).unwrap();
-                bench.add(other, 7, &side);
+                let recording = cache.begin(Number(1), side, SMALL).unwrap();
+                bench.add(other, 7, side);
                 let recorded = recording.finish().unwrap();
                 assert!(recorded.updated);
             })

@@ -9,10 +9,15 @@
 //! repeats by the task's loops ends within its budget, faults nowhere, and says what
 //! was wrong. Elsewhere: the queue's other side (`dispatcher`).
 
+use std::cell::RefCell;
+
+use fercuda_cuda::{Context, Function, Image, Module};
 use fercuda_ptx::build::{
     Arch, Arg, BuildError, Element, FULL_MASK, Global, Kernel, Loop, ModuleBuilder, Pred, Ptr, Reg,
     Scalar, Shared, Var,
 };
+
+use super::{DispatchError, DispatchOptions};
 
 /// Words of a slot, which the host writes.
 pub(super) const SLOT_WORDS: usize = 32;
@@ -67,7 +72,19 @@ type Body = Box<dyn for<'k> Fn(&Task<'k>)>;
 #[derive(Default)]
 pub struct TaskSet {
     tasks: Vec<(String, Body)>,
+    /// Kernels of all of them, on the device. See [`TaskSet::load`].
+    loaded: RefCell<Vec<Loaded>>,
 }
+
+/// A kernel, and what it was built for.
+struct Loaded {
+    context: Context,
+    shape: Shape,
+    function: Function,
+}
+
+/// Rings and their slots, threads of a block, and how long one rests.
+pub(crate) type Shape = (u32, u32, u32, u32);
 
 impl std::fmt::Debug for TaskSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -100,8 +117,44 @@ impl TaskSet {
         reason = "what a device function does is its author's word"
     )]
     pub unsafe fn add(&mut self, name: &str, body: impl for<'k> Fn(&Task<'k>) + 'static) -> TaskId {
+        // What is loaded lacks it.
+        self.loaded.get_mut().clear();
         self.tasks.push((name.to_owned(), Box::new(body)));
         TaskId((self.tasks.len() - 1) as u32)
+    }
+
+    /// Builds the kernel that serves these functions and brings it to the device, where it stays as long
+    /// as the set does: for each context and each shape of rings and blocks one. A dispatcher does so itself. Whoever wants
+    /// to start one while another kernel stays does it before, since loading code waits for the device, and
+    /// so for that kernel.
+    ///
+    /// # Errors
+    /// [`DispatchError::Value`], [`DispatchError::Build`], [`DispatchError::Cuda`].
+    pub fn load(&self, context: &Context, options: &DispatchOptions) -> Result<(), DispatchError> {
+        self.function(context, options).map(drop)
+    }
+
+    /// The kernel, loaded if it is not.
+    pub(crate) fn function(
+        &self,
+        context: &Context,
+        options: &DispatchOptions,
+    ) -> Result<Function, DispatchError> {
+        let shape = options.shape();
+        let mut loaded = self.loaded.borrow_mut();
+        // Of a context that was reset nothing can be used.
+        let of = |it: &&Loaded| it.context == *context && it.shape == shape;
+        if let Some(it) = loaded.iter().find(of) {
+            return Ok(it.function.clone());
+        }
+        let text = options.listing(self)?;
+        let function = Module::load(context, &Image::ptx(&text))?.function(ENTRY)?;
+        loaded.push(Loaded {
+            context: context.clone(),
+            shape,
+            function: function.clone(),
+        });
+        Ok(function)
     }
 
     /// What a function is called.
