@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import os
+import time
 
 import numpy as np
 import pytest
-from conftest import NUMPY, SLOW_NS, array_of, buffer_of, random_array, same
+from conftest import NUMPY, SCALE, SLOW_NS, array_of, buffer_of, random_array, same
 
 from fercuda_runtime import RuntimeSession, errors
 
@@ -191,6 +192,23 @@ def test_a_deleter_of_ours_is_called_by_who_has_released_the_interpreters_lock(s
     gc.collect()
     other.synchronize()
     assert passer.ended == 1
+
+
+def test_who_drops_what_was_lent_does_not_wait_for_the_device(session, other, scale):
+    lent = session.alloc((16,), "f32")
+    capsule = lent.__dlpack__(stream=-1)
+    lent.free()
+    slow = buffer_of(other, np.ones(16, np.float32))
+    kernel = other.load(SCALE).function("scale")
+    job = other.launch_async(kernel, 1, 16, [slow, 2.0, 16, 4_000_000_000])
+    while job.status == "waiting":
+        time.sleep(0.001)
+    before = session.runtime.holders()
+    del capsule
+    assert job.status == "running" and session.runtime.holders() == before
+    job.wait()
+    while session.runtime.holders() == before:
+        time.sleep(0.001)
 
 
 def test_streams_and_devices_that_make_no_sense_are_refused(session):

@@ -147,6 +147,14 @@ impl Drop for Keeper {
     }
 }
 
+/// Ends what needs no interpreter, in a thread that has none; unless the process is ending, or another.
+pub(crate) fn end_without_python<T: Send>(value: T) {
+    let value = ManuallyDrop::new(value);
+    if is_live() {
+        drop(ManuallyDrop::into_inner(value));
+    }
+}
+
 /// What a Python object holds of the device.
 pub(crate) struct Kept<T: Send>(ManuallyDrop<T>);
 

@@ -105,12 +105,8 @@ impl PyBuffer {
     fn loan(&self, py: Python<'_>, place: Place, is_copy: bool) -> PyResult<Loan> {
         errors::run(py, || {
             let address = self.session().export(self.id())?.address.0;
-            let context = self.session().stream().context().clone();
             Ok(Loan {
-                memory: Lent::Device {
-                    _memory: self.session().memory(self.id())?,
-                    context,
-                },
+                memory: Lent::Device(self.session().memory(self.id())?),
                 address: if self.layout.is_empty() { 0 } else { address },
                 layout: self.layout,
                 place,

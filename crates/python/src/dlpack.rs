@@ -1,7 +1,7 @@
 //! Tensors that other libraries lend us and we lend them, by the DLPack interface of C.
 //!
 //! Invariants: what is lent lives until the borrower's last word, whatever becomes of
-//! the buffer and its session. A lender's deleter is called once: when nothing queued
+//! the buffer and its session, and all that the device had been given by then. A lender's deleter is called once: when nothing queued
 //! with its memory runs any more, or at once if the tensor is refused. Of a capsule that
 //! nobody took the memory is given back with the capsule.
 //!
@@ -10,6 +10,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::Mutex;
 
 use fercuda_cuda::{Context, DeviceBuffer};
 use fercuda_runtime::{Dtype, Layout, MAX_RANK};
@@ -120,21 +121,74 @@ fn of_type_code(code: u8, bits: u8) -> Option<Dtype> {
 
 /// Memory that is lent.
 pub(crate) enum Lent {
-    Device {
-        _memory: DeviceBuffer<u8>,
-        context: Context,
-    },
-    Host {
-        _bytes: Vec<u8>,
-    },
+    Device(DeviceBuffer<u8>),
+    Host { _bytes: Vec<u8> },
 }
 
-impl Drop for Lent {
+impl Drop for Owned {
     fn drop(&mut self) {
-        if let Self::Device { context, .. } = self {
-            // In which streams the borrower has used it nobody says, and they may be gone.
-            // If the context has failed nothing runs there.
-            drop(context.synchronize());
+        if let Lent::Device(memory) =
+            std::mem::replace(&mut self.0, Lent::Host { _bytes: Vec::new() })
+        {
+            Returned::add(memory);
+        }
+    }
+}
+
+/// What a borrower has until it says that it is done.
+struct Owned(Lent);
+
+/// Device memory that borrowers are done with, though in which of their streams they have used it nobody
+/// says, and those may be gone. So it goes when all is done that the device was given before; a thread of ours waits
+/// for that, not the one in which a tensor happens to be collected: that one may be who is to stop a kernel.
+#[derive(Default)]
+struct Returned {
+    all: Vec<DeviceBuffer<u8>>,
+    /// A thread looks after it.
+    is_waited_for: bool,
+}
+
+static RETURNED: Mutex<Returned> = Mutex::new(Returned {
+    all: Vec::new(),
+    is_waited_for: false,
+});
+
+impl Returned {
+    fn add(memory: DeviceBuffer<u8>) {
+        let mut returned = alive::lock(&RETURNED);
+        returned.all.push(memory);
+        if returned.is_waited_for {
+            return;
+        }
+        returned.is_waited_for = true;
+        let thread = std::thread::Builder::new().name("fercuda-lent".into());
+        drop(returned);
+        if thread.spawn(Self::wait).is_err() {
+            Self::wait();
+        }
+    }
+
+    /// Until there is nothing more to wait for.
+    fn wait() {
+        loop {
+            let all = {
+                let mut returned = alive::lock(&RETURNED);
+                returned.is_waited_for = !returned.all.is_empty();
+                std::mem::take(&mut returned.all)
+            };
+            if all.is_empty() {
+                return;
+            }
+            let mut waited: Vec<Context> = Vec::new();
+            for memory in all {
+                let context = memory.context().clone();
+                if !waited.contains(&context) {
+                    // If the context has failed nothing runs there.
+                    drop(context.synchronize());
+                    waited.push(context);
+                }
+                alive::end_without_python(memory);
+            }
         }
     }
 }
@@ -154,7 +208,7 @@ pub(crate) struct Loan {
 struct Owner<M> {
     managed: M,
     extents: [[i64; MAX_RANK]; 2],
-    _memory: Kept<Lent>,
+    _memory: Kept<Owned>,
 }
 
 impl Loan {
@@ -191,7 +245,7 @@ impl Loan {
     pub(crate) fn capsule(self, py: Python<'_>, is_versioned: bool) -> PyResult<Py<PyAny>> {
         let (tensor, extents) = (self.tensor(), self.extents());
         let flags = if self.is_copy { IS_COPIED } else { 0 };
-        let memory = Kept::new(self.memory);
+        let memory = Kept::new(Owned(self.memory));
         let (raw, name): (*mut c_void, _) = if is_versioned {
             let owner = Box::leak(Box::new(Owner {
                 managed: ManagedVersioned {

@@ -143,57 +143,64 @@ fn costs(context: &Context, options: &Options, rounds: usize, launches: usize) -
     let launch: cuGraphLaunch = unsafe { std::mem::transmute(address) };
     stream.synchronize()?;
 
-    let (mut means, mut singles) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    for round in 0..rounds {
-        for turn in 0..2 {
-            let which = (round + turn) % 2;
-            let began = Instant::now();
-            let mut before = began;
-            for number in 0..launches {
-                let number = (round * launches + number) % options.keys as usize;
-                if which == 0 {
-                    cache.replay(&key(number as u32), &stream)?;
-                } else {
-                    // SAFETY: both are alive, and used by this thread alone.
-                    let answer = unsafe { launch(bare[number].raw(), stream.raw()) };
-                    assert_eq!(answer, CUresult::CUDA_SUCCESS);
+    for (pattern, stays) in [("one graph a round", true), ("another each time", false)] {
+        let (mut means, mut singles) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for round in 0..rounds {
+            for turn in 0..2 {
+                let which = (round + turn) % 2;
+                let began = Instant::now();
+                let mut before = began;
+                for launched in 0..launches {
+                    let number = if stays {
+                        round
+                    } else {
+                        round * launches + launched
+                    };
+                    let number = number % options.keys as usize;
+                    if which == 0 {
+                        cache.replay(&key(number as u32), &stream)?;
+                    } else {
+                        // SAFETY: both are alive, and used by this thread alone.
+                        let answer = unsafe { launch(bare[number].raw(), stream.raw()) };
+                        assert_eq!(answer, CUresult::CUDA_SUCCESS);
+                    }
+                    let now = Instant::now();
+                    singles[which].push((now - before).as_nanos() as f64);
+                    before = now;
                 }
-                let now = Instant::now();
-                singles[which].push((now - before).as_nanos() as f64);
-                before = now;
+                means[which].push(began.elapsed().as_nanos() as f64 / launches as f64);
+                stream.synchronize()?;
             }
-            means[which].push(began.elapsed().as_nanos() as f64 / launches as f64);
-            stream.synchronize()?;
         }
-    }
-    println!(
-        "launches     {rounds} rounds of {launches}, over {} graphs, in turns",
-        options.keys
-    );
-    let figures = |values: &mut Vec<f64>| {
-        // The first find cold caches and a clock that rises.
-        let cold = values.len() / 10;
-        values.drain(..cold);
-        values.sort_by(f64::total_cmp);
-        (values[values.len() / 2], values[values.len() * 99 / 100])
-    };
-    let [replay, bare_launch] = means.each_mut().map(figures);
-    let [replay_single, bare_single] = singles.each_mut().map(figures);
-    for (name, mean, single) in [
-        ("bare launch", bare_launch, bare_single),
-        ("replay", replay, replay_single),
-    ] {
         println!(
-            "{name:12} ns: mean of a round, median {:9.1}; single ones, median {:9.1}, p99 {:9.1}",
-            mean.0, single.0, single.1
+            "launches     {rounds} rounds of {launches}, {pattern} of {}, in turns",
+            options.keys
+        );
+        let figures = |values: &mut Vec<f64>| {
+            // The first find cold caches and a clock that rises.
+            let cold = values.len() / 10;
+            values.drain(..cold);
+            values.sort_by(f64::total_cmp);
+            (values[values.len() / 2], values[values.len() * 99 / 100])
+        };
+        let [replay, bare_launch] = means.each_mut().map(figures);
+        let [replay_single, bare_single] = singles.each_mut().map(figures);
+        for (name, mean, single) in [
+            ("bare launch", bare_launch, bare_single),
+            ("replay", replay, replay_single),
+        ] {
+            println!(
+                "{name:12} ns: mean of a round, median {:9.1}; single ones, median {:9.1}, p99 {:9.1}",
+                mean.0, single.0, single.1
+            );
+        }
+        println!(
+            "ratio        (to be at most 1.02) mean of a round, median {:.4}; single ones, median {:.4}, p99 {:.4}",
+            replay.0 / bare_launch.0,
+            replay_single.0 / bare_single.0,
+            replay_single.1 / bare_single.1
         );
     }
-    println!(
-        "ratio        (to be at most 1.02) mean of a round, median {:.4}; single ones, median {:.4}, p99 {:.4}",
-        replay.0 / bare_launch.0,
-        replay_single.0 / bare_single.0,
-        replay_single.1 / bare_single.1
-    );
     let timing = cache.replay_timed(&key(0), &stream)?.ok_or("it is there")?;
     println!("one replay   {:?}", timing.wait()?);
     Ok(())

@@ -74,6 +74,8 @@ fn key(number: u32, options: &Options) -> GraphKey {
 }
 
 fn held(context: &Context) -> Result<Held> {
+    // What was dropped where it could not go goes with the first, in the order of its stream.
+    context.synchronize()?;
     context.synchronize()?;
     let pool = MemoryPool::of_device(context)?;
     pool.trim(0)?;
