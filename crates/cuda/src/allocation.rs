@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
@@ -452,7 +452,8 @@ impl Drop for Allocation {
         let Some(block) = self.block.take() else {
             return;
         };
-        // What is freed in stream order is not parked for a kernel that stays.
+        // What is freed in stream order is not parked for a kernel that stays, unless
+        // another thread's default stream has used it.
         let may_park = matches!(
             block.origin,
             Origin::Plain | Origin::Managed | Origin::Mapped { .. }
@@ -481,25 +482,21 @@ fn give_back_outside(block: Block, uses: Uses) {
     if matches!(block.origin, Origin::Empty | Origin::Part { .. }) {
         return;
     }
-    let waits_for_all = matches!(
-        block.origin,
-        Origin::Plain | Origin::Managed | Origin::Imported | Origin::Mapped { .. }
-    );
     let mut parts = Some((block, uses));
-    let destroy = move || {
-        if let Some((block, uses)) = parts.take() {
-            parts = give_back(block, uses);
-        }
-        parts.is_none()
-    };
-    match waits_for_all {
-        true => callback::when_none_stays(destroy),
-        false => callback::outside(destroy),
-    }
+    callback::outside(move || {
+        let Some((block, uses)) = parts.take() else {
+            return Destroyed::Yes;
+        };
+        let Some((not_yet, block, uses)) = give_back(block, uses) else {
+            return Destroyed::Yes;
+        };
+        parts = Some((block, uses));
+        not_yet
+    });
 }
 
 /// Gives the memory back, or returns it if its work cannot be waited for now.
-fn give_back(mut block: Block, uses: Uses) -> Option<(Block, Uses)> {
+fn give_back(mut block: Block, uses: Uses) -> Option<(Destroyed, Block, Uses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
         state.park_until_over(Parked(Some((block, uses))));
@@ -522,27 +519,32 @@ fn give_back(mut block: Block, uses: Uses) -> Option<(Block, Uses)> {
     match &mut block.origin {
         Origin::Ordered { home, .. } => {
             let entered = enter_behind(home, &streams);
-            // SAFETY: from cuMemAllocAsync and given back once: in its home
-            // stream behind all work that uses it or, failing that, when that
-            // work is done.
-            unsafe {
-                if entered.is_some() && block.context.bind().is_ok() {
-                    let answer = driver.cuMemFreeAsync(block.address, home.raw());
-                    drop(entered);
-                    match answer {
-                        Ok(CUresult::CUDA_SUCCESS) => {}
-                        Ok(code) if is_refusal(code) => return Some((block, uses)),
-                        _ => block.context.give_back_orphan(block.address),
+            if entered.is_some() && block.context.bind().is_ok() {
+                // SAFETY: from cuMemAllocAsync and given back once, in its home
+                // stream behind all work that uses it.
+                let answer = unsafe { driver.cuMemFreeAsync(block.address, home.raw()) };
+                drop(entered);
+                match answer {
+                    Ok(CUresult::CUDA_SUCCESS) => {}
+                    Ok(code) if is_refusal(code) => {
+                        return Some((Destroyed::NotYet, block, uses));
                     }
-                } else {
-                    drop(entered);
-                    match uses.wait() {
-                        Waited::Refused => return Some((block, uses)),
-                        Waited::Done => drop(driver.cuMemFree_v2(block.address)),
-                        Waited::Lost => block.context.give_back_orphan(block.address),
-                    }
+                    _ => block.context.give_back_orphan(block.address),
                 }
+                return None;
             }
+            drop(entered);
+            let waited = uses.wait();
+            if waited == Waited::Lost {
+                block.context.give_back_orphan(block.address);
+                return None;
+            }
+            let _none_stays = match waited.and_none_stays() {
+                Ok(none_stays) => none_stays,
+                Err(not_yet) => return Some((not_yet, block, uses)),
+            };
+            // SAFETY: from cuMemAllocAsync, given back once, and no work uses it.
+            drop(unsafe { driver.cuMemFree_v2(block.address) });
         }
         Origin::Lent { home, taker } => {
             // Let go of before it is taken: who takes it may give the stream work.
@@ -553,25 +555,33 @@ fn give_back(mut block: Block, uses: Uses) -> Option<(Block, Uses)> {
                 false => uses.wait(),
             };
             match waited {
-                Waited::Refused => return Some((block, uses)),
+                Waited::Refused | Waited::Stays => return Some((waited.so_far(), block, uses)),
                 Waited::Done => taker.take(Some(home)),
                 Waited::Lost => taker.take(None),
             }
         }
-        _ if uses.wait() == Waited::Refused => return Some((block, uses)),
-        // The module goes with `block`, now that nothing uses the variable.
-        Origin::Empty | Origin::Global { .. } | Origin::Part { .. } => {}
-        // It goes with `block`.
-        Origin::Foreign { .. } => {}
-        Origin::Plain | Origin::Managed => {
-            // SAFETY: from one of the two calls, given back once, and no work uses it.
-            drop(unsafe { driver.cuMemFree_v2(block.address) });
+        // The module goes with `block`, when nothing uses the variable; and what is
+        // somebody's, of which he hears then.
+        Origin::Empty | Origin::Global { .. } | Origin::Part { .. } | Origin::Foreign { .. } => {
+            let waited = uses.wait().so_far();
+            if waited != Destroyed::Yes {
+                return Some((waited, block, uses));
+            }
         }
-        Origin::Imported => {
-            // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
-            drop(unsafe { driver.cuIpcCloseMemHandle(block.address) });
+        origin => {
+            let _none_stays = match uses.wait_for_all() {
+                Ok(none_stays) => none_stays,
+                Err(not_yet) => return Some((not_yet, block, uses)),
+            };
+            match origin {
+                Origin::Mapped { mapping } => mapping.unmap(driver),
+                // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
+                Origin::Imported => drop(unsafe { driver.cuIpcCloseMemHandle(block.address) }),
+                // SAFETY: from cuMemAlloc or cuMemAllocManaged, given back once, and no
+                // work uses it.
+                _ => drop(unsafe { driver.cuMemFree_v2(block.address) }),
+            }
         }
-        Origin::Mapped { mapping } => mapping.unmap(driver),
     }
     None
 }

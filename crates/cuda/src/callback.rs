@@ -7,34 +7,59 @@
 //! device is idle would wait for a kernel that stays until the host tells it
 //! to end: that is destroyed when none does.
 //!
-//! Invariant: between `enter` and its end no function of the driver is called
-//! by this thread through this crate.
+//! Invariants: between `enter` and its end no function of the driver is called
+//! by this thread through this crate. What waits for the whole device is asked
+//! of the driver while [`NoneStays`] lives, so whether a kernel stays cannot
+//! change between the look and the call. No lock is held while something is
+//! destroyed: it may be the user's in part.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
+use crate::stream::next_id;
 use crate::uses::lock;
 
-/// Destroys something and says whether it did; else it is to be asked again.
-type Destroy = Box<dyn FnMut() -> bool + Send>;
+/// What trying to destroy something has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Destroyed {
+    Yes,
+    /// It is to be asked again, whenever a thread allocates or waits.
+    NotYet,
+    /// The same, when no kernel stays.
+    WhileOneStays,
+}
 
-static LATER: Mutex<Vec<Destroy>> = Mutex::new(Vec::new());
-static ANY: AtomicBool = AtomicBool::new(false);
+type Destroy = Box<dyn FnMut() -> Destroyed + Send>;
+
+static LATER: Mutex<VecDeque<Destroy>> = Mutex::new(VecDeque::new());
+/// How many there are in it, or are being asked just now.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// How many captures of this crate's run.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
 /// Kernels that stay, and what is destroyed when none does.
 static STAYS: Mutex<Stays> = Mutex::new(Stays {
-    contexts: Vec::new(),
+    kernels: Vec::new(),
+    calls: 0,
     waiting: Vec::new(),
 });
+static NO_CALLS: Condvar = Condvar::new();
+
+/// A kernel that is to stay waits so long for calls that wait for the device: not for
+/// ever, as they may be waiting for work that waits for what that kernel does.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Stays {
-    /// The context of each.
-    contexts: Vec<usize>,
+    /// The number of each, and its context.
+    kernels: Vec<(u64, usize)>,
+    /// How many calls there are that wait for the whole device to destroy something.
+    calls: usize,
     waiting: Vec<Destroy>,
 }
 
@@ -42,7 +67,13 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread runs a host callback.
+/// Whether the calling thread runs a host callback of this crate's: it must not call CUDA,
+/// and a stream waits for it. Of another library's only the driver knows
+/// ([`Error::is_in_callback`](crate::Error::is_in_callback)).
+pub fn is_in_callback() -> bool {
+    inside()
+}
+
 #[inline]
 pub(crate) fn inside() -> bool {
     INSIDE.get()
@@ -61,69 +92,116 @@ pub(crate) fn enter<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `destroy` now or, inside a callback, later; and again, whenever a
-/// thread allocates or waits, until it answers `true`.
-pub(crate) fn outside(mut destroy: impl FnMut() -> bool + Send + 'static) {
-    if inside() || !destroy() {
-        later([Box::new(destroy) as Destroy]);
+/// thread allocates or waits, until it answers that it is done.
+pub(crate) fn outside(mut destroy: impl FnMut() -> Destroyed + Send + 'static) {
+    let answer = match inside() {
+        true => Destroyed::NotYet,
+        false => destroy(),
+    };
+    if answer != Destroyed::Yes {
+        LEFT.fetch_add(1, Ordering::AcqRel);
+        keep(Box::new(destroy), answer);
     }
 }
 
 /// Asks `destroy` whenever a thread allocates or waits through this crate, outside of host
 /// callbacks, until it says that it has destroyed what it has. For what cannot be destroyed
 /// now: it may be called in any thread, so it waits for nothing.
-pub fn destroy_later(destroy: impl FnMut() -> bool + Send + 'static) {
-    later([Box::new(destroy) as Destroy]);
+pub fn destroy_later(mut destroy: impl FnMut() -> bool + Send + 'static) {
+    let ask = move || match destroy() {
+        true => Destroyed::Yes,
+        false => Destroyed::NotYet,
+    };
+    LEFT.fetch_add(1, Ordering::AcqRel);
+    keep(Box::new(ask), Destroyed::NotYet);
 }
 
-/// As [`outside`] for what waits for the whole device when it is destroyed: also later
-/// while a kernel stays there. Drivers differ in what they wait for, so a kernel on
-/// any device of the process counts.
-pub(crate) fn when_none_stays(destroy: impl FnMut() -> bool + Send + 'static) {
-    let mut destroy: Option<Destroy> = Some(Box::new(destroy));
-    outside(move || {
-        let Some(mut it) = destroy.take() else {
-            return true;
-        };
+/// Destroys what was left for later and can be destroyed by now, as whoever allocates or
+/// waits does; says whether nothing of it is left but what waits for a kernel that stays
+/// ([`Context::stay`](crate::Context::stay)).
+pub fn destroy_what_can_be() -> bool {
+    drain();
+    LEFT.load(Ordering::Acquire) == 0
+}
+
+/// Puts one of those that are [`LEFT`] where its answer says.
+fn keep(destroy: Destroy, answer: Destroyed) {
+    if answer == Destroyed::WhileOneStays {
         let mut stays = lock(&STAYS);
-        if !stays.contexts.is_empty() {
-            stays.waiting.push(it);
-            return true;
+        if !stays.kernels.is_empty() {
+            stays.waiting.push(destroy);
+            LEFT.fetch_sub(1, Ordering::AcqRel);
+            return;
         }
-        drop(stays);
-        let is_done = it();
-        destroy = Some(it).filter(|_| !is_done);
-        is_done
-    });
-}
-
-/// A kernel stays in a context from now on.
-pub(crate) fn stay_begins(context: usize) {
-    lock(&STAYS).contexts.push(context);
-}
-
-/// It does no more. Calls no driver: what was waiting goes when a thread allocates or
-/// waits.
-pub(crate) fn stay_ended(context: usize) {
-    let mut stays = lock(&STAYS);
-    if let Some(at) = stays.contexts.iter().position(|it| *it == context) {
-        stays.contexts.swap_remove(at);
     }
-    if stays.contexts.is_empty() {
+    lock(&LATER).push_back(destroy);
+}
+
+/// Whether a kernel stays, on whatever device: drivers differ in what they wait for.
+pub(crate) fn any_stays() -> bool {
+    !lock(&STAYS).kernels.is_empty()
+}
+
+/// As long as this is there no kernel stays. For as long as a call of the driver's that
+/// waits for the whole device, and no longer.
+pub(crate) struct NoneStays(());
+
+impl NoneStays {
+    pub(crate) fn now() -> Result<Self, Destroyed> {
+        let mut stays = lock(&STAYS);
+        match stays.kernels.is_empty() {
+            true => stays.calls += 1,
+            false => return Err(Destroyed::WhileOneStays),
+        }
+        Ok(Self(()))
+    }
+}
+
+impl Drop for NoneStays {
+    fn drop(&mut self) {
+        lock(&STAYS).calls -= 1;
+        NO_CALLS.notify_all();
+    }
+}
+
+/// A kernel stays in a context from now on; its number.
+pub(crate) fn stay_begins(context: usize) -> u64 {
+    let number = next_id();
+    let mut stays = lock(&STAYS);
+    // First, so that no more calls begin.
+    stays.kernels.push((number, context));
+    drop(NO_CALLS.wait_timeout_while(stays, PATIENCE, |stays| stays.calls > 0));
+    number
+}
+
+/// It does no more, if it has until now.
+pub(crate) fn stay_ended(number: u64) {
+    stays_end(|of, _| of == number);
+}
+
+/// Nor do any in a context, as nothing of it is there.
+pub(crate) fn stays_ended_in(context: usize) {
+    stays_end(|_, of| of == context);
+}
+
+/// Calls no driver: what was waiting goes when a thread allocates or waits.
+fn stays_end(has_ended: impl Fn(u64, usize) -> bool) {
+    let mut stays = lock(&STAYS);
+    stays
+        .kernels
+        .retain(|(of, context)| !has_ended(*of, *context));
+    if stays.kernels.is_empty() {
         let waiting = std::mem::take(&mut stays.waiting);
         drop(stays);
-        later(waiting);
+        LEFT.fetch_add(waiting.len(), Ordering::AcqRel);
+        lock(&LATER).extend(waiting);
     }
 }
 
 /// Whether a kernel stays in a context.
 pub(crate) fn stays_in(context: usize) -> bool {
-    lock(&STAYS).contexts.contains(&context)
-}
-
-fn later(more: impl IntoIterator<Item = Destroy>) {
-    let mut later = lock(&LATER);
-    later.extend(more);
-    ANY.store(!later.is_empty(), Ordering::Release);
+    let stays = lock(&STAYS);
+    stays.kernels.iter().any(|(_, of)| *of == context)
 }
 
 /// Whether captures of this crate's run.
@@ -144,29 +222,31 @@ pub(crate) fn capture_ended() {
 /// Destroys what was left behind, as far as that is possible now.
 #[inline]
 pub(crate) fn drain() {
-    if ANY.load(Ordering::Acquire) && !inside() {
+    if LEFT.load(Ordering::Acquire) > 0 && !inside() {
         drain_all();
     }
 }
 
 #[cold]
 fn drain_all() {
-    let mut left = {
-        let mut later = lock(&LATER);
-        ANY.store(false, Ordering::Release);
-        std::mem::take(&mut *later)
-    };
     let mut panicked = None;
-    left.retain_mut(|destroy| {
+    // Once each, one by one: what takes long is not in the way of another thread's pass.
+    let count = lock(&LATER).len();
+    for _ in 0..count {
+        let Some(mut destroy) = lock(&LATER).pop_front() else {
+            break;
+        };
         // What is dropped in there may be the user's and panic. The others
         // must not be lost for that: they hold what work may still use.
-        let destroyed = catch_unwind(AssertUnwindSafe(destroy)).unwrap_or_else(|payload| {
+        let answer = catch_unwind(AssertUnwindSafe(&mut destroy)).unwrap_or_else(|payload| {
             panicked.get_or_insert(payload);
-            true
+            Destroyed::Yes
         });
-        !destroyed
-    });
-    later(left);
+        match answer {
+            Destroyed::Yes => drop(LEFT.fetch_sub(1, Ordering::AcqRel)),
+            answer => keep(destroy, answer),
+        }
+    }
     if let Some(payload) = panicked {
         resume_unwind(payload);
     }
@@ -182,8 +262,14 @@ mod tests {
         static THIRD: AtomicUsize = AtomicUsize::new(0);
         enter(|| {
             outside(|| panic!("a user's drop"));
-            outside(|| SECOND.fetch_add(1, Ordering::SeqCst) == 1);
-            outside(|| THIRD.fetch_add(1, Ordering::SeqCst) == 0);
+            outside(|| match SECOND.fetch_add(1, Ordering::SeqCst) {
+                0 => Destroyed::NotYet,
+                _ => Destroyed::Yes,
+            });
+            outside(|| {
+                THIRD.fetch_add(1, Ordering::SeqCst);
+                Destroyed::Yes
+            });
         });
         let told = catch_unwind(drain).expect_err("the panic is passed on");
         assert_eq!(told.downcast_ref::<&str>(), Some(&"a user's drop"));

@@ -16,7 +16,7 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_cuda_sys::{Driver, Missing};
 
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::device::Device;
 use crate::error::{Error, Result, call, check};
 use crate::parked;
@@ -61,7 +61,7 @@ impl Drop for Inner {
             // SAFETY: balances the retain in `primary`: a closure that answers
             // `true` is called once.
             unsafe { release(driver, device) };
-            true
+            Destroyed::Yes
         });
     }
 }
@@ -251,6 +251,7 @@ impl Context {
             )?;
         }
         self.inner.ended.store(true, Ordering::Release);
+        callback::stays_ended_in(self.place());
         let after = Self::primary(device)?;
         let mut orphans = lock(&self.inner.orphans);
         for address in std::mem::take(&mut orphans.addresses) {
@@ -294,13 +295,17 @@ impl Context {
     }
 
     /// A kernel that will stay in this context until the host tells it to end. As long
-    /// as that is not dropped, what would wait for the whole device when it is destroyed
-    /// (modules, page-locked memory, device memory that is not in stream order) is
-    /// destroyed later; so nobody waits for the kernel by dropping something.
+    /// as that is not dropped, nor the context reset, what would wait for the whole device
+    /// when it is destroyed (modules, page-locked memory, device memory that is not in stream
+    /// order or was used in the per-thread stream of another thread) is destroyed later; so
+    /// nobody waits for the kernel by dropping something.
+    ///
+    /// To be called before the kernel is launched: waits, a second at most, until no other
+    /// thread destroys such a thing.
     pub fn stay(&self) -> Stay {
-        callback::stay_begins(self.place());
         Stay {
-            context: self.clone(),
+            number: callback::stay_begins(self.place()),
+            _context: self.clone(),
         }
     }
 
@@ -442,12 +447,13 @@ impl Context {
 #[derive(Debug)]
 #[must_use]
 pub struct Stay {
-    context: Context,
+    number: u64,
+    _context: Context,
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        callback::stay_ended(self.context.place());
+        callback::stay_ended(self.number);
     }
 }
 

@@ -203,6 +203,12 @@ impl Error {
         self.code().is_some_and(is_sticky)
     }
 
+    /// Whether it was asked in a host callback, of this crate's or of another library's, in
+    /// which the driver refuses to be asked.
+    pub fn is_in_callback(&self) -> bool {
+        matches!(self, Self::InCallback) || self.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
+    }
+
     /// Whether a question about work was not even asked: in a host callback, because of a
     /// capture, or without memory to ask. It says nothing of the work.
     pub fn is_refusal(&self) -> bool {

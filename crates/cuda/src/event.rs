@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
 
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call, check};
 use crate::graph::CaptureState;
@@ -33,7 +33,7 @@ impl Drop for Event {
                 // that is still pending once it has completed.
                 drop(unsafe { driver.cuEventDestroy_v2(raw) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }

@@ -20,7 +20,7 @@ use bytemuck::Pod;
 use fercuda_cuda_sys::types::{CUgraph, CUgraphExec, CUgraphNode, CUstreamCaptureMode};
 
 use crate::buffer::{DeviceSlice, DeviceSliceMut};
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call};
 use crate::graph_exec::GraphExec;
@@ -428,7 +428,7 @@ impl Drop for GraphInner {
         let (context, raw) = (self.context.clone(), *lock(&self.raw));
         callback::outside(move || {
             destroy_graph(&context, raw);
-            true
+            Destroyed::Yes
         });
     }
 }

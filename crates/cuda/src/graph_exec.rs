@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{CUgraphExec, CUgraphExecUpdateResultInfo, CUresult};
 
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Failure, Result, call};
 use crate::event::Event;
@@ -269,24 +269,24 @@ impl Drop for GraphExec {
                 Some(marks) => wait_for(marks),
                 None => uses.wait(),
             };
-            if waited == Waited::Refused {
-                return false;
+            if waited.so_far() != Destroyed::Yes {
+                return waited.so_far();
             }
             let keeps = std::mem::take(&mut keeps);
             if waited == Waited::Lost {
                 // A callback of a launch may be running, and nothing can tell
                 // when it ends.
                 std::mem::forget(keeps);
-                return true;
+                return Destroyed::Yes;
             }
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuGraphInstantiate, destroyed once (this
-                // answers `true`), and no launch of it is under way.
+                // SAFETY: from cuGraphInstantiate, destroyed once (this is
+                // done then), and no launch of it is under way.
                 drop(unsafe { driver.cuGraphExecDestroy(raw) });
             }
             drop(keeps);
-            true
+            Destroyed::Yes
         });
     }
 }

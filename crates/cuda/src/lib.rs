@@ -38,7 +38,7 @@ mod uses;
 mod vmm;
 
 pub use buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
-pub use callback::destroy_later;
+pub use callback::{destroy_later, destroy_what_can_be, is_in_callback};
 pub use context::{Context, Stay};
 pub use device::Device;
 pub use error::{ArgumentError, Error, Failure, LoadFailure, OutOfMemory, Result, is_sticky};

@@ -16,12 +16,11 @@ use fercuda_cuda_sys::types::{
 
 use crate::allocation::Allocation;
 use crate::buffer::DeviceBuffer;
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
 use crate::launch::{UNPACKED, pack};
-use crate::stream::Waited;
 use crate::uses::Uses;
 
 /// A loaded module. Cloning gives another name for it; functions and variables
@@ -52,18 +51,19 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::when_none_stays(move || {
-            if uses.wait() == Waited::Refused {
-                return false;
-            }
+        callback::outside(move || {
+            let _none_stays = match uses.wait_for_all() {
+                Ok(none_stays) => none_stays,
+                Err(not_yet) => return not_yet,
+            };
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuModuleLoadDataEx, unloaded once (this answers
-                // `true`), and no work runs its code. A lost context has
+                // SAFETY: from cuModuleLoadDataEx, unloaded once (this is done
+                // then), and no work runs its code. A lost context has
                 // unloaded it already.
                 drop(unsafe { driver.cuModuleUnload(raw) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }

@@ -12,7 +12,7 @@ use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
 
 use crate::buffer::{DeviceAddr, DeviceBuffer};
-use crate::callback;
+use crate::callback::{self, Destroyed, NoneStays};
 use crate::context::{Context, Relaxed};
 use crate::error::{Bytes, Error, Result, call};
 
@@ -213,7 +213,11 @@ impl<T> Drop for PinnedBuffer<T> {
         }
         let context = self.context.clone();
         let address = self.values.as_ptr().expose_provenance();
-        callback::when_none_stays(move || {
+        callback::outside(move || {
+            let _none_stays = match NoneStays::now() {
+                Ok(none_stays) => none_stays,
+                Err(not_yet) => return not_yet,
+            };
             if let Ok(driver) = context.bind() {
                 let _relaxed = Relaxed::enter(driver);
                 let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
@@ -221,7 +225,7 @@ impl<T> Drop for PinnedBuffer<T> {
                 // uses it owns it, so there is none.
                 drop(unsafe { driver.cuMemFreeHost(address) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }

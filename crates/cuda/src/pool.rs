@@ -6,7 +6,7 @@ use fercuda_cuda_sys::types::{
     CUmemAccessDesc, CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, c_void,
 };
 
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::device::Device;
 use crate::error::{Result, call};
@@ -38,7 +38,7 @@ impl Drop for Inner {
                 // being freed in some stream is the driver's to wait for.
                 drop(unsafe { driver.cuMemPoolDestroy(raw) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }

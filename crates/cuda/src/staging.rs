@@ -10,7 +10,7 @@
 use bytemuck::Pod;
 
 use crate::buffer::DeviceSliceMut;
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -161,10 +161,15 @@ impl Staging {
             Part::Free => {}
             Part::Marked => mark.synchronize()?,
             Part::Unmarked => {
-                if self.uses.wait() != Waited::Done {
+                let advice = match self.uses.wait() {
+                    Waited::Done => "",
+                    Waited::Stays => "send in a stream made with Stream::new, not a thread's own",
+                    _ => "send again when the captures that run have ended",
+                };
+                if !advice.is_empty() {
                     return Err(Error::Capturing {
                         operation: "wait for the copies of a ring of slots",
-                        advice: "send again when the captures that run have ended",
+                        advice,
                     });
                 }
             }
@@ -215,17 +220,17 @@ impl Drop for Staging {
                     let is_done = mark.is_done()?;
                     Ok(all && is_done)
                 }) {
-                    Ok(false) => return false,
+                    Ok(false) => return Destroyed::NotYet,
                     other => Waited::of(&other.map(drop)),
                 },
             };
             match waited {
-                Waited::Refused => return false,
+                Waited::Refused | Waited::Stays => {}
                 Waited::Done => memory = None,
                 // Nothing says that the copies are over.
                 Waited::Lost => std::mem::forget(memory.take()),
             }
-            true
+            waited.so_far()
         });
     }
 }

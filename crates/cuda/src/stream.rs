@@ -25,7 +25,7 @@ use fercuda_cuda_sys::types::{
     CUstreamCaptureStatus,
 };
 
-use crate::callback;
+use crate::callback::{self, Destroyed, NoneStays};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call, check};
 use crate::event::Event;
@@ -110,13 +110,11 @@ impl<'a> Entered<'a> {
         let mut pause = Duration::from_micros(20);
         loop {
             let answer = self.stream.settle();
-            match Waited::of(&answer) {
-                Waited::Refused => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(10));
-                }
-                Waited::Done | Waited::Lost => return answer,
+            if Waited::of(&answer) != Waited::Refused {
+                return answer;
             }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
         }
     }
 }
@@ -132,6 +130,8 @@ pub(crate) enum Waited {
     Lost,
     /// The driver did not wait, because of a capture in the way.
     Refused,
+    /// It was not asked: it would have waited for a kernel that stays.
+    Stays,
 }
 
 impl Waited {
@@ -142,6 +142,24 @@ impl Waited {
             // Errors that are no refusal are of the work or of the context;
             // either way it is not there any more.
             Err(_) => Self::Lost,
+        }
+    }
+
+    /// Whether what was to be destroyed behind that can be now.
+    pub(crate) fn so_far(self) -> Destroyed {
+        match self {
+            Self::Done | Self::Lost => Destroyed::Yes,
+            Self::Refused => Destroyed::NotYet,
+            Self::Stays => Destroyed::WhileOneStays,
+        }
+    }
+
+    /// The same where the whole device is waited for: no kernel stays as long as what is
+    /// returned is there.
+    pub(crate) fn and_none_stays(self) -> std::result::Result<NoneStays, Destroyed> {
+        match self.so_far() {
+            Destroyed::Yes => NoneStays::now(),
+            not_yet => Err(not_yet),
         }
     }
 }
@@ -178,7 +196,7 @@ impl Drop for Core {
                 // has nothing left to destroy.
                 drop(unsafe { driver.cuStreamDestroy_v2(raw) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }
@@ -194,16 +212,15 @@ impl Drop for Owner {
             core: self.0.clone(),
             _owner: None,
         };
-        callback::outside(move || match stream.wait_to_destroy() {
-            Waited::Done => true,
-            Waited::Refused => false,
-            Waited::Lost => {
+        callback::outside(move || {
+            let waited = stream.wait_to_destroy();
+            if waited == Waited::Lost {
                 // A callback may be running and nothing tells when it ends.
                 // Those who know the stream weakly are to find it, and learn
                 // the same.
                 std::mem::forget(stream.clone());
-                true
             }
+            waited.so_far()
         });
     }
 }
@@ -548,6 +565,14 @@ impl Stream {
     /// Waits before something its work uses is destroyed. The work's errors
     /// are for its waiters.
     pub(crate) fn wait_to_destroy(&self) -> Waited {
+        // All streams are waited for then.
+        let _none = match self.is_of_another_thread() {
+            true => match NoneStays::now() {
+                Ok(none) => Some(none),
+                Err(_) => return Waited::Stays,
+            },
+            false => None,
+        };
         Waited::of(&self.settle_all())
     }
 

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::callback;
+use crate::callback::{self, Destroyed, NoneStays};
 use crate::context::Relaxed;
 use crate::event::Event;
 use crate::stream::{Stream, Waited, WeakStream};
@@ -122,5 +122,15 @@ impl Uses {
             .map(Stream::wait_to_destroy)
             .max()
             .unwrap_or(Waited::Done)
+    }
+
+    /// As [`Uses::wait`], before a call that waits for the whole device: while what is
+    /// returned is there, no kernel stays. Where one does, nothing is waited for.
+    pub(crate) fn wait_for_all(&self) -> Result<NoneStays, Destroyed> {
+        if callback::any_stays() {
+            return Err(Destroyed::WhileOneStays);
+        }
+        // That may take long, and a kernel begin meanwhile.
+        self.wait().and_none_stays()
     }
 }

@@ -20,7 +20,7 @@ use fercuda_cuda_sys::types::{
 
 use crate::allocation::Allocation;
 use crate::buffer::DeviceBuffer;
-use crate::callback;
+use crate::callback::{self, Destroyed};
 use crate::context::{Context, Relaxed};
 use crate::device::Device;
 use crate::error::{Bytes, Error, OutOfMemory, Result, call, check};
@@ -62,7 +62,7 @@ impl Drop for Physical {
                 // mapping of it is gone, since each holds `self`.
                 drop(unsafe { driver.cuMemRelease(raw) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }
@@ -229,7 +229,7 @@ impl Drop for Range {
                 // and nothing is mapped: each mapping holds `self`.
                 drop(unsafe { driver.cuMemAddressFree(address, bytes) });
             }
-            true
+            Destroyed::Yes
         });
     }
 }

@@ -16,6 +16,9 @@ use fercuda_cuda::{
     Launch, Module, SharedWords, Stream,
 };
 
+#[path = "process/stays.rs"]
+mod stays;
+
 const KERNELS: &str = include_str!("suite/kernels.ptx");
 
 type Scenario = (&'static str, fn());
@@ -42,12 +45,32 @@ const SCENARIOS: &[Scenario] = &[
         "memory_waits_for_a_stream_that_a_callback_dropped",
         drop_stream_in_callback,
     ),
+    (
+        "what_waited_for_a_kernel_does_not_wait_for_the_next_one",
+        stays::one_after_the_other,
+    ),
+    (
+        "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
+        stays::begun_meanwhile,
+    ),
+    (
+        "what_another_threads_stream_has_used_waits_for_no_kernel",
+        stays::of_another_thread,
+    ),
+    (
+        "kernels_that_stay_end_with_a_context_that_is_reset",
+        stays::in_a_context_that_is_reset,
+    ),
 ];
 
 /// Scenarios that look at how much memory is free.
 const COUNT_MEMORY: &[&str] = &[
     "memory_of_the_legacy_stream_goes_after_the_captures_it_would_break",
     "a_capture_that_is_forgotten_does_not_keep_other_memory",
+    "what_waited_for_a_kernel_does_not_wait_for_the_next_one",
+    "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
+    "what_another_threads_stream_has_used_waits_for_no_kernel",
+    "kernels_that_stay_end_with_a_context_that_is_reset",
 ];
 
 /// Second halves of scenarios, run by their first.
