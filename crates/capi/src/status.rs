@@ -181,6 +181,7 @@ fn status_of_dispatch(error: &DispatchError) -> fer_status {
         DispatchError::Stopped => fer_status::FER_ERROR_ENDED,
         DispatchError::Running { .. } => fer_status::FER_ERROR_TIMEOUT,
         DispatchError::Lost => fer_status::FER_ERROR_DISPATCHER_LOST,
+        DispatchError::Forked { .. } => fer_status::FER_ERROR_FORKED,
         DispatchError::Value { .. } => fer_status::FER_ERROR_INVALID_ARGUMENT,
         DispatchError::Buffer { .. } => fer_status::FER_ERROR_LAYOUT,
         DispatchError::Cuda(error) => status_of_driver(error),

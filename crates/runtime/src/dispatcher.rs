@@ -103,6 +103,14 @@ pub enum DispatchError {
         "the resident kernel does not answer: a task runs for ever\ntry: loops of the task's own; this one ends with the process"
     )]
     Lost,
+    /// It is that of another process, of which this one is a fork.
+    #[error(
+        "the dispatcher is that of process {process}, of which this is a fork\ntry: another one here"
+    )]
+    Forked {
+        /// Whose it is.
+        process: u32,
+    },
     /// Options or arguments that there cannot be.
     #[error("{why}")]
     Value {
@@ -157,6 +165,12 @@ pub enum TaskError {
     /// It runs for ever, and nothing ends it.
     #[error("the task does not end, and the dispatcher with it")]
     Lost,
+    /// It is that of another process, of which this one is a fork.
+    #[error("the task is that of process {process}, of which this is a fork")]
+    Forked {
+        /// Whose it is.
+        process: u32,
+    },
     /// The device failed.
     #[error("the device failed: {why}")]
     Device {
@@ -315,6 +329,7 @@ pub struct DispatchStats {
 pub(crate) struct Queue {
     memory: Memory,
     options: DispatchOptions,
+    process: u32,
     stream: Stream,
     rings: Vec<Mutex<Ring>>,
     stopped: AtomicBool,
@@ -434,6 +449,7 @@ impl Queue {
         Ok(Arc::new(Self {
             memory,
             options,
+            process: std::process::id(),
             stream,
             rings: (0..priorities).map(|_| ring()).collect(),
             stopped: AtomicBool::new(false),
@@ -496,6 +512,8 @@ impl Queue {
         task: TaskId,
         arguments: &TaskArgs,
     ) -> Result<TaskJob, DispatchError> {
+        self.check_process()
+            .map_err(|process| DispatchError::Forked { process })?;
         let options = &self.options;
         let (words, spans) = arguments.used;
         let Some(ring) = self.rings.get(priority as usize) else {
@@ -587,6 +605,9 @@ impl Queue {
 
     /// As [`Dispatcher::stats`].
     pub(crate) fn stats(&self) -> DispatchStats {
+        if self.check_process().is_err() {
+            return DispatchStats::default();
+        }
         self.glance();
         let mut stats = DispatchStats {
             is_stopped: self.stopped.load(Ordering::Acquire),
@@ -634,6 +655,9 @@ pub struct TaskJob {
 impl TaskJob {
     /// What the task gave, if it is done. Never waits.
     pub fn poll(&self) -> Option<Result<TaskDone, TaskError>> {
+        if let Err(process) = self.queue.check_process() {
+            return Some(Err(TaskError::Forked { process }));
+        }
         if self.queue.look(&self.task).is_none() {
             self.queue.glance();
         }
@@ -647,6 +671,9 @@ impl TaskJob {
     /// for again.
     pub fn wait(&self, longest: Duration) -> Result<TaskDone, TaskError> {
         let queue = &*self.queue;
+        queue
+            .check_process()
+            .map_err(|process| TaskError::Forked { process })?;
         let mut pause = Pause(0);
         // Asked for only where the wait is long.
         let mut since: Option<Instant> = None;
@@ -683,13 +710,24 @@ impl TaskJob {
     /// Whether the kernel has taken it. Never waits.
     pub fn has_begun(&self) -> bool {
         // Who has the slot next has taken this one's outcome.
-        self.task.outcome.get().is_some() || self.queue.has_begun(&self.task)
+        self.task.outcome.get().is_some()
+            || (self.queue.check_process().is_ok() && self.queue.has_begun(&self.task))
     }
 
     /// Asks that it end. One that was not begun is not; one that runs notices with its
     /// steps. It is done when it says so.
     pub fn cancel(&self) {
-        self.queue.cancel(&self.task);
+        if self.queue.check_process().is_ok() {
+            self.queue.cancel(&self.task);
+        }
+    }
+}
+
+impl Drop for TaskJob {
+    fn drop(&mut self) {
+        if self.queue.check_process().is_err() {
+            std::mem::forget(self.queue.clone());
+        }
     }
 }
 
@@ -752,7 +790,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`DispatchError::Full`]; [`DispatchError::Stopped`]; [`DispatchError::Lost`];
-    /// [`DispatchError::Value`] for a priority that there is not, or more arguments than
+    /// [`DispatchError::Forked`]; [`DispatchError::Value`] for a priority that there is not, or more arguments than
     /// a task has.
     pub fn submit(
         &self,
@@ -763,7 +801,7 @@ impl Dispatcher {
         self.queue.submit(priority, task, arguments)
     }
 
-    /// How much there was to do, and is.
+    /// How much there was to do, and is; nothing in the child of a fork.
     pub fn stats(&self) -> DispatchStats {
         self.queue.stats()
     }
@@ -773,7 +811,8 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`DispatchError::Running`] if it has not: it goes on as if this had been dropped;
-    /// [`DispatchError::Lost`]; [`DispatchError::Cuda`], the kernel's error.
+    /// [`DispatchError::Lost`]; [`DispatchError::Forked`]; [`DispatchError::Cuda`], the
+    /// kernel's error.
     pub fn stop(self, longest: Duration) -> Result<(), DispatchError> {
         self.queue.drain(longest)
     }
@@ -782,7 +821,8 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     /// Ends the kernel after the tasks that it runs; those that it has not begun are
     /// [`TaskError::Stopped`]. Waits for that, but not in a host callback, nor longer than
-    /// twice the watchdog for a kernel whose turn has not come.
+    /// twice the watchdog for a kernel whose turn has not come. In the child of a fork it
+    /// does nothing.
     fn drop(&mut self) {
         // What went wrong has been told to who waits for tasks.
         drop(self.queue.abandon());

@@ -298,7 +298,7 @@ pub enum Error {
     Rebooting,
     /// Something that would wait for the thread that asks for it.
     #[error(
-        "cannot {doing} in a job, or where lent memory is given back: that is waited for\n\
+        "cannot {doing} in a job, a host callback, or where lent memory is given back: that is waited for\n\
          try: another thread"
     )]
     Within {

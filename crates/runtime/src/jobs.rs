@@ -292,12 +292,9 @@ enum Message {
     Task(Box<dyn Task>),
     /// The device has done the first of those that it has.
     Done,
-    /// There will be no more. When all are over this is called with what they came to,
-    /// unless somebody waits for that.
-    End(Option<Ended>),
+    /// There will be no more.
+    End,
 }
-
-type Ended = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A session's clerk.
 #[derive(Debug)]
@@ -327,7 +324,6 @@ impl Clerk {
             looked: Instant::now(),
             failed: Ok(()),
             lost: None,
-            ended: None,
         };
         let named = std::thread::Builder::new().name("fercuda jobs".to_owned());
         let thread = named.spawn(move || {
@@ -397,25 +393,21 @@ impl Clerk {
         })
     }
 
-    /// Waits for all jobs; the first error of any of them. A clerk, which may have the
-    /// last name of a session, waits for none.
+    /// Waits for all jobs; the first error of any of them. Not for a job.
     pub(crate) fn finish(&self) -> Result<()> {
         // Nobody listens: then it has ended.
-        drop(self.sender.send(Message::End(None)));
-        if is_clerk() {
-            return Ok(());
-        }
+        drop(self.sender.send(Message::End));
         let thread = lock(&self.thread).take();
         thread.map_or(Ok(()), |thread| {
             thread.join().unwrap_or(Err(Error::GivenUp { job: 0 }))
         })
     }
+}
 
-    /// Waits for nothing: the clerk calls `ended` when all jobs are over, with the first
-    /// error of any of them.
-    pub(crate) fn finish_with(&self, ended: impl FnOnce(Result<()>) + Send + 'static) {
-        // Nobody listens: then it has ended, and what is dropped here sees to the rest.
-        drop(self.sender.send(Message::End(Some(Box::new(ended)))));
+impl Drop for Clerk {
+    /// Its thread ends behind its jobs.
+    fn drop(&mut self) {
+        drop(self.sender.send(Message::End));
     }
 }
 
@@ -442,8 +434,6 @@ struct Desk {
     failed: Result<()>,
     /// The job with which the context failed, and how: no other runs any more.
     lost: Option<(u64, Error)>,
-    /// Who hears that all are over.
-    ended: Option<Ended>,
 }
 
 /// Runs what is the givers' in part: a panic of it ends there.
@@ -466,12 +456,7 @@ impl Desk {
             }
             let is_empty = self.waiting.is_empty() && self.running.is_empty();
             if is_ending && is_empty {
-                let done = std::mem::replace(&mut self.failed, Ok(()));
-                let Some(ended) = self.ended.take() else {
-                    return done;
-                };
-                contained(|| ended(done));
-                return Ok(());
+                return std::mem::replace(&mut self.failed, Ok(()));
             }
             let message = match self.running.is_empty() {
                 // A sender is here, so somebody may always write.
@@ -480,7 +465,7 @@ impl Desk {
             };
             match message {
                 Ok(message) => {
-                    is_ending |= matches!(message, Message::End(_));
+                    is_ending |= matches!(message, Message::End);
                     self.take(message);
                 }
                 Err(RecvTimeoutError::Disconnected) => is_ending = true,
@@ -500,7 +485,7 @@ impl Desk {
                     self.end(task, failed.map_or(Ok(()), Err));
                 }
             }
-            Message::End(ended) => self.ended = ended,
+            Message::End => {}
         }
     }
 
@@ -586,7 +571,7 @@ impl Desk {
         let said: Vec<Message> = self.receiver.try_iter().collect();
         let mut ends = false;
         for message in said {
-            ends |= matches!(message, Message::End(_));
+            ends |= matches!(message, Message::End);
             self.take(message);
         }
         for Running { task, failed, .. } in std::mem::take(&mut self.running) {

@@ -5,16 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, Cuda, Device, Select};
+use fercuda_cuda::{Context, Cuda, Device, Select, destroy_what_can_be};
 use fercuda_regime::interface::{self, Acting, Interface};
 use fercuda_regime::{stand_before, table};
 
 use crate::callbacks::{Allocator, Given};
+use crate::dispatcher::DispatchOptions;
 use crate::error::{Error, Holder, Result, Why};
-use crate::session::{Core, Session, SessionConfig};
+use crate::session::{Core, Session, SessionConfig, end_all};
 use crate::within::is_within;
 
 /// How long memory that is given back to the driver waits for the device's work.
@@ -77,6 +78,9 @@ pub(crate) struct Machine {
     context: Mutex<Context>,
     epoch: AtomicU64,
     sessions: Mutex<Sessions>,
+    /// How many of them are being ended.
+    ending: Mutex<usize>,
+    none_ends: Condvar,
     /// What programs' own allocators have given.
     pub(crate) given: Given,
 }
@@ -108,6 +112,24 @@ impl Phase {
             Self::Reboots => Err(Error::Rebooting),
             Self::Lost(error) => Err(error.clone()),
         }
+    }
+}
+
+/// A session that is being ended, until this goes, by whatever thread.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Machine>);
+
+impl UnderWay {
+    pub(crate) fn begin(machine: &Arc<Machine>) -> Self {
+        *lock(&machine.ending) += 1;
+        Self(machine.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        *lock(&self.0.ending) -= 1;
+        self.0.none_ends.notify_all();
     }
 }
 
@@ -152,6 +174,8 @@ impl Runtime {
             context: Mutex::new(Context::primary(device)?),
             epoch: AtomicU64::new(0),
             sessions: Mutex::default(),
+            ending: Mutex::default(),
+            none_ends: Condvar::new(),
             given: Given::default(),
         };
         if let Some(doors) = doors {
@@ -243,7 +267,9 @@ impl Runtime {
         allocator: Option<Arc<dyn Allocator>>,
     ) -> Result<Session> {
         let is_held = self.machine.holders().iter().any(|it| it.tenant == name);
-        // What is dropped with its last name here ends, which is not to be in the lock.
+        // What goes with its last name here is a program's in part, and not let go of in
+        // the lock.
+        let _kept = allocator.clone();
         let live: Vec<Arc<Core>>;
         let mut sessions = lock(&self.machine.sessions);
         sessions.phase.check()?;
@@ -280,8 +306,8 @@ impl Runtime {
     /// have ended then, and [`Runtime::reset`] helps. [`Error::Dispatch`] if a session's
     /// dispatcher is lost, and [`Error::Resident`] if a kernel stays that is no session's:
     /// they have ended then as well, and nothing was given back to the driver.
-    /// [`Error::Rebooting`] while another thread does it; [`Error::Within`] in a job, and where
-    /// lent memory is given back.
+    /// [`Error::Rebooting`] while another thread does it; [`Error::Within`] in a job, in a
+    /// host callback, and where lent memory is given back.
     pub fn reboot(&self) -> Result<Reboot> {
         self.begin_anew(false)
     }
@@ -308,16 +334,22 @@ impl Runtime {
     #[expect(unsafe_code, reason = "as for `reset`, which alone lets it")]
     fn begin_anew(&self, may_reset: bool) -> Result<Reboot> {
         let machine = &self.machine;
-        if is_within() {
+        let left = || machine.sessions_left();
+        if is_within() || left().iter().any(|it| it.is_within()) {
             // A session would wait for this thread, or this thread for itself.
             return Err(Error::Within { doing: "reboot" });
         }
         let mut rebooting = Rebooting::begin(machine)?;
         let next = machine.epoch.load(Relaxed) + 1;
-        let ended = end_all(&machine.sessions_left(), Why::Rebooted(next));
+        let ended = end_all(&left(), Why::Rebooted(next));
+        // Also of those that nobody has a name of, nothing is left.
+        machine.wait_for_endings();
         let is_sticky = |error: &Error| error.is_sticky();
         let mut failed = ended.iter().flat_map(|it| it.as_ref().err()).any(is_sticky);
         let before = machine.context();
+        if !failed {
+            let_kernels_end(&before);
+        }
         if !failed && before.has_stay() {
             // To wait for the device would be to wait for that, unless the context failed.
             let asked = before.legacy_stream().is_idle().map_err(Error::from);
@@ -379,14 +411,15 @@ impl Runtime {
     }
 }
 
-/// Ends sessions together, the last one first: what each has come to. Kernels that stay
-/// end before any session does, since what another has may wait for the whole device.
-pub(crate) fn end_all(sessions: &[Arc<Core>], why: Why) -> Vec<Result<()>> {
-    let last_first = || sessions.iter().rev();
-    last_first().for_each(|it| it.tell_dispatchers());
-    let stopped: Vec<_> = last_first().map(|it| it.stop_dispatchers()).collect();
-    let both = stopped.into_iter().zip(last_first());
-    both.map(|(stopped, it)| stopped.and(it.end(why))).collect()
+/// Waits while kernels stay that were told to end, and that nobody waited for: as long as
+/// they may take with the watchdog that is usual.
+fn let_kernels_end(context: &Context) {
+    let longest = DispatchOptions::default().watchdog * 2 + PATIENCE;
+    let began = Instant::now();
+    // If one of them stays, something is left to be destroyed behind it.
+    while !destroy_what_can_be() && context.has_stay() && began.elapsed() < longest {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The driver with the doors before it, and what they may be asked.
@@ -427,7 +460,12 @@ impl Machine {
         lock(&self.context).clone()
     }
 
-    /// Those whose last name is here end when that is dropped, which is not in the lock.
+    fn wait_for_endings(&self) {
+        let ending = self.none_ends.wait_while(lock(&self.ending), |it| *it > 0);
+        drop(ending.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Those that have not ended.
     fn sessions_left(&self) -> Vec<Arc<Core>> {
         let sessions = lock(&self.sessions);
         let mut live: Vec<Arc<Core>> = sessions.all.values().filter_map(Weak::upgrade).collect();

@@ -67,9 +67,8 @@ impl Owned {
         }
     }
 
-    /// The same, and waits until they have: the first error.
+    /// Waits until they have: the first error. For who ends the session.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.tell();
         let all = std::mem::take(&mut *lock(&self.dispatchers));
         let mut done = Ok(());
         for dispatcher in all.iter().filter_map(Weak::upgrade) {

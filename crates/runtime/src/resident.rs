@@ -33,15 +33,13 @@ impl Resident {
     /// As [`Dispatcher::submit`](crate::Dispatcher::submit).
     ///
     /// # Errors
-    /// As there; [`DispatchError::Stopped`] also when the session has ended;
-    /// [`DispatchError::Session`] in the child of a fork.
+    /// As there; [`DispatchError::Stopped`] also when the session has ended.
     pub fn submit(
         &self,
         priority: u32,
         task: TaskId,
         arguments: &TaskArgs,
     ) -> Result<TaskJob, DispatchError> {
-        self.session.core.check_process()?;
         self.queue.submit(priority, task, arguments)
     }
 
@@ -55,32 +53,24 @@ impl Resident {
     ///
     /// # Errors
     /// [`DispatchError::Running`] if it has not ended yet; [`DispatchError::Lost`];
-    /// [`DispatchError::Cuda`], the kernel's error; [`DispatchError::Session`] in the
-    /// child of a fork.
+    /// [`DispatchError::Forked`]; [`DispatchError::Cuda`], the kernel's error, each time.
     pub fn stop(&self, longest: Duration) -> Result<(), DispatchError> {
         let core = &self.session.core;
-        core.check_process()?;
         core.acting(|| self.queue.drain(longest))
     }
 
-    /// Does what dropping it does, for who shares it. May be asked again.
+    /// Does what dropping it does, for who shares it: nothing in the child of a fork. May be
+    /// asked again.
     ///
     /// # Errors
     /// As for [`Resident::stop`].
     pub fn abandon(&self) -> Result<(), DispatchError> {
-        let core = &self.session.core;
-        core.check_process()?;
-        core.acting(|| self.queue.abandon())
+        self.session.core.acting(|| self.queue.abandon())
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        if self.session.core.check_process().is_err() {
-            // The queue may be memory of the parent's, whose kernel it is.
-            std::mem::forget(self.queue.clone());
-            return;
-        }
         // What went wrong has been told to who waits for tasks.
         drop(self.abandon());
     }

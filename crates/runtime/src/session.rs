@@ -22,11 +22,14 @@ use crate::callbacks::{Allocator, Lender};
 use crate::error::{Error, Result, Why};
 use crate::handles::{Id, Table};
 use crate::jobs::{Clerk, Job};
-use crate::machine::{Machine, end_all, lock};
+use crate::machine::{Machine, lock};
 use crate::owned::Owned;
 use crate::pieces::Pieces;
 
 mod ending;
+
+use ending::LastName;
+pub(crate) use ending::end_all;
 
 /// The device's pool gives blocks in multiples of so many bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -178,6 +181,7 @@ numbers!(f64 f32 i8 i16 i32 i64 u8 u16 u32 u64);
 #[derive(Clone, Debug)]
 pub struct Session {
     pub(crate) core: Arc<Core>,
+    _name: Arc<LastName>,
 }
 
 /// What a session is.
@@ -461,7 +465,8 @@ fn mapped(context: &Context, bytes: usize) -> fercuda_cuda::Result<DeviceBuffer<
 
 impl Session {
     pub(crate) fn of(core: Arc<Core>) -> Self {
-        Self { core }
+        let _name = Arc::new(LastName(core.clone()));
+        Self { core, _name }
     }
 
     /// Its name, which is its tenant's.
@@ -501,22 +506,23 @@ impl Session {
     }
 
     /// Ends it, having waited for its work, and gives everything back. Its other names
-    /// answer [`Error::Ended`] then. In a job, of whatever session, it does not wait: the
-    /// session ends behind its jobs.
+    /// answer [`Error::Ended`] from now on. Where a session may be waiting for the thread, it
+    /// does not wait, and a thread of its own ends the session: in a job, in a host callback,
+    /// and where lent memory is given back.
     ///
     /// # Errors
     /// The first error of its work; it has ended all the same.
     pub fn close(&self) -> Result<()> {
-        self.core.check_process()?;
-        self.core.end(Why::Closed)
+        Self::close_all(std::slice::from_ref(self))
     }
 
-    /// Closes sessions together, the last one first. Kernels that stay end before any of
-    /// the sessions does, since what another has may wait for the whole device.
+    /// Closes sessions together, the last one first, as [`Session::close`] does. Kernels that
+    /// stay end before any of the sessions does, since what another has may wait for the whole
+    /// device.
     ///
     /// # Errors
     /// The first error of their work; all have ended all the same. [`Error::Forked`], and
-    /// none has.
+    /// none has; [`Error::NoThread`].
     pub fn close_all(sessions: &[Self]) -> Result<()> {
         sessions.iter().try_for_each(|it| it.core.check_process())?;
         let cores: Vec<Arc<Core>> = sessions.iter().map(|it| it.core.clone()).collect();

@@ -4,6 +4,8 @@
 
 use std::cell::Cell;
 
+use fercuda_cuda::is_in_callback;
+
 use crate::jobs::is_clerk;
 
 thread_local! {
@@ -27,7 +29,8 @@ impl Drop for Leaving {
     }
 }
 
-/// Whether this is a job, or who hears that memory it has lent is given back.
+/// Whether this is a job, a host callback, or who hears that memory it has lent is given
+/// back.
 pub(crate) fn is_within() -> bool {
-    is_clerk() || LEAVING.with(Cell::get) > 0
+    is_clerk() || is_in_callback() || LEAVING.with(Cell::get) > 0
 }

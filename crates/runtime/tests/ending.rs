@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bench::Bench;
-use fercuda_cuda::{DeviceBuffer, Stream, destroy_later};
+use fercuda_cuda::sys::types::CUresult;
+use fercuda_cuda::{DeviceBuffer, SharedWords, Stream, destroy_later};
 use fercuda_runtime::jit::{Binary, Graph as Expression};
 use fercuda_runtime::{
-    BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, Error, Layout, Regime, Resident,
-    Session, StandardTask, TaskArgs, TaskBuffer, TaskBuffers, TaskError, TaskId, TaskJob, TaskSet,
-    Why,
+    Budget, BufferId, DispatchError, DispatchOptions, Dispatcher, Dtype, Error, Key, Layout,
+    RecordOptions, Regime, Resident, Session, StandardTask, TaskArgs, TaskBuffer, TaskBuffers,
+    TaskError, TaskId, TaskJob, TaskSet, Why,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -503,4 +504,345 @@ fn who_only_looks_learns_that_the_kernel_has_ended() {
     assert_eq!(late.poll(), Some(Err(TaskError::Stopped)));
     drop(resident);
     session.close().unwrap();
+}
+
+/// Does it in a host function of another library's, of which nobody but the driver knows.
+fn in_host_function(stream: &Stream, body: impl FnOnce() + Send + 'static) {
+    type Body = Box<dyn FnOnce() + Send>;
+    unsafe extern "C" fn run(body: *mut std::ffi::c_void) {
+        // SAFETY: the box that was leaked below, once.
+        let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+        // What panics in there has said so, and does not reach the driver.
+        drop(catch_unwind(AssertUnwindSafe(*body)));
+    }
+    let body: *mut Body = Box::into_raw(Box::new(Box::new(body)));
+    let driver = stream.context().bind().unwrap();
+    // SAFETY: `run` takes the box back, once.
+    let queued = unsafe { driver.cuLaunchHostFunc(stream.raw(), Some(run), body.cast()) };
+    assert_eq!(queued.unwrap(), CUresult::CUDA_SUCCESS);
+}
+
+fn in_callback(stream: &Stream, is_foreign: bool, body: impl FnOnce() + Send + 'static) {
+    match is_foreign {
+        true => in_host_function(stream, body),
+        false => stream.host_callback(body).unwrap(),
+    }
+}
+
+#[test]
+fn a_session_whose_last_name_goes_in_a_host_callback_ends_behind_its_jobs() {
+    let bench = Bench::new();
+    for is_foreign in [false, true] {
+        let session = bench.session("callback");
+        words(&session);
+        let (go_on, waits) = channel::<()>();
+        let name = session.clone();
+        in_callback(session.stream(), is_foreign, move || {
+            waits.recv_timeout(LONG).ok();
+            drop(name);
+        });
+        let jobs = [1, 2, 3].map(|it| session.submit(move |_| Ok(it)).unwrap());
+        drop(session);
+        go_on.send(()).unwrap();
+        let done = soon(move || jobs.map(|job| job.wait().unwrap()));
+        assert_eq!(done, [1, 2, 3]);
+        // Which waits until it has ended.
+        let runtime = bench.runtime.clone();
+        soon(move || runtime.reboot()).unwrap();
+    }
+}
+
+#[test]
+fn a_host_callback_may_close_the_session_that_waits_for_it() {
+    let bench = Bench::new();
+    for is_foreign in [false, true] {
+        let session = bench.session("callback");
+        let (go_on, waits) = channel::<()>();
+        let (say, said) = channel();
+        let (within, runtime) = (session.clone(), bench.runtime.clone());
+        in_callback(session.stream(), is_foreign, move || {
+            waits.recv_timeout(LONG).ok();
+            let closed = within.close();
+            say.send((closed, runtime.reboot())).unwrap();
+        });
+        let closes = {
+            let session = session.clone();
+            std::thread::spawn(move || session.close())
+        };
+        while session.buffers().is_ok() {
+            std::thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        let (closed, rebooted) = said.recv_timeout(LONG).expect("it waits for itself");
+        closed.unwrap();
+        let refused = rebooted.unwrap_err();
+        assert!(matches!(refused, Error::Within { .. }), "{refused}");
+        soon(move || closes.join().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_host_function_that_stops_a_dispatcher_is_told_that_it_cannot_wait() {
+    let bench = Bench::new();
+    for is_foreign in [false, true] {
+        let session = bench.session("callback");
+        let (resident, gate) = serve(&session, words(&session), small());
+        let shut = shut(&resident, gate);
+        let resident = Arc::new(resident);
+        let (say, said) = channel();
+        let within = resident.clone();
+        in_callback(session.stream(), is_foreign, move || {
+            say.send(within.stop(Duration::MAX)).unwrap();
+        });
+        let refused = said.recv_timeout(LONG).expect("it asks for ever");
+        assert!(
+            matches!(&refused, Err(DispatchError::Cuda(error)) if error.is_in_callback()),
+            "{refused:?}"
+        );
+        shut.cancel();
+        soon(move || resident.stop(LONG)).unwrap();
+        soon(move || session.close()).unwrap();
+    }
+}
+
+#[test]
+fn who_ends_a_session_that_another_thread_ends_waits_for_its_dispatchers() {
+    let bench = Bench::new();
+    for reboots in [false, true] {
+        let session = bench.session("twice");
+        let (resident, gate) = serve(&session, words(&session), small());
+        let shut = shut(&resident, gate);
+        let first = {
+            let session = session.clone();
+            std::thread::spawn(move || Session::close_all(&[session]).unwrap())
+        };
+        while !resident.stats().is_stopped {
+            std::thread::yield_now();
+        }
+        // So that the first has gone to wait for the kernel.
+        std::thread::sleep(Duration::from_millis(20));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let second = {
+            let (session, is_over) = (session.clone(), is_over.clone());
+            let runtime = bench.runtime.clone();
+            std::thread::spawn(move || {
+                match reboots {
+                    true => drop(runtime.reboot().unwrap()),
+                    false => session.close().unwrap(),
+                }
+                assert!(is_over.load(Ordering::Acquire), "the kernel still runs");
+                assert_eq!(session.held_bytes(), 0);
+            })
+        };
+        std::thread::sleep(Duration::from_millis(50));
+        is_over.store(true, Ordering::Release);
+        shut.cancel();
+        soon(move || first.join()).unwrap();
+        soon(move || second.join()).unwrap();
+    }
+}
+
+#[test]
+fn a_job_that_closes_another_session_does_not_wait_for_it() {
+    let bench = Bench::new();
+    for has_dispatcher in [false, true] {
+        let (session, other) = (bench.session("closed"), bench.session("closes"));
+        let id = words(&session);
+        let (give, waits) = channel::<()>();
+        let held_back = move || {
+            waits.recv_timeout(LONG * 2).ok();
+        };
+        session.stream().host_callback(held_back).unwrap();
+        // Its turn comes behind that.
+        let resident = has_dispatcher.then(|| serve(&session, id, small()).0);
+        let closes = session.clone();
+        let first = other.submit(move |_| closes.close()).unwrap();
+        let next = other.submit(move |_| Ok(give.send(()).is_ok())).unwrap();
+        soon(move || first.wait()).unwrap();
+        assert!(soon(move || next.wait()).unwrap());
+        soon(move || session.close()).unwrap();
+        drop(resident);
+        other.close().unwrap();
+    }
+}
+
+#[test]
+fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
+    let bench = Bench::new();
+    let (session, other) = (bench.session("nameless"), bench.session("drops"));
+    words(&session);
+    let (go_on, waits) = channel::<()>();
+    let job = session.submit(move |_| {
+        waits.recv_timeout(LONG).ok();
+        Ok(())
+    });
+    let dropped = other.submit(move |_| {
+        drop(session);
+        Ok(())
+    });
+    soon(move || dropped.unwrap().wait()).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let rebooted = {
+        let (runtime, is_over) = (bench.runtime.clone(), is_over.clone());
+        std::thread::spawn(move || {
+            runtime.reboot().unwrap();
+            assert!(is_over.load(Ordering::Acquire), "a job still waits");
+        })
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    is_over.store(true, Ordering::Release);
+    go_on.send(()).unwrap();
+    soon(move || rebooted.join()).unwrap();
+    job.unwrap().wait().unwrap();
+}
+
+/// A dispatcher that is no session's, which a host callback drops.
+fn drop_in_callback(bench: &Bench, options: DispatchOptions, keeps_busy: bool) {
+    let context = bench.runtime.context();
+    let (set, gate) = gate::gated();
+    let mut buffers = TaskBuffers::new();
+    buffers.host(Arc::new(SharedWords::new(&context, 4).unwrap()));
+    let dispatcher = Dispatcher::start(&context, &set, buffers, options).unwrap();
+    if keeps_busy {
+        let arguments = span(0..1).steps(u32::MAX);
+        let busy = dispatcher.submit(0, gate, &arguments).unwrap();
+        while !busy.has_begun() {
+            std::thread::yield_now();
+        }
+    }
+    let stream = Stream::new(&context).unwrap();
+    let (dropped, is_dropped) = channel();
+    let callback = move || {
+        drop(dispatcher);
+        dropped.send(()).unwrap();
+    };
+    stream.host_callback(callback).unwrap();
+    is_dropped.recv_timeout(LONG).unwrap();
+    // Not dropped here, since that waits, and lets go of what has ended.
+    std::mem::forget(stream);
+}
+
+#[test]
+fn a_reboot_lets_kernels_end_that_were_told_to() {
+    let bench = Bench::new();
+    for keeps_busy in [false, true] {
+        let options = DispatchOptions {
+            // Long enough for a loaded machine to let the kernel look whether it is still wanted.
+            watchdog: Duration::from_secs(1),
+            ..small()
+        };
+        drop_in_callback(&bench, options, keeps_busy);
+        let runtime = bench.runtime.clone();
+        soon(move || runtime.reboot()).unwrap();
+    }
+}
+
+#[test]
+fn nobody_who_allocates_waits_for_another_that_lets_go() {
+    let bench = Bench::new();
+    let lender = bench.session("lender");
+    let stream = Stream::new(lender.stream().context()).unwrap();
+    let lent = DeviceBuffer::from_host(&[0u32; LEN as usize], &stream).unwrap();
+    let session = bench.session("borrower");
+    let (enter, entered) = channel();
+    let (go_on, waits) = channel::<()>();
+    let waits = Mutex::new(waits);
+    let end = move || {
+        enter.send(()).unwrap();
+        waits.lock().unwrap().recv_timeout(LONG * 2).ok();
+    };
+    // SAFETY: `lent` outlives the session.
+    let id = unsafe { session.import(lent.address(), layout(), end) }.unwrap();
+    let (resident, gate) = serve(&session, id, small());
+    let shut = shut(&resident, gate);
+    session.free(id).unwrap();
+    let resident = Arc::new(resident);
+    let (say, said) = channel();
+    let within = resident.clone();
+    let abandons = move || say.send(within.abandon()).unwrap();
+    session.stream().host_callback(abandons).unwrap();
+    // From now on whoever allocates looks what has become of it.
+    said.recv_timeout(LONG).unwrap().unwrap();
+    let stops = {
+        let resident = resident.clone();
+        std::thread::spawn(move || resident.stop(LONG).unwrap())
+    };
+    shut.cancel();
+    entered.recv_timeout(LONG).unwrap();
+    let allocates = session.clone();
+    soon(move || allocates.alloc(layout(), Regime::Pool)).unwrap();
+    go_on.send(()).unwrap();
+    soon(move || stops.join()).unwrap();
+    drop(resident);
+    session.close().unwrap();
+}
+
+#[test]
+fn an_arena_that_grows_may_let_go_of_what_was_its() {
+    let bench = Bench::new();
+    let session = bench.session("grows");
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Only;
+    impl Key for Only {
+        fn generation(&self) -> u64 {
+            0
+        }
+    }
+    let graphs = session.graphs::<Only>(Budget::default()).unwrap();
+    soon(move || {
+        let recorded = graphs.record(Only, RecordOptions::default(), |recording| {
+            let mut scratch = Some(recording.alloc::<u8>(64)?);
+            // For who allocates next: the arena itself.
+            destroy_later(move || {
+                drop(scratch.take());
+                true
+            });
+            let grown = recording.alloc::<u8>(64 << 20)?;
+            Ok(grown.len())
+        });
+        assert_eq!(recorded.unwrap().0, 64 << 20);
+    });
+    session.close().unwrap();
+}
+
+#[test]
+fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
+    let bench = Bench::new();
+    let context = bench.runtime.context();
+    let (set, gate) = gate::gated();
+    let mut buffers = TaskBuffers::new();
+    buffers.host(Arc::new(SharedWords::new(&context, LEN as usize).unwrap()));
+    let dispatcher = Dispatcher::start(&context, &set, buffers, small()).unwrap();
+    let busy = dispatcher.submit(0, gate, &span(0..1).steps(u32::MAX));
+    let busy = busy.unwrap();
+    while !busy.has_begun() {
+        std::thread::yield_now();
+    }
+    // SAFETY: the child calls nothing but this library and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fill = dispatcher.submit(0, StandardTask::Fill.id(), &span(1..2));
+        let is_told = matches!(fill, Err(DispatchError::Forked { .. }))
+            && matches!(busy.poll(), Some(Err(TaskError::Forked { .. })))
+            && matches!(busy.wait(LONG), Err(TaskError::Forked { .. }))
+            && dispatcher.stats().submitted == 0;
+        busy.cancel();
+        drop((busy, dispatcher));
+        // SAFETY: it ends at once.
+        unsafe { libc::_exit(i32::from(!is_told)) };
+    }
+    let begun = std::time::Instant::now();
+    let mut status = 0;
+    // SAFETY: the child that was made above; `status` outlives the call.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        assert!(begun.elapsed() < LONG, "the child hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(status, 0, "the child was not told");
+    assert_eq!(busy.poll(), None, "its task was cancelled");
+    busy.cancel();
+    assert_eq!(busy.wait(LONG), Err(TaskError::Cancelled));
+    let fill = dispatcher.submit(0, StandardTask::Fill.id(), &span(1..LEN));
+    assert_eq!(fill.unwrap().wait(LONG).unwrap().value, LEN - 1);
+    dispatcher.stop(LONG).unwrap();
 }

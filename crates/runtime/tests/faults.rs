@@ -16,8 +16,11 @@ use std::time::Duration;
 use faulty::{FAULTY, fail};
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
-    Allocator, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, Session, SessionConfig,
+    Allocator, DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime,
+    RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer, TaskSet,
 };
+
+const LONG: Duration = Duration::from_secs(30);
 
 /// Two good jobs, one that fails, and one behind it; with what they come to.
 fn fail_between_others(session: &Session) {
@@ -73,6 +76,88 @@ unsafe impl Allocator for Direct {
         self.back.lock().unwrap().push(stream.is_some());
         drop(self.held.lock().unwrap().remove(&address.0).unwrap());
     }
+}
+
+/// Opens a session when it goes, which the session that had it is not to be in the way of.
+struct OpensAnother(Runtime);
+
+// SAFETY: it gives nothing.
+unsafe impl Allocator for OpensAnother {
+    fn allocate(
+        &self,
+        _: u64,
+        _: u64,
+        _: &Stream,
+    ) -> Result<DeviceAddr, Box<dyn std::error::Error + Send + Sync>> {
+        Err("nothing".into())
+    }
+
+    fn free(&self, _: DeviceAddr, _: u64, _: Option<&Stream>) {}
+}
+
+impl Drop for OpensAnother {
+    fn drop(&mut self) {
+        drop(self.0.session("another", SessionConfig::default()));
+    }
+}
+
+/// Kernels that stay end with a context that fails, also one that was lost: who stops them
+/// is told each time, and after the reset none stays, whoever still has a name of one.
+fn kernels_end_with_their_context(runtime: &Runtime) {
+    let options = DispatchOptions {
+        threads: 64,
+        watchdog: Duration::from_millis(20),
+        ..DispatchOptions::default()
+    };
+    let mut set = TaskSet::standard();
+    // SAFETY: it touches its span only; the context's failure ends it.
+    let wild = unsafe {
+        set.add("wild", |t| {
+            let k = t.kernel();
+            let span = t.span::<u32>(0);
+            k.loop_("for_ever", |turn| {
+                let zero = k.value(0u32);
+                turn.break_if(span.load_volatile(zero).differs(0u32));
+                k.nanosleep(1000);
+            });
+        })
+    };
+    let session = new(runtime, "faulty");
+    let id = session.buffer(&[16], &[0u32; 16]).unwrap();
+    let serve = || session.dispatcher(&set, &[id], options).unwrap();
+    let (resident, lost) = (serve(), serve());
+    let arguments = TaskArgs::new().span(TaskBuffer(0), 0..4);
+    lost.submit(0, wild, &arguments).unwrap();
+    let is_lost = lost.stop(LONG);
+    assert!(matches!(is_lost, Err(DispatchError::Lost)), "{is_lost:?}");
+    fail(&session).unwrap().wait().unwrap_err();
+    for _ in 0..2 {
+        let stopped = resident.stop(LONG);
+        assert!(
+            matches!(&stopped, Err(DispatchError::Cuda(error)) if error.is_sticky()),
+            "{stopped:?}"
+        );
+    }
+    let (opens, (give, take)) = (runtime.clone(), channel());
+    std::thread::spawn(move || {
+        let allocator = Arc::new(OpensAnother(opens.clone()));
+        let config = SessionConfig::default();
+        give.send(opens.session_with_allocator("refused", config, allocator))
+    });
+    let refused = take.recv_timeout(LONG).expect("it waits for itself");
+    assert!(matches!(refused, Err(Error::Cuda(_))), "{refused:?}");
+    // SAFETY: nothing else uses the context.
+    assert!(unsafe { runtime.reset() }.unwrap().was_reset);
+    assert!(!runtime.context().has_stay());
+    runtime.reboot().unwrap();
+    for ended in [resident.stop(LONG), lost.stop(LONG)] {
+        let error = ended.unwrap_err();
+        assert!(
+            matches!(error, DispatchError::Cuda(_) | DispatchError::Lost),
+            "{error}"
+        );
+    }
+    assert_eq!(fercuda_softgpu::control::take_faults().len(), 1);
 }
 
 fn new(runtime: &Runtime, name: &str) -> Session {
@@ -151,4 +236,5 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
     let id = session.buffer(&[2], &[5u64, 6]).unwrap();
     assert_eq!(session.download::<u64>(id).unwrap(), [5, 6]);
     session.close().unwrap();
+    kernels_end_with_their_context(&runtime);
 }

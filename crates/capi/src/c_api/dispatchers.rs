@@ -234,6 +234,7 @@ impl Ticket {
             TaskError::Stopped => fer_status::FER_ERROR_ENDED,
             TaskError::TimedOut => fer_status::FER_ERROR_TIMEOUT,
             TaskError::Lost => fer_status::FER_ERROR_DISPATCHER_LOST,
+            TaskError::Forked { .. } => fer_status::FER_ERROR_FORKED,
             TaskError::Device { .. } => fer_status::FER_ERROR_CONTEXT_LOST,
             _ => fer_status::FER_ERROR_TASK,
         };

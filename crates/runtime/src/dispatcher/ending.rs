@@ -26,8 +26,8 @@ const GLANCE_MS: u64 = 5;
 pub(super) enum Kernel {
     /// It runs, or its turn has not come.
     Runs,
-    /// It has ended. What was not done never will be, and says so.
-    Ended,
+    /// It has ended, well or not. What was not done never will be, and says so.
+    Ended { is_well: bool },
     /// It may run for ever.
     Lost,
     /// Nobody could be asked.
@@ -41,7 +41,9 @@ pub(super) enum Hold {
     /// It has ended, and a thread is letting go of that.
     Leaving,
     /// That is done, or never will be.
-    Gone,
+    Gone {
+        is_well: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -61,16 +63,29 @@ impl Queue {
             self.give_up_tasks(&TaskError::Lost);
             return Kernel::Lost;
         }
-        let why = match self.stream.is_idle() {
+        let (is_well, why) = match self.stream.is_idle() {
             Ok(false) => return Kernel::Runs,
-            Ok(true) => TaskError::Stopped,
+            Ok(true) => (true, TaskError::Stopped),
             Err(error) if error.is_refusal() => return Kernel::Unknown(error),
-            Err(error) => TaskError::Device {
-                why: error.to_string(),
-            },
+            Err(error) => {
+                let why = error.to_string();
+                (false, TaskError::Device { why })
+            }
         };
         self.give_up_tasks(&why);
-        Kernel::Ended
+        Kernel::Ended { is_well }
+    }
+
+    /// In the child of a fork it is the parent's: what the kernel reads is memory that both
+    /// have, or only the parent, and a lock may have been held for ever.
+    ///
+    /// # Errors
+    /// Then, with the parent's number.
+    pub(super) fn check_process(&self) -> Result<(), u32> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(self.process),
+        }
     }
 
     /// The same for who does not wait and may ask often: from time to time.
@@ -85,7 +100,7 @@ impl Queue {
 
     /// Whether nothing more will be done.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.kernel(), Kernel::Ended | Kernel::Lost)
+        matches!(self.kernel(), Kernel::Ended { .. } | Kernel::Lost)
     }
 
     /// What becomes of tasks when the kernel has ended, or nobody knows.
@@ -124,7 +139,8 @@ impl Queue {
     /// not wait for another thread that lets go. May be asked again.
     ///
     /// # Errors
-    /// [`DispatchError::Running`]; the others of [`super::Dispatcher::stop`].
+    /// [`DispatchError::Running`]; [`DispatchError::Forked`]; the others of
+    /// [`super::Dispatcher::stop`].
     pub(crate) fn drain(&self, longest: Duration) -> Result<(), DispatchError> {
         self.end(DRAIN, longest)
     }
@@ -137,6 +153,10 @@ impl Queue {
     /// # Errors
     /// [`DispatchError::Lost`]; [`DispatchError::Cuda`], the kernel's error.
     pub(crate) fn abandon(self: &Arc<Self>) -> Result<(), DispatchError> {
+        if self.check_process().is_err() {
+            std::mem::forget(self.clone());
+            return Ok(());
+        }
         let ended = self.end(END, twice(self.options.watchdog));
         let goes_on = match &ended {
             Err(DispatchError::Running { .. }) => true,
@@ -151,10 +171,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets go of what an ended kernel used; whether that is done. Never waits.
+    /// Lets go of what an ended kernel used, unless another thread does; whether it has
+    /// ended. Never waits.
     fn has_left(&self, watch: &mut Watch) -> bool {
         match self.kernel() {
-            Kernel::Ended => self.release(),
+            Kernel::Ended { is_well } => self.release(is_well),
             Kernel::Lost => self.lose(),
             Kernel::Runs | Kernel::Unknown(_) => {
                 watch.look(self);
@@ -165,25 +186,32 @@ impl Queue {
     }
 
     fn end(&self, order: u32, longest: Duration) -> Result<(), DispatchError> {
+        self.check_process()
+            .map_err(|process| DispatchError::Forked { process })?;
         self.tell(order);
-        let is_gone = matches!(*lock(&self.hold), Hold::Gone);
-        if is_gone && !self.lost.load(Ordering::Acquire) {
-            return Ok(());
+        let gone = match *lock(&self.hold) {
+            Hold::Gone { is_well } => Some(is_well),
+            _ => None,
+        };
+        if let Some(is_well) = gone.filter(|_| !self.lost.load(Ordering::Acquire)) {
+            // The context answers what it failed with until it is reset, and that then.
+            return match is_well {
+                true => Ok(()),
+                false => Ok(self.stream.synchronize()?),
+            };
         }
         let began = Instant::now();
         let mut pause = Pause(0);
         let mut watch = Watch::default();
-        loop {
+        let is_well = loop {
             match self.kernel() {
-                Kernel::Ended => break,
+                Kernel::Ended { is_well } => break is_well,
                 Kernel::Lost => {
                     self.lose();
                     return Err(DispatchError::Lost);
                 }
                 // No wait of this thread's changes that.
-                Kernel::Unknown(error @ fercuda_cuda::Error::InCallback) => {
-                    return Err(error.into());
-                }
+                Kernel::Unknown(error) if error.is_in_callback() => return Err(error.into()),
                 Kernel::Runs | Kernel::Unknown(_) => {}
             }
             pause.wait();
@@ -194,28 +222,34 @@ impl Queue {
                 let waiting = self.stats().waiting;
                 return Err(DispatchError::Running { waiting });
             }
-        }
-        self.release();
+        };
+        self.release(is_well);
+        self.wait_until_released();
         Ok(self.stream.synchronize()?)
     }
 
-    /// Lets go of what the kernel has used, or waits while another thread does.
-    fn release(&self) {
+    /// Waits while another thread lets go of what the kernel has used.
+    fn wait_until_released(&self) {
+        let mut hold = lock(&self.hold);
+        while matches!(*hold, Hold::Leaving) && !is_within() {
+            let released = self.released.wait(hold);
+            hold = released.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets go of what the kernel has used, unless another thread does or has.
+    fn release(&self, is_well: bool) {
         let mut hold = lock(&self.hold);
         let used = match std::mem::replace(&mut *hold, Hold::Leaving) {
             Hold::Used(used) => used,
             other => {
                 *hold = other;
-                while matches!(*hold, Hold::Leaving) && !is_within() {
-                    let released = self.released.wait(hold);
-                    hold = released.unwrap_or_else(PoisonError::into_inner);
-                }
                 return;
             }
         };
         drop(hold);
         let _gone = OnDrop(|| {
-            *lock(&self.hold) = Hold::Gone;
+            *lock(&self.hold) = Hold::Gone { is_well };
             self.released.notify_all();
         });
         let _leaving = Leaving::enter();
@@ -225,7 +259,8 @@ impl Queue {
     /// It may be running for ever: nothing of what it uses may go, nor the queue.
     fn lose(&self) {
         self.give_up();
-        let used = std::mem::replace(&mut *lock(&self.hold), Hold::Gone);
+        let gone = Hold::Gone { is_well: false };
+        let used = std::mem::replace(&mut *lock(&self.hold), gone);
         if matches!(used, Hold::Used(_)) {
             std::mem::forget((used, self.memory.clone(), self.stream.clone()));
         }

@@ -178,9 +178,8 @@ impl Arena {
         }
     }
 
-    /// Where `bytes` are free, in a new chunk if need be, which `capture`'s graph
-    /// holds.
-    fn find(&mut self, bytes: u64, capture: &Capture) -> Result<(usize, u64), GraphError> {
+    /// Where `bytes` are free.
+    fn find(&self, bytes: u64, capture: &Capture) -> Option<(usize, u64)> {
         // What was dropped has been used in the captured stream alone only as long as
         // no other took part; work of another may not be behind that.
         let place = match capture.has_forked() {
@@ -189,28 +188,43 @@ impl Arena {
         };
         let chunks = (0..).zip(&self.chunks);
         let fitting = |(at, chunk): (usize, &Chunk)| place(chunk, bytes).map(|it| (it, at));
-        if let Some(((_, begin), chunk)) = chunks.filter_map(fitting).min() {
-            return Ok((chunk, begin));
-        }
+        let ((_, begin), chunk) = chunks.filter_map(fitting).min()?;
+        Some((chunk, begin))
+    }
+
+    /// What a chunk is to have in which `bytes` find a place.
+    fn next_bytes(&self, bytes: u64) -> u64 {
         let grown = match self.bytes {
             0 if self.first_bytes > 0 => self.first_bytes,
             bytes => bytes.max(SMALLEST_CHUNK_BYTES),
         };
-        let size = usize::try_from(grown.max(bytes)).unwrap_or(usize::MAX);
-        let charge = self.account.as_ref().map(|it| it.charge(size as u64));
-        let charge = charge.transpose();
-        let charge = charge.map_err(|error| GraphError::Limit(Box::new(error)))?;
-        let charge = charge.map(Arc::new);
-        let memory = DeviceBuffer::<u8>::alloc_ordered(&self.home, size)?;
-        self.account.iter().for_each(|it| it.lift_peak());
-        // A graph is not behind work of `home`; and it is the graph's also where
-        // captured work knows nothing but an address.
-        self.home.synchronize()?;
-        capture.keep((memory.part::<u8>(0, size)?, charge.clone()));
-        self.bytes += size as u64;
-        self.chunks.push(Chunk::new(memory, charge));
-        Ok((self.chunks.len() - 1, 0))
+        grown.max(bytes)
     }
+}
+
+/// One more chunk, which `capture`'s graph holds. Not in the arena's lock: who asks for
+/// memory destroys what was left for later, which may be the user's, and of this arena.
+fn grow(arena: &Mutex<Arena>, bytes: u64, capture: &Capture) -> Result<(), GraphError> {
+    let (bytes, home, account) = {
+        let arena = lock(arena);
+        let bytes = arena.next_bytes(bytes);
+        (bytes, arena.home.clone(), arena.account.clone())
+    };
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let charge = account.as_ref().map(|it| it.charge(bytes));
+    let charge = charge.transpose();
+    let charge = charge.map_err(|error| GraphError::Limit(Box::new(error)))?;
+    let charge = charge.map(Arc::new);
+    let memory = DeviceBuffer::<u8>::alloc_ordered(&home, size)?;
+    account.iter().for_each(|it| it.lift_peak());
+    // A graph is not behind work of `home`; and it is the graph's also where
+    // captured work knows nothing but an address.
+    home.synchronize()?;
+    capture.keep((memory.part::<u8>(0, size)?, charge.clone()));
+    let mut arena = lock(arena);
+    arena.bytes += bytes;
+    arena.chunks.push(Chunk::new(memory, charge));
+    Ok(())
 }
 
 /// Memory for `len` values.
@@ -232,7 +246,14 @@ pub(super) fn allocate<T: Pod>(
     let (chunk, offset_bytes, buffer, charge) = match bytes {
         0 => (0, 0, DeviceBuffer::alloc(inner.home.context(), len)?, None),
         _ => {
-            let (chunk, begin) = inner.find(bytes, capture)?;
+            let (chunk, begin) = loop {
+                if let Some(place) = inner.find(bytes, capture) {
+                    break place;
+                }
+                drop(inner);
+                grow(arena, bytes, capture)?;
+                inner = lock(arena);
+            };
             let it = &mut inner.chunks[chunk];
             let buffer = it.memory.part::<T>(begin as usize, len)?;
             it.take(begin, bytes);

@@ -1,32 +1,58 @@
-//! How a session ends.
+//! How sessions end.
 //!
-//! What it was given to do is done, then everything goes. Dispatchers go first: a job that
-//! needs the whole device would wait for a kernel that stays.
+//! What a session was given to do is done, then everything goes. Dispatchers go first: a
+//! job that needs the whole device would wait for a kernel that stays.
 //!
 //! Invariants: one thread ends a session, and it has ended when all that it had is given
-//! back, not before, also if somebody's code panics meanwhile. Who has a job to do, or
-//! hears that lent memory is given back, waits for no session's end.
+//! back, not before, also if somebody's code panics meanwhile. Who may be waited for by
+//! that (a job, a host callback, who hears that lent memory is given back) waits for no
+//! session's end: a thread of its own ends it.
 
-use std::ops::Deref;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
+use std::thread::Builder;
 
 use super::{Core, Names};
 use crate::error::{Error, Result, Why};
-use crate::jobs::is_clerk;
-use crate::machine::lock;
+use crate::machine::{UnderWay, lock};
 use crate::within::{Leaving, is_within};
 
 /// A session that is being ended: it has ended when this goes, also by a panic of what is
 /// given back, and who waits for that hears of it.
-struct Ending<C: Deref<Target = Core>> {
-    core: C,
+struct Ending {
+    core: Arc<Core>,
     why: Why,
+    /// After what is left of the session, which may be the last of it.
+    _under_way: UnderWay,
 }
 
-impl<C: Deref<Target = Core>> Ending<C> {
-    /// Gives everything back, behind the device's work.
-    fn leave(self, worked: Result<()>) -> Result<()> {
+impl Ending {
+    /// None if somebody else ends it, or has.
+    fn begin(core: &Arc<Core>, why: Why) -> Option<Self> {
+        core.check_process().ok()?;
+        let mut names = lock(&core.table);
+        match std::mem::replace(&mut *names, Names::Ended(why)) {
+            Names::Open(table) => *names = Names::Ending(table, why),
+            other => {
+                *names = other;
+                return None;
+            }
+        }
+        drop(names);
+        Some(Self {
+            core: core.clone(),
+            why,
+            _under_way: UnderWay::begin(&core.machine),
+        })
+    }
+
+    /// Waits for what it was given to do, and gives everything back.
+    fn finish(self, stopped: Result<()>) -> Result<()> {
         let core = &*self.core;
+        // It stays where it is, so that its jobs are known while they are done.
+        let clerk = lock(&core.clerk).clone();
+        let worked = stopped.and(clerk.map_or(Ok(()), |it| it.finish()));
         let names = std::mem::replace(&mut *lock(&core.table), Names::Leaving(self.why));
         let _leaving = Leaving::enter();
         core.acting(|| {
@@ -40,7 +66,7 @@ impl<C: Deref<Target = Core>> Ending<C> {
     }
 }
 
-impl<C: Deref<Target = Core>> Drop for Ending<C> {
+impl Drop for Ending {
     fn drop(&mut self) {
         let left = std::mem::replace(&mut *lock(&self.core.table), Names::Ended(self.why));
         self.core.has_ended.notify_all();
@@ -48,17 +74,76 @@ impl<C: Deref<Target = Core>> Drop for Ending<C> {
     }
 }
 
+/// Ends sessions, the last one first, which nobody ends yet: what each has come to, unless
+/// that is left to another thread. Kernels that stay end before any session does, since
+/// what another has may wait for the whole device.
+fn end_what_is_open(sessions: &[Arc<Core>], why: Why) -> Vec<Result<()>> {
+    let last_first = sessions.iter().rev();
+    let begun: Vec<Ending> = last_first.filter_map(|it| Ending::begin(it, why)).collect();
+    begun.iter().for_each(|it| it.core.owned.tell());
+    if !begun.iter().any(|it| it.core.is_within()) {
+        return finish(begun);
+    }
+    let thread = Builder::new().name("fercuda ends".to_owned());
+    // Its jobs say themselves what became of them. Without a thread it goes with the
+    // closure: what it had goes behind its work all the same, by itself.
+    let ends = thread.spawn(move || drop(finish(begun)));
+    let ends = ends.map(drop).map_err(|error| Error::NoThread {
+        why: error.to_string(),
+    });
+    vec![ends]
+}
+
+fn finish(begun: Vec<Ending>) -> Vec<Result<()>> {
+    let mut panicked = None;
+    let mut stopped = Vec::new();
+    for it in &begun {
+        stopped.push(kept(&mut panicked, || it.core.stop_dispatchers()));
+    }
+    let mut done = Vec::new();
+    for (it, stopped) in begun.into_iter().zip(stopped) {
+        done.push(kept(&mut panicked, || it.finish(stopped)));
+    }
+    match panicked {
+        // All have ended all the same.
+        Some(panic) => resume_unwind(panic),
+        None => done,
+    }
+}
+
+/// Does it, and keeps the first panic of somebody's code for when all is done.
+fn kept(
+    panicked: &mut Option<Box<dyn Any + Send>>,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        panicked.get_or_insert(panic);
+        Ok(())
+    })
+}
+
+/// Ends sessions together, the last one first; what those have come to that were open. They
+/// have ended then, whoever did it; but who may be waited for by that does not wait.
+pub(crate) fn end_all(sessions: &[Arc<Core>], why: Why) -> Vec<Result<()>> {
+    let done = end_what_is_open(sessions, why);
+    sessions.iter().for_each(|it| it.wait_until_ended());
+    done
+}
+
+/// Ends a session when its last name goes.
+#[derive(Debug)]
+pub(super) struct LastName(pub(super) Arc<Core>);
+
+impl Drop for LastName {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        drop(end_what_is_open(std::slice::from_ref(&self.0), Why::Closed));
+    }
+}
+
 impl Drop for Core {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            if self.begins_to_end(Why::Closed) {
-                let (core, why) = (&*self, Why::Closed);
-                let ending = Ending { core, why };
-                let stopped = core.stop_dispatchers();
-                let clerk = lock(&core.clerk).clone();
-                // Nobody is left to be told, nor to ask for what it has.
-                drop(ending.leave(stopped.and(clerk.map_or(Ok(()), |it| it.finish()))));
-            }
             return;
         }
         // In the child of a fork nothing of it is there, and who has lent memory hears
@@ -69,63 +154,27 @@ impl Drop for Core {
 }
 
 impl Core {
-    /// Ends it: what it was given to do is done, then everything goes. The first error
-    /// of that work; it has ended all the same. Who comes meanwhile waits until it has;
-    /// but no job waits, for which a session might wait: it ends behind its own jobs then.
-    pub(crate) fn end(self: &Arc<Self>, why: Why) -> Result<()> {
-        if self.process != std::process::id() || !self.begins_to_end(why) {
-            return Ok(());
-        }
-        let core = self.clone();
-        let ending = Ending { core, why };
-        // First: a job that needs the whole device would wait for a kernel that stays.
-        let stopped = self.stop_dispatchers();
-        // It stays where it is, so that its jobs are known while they are done.
-        let clerk = lock(&self.clerk).clone();
-        match clerk {
-            Some(clerk) if is_clerk() => {
-                // Its jobs say themselves what became of them.
-                clerk.finish_with(move |worked| drop(ending.leave(worked)));
-                stopped
-            }
-            Some(clerk) => ending.leave(stopped.and(clerk.finish())),
-            None => ending.leave(stopped),
-        }
+    /// Whether who ends it may be waiting for the calling thread.
+    pub(crate) fn is_within(&self) -> bool {
+        // Of other libraries' host callbacks only the driver knows.
+        let refuses = || self.stream.is_idle().is_err_and(|it| it.is_in_callback());
+        is_within() || (self.check_process().is_ok() && refuses())
     }
 
-    /// Whether the caller is who ends it. Else it waits until that is done.
-    fn begins_to_end(&self, why: Why) -> bool {
+    fn wait_until_ended(&self) {
+        if self.check_process().is_err() || self.has_ended() || self.is_within() {
+            return;
+        }
         let mut names = lock(&self.table);
-        match std::mem::replace(&mut *names, Names::Ended(why)) {
-            Names::Open(table) => {
-                *names = Names::Ending(table, why);
-                true
-            }
-            other => {
-                *names = other;
-                // One of its jobs, for which who ends it waits, is not to wait for that; nor
-                // is who hears there that memory it has lent is given back.
-                while matches!(*names, Names::Ending(..) | Names::Leaving(_)) && !is_within() {
-                    let ended = self.has_ended.wait(names);
-                    names = ended.unwrap_or_else(PoisonError::into_inner);
-                }
-                false
-            }
+        while !matches!(*names, Names::Ended(_)) {
+            let ended = self.has_ended.wait(names);
+            names = ended.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Tells its dispatchers to run what they were given, and end.
-    pub(crate) fn tell_dispatchers(&self) {
-        if self.check_process().is_ok() {
-            self.owned.tell();
-        }
-    }
-
-    /// The same, and waits until they have: the first error.
-    pub(crate) fn stop_dispatchers(&self) -> Result<()> {
-        if self.check_process().is_err() {
-            return Ok(());
-        }
+    /// Waits until its dispatchers have run what they were given, and ended: the first
+    /// error.
+    fn stop_dispatchers(&self) -> Result<()> {
         // With them goes memory that may be lent.
         let _leaving = Leaving::enter();
         self.acting(|| self.owned.stop())
