@@ -719,7 +719,9 @@ fer_status fer_session_open(fer_runtime runtime,
 // Closes a session: waits for its work, and gives back all that it has. Its buffers,
 // jobs, modules, kernels and arenas go with it. Answers with the first error of its work;
 // it is closed nevertheless. Of two threads that close it one does, and the other is
-// told FER_ERROR_STALE_HANDLE, perhaps before the first is done.
+// told FER_ERROR_STALE_HANDLE, perhaps before the first is done. Where it may be waited for
+// itself, in a host function or in an allocator's `free` or a deleter, it does not wait: the
+// session ends behind its work all the same.
 fer_status fer_session_close(fer_session session);
 
 // What a session holds, and may.

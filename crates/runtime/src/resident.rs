@@ -20,7 +20,8 @@ const ALIGN_BYTES: u64 = 16;
 
 /// A dispatcher of a session's ([`Session::dispatcher`]). Dropping it ends it after the
 /// tasks that run, as for [`Dispatcher`](crate::Dispatcher); those that it has not begun are
-/// [`TaskError::Stopped`](crate::TaskError::Stopped).
+/// [`TaskError::Stopped`](crate::TaskError::Stopped); but where the session is being ended
+/// they are run.
 ///
 /// All calls may be made from any thread.
 #[derive(Debug)]
@@ -71,6 +72,11 @@ impl Resident {
 
 impl Drop for Resident {
     fn drop(&mut self) {
+        let is_here = self.queue.check_process().is_ok();
+        if is_here && !self.session.core.is_open() {
+            // Who ends the session lets it run what it was given.
+            return self.queue.leave();
+        }
         // What went wrong has been told to who waits for tasks.
         drop(self.abandon());
     }

@@ -671,8 +671,17 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
     let bench = Bench::new();
     let (session, other) = (bench.session("nameless"), bench.session("drops"));
     words(&session);
+    let (begin, begins) = channel::<()>();
+    let held_back = move || {
+        begins.recv_timeout(LONG).ok();
+    };
+    session.stream().host_callback(held_back).unwrap();
+    // More than the device is given at once: the last one waits on the host.
+    for _ in 0..100 {
+        session.submit(|_| Ok(())).unwrap();
+    }
     let (go_on, waits) = channel::<()>();
-    let job = session.submit(move |_| {
+    let last = session.submit(move |_| {
         waits.recv_timeout(LONG).ok();
         Ok(())
     });
@@ -680,6 +689,7 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
         drop(session);
         Ok(())
     });
+    begin.send(()).unwrap();
     soon(move || dropped.unwrap().wait()).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let rebooted = {
@@ -693,7 +703,7 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
     is_over.store(true, Ordering::Release);
     go_on.send(()).unwrap();
     soon(move || rebooted.join()).unwrap();
-    job.unwrap().wait().unwrap();
+    last.unwrap().wait().unwrap();
 }
 
 /// A dispatcher that is no session's, which a host callback drops.
@@ -845,4 +855,24 @@ fn the_child_of_a_fork_leaves_a_dispatcher_its_parent() {
     let fill = dispatcher.submit(0, StandardTask::Fill.id(), &span(1..LEN));
     assert_eq!(fill.unwrap().wait(LONG).unwrap().value, LEN - 1);
     dispatcher.stop(LONG).unwrap();
+}
+
+#[test]
+fn a_dispatcher_that_is_dropped_while_its_session_ends_runs_what_it_was_given() {
+    let bench = Bench::new();
+    let session = bench.session("both");
+    let (resident, gate) = serve(&session, words(&session), small());
+    let shut = shut(&resident, gate);
+    let behind = fill(&resident);
+    let closes = {
+        let session = session.clone();
+        std::thread::spawn(move || session.close().unwrap())
+    };
+    while session.buffers().is_ok() {
+        std::thread::yield_now();
+    }
+    soon(move || drop(resident));
+    shut.cancel();
+    assert_eq!(behind.wait(LONG).unwrap().value, LEN - 1);
+    soon(move || closes.join()).unwrap();
 }

@@ -252,7 +252,9 @@ pub(super) fn open_session(
 /// Closes a session: waits for its work, and gives back all that it has. Its buffers,
 /// jobs, modules, kernels and arenas go with it. Answers with the first error of its work;
 /// it is closed nevertheless. Of two threads that close it one does, and the other is
-/// told FER_ERROR_STALE_HANDLE, perhaps before the first is done.
+/// told FER_ERROR_STALE_HANDLE, perhaps before the first is done. Where it may be waited for
+/// itself, in a host function or in an allocator's `free` or a deleter, it does not wait: the
+/// session ends behind its work all the same.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn fer_session_close(session: fer_session) -> fer_status {

@@ -81,7 +81,7 @@ impl Queue {
     ///
     /// # Errors
     /// Then, with the parent's number.
-    pub(super) fn check_process(&self) -> Result<(), u32> {
+    pub(crate) fn check_process(&self) -> Result<(), u32> {
         match self.process == std::process::id() {
             true => Ok(()),
             false => Err(self.process),
@@ -166,9 +166,16 @@ impl Queue {
         if !goes_on {
             return ended;
         }
-        let (queue, mut watch) = (self.clone(), Watch::default());
-        destroy_later(move || queue.has_left(&mut watch));
+        self.leave();
         Ok(())
+    }
+
+    /// Leaves it to who allocates or waits next to let go of it, unless it has ended by now.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let (queue, mut watch) = (self.clone(), Watch::default());
+        if !queue.has_left(&mut watch) {
+            destroy_later(move || queue.has_left(&mut watch));
+        }
     }
 
     /// Lets go of what an ended kernel used, unless another thread does; whether it has
