@@ -58,8 +58,18 @@ fn words(session: &Session) -> BufferId {
 /// A dispatcher over one buffer, whose tasks are the standard ones and one that waits until
 /// the buffer's first word is not 0, which it never is.
 fn serve(session: &Session, id: BufferId, options: DispatchOptions) -> (Resident, TaskId) {
-    let (set, gate) = gate::gated();
-    (session.dispatcher(&set, &[id], options).unwrap(), gate)
+    SET.with(|(set, gate)| (session.dispatcher(set, &[id], options).unwrap(), *gate))
+}
+
+/// Before something is waited for, or stays.
+fn load(bench: &Bench, options: &DispatchOptions) {
+    SET.with(|(set, _)| set.load(&bench.runtime.context(), options))
+        .unwrap();
+}
+
+thread_local! {
+    /// A test's own, whose kernel is loaded once: loading code waits for what the device has to do.
+    static SET: (TaskSet, TaskId) = gate::gated();
 }
 
 fn span(words: std::ops::Range<u64>) -> TaskArgs {
@@ -140,9 +150,9 @@ fn sessions_end_together_whoever_has_a_kernel_that_stays() {
     let bench = Bench::new();
     for how in [How::Reboot, How::CloseAll, How::OneByOne] {
         let (first, last) = (bench.session("first"), bench.session("last"));
-        let (resident, _) = serve(&first, words(&first), small());
         one_of_each(&last);
         one_of_each(&first);
+        let (resident, _) = serve(&first, words(&first), small());
         let (late, _) = serve(&last, words(&last), small());
         let jobs = [fill(&resident), fill(&late)];
         let runtime = bench.runtime.clone();
@@ -166,9 +176,9 @@ fn a_reboot_does_not_wait_for_a_kernel_that_is_no_sessions() {
     let set = TaskSet::standard();
     let buffers = TaskBuffers::new();
     let context = bench.runtime.context();
-    let stays = Dispatcher::start(&context, &set, buffers, small()).unwrap();
     let session = bench.session("rebooted");
     one_of_each(&session);
+    let stays = Dispatcher::start(&context, &set, buffers, small()).unwrap();
     let runtime = bench.runtime.clone();
     let refused = soon(move || runtime.reboot()).unwrap_err();
     assert!(
@@ -269,11 +279,12 @@ fn a_kernel_whose_turn_has_not_come_is_not_lost() {
     let hold = move || {
         waits.recv_timeout(LONG).ok();
     };
-    session.stream().host_callback(hold).unwrap();
     let options = DispatchOptions {
         watchdog: Duration::from_millis(20),
         ..small()
     };
+    load(&bench, &options);
+    session.stream().host_callback(hold).unwrap();
     let (resident, _) = serve(&session, id, options);
     let behind = fill(&resident);
     session.free(id).unwrap();
@@ -648,6 +659,7 @@ fn a_job_that_closes_another_session_does_not_wait_for_it() {
     for has_dispatcher in [false, true] {
         let (session, other) = (bench.session("closed"), bench.session("closes"));
         let id = words(&session);
+        load(&bench, &small());
         let (give, waits) = channel::<()>();
         let held_back = move || {
             waits.recv_timeout(LONG * 2).ok();
