@@ -1,6 +1,7 @@
 //! Many replays over many keys, with evictions, invalidations and a pool in use beside
 //! them; each so often a replay is compared with the same step done eagerly.
 
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -148,10 +149,11 @@ pub(crate) fn run(context: &Context, options: &Options) -> Result<Report> {
 
 fn replay_all(context: &Context, options: &Options) -> Result<Report> {
     let cache = GraphCache::new(context, Budget::default())?;
+    let capturing = RwLock::new(());
     cache.set_budget_bytes(u64::MAX);
     // The largest of them says what the rest may take.
     let each = {
-        let mut work = Work::new(&cache, options, 0)?;
+        let mut work = Work::new(&cache, options, 0, &capturing)?;
         work.set(0)?;
         work.capture(options.shape.rows - 1)?;
         cache.stats().bytes
@@ -162,8 +164,8 @@ fn replay_all(context: &Context, options: &Options) -> Result<Report> {
     let done = std::thread::scope(|threads| {
         let workers: Vec<_> = (0..options.workers)
             .map(|worker| {
-                let cache = &cache;
-                threads.spawn(move || Work::new(cache, options, worker)?.replay_share())
+                let (cache, capturing) = (&cache, &capturing);
+                threads.spawn(move || Work::new(cache, options, worker, capturing)?.replay_share())
             })
             .collect();
         let mut all = Done::default();
@@ -206,6 +208,8 @@ struct Done {
 struct Work<'o> {
     options: &'o Options,
     cache: &'o GraphCache<GraphKey>,
+    /// Shared by who captures: meanwhile nobody may wait for the context.
+    capturing: &'o RwLock<()>,
     random: fastrand::Rng,
     worker: u32,
     /// Its keys are those from here on.
@@ -220,7 +224,12 @@ struct Work<'o> {
 }
 
 impl<'o> Work<'o> {
-    fn new(cache: &'o GraphCache<GraphKey>, options: &'o Options, worker: u32) -> Result<Self> {
+    fn new(
+        cache: &'o GraphCache<GraphKey>,
+        options: &'o Options,
+        worker: u32,
+        capturing: &'o RwLock<()>,
+    ) -> Result<Self> {
         let seed = options.seed ^ (u64::from(worker) << 32);
         let mut random = fastrand::Rng::with_seed(seed);
         let stream = Stream::new(cache.context())?;
@@ -232,6 +241,7 @@ impl<'o> Work<'o> {
         Ok(Self {
             options,
             cache,
+            capturing,
             random,
             worker,
             first: worker * keys,
@@ -256,6 +266,7 @@ impl<'o> Work<'o> {
             arena_bytes: *arena_bytes,
             ..RecordOptions::default()
         };
+        let _captures = self.capturing.read();
         let recording = self.cache.begin(key, &self.stream, options)?;
         let (model, stream) = (&self.model, &self.stream);
         let it = Some(&recording);
@@ -343,6 +354,7 @@ impl<'o> Work<'o> {
                 self.cache.invalidate_generation(generation);
             }
             if self.worker == 0 && done.replays == replays.div_ceil(10) {
+                let _nobody_captures = self.capturing.write();
                 done.early = Some(held(self.cache.context())?);
             }
         }
