@@ -18,7 +18,8 @@ class Blocks:
         self.buffer = lender.alloc((BLOCK * count,), "u8")
         lender.synchronize()
         self.begin = self.buffer.export_device_ptr()
-        self.free_ones = [self.begin + at * BLOCK for at in range(count)]
+        self.all = [self.begin + at * BLOCK for at in range(count)]
+        self.free_ones = self.all.copy()
         self.given, self.unordered, self.streams, self.threads = {}, 0, set(), set()
         self.raises = self.instead = None
 
@@ -38,7 +39,7 @@ class Blocks:
         self.streams.add(stream)
         self.threads.add(threading.get_ident())
         assert self.given.pop(address) == bytes
-        if (address - self.begin) % BLOCK == 0:
+        if address in self.all:
             self.free_ones.insert(0, address)
 
 

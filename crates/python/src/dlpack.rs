@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use fercuda_cuda::{Context, DeviceBuffer};
 use fercuda_runtime::{Dtype, Layout, MAX_RANK};
@@ -148,6 +149,9 @@ struct Returned {
     is_waited_for: bool,
 }
 
+/// Between two attempts to wait for a context in which somebody captures.
+const PAUSE: Duration = Duration::from_millis(10);
+
 static RETURNED: Mutex<Returned> = Mutex::new(Returned {
     all: Vec::new(),
     is_waited_for: false,
@@ -179,15 +183,25 @@ impl Returned {
             if all.is_empty() {
                 return;
             }
-            let mut waited: Vec<Context> = Vec::new();
+            let (mut waited, mut again): (Vec<Context>, Vec<_>) = Default::default();
             for memory in all {
                 let context = memory.context().clone();
                 if !waited.contains(&context) {
-                    // If the context has failed nothing runs there.
-                    drop(context.synchronize());
-                    waited.push(context);
+                    match context.synchronize() {
+                        // Nothing was waited for, as somebody captures.
+                        Err(error) if error.is_refusal() => {
+                            again.push(memory);
+                            continue;
+                        }
+                        // If the context has failed nothing runs there.
+                        Ok(()) | Err(_) => waited.push(context),
+                    }
                 }
                 alive::end_without_python(memory);
+            }
+            if !again.is_empty() {
+                std::thread::sleep(PAUSE);
+                alive::lock(&RETURNED).all.append(&mut again);
             }
         }
     }

@@ -74,7 +74,9 @@ impl Drop for Resident {
     fn drop(&mut self) {
         let is_here = self.queue.check_process().is_ok();
         if is_here && !self.session.core.is_open() {
-            // Who ends the session lets it run what it was given.
+            // It runs what it was given. Who ends the session may never have heard of it, if that
+            // began while it was started.
+            self.queue.tell_to_drain();
             return self.queue.leave();
         }
         // What went wrong has been told to who waits for tasks.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use bytemuck::Pod;
 use fercuda_cuda::{
     Context, DeviceAddr, DeviceBuffer, Event, Image, Module, PhysicalMemory, PinnedBuffer, Stream,
-    Value, VirtualRange,
+    Value, VirtualRange, destroy_what_can_be,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -341,10 +341,23 @@ impl Core {
         self.with(|table| Ok(table.get(id)?.clone()))
     }
 
+    /// What was freed may wait for nothing but that somebody comes by, as after a host callback.
+    fn charge(&self, bytes: u64) -> Result<Charge> {
+        match self.account.charge(bytes) {
+            Err(Error::Limit {
+                freed_bytes: 1.., ..
+            }) => {
+                destroy_what_can_be();
+                self.account.charge(bytes)
+            }
+            answer => answer,
+        }
+    }
+
     /// Memory of the pool that a part of the session has, as a buffer of bytes.
     pub(crate) fn adopt(&self, buffer: DeviceBuffer<u8>) -> Result<BufferId> {
         let bytes = buffer.len() as u64;
-        let charge = self.account.charge(bytes.next_multiple_of(BLOCK_BYTES))?;
+        let charge = self.charge(bytes.next_multiple_of(BLOCK_BYTES))?;
         let layout = Layout::contiguous(Dtype::U8, &[bytes])?;
         self.insert(Entry {
             memory: Memory::new(buffer, bytes, Regime::Pool, charge),
@@ -369,7 +382,7 @@ impl Core {
             Regime::Pinned | Regime::Foreign => 0,
             Regime::Callbacks => bytes,
         };
-        let charge = self.account.charge(charged)?;
+        let charge = self.charge(charged)?;
         let refused = |error| self.refused(error);
         let buffer = self.acting(|| match regime {
             Regime::Pool => DeviceBuffer::alloc_ordered(&self.stream, len).map_err(refused),

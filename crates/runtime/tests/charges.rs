@@ -102,6 +102,25 @@ fn a_limit_holds_for_what_goes_back_when_no_kernel_stays() {
 }
 
 #[test]
+fn what_was_freed_in_a_host_callback_is_within_the_limit_again() {
+    let bench = Bench::new();
+    let config = SessionConfig {
+        limit_bytes: Some(8 * MIB),
+    };
+    let session = bench.runtime.session("limited", config).unwrap();
+    for regime in [Regime::Pool, Regime::Managed] {
+        let id = session.alloc(bytes(6 * MIB), regime).unwrap();
+        let (within, is_freed) = (session.clone(), std::sync::mpsc::channel());
+        let frees = move || is_freed.0.send(within.free(id)).unwrap();
+        session.stream().host_callback(frees).unwrap();
+        is_freed.1.recv().unwrap().unwrap();
+        let id = session.alloc(bytes(6 * MIB), regime).unwrap();
+        session.free(id).unwrap();
+    }
+    session.close().unwrap();
+}
+
+#[test]
 fn who_finds_no_memory_is_told_what_goes_back_when_no_kernel_stays() {
     let bench = Bench::new();
     let session = bench.session("short");

@@ -888,3 +888,35 @@ fn a_dispatcher_that_is_dropped_while_its_session_ends_runs_what_it_was_given() 
     assert_eq!(behind.wait(LONG).unwrap().value, LEN - 1);
     soon(move || closes.join()).unwrap();
 }
+
+#[test]
+fn a_dispatcher_that_is_started_while_its_session_ends_is_told_to_end() {
+    let bench = Bench::new();
+    let session = bench.session("ends");
+    let id = words(&session);
+    let (enter, entered) = channel();
+    let (go_on, waits) = channel::<()>();
+    let starts = {
+        let session = session.clone();
+        std::thread::spawn(move || {
+            let mut set = TaskSet::standard();
+            // SAFETY: it does nothing. What writes it waits, in between.
+            unsafe {
+                set.add("waits", move |_| {
+                    enter.send(()).unwrap();
+                    waits.recv_timeout(LONG * 2).ok();
+                })
+            };
+            session.dispatcher(&set, &[id], small()).map(drop)
+        })
+    };
+    entered.recv_timeout(LONG).unwrap();
+    let closed = session.clone();
+    soon(move || closed.close()).unwrap();
+    go_on.send(()).unwrap();
+    let refused = soon(move || starts.join()).unwrap();
+    assert!(refused.is_err());
+    // No kernel stays.
+    let runtime = bench.runtime.clone();
+    soon(move || runtime.reboot()).unwrap();
+}
