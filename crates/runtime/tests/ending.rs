@@ -892,31 +892,46 @@ fn a_dispatcher_that_is_dropped_while_its_session_ends_runs_what_it_was_given() 
 #[test]
 fn a_dispatcher_that_is_started_while_its_session_ends_is_told_to_end() {
     let bench = Bench::new();
-    let session = bench.session("ends");
-    let id = words(&session);
-    let (enter, entered) = channel();
-    let (go_on, waits) = channel::<()>();
-    let starts = {
-        let session = session.clone();
-        std::thread::spawn(move || {
-            let mut set = TaskSet::standard();
-            // SAFETY: it does nothing. What writes it waits, in between.
-            unsafe {
-                set.add("waits", move |_| {
-                    enter.send(()).unwrap();
-                    waits.recv_timeout(LONG * 2).ok();
-                })
-            };
-            session.dispatcher(&set, &[id], small()).map(drop)
-        })
-    };
-    entered.recv_timeout(LONG).unwrap();
-    let closed = session.clone();
-    soon(move || closed.close()).unwrap();
-    go_on.send(()).unwrap();
-    let refused = soon(move || starts.join()).unwrap();
-    assert!(refused.is_err());
-    // No kernel stays.
-    let runtime = bench.runtime.clone();
-    soon(move || runtime.reboot()).unwrap();
+    // Who starts one asks many times what can be destroyed by now: at each of them once.
+    for turn in 0..12 {
+        let session = bench.session("ends");
+        let id = words(&session);
+        let (tell, told) = channel();
+        let (go_on, waits) = channel::<()>();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let starts = {
+            let (session, is_over) = (session.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                let (me, at_turn) = (std::thread::current().id(), tell.clone());
+                let mut asked = 0;
+                destroy_later(move || {
+                    if std::thread::current().id() != me {
+                        return is_over.load(Ordering::Acquire);
+                    }
+                    asked += 1;
+                    let is_turn = asked > turn;
+                    if is_turn {
+                        at_turn.send(()).unwrap();
+                        waits.recv_timeout(LONG * 2).ok();
+                    }
+                    is_turn
+                });
+                let set = TaskSet::standard();
+                let started = session.dispatcher(&set, &[id], small()).map(drop);
+                // Nobody listens if it was its turn.
+                tell.send(()).ok();
+                started
+            })
+        };
+        told.recv_timeout(LONG).unwrap();
+        let closed = session.clone();
+        soon(move || closed.close()).unwrap();
+        go_on.send(()).ok();
+        // Whether it had begun by then or not.
+        drop(soon(move || starts.join()).unwrap());
+        is_over.store(true, Ordering::Release);
+        // No kernel stays.
+        let runtime = bench.runtime.clone();
+        soon(move || runtime.reboot()).unwrap();
+    }
 }
