@@ -36,6 +36,9 @@ pub(crate) enum Destroyed {
 
 type Destroy = Box<dyn FnMut() -> Destroyed + Send>;
 
+/// So many are asked in one pass at most: each may leave others.
+const MOST_ASKED: usize = 1 << 16;
+
 static LATER: Mutex<VecDeque<Destroy>> = Mutex::new(VecDeque::new());
 /// How many there are in it, or are being asked just now.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
@@ -230,21 +233,34 @@ pub(crate) fn drain() {
 #[cold]
 fn drain_all() {
     let mut panicked = None;
-    // Once each, one by one: what takes long is not in the way of another thread's pass.
-    let count = lock(&LATER).len();
-    for _ in 0..count {
+    // Once each, one by one: what takes long is not in the way of another thread's pass. And what
+    // is left because something is destroyed now, as what waited for a kernel that has stayed.
+    let mut count = lock(&LATER).len();
+    let (mut asked, mut again) = (0, 0);
+    while asked < count.min(MOST_ASKED) {
         let Some(mut destroy) = lock(&LATER).pop_front() else {
             break;
         };
+        asked += 1;
+        let before = LEFT.load(Ordering::Acquire);
         // What is dropped in there may be the user's and panic. The others
         // must not be lost for that: they hold what work may still use.
         let answer = catch_unwind(AssertUnwindSafe(&mut destroy)).unwrap_or_else(|payload| {
             panicked.get_or_insert(payload);
             Destroyed::Yes
         });
+        let more = LEFT.load(Ordering::Acquire).saturating_sub(before);
         match answer {
             Destroyed::Yes => drop(LEFT.fetch_sub(1, Ordering::AcqRel)),
-            answer => keep(destroy, answer),
+            answer => {
+                keep(destroy, answer);
+                again += 1;
+            }
+        }
+        if more > 0 {
+            // Behind those that were asked in vain.
+            count += more + again;
+            again = 0;
         }
     }
     if let Some(payload) = panicked {
@@ -256,8 +272,45 @@ fn drain_all() {
 mod tests {
     use super::*;
 
+    /// What is left for later is the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn one_pass_reaches_what_it_leaves_itself() {
+        let _alone = lock(&ALONE);
+        static DONE: AtomicUsize = AtomicUsize::new(0);
+        fn leaves(more: usize) {
+            let mut is_left = false;
+            outside(move || {
+                if !std::mem::replace(&mut is_left, true) {
+                    return Destroyed::NotYet;
+                }
+                if more > 0 {
+                    leaves(more - 1);
+                }
+                DONE.fetch_add(1, Ordering::SeqCst);
+                Destroyed::Yes
+            });
+        }
+        // Some stay in the way.
+        let (hold, held) = (std::sync::Arc::new(()), [(); 3]);
+        for () in held {
+            let holds = std::sync::Arc::downgrade(&hold);
+            outside(move || match holds.upgrade() {
+                Some(_) => Destroyed::NotYet,
+                None => Destroyed::Yes,
+            });
+        }
+        leaves(4);
+        drain();
+        assert_eq!(DONE.load(Ordering::SeqCst), 5);
+        drop(hold);
+        drain();
+    }
+
     #[test]
     fn a_panic_in_one_destruction_does_not_lose_the_others() {
+        let _alone = lock(&ALONE);
         static SECOND: AtomicUsize = AtomicUsize::new(0);
         static THIRD: AtomicUsize = AtomicUsize::new(0);
         enter(|| {

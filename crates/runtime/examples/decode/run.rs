@@ -5,7 +5,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, MemoryPool, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, MemoryPool, Stream, destroy_what_can_be};
 use fercuda_runtime::{
     ArgumentBlock, Budget, Dtype, GraphCache, GraphError, GraphKey, GraphKind, GraphStats,
     Quantization, RecordOptions,
@@ -75,8 +75,9 @@ fn key(number: u32, options: &Options) -> GraphKey {
 }
 
 fn held(context: &Context) -> Result<Held> {
-    // What was dropped where it could not go goes with the first, in the order of its stream.
+    // What was dropped where it could not go goes now, in the order of its stream.
     context.synchronize()?;
+    destroy_what_can_be();
     context.synchronize()?;
     let pool = MemoryPool::of_device(context)?;
     pool.trim(0)?;
