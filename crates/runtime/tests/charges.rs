@@ -6,10 +6,12 @@
     reason = "a test reports by panicking, and kernels are launched"
 )]
 
+mod adds;
 mod bench;
 
 use std::time::{Duration, Instant};
 
+use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{Image, Launch};
 use fercuda_runtime::jit::{Binary, Graph as Expression};
@@ -142,25 +144,6 @@ fn who_finds_no_memory_is_told_what_goes_back_when_no_kernel_stays() {
     drop(resident);
     session.close().unwrap();
 }
-
-/// `values[0] += value`, by one thread.
-const ADD: &str = "
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry add(.param .u64 values, .param .u32 value)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [values];
-    ld.param.u32 %r1, [value];
-    cvta.to.global.u64 %d1, %d1;
-    ld.global.u32 %r2, [%d1];
-    add.u32 %r2, %r2, %r1;
-    st.global.u32 [%d1], %r2;
-    ret;
-}
-";
 
 #[test]
 fn what_a_graph_has_is_charged_until_the_graph_goes() {

@@ -7,6 +7,7 @@
 )]
 
 mod faulty;
+mod wild;
 
 use std::collections::HashMap;
 use std::sync::mpsc::channel;
@@ -17,7 +18,7 @@ use faulty::{FAULTY, fail};
 use fercuda_cuda::{DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
     Allocator, DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime,
-    RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer, TaskSet,
+    RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -109,19 +110,7 @@ fn kernels_end_with_their_context(runtime: &Runtime) {
         watchdog: Duration::from_millis(20),
         ..DispatchOptions::default()
     };
-    let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only; the context's failure ends it.
-    let wild = unsafe {
-        set.add("wild", |t| {
-            let k = t.kernel();
-            let span = t.span::<u32>(0);
-            k.loop_("for_ever", |turn| {
-                let zero = k.value(0u32);
-                turn.break_if(span.load_volatile(zero).differs(0u32));
-                k.nanosleep(1000);
-            });
-        })
-    };
+    let (set, wild) = wild::wild();
     let session = new(runtime, "faulty");
     let id = session.buffer(&[16], &[0u32; 16]).unwrap();
     let serve = || session.dispatcher(&set, &[id], options).unwrap();

@@ -1,12 +1,14 @@
 //! A dispatcher that is lost: a process of its own, since its kernel stays in the way.
 #![expect(unsafe_code, reason = "its task runs for ever")]
 
+mod wild;
+
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use fercuda_runtime::{
     DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig,
-    SessionConfig, TaskArgs, TaskBuffer, TaskError, TaskSet,
+    SessionConfig, TaskArgs, TaskBuffer, TaskError,
 };
 
 #[test]
@@ -20,19 +22,7 @@ fn a_lost_dispatcher_is_told_of_and_nobody_waits_for_it() {
         session.alloc(layout, regime).unwrap();
         other.alloc(layout, regime).unwrap();
     }
-    let mut set = TaskSet::standard();
-    // SAFETY: it touches its span only, and that it never ends is the test.
-    let wild = unsafe {
-        set.add("wild", |t| {
-            let k = t.kernel();
-            let span = t.span::<u32>(0);
-            k.loop_("for_ever", |turn| {
-                let zero = k.value(0u32);
-                turn.break_if(span.load_volatile(zero).differs(0u32));
-                k.nanosleep(1000);
-            });
-        })
-    };
+    let (set, wild) = wild::wild();
     let options = DispatchOptions {
         watchdog: Duration::from_millis(50),
         ..DispatchOptions::default()

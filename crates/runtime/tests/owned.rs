@@ -5,6 +5,7 @@
     reason = "a test reports by panicking, and kernels are launched"
 )]
 
+mod adds;
 mod bench;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use adds::ADD;
 use bench::Bench;
 use fercuda_cuda::{DeviceBuffer, Function, Image, Launch};
 use fercuda_runtime::jit::{Binary, Graph as Expression, Reduction, Unary};
@@ -21,25 +23,6 @@ use fercuda_runtime::{
 };
 
 const KIB: u64 = 1 << 10;
-
-/// `values[0] += value`, by one thread.
-const ADD: &str = "
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry add(.param .u64 values, .param .u32 value)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [values];
-    ld.param.u32 %r1, [value];
-    cvta.to.global.u64 %d1, %d1;
-    ld.global.u32 %r2, [%d1];
-    add.u32 %r2, %r2, %r1;
-    st.global.u32 [%d1], %r2;
-    ret;
-}
-";
 
 fn key(generation: u64, batch: u32) -> GraphKey {
     GraphKey {

@@ -1,0 +1,22 @@
+//! A task that nothing ends but the context's failure, or the process's end.
+
+use fercuda_runtime::{TaskId, TaskSet};
+
+/// The standard tasks, and one that goes around the set's loops, which count steps: it waits until the first word
+/// of its first span is not 0.
+pub(crate) fn wild() -> (TaskSet, TaskId) {
+    let mut set = TaskSet::standard();
+    // SAFETY: it touches its span only; that it may never end is what tests of it are about.
+    let wild = unsafe {
+        set.add("wild", |t| {
+            let k = t.kernel();
+            let span = t.span::<u32>(0);
+            k.loop_("for_ever", |turn| {
+                let zero = k.value(0u32);
+                turn.break_if(span.load_volatile(zero).differs(0u32));
+                k.nanosleep(1000);
+            });
+        })
+    };
+    (set, wild)
+}
