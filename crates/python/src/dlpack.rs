@@ -126,6 +126,9 @@ pub(crate) enum Lent {
     Host { _bytes: Vec<u8> },
 }
 
+/// What a borrower has until it says that it is done.
+struct Owned(Lent);
+
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Lent::Device(memory) =
@@ -135,9 +138,6 @@ impl Drop for Owned {
         }
     }
 }
-
-/// What a borrower has until it says that it is done.
-struct Owned(Lent);
 
 /// Device memory that borrowers are done with, though in which of their streams they have used it nobody
 /// says, and those may be gone. So it goes when all is done that the device was given before; a thread of ours waits
