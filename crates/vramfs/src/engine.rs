@@ -1,26 +1,31 @@
-//! Kernels over blocks, and the workers that run them.
+//! What is done with blocks: kernels over them, and plain copies of their rows.
 //!
 //! A worker has a stream and page-locked memory of its own: what it sends, and what comes
 //! back. It is asked for some blocks at once and answers when the device is done.
 //!
 //! Invariants: a worker returns when the device no longer uses what it was given, or the
-//! context has failed; then it is of no use, and its memory is leaked. Blocks are reached by
-//! one worker at a time, or only read.
+//! context has failed; then it is of no use, and its memory is leaked. Blocks are changed by
+//! one worker at a time, or only read, which is the caller's care: two that change one
+//! at once leave it as none of them says.
 //!
-//! Elsewhere: the kernels' text (`source`), where things lie (`layout`).
-#![expect(unsafe_code, reason = "launching the kernels that are written here")]
+//! Elsewhere: the kernels' text (`source`), where things lie (`layout`), the memory (`blocks`).
+#![expect(
+    unsafe_code,
+    reason = "launching the kernels that are written here, and copies by address"
+)]
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
-use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer, Stream};
+use fercuda_cuda::sys::types::CUresult;
+use fercuda_cuda::{Context, Function, Launch, Module, PinnedBuffer, Stream};
 
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES,
-    SHARED_WITH_TABLES_BYTES,
+    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES, SHARED_WITH_TABLES_BYTES,
 };
 use crate::source;
 
@@ -44,6 +49,9 @@ struct Job {
     identity: u64,
     first: u32,
     rows: u32,
+    /// Not 0 if rows that are not named become zeros.
+    clears: u32,
+    reserved: u32,
 }
 
 /// What a kernel found in a block.
@@ -57,6 +65,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of what has nothing that could be wrong.
+    pub(crate) const CLEAN: Self = Self {
+        state: 0,
+        symbols: 0,
+        rows: 0,
+        words: 0,
+    };
+
     /// Nothing was wrong.
     pub fn is_clean(&self) -> bool {
         self.state == 0
@@ -115,54 +131,19 @@ pub struct Work<'a> {
     pub block: usize,
     /// Rows of data.
     pub rows: Range<usize>,
+    /// Where the rows are or go.
+    pub place: Place,
     /// Whose it is to be, or has to be.
     pub identity: Option<&'a Identity>,
 }
 
-/// Device memory for some blocks.
-#[derive(Debug)]
-pub struct Blocks {
-    memory: DeviceBuffer<u8>,
-}
-
-impl Blocks {
-    /// Memory for `count` blocks, all zeros, which is not yet a block of anything.
-    ///
-    /// # Errors
-    /// That of the allocation.
-    pub fn new(stream: &Stream, count: usize) -> Result<Self> {
-        let bytes = count
-            .checked_mul(BLOCK_BYTES)
-            .ok_or(Error::Size { blocks: count })?;
-        let memory = DeviceBuffer::zeroed(stream, bytes)?;
-        stream.synchronize()?;
-        Ok(Self { memory })
-    }
-
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.memory.len() / BLOCK_BYTES
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// All their bytes, for who injects faults or looks at them.
-    pub fn memory(&mut self) -> &mut DeviceBuffer<u8> {
-        &mut self.memory
-    }
-
-    fn address(&self, block: usize) -> Result<u64> {
-        match block < self.len() {
-            true => Ok(self.memory.address().0 + (block * BLOCK_BYTES) as u64),
-            false => Err(Error::NoBlock {
-                block,
-                blocks: self.len(),
-            }),
-        }
-    }
+/// Where rows come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The worker's page-locked memory from this byte on, a multiple of 16.
+    Staging(usize),
+    /// Rows of another block, or of the same one that are not these, from this one on.
+    Block(usize, usize),
 }
 
 /// The kernels of a context.
@@ -217,191 +198,188 @@ impl Kernels {
     }
 }
 
-/// Page-locked memory that the device reads and writes while it works for us.
+/// A stream, and page-locked memory that the device reads and writes: copies of rows, as they are. For
+/// one thread at a time.
 #[derive(Debug)]
-struct Staging {
-    jobs: PinnedBuffer<Job>,
-    outcomes: PinnedBuffer<Outcome>,
-    identities: PinnedBuffer<u64>,
-    data: PinnedBuffer<u8>,
-}
-
-/// Runs kernels over blocks. For one thread at a time.
-#[derive(Debug)]
-pub struct Worker {
-    kernels: Kernels,
+pub struct Copier {
     stream: Stream,
     /// Dropped unless the device may still be using it.
-    staging: ManuallyDrop<Staging>,
+    data: ManuallyDrop<PinnedBuffer<u8>>,
     slots: usize,
     /// The device may be using the staging for ever.
     has_failed: bool,
 }
 
-impl Drop for Worker {
+impl Drop for Copier {
     fn drop(&mut self) {
         if !self.has_failed {
             // SAFETY: it is dropped once, here; the device is done with it.
-            unsafe { ManuallyDrop::drop(&mut self.staging) };
+            unsafe { ManuallyDrop::drop(&mut self.data) };
         }
     }
 }
 
-impl Worker {
-    /// One that takes up to `slots` blocks at once, with 128 KiB of page-locked memory for each.
+impl Copier {
+    /// One with 128 KiB of page-locked memory for each slot.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn new(kernels: &Kernels, slots: usize) -> Result<Self> {
-        let context = &kernels.context;
+    pub fn new(context: &Context, slots: usize) -> Result<Self> {
         let data = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
-        let staging = Staging {
-            jobs: PinnedBuffer::new(context, slots)?,
-            outcomes: PinnedBuffer::new(context, slots)?,
-            identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
-            data: PinnedBuffer::new(context, data)?,
-        };
         Ok(Self {
-            kernels: kernels.clone(),
             stream: Stream::new(context)?,
-            staging: ManuallyDrop::new(staging),
+            data: ManuallyDrop::new(PinnedBuffer::new(context, data)?),
             slots,
             has_failed: false,
         })
     }
 
-    /// The rows of data of a slot: those of a work begin it.
-    pub fn data(&self, slot: usize) -> &[u8] {
-        &self.staging.data[slot * DATA_BYTES..(slot + 1) * DATA_BYTES]
+    /// The page-locked memory.
+    pub fn data(&self) -> &[u8] {
+        &self.data
     }
 
     /// The same, to be written.
-    pub fn data_mut(&mut self, slot: usize) -> &mut [u8] {
-        &mut self.staging.data[slot * DATA_BYTES..(slot + 1) * DATA_BYTES]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        &mut self.data
     }
 
-    /// Makes each block one of the code: rows of data that the work names from its slot, the others
-    /// as they are, parity and record from all of them. Who names less than all rows has to know that
-    /// the others are right. Without an identity it keeps that which it has.
+    /// The stream that it works in.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Rows come to their places as they are.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::TooMuch`], those of the driver.
-    pub fn encode(&mut self, blocks: &mut Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
-        self.run(&kernel, shared, blocks, work)
+    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], those of the driver.
+    pub fn fetch(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
+        self.copy(blocks, work, false, false)
     }
 
-    /// Whether each block is one of the code, and its record right; with an identity, whether it is
-    /// that. The rows named come to the slot, as they were looked at.
+    /// Rows become what lies at their places; the others of the block are as they were.
     ///
     /// # Errors
-    /// As [`Worker::encode`].
-    pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.verify.clone(), SHARED_BYTES as u32);
-        self.run(&kernel, shared, blocks, work)
+    /// As [`Copier::fetch`].
+    pub fn put(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
+        self.copy(blocks, work, true, false)
     }
 
-    /// Whether the rows named are what their sums say, and the record right. They come to the slot.
+    /// As [`Copier::put`], and the others become zeros.
     ///
     /// # Errors
-    /// As [`Worker::encode`].
-    pub fn check(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let kernel = self.kernels.check.clone();
-        self.run(&kernel, 0, blocks, work)
+    /// As [`Copier::fetch`].
+    pub fn put_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
+        self.copy(blocks, work, true, true)
     }
 
-    /// Exchanges the rows named for those of the slot. A block in which something that this rests on
-    /// is wrong is not changed, and its outcome not clean.
-    ///
-    /// # Errors
-    /// As [`Worker::encode`].
-    pub fn update(&mut self, blocks: &mut Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let kernel = self.kernels.update.clone();
-        self.run(&kernel, 0, blocks, work)
-    }
-
-    /// Corrects what is wrong, as far as it can be. No rows come.
-    ///
-    /// # Errors
-    /// As [`Worker::encode`].
-    pub fn correct(&mut self, blocks: &mut Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.correct.clone(), SHARED_BYTES as u32);
-        self.run(&kernel, shared, blocks, work)
-    }
-
-    fn run(
+    fn copy(
         &mut self,
-        kernel: &Function,
-        shared: u32,
         blocks: &Blocks,
         work: &[Work<'_>],
-    ) -> Result<&[Outcome]> {
+        stores: bool,
+        clears: bool,
+    ) -> Result<()> {
+        self.check(blocks, work, stores)?;
+        let staging = self.data.device_address()?.0;
+        let driver = blocks.context().bind()?;
+        let stream = self.stream.raw();
+        let answered =
+            |answer: std::result::Result<CUresult, fercuda_cuda::sys::Missing>| match answer {
+                Ok(CUresult::CUDA_SUCCESS) => Ok(()),
+                other => Err(Error::Copy(format!("{other:?}"))),
+            };
+        let mut all = Ok(());
+        // All of them before the first copy: who returns without waiting has given the device nothing.
+        let places = work.iter().map(|it| {
+            let there = match it.place {
+                Place::Staging(at) => staging + at as u64,
+                Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+            };
+            Ok((blocks.address(it.block)?, there))
+        });
+        let places: Vec<(u64, u64)> = places.collect::<Result<_>>()?;
+        for (it, (block, there)) in work.iter().zip(places) {
+            let rows = block + (it.rows.start * ROW_BYTES) as u64;
+            let bytes = it.rows.len() * ROW_BYTES;
+            let (to, from) = if stores { (rows, there) } else { (there, rows) };
+            let ends = [
+                (block, it.rows.start * ROW_BYTES),
+                (rows + bytes as u64, DATA_BYTES - it.rows.end * ROW_BYTES),
+            ];
+            // SAFETY: both lie within blocks that are there, or within the page-locked memory, which stays until
+            // the stream is done with it; `check` has seen to their lengths.
+            all = unsafe {
+                let copied = match bytes {
+                    0 => Ok(()),
+                    _ => answered(driver.cuMemcpyAsync(to, from, bytes, stream)),
+                };
+                ends.into_iter().filter(|it| clears && it.1 > 0).fold(
+                    copied,
+                    |before, (at, bytes)| {
+                        before.and_then(|()| answered(driver.cuMemsetD8Async(at, 0, bytes, stream)))
+                    },
+                )
+            };
+            if all.is_err() {
+                break;
+            }
+        }
+        self.wait()?;
+        all
+    }
+
+    /// Whether there is all that is named; and, for what changes blocks, whether none is named twice: two works
+    /// would change it side by side.
+    fn check(&self, blocks: &Blocks, work: &[Work<'_>], changes: bool) -> Result<()> {
         if self.has_failed {
             return Err(Error::Failed);
         }
-        if blocks.memory.context() != &self.kernels.context {
+        if blocks.context() != self.stream.context() {
             return Err(Error::OtherDevice);
         }
-        if work.len() > self.slots {
-            return Err(Error::TooMuch {
-                given: work.len(),
-                slots: self.slots,
-            });
-        }
-        // Of one block there is one work: two would change it side by side.
-        let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
-        all.sort_unstable();
-        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::Twice { block: pair[0] });
-        }
-        let data = self.staging.data.device_address()?.0;
-        let identities = self.staging.identities.device_address()?.0;
-        for (slot, it) in work.iter().enumerate() {
+        for it in work {
             if it.rows.start > it.rows.end || it.rows.end > DATA_ROWS {
                 return Err(Error::Rows {
                     rows: it.rows.clone(),
                 });
             }
-            let at = slot * IDENTITY_WORDS;
-            let identity = match it.identity {
-                None => 0,
-                Some(identity) => {
-                    self.staging.identities[at..at + IDENTITY_WORDS].copy_from_slice(identity);
-                    identities + 8 * at as u64
+            match it.place {
+                Place::Staging(at) => {
+                    let end = at.checked_add(it.rows.len() * ROW_BYTES);
+                    if !at.is_multiple_of(16) || end.is_none_or(|end| end > self.data.len()) {
+                        return Err(Error::Staging {
+                            at,
+                            rows: it.rows.len(),
+                            bytes: self.data.len(),
+                        });
+                    }
                 }
-            };
-            self.staging.jobs[slot] = Job {
-                block: blocks.address(it.block)?,
-                data: match it.rows.is_empty() {
-                    true => 0,
-                    false => data + (slot * DATA_BYTES) as u64,
-                },
-                identity,
-                first: it.rows.start as u32,
-                rows: it.rows.len() as u32,
-            };
-            // What no kernel has written is no success.
-            self.staging.outcomes[slot] = Outcome {
-                state: LOST,
-                ..Outcome::zeroed()
-            };
+                Place::Block(_, row) => {
+                    let rows = row..row.saturating_add(it.rows.len());
+                    if rows.end > DATA_ROWS {
+                        return Err(Error::Rows { rows });
+                    }
+                }
+            }
         }
-        if work.is_empty() {
-            return Ok(&[]);
+        if changes {
+            let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
+            all.sort_unstable();
+            if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(Error::Twice { block: pair[0] });
+            }
         }
-        let jobs = self.staging.jobs.device_address()?;
-        let outcomes = self.staging.outcomes.device_address()?;
-        blocks.memory.note_use(&self.stream)?;
-        let launch = Launch::new(work.len() as u32, THREADS).shared_bytes(shared);
-        // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at, of which
-        // each is in one job, which nobody else has meanwhile; and the slots of our page-locked
-        // memory. This returns when they have ended, or leaves the staging to them.
-        unsafe { launch.run(kernel, &self.stream, (jobs, outcomes)) }?;
+        Ok(())
+    }
+
+    /// Until the device is done with what was given to the stream.
+    fn wait(&mut self) -> Result<()> {
         loop {
             match self.stream.synchronize() {
-                Ok(()) => return Ok(&self.staging.outcomes[..work.len()]),
+                Ok(()) => return Ok(()),
                 // It was not waited for: something is captured, or there was no memory to ask.
                 Err(error) if error.is_refusal() && !is_for_ever(&error) => {
                     std::thread::yield_now();
@@ -413,6 +391,195 @@ impl Worker {
             }
         }
     }
+}
+
+/// What kernels are told, and what they answer, in page-locked memory.
+#[derive(Debug)]
+struct Papers {
+    jobs: PinnedBuffer<Job>,
+    outcomes: PinnedBuffer<Outcome>,
+    identities: PinnedBuffer<u64>,
+}
+
+/// Runs kernels over blocks. For one thread at a time.
+#[derive(Debug)]
+pub struct Worker {
+    kernels: Kernels,
+    copier: Copier,
+    /// Dropped unless the device may still be using it.
+    papers: ManuallyDrop<Papers>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if !self.copier.has_failed {
+            // SAFETY: it is dropped once, here; the device is done with it.
+            unsafe { ManuallyDrop::drop(&mut self.papers) };
+        }
+    }
+}
+
+impl Worker {
+    /// One that takes up to `slots` blocks at once, with 128 KiB of page-locked memory for each.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn new(kernels: &Kernels, slots: usize) -> Result<Self> {
+        let context = &kernels.context;
+        let papers = Papers {
+            jobs: PinnedBuffer::new(context, slots)?,
+            outcomes: PinnedBuffer::new(context, slots)?,
+            identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
+        };
+        Ok(Self {
+            kernels: kernels.clone(),
+            copier: Copier::new(context, slots)?,
+            papers: ManuallyDrop::new(papers),
+        })
+    }
+
+    /// Its stream and page-locked memory.
+    pub fn copier(&mut self) -> &mut Copier {
+        &mut self.copier
+    }
+
+    /// The page-locked memory.
+    pub fn data(&self) -> &[u8] {
+        self.copier.data()
+    }
+
+    /// The same, to be written.
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        self.copier.data_mut()
+    }
+
+    /// Makes each block one of the code: the rows of data that the work names from their place, the others
+    /// as they are, parity and record from all of them. Who names less than all rows has to know that
+    /// the others are right. Without an identity it keeps that which it has.
+    ///
+    /// # Errors
+    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], those of
+    /// the driver.
+    pub fn encode(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
+        self.run(&kernel, shared, blocks, work, How::Changes)
+    }
+
+    /// As [`Worker::encode`], and rows that no work names become zeros.
+    ///
+    /// # Errors
+    /// As [`Worker::encode`].
+    pub fn encode_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
+        self.run(&kernel, shared, blocks, work, How::Clears)
+    }
+
+    /// Whether each block is one of the code, and its record right; with an identity, whether it is
+    /// that. The rows named come to their place, as they were looked at.
+    ///
+    /// # Errors
+    /// As [`Worker::encode`], but a block may be named twice.
+    pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let (kernel, shared) = (self.kernels.verify.clone(), SHARED_BYTES as u32);
+        self.run(&kernel, shared, blocks, work, How::Reads)
+    }
+
+    /// Whether the rows named are what their sums say, and the record right. They come to their place.
+    ///
+    /// # Errors
+    /// As [`Worker::verify`].
+    pub fn check(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let kernel = self.kernels.check.clone();
+        self.run(&kernel, 0, blocks, work, How::Reads)
+    }
+
+    /// Exchanges the rows named for those at their place. A block in which something that this rests on
+    /// is wrong is not changed, and its outcome not clean.
+    ///
+    /// # Errors
+    /// As [`Worker::encode`].
+    pub fn update(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let kernel = self.kernels.update.clone();
+        self.run(&kernel, 0, blocks, work, How::Changes)
+    }
+
+    /// Corrects what is wrong, as far as it can be. No rows come.
+    ///
+    /// # Errors
+    /// As [`Worker::encode`].
+    pub fn correct(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        let (kernel, shared) = (self.kernels.correct.clone(), SHARED_BYTES as u32);
+        self.run(&kernel, shared, blocks, work, How::Changes)
+    }
+
+    fn run(
+        &mut self,
+        kernel: &Function,
+        shared: u32,
+        blocks: &Blocks,
+        work: &[Work<'_>],
+        how: How,
+    ) -> Result<&[Outcome]> {
+        self.copier.check(blocks, work, how != How::Reads)?;
+        let slots = self.copier.slots;
+        if work.len() > slots {
+            return Err(Error::TooMuch {
+                given: work.len(),
+                slots,
+            });
+        }
+        let data = self.copier.data.device_address()?.0;
+        let identities = self.papers.identities.device_address()?.0;
+        for (slot, it) in work.iter().enumerate() {
+            let at = slot * IDENTITY_WORDS;
+            let identity = match it.identity {
+                None => 0,
+                Some(identity) => {
+                    self.papers.identities[at..at + IDENTITY_WORDS].copy_from_slice(identity);
+                    identities + 8 * at as u64
+                }
+            };
+            let place = match it.place {
+                _ if it.rows.is_empty() => 0,
+                Place::Staging(at) => data + at as u64,
+                Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+            };
+            self.papers.jobs[slot] = Job {
+                block: blocks.address(it.block)?,
+                data: place,
+                identity,
+                first: it.rows.start as u32,
+                rows: it.rows.len() as u32,
+                clears: u32::from(how == How::Clears),
+                reserved: 0,
+            };
+            // What no kernel has written is no success.
+            self.papers.outcomes[slot] = Outcome {
+                state: LOST,
+                ..Outcome::zeroed()
+            };
+        }
+        if work.is_empty() {
+            return Ok(&[]);
+        }
+        let jobs = self.papers.jobs.device_address()?;
+        let outcomes = self.papers.outcomes.device_address()?;
+        let launch = Launch::new(work.len() as u32, THREADS).shared_bytes(shared);
+        // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
+        // until this has returned, and our page-locked memory. This returns when they have ended, or leaves
+        // that memory to them.
+        unsafe { launch.run(kernel, &self.copier.stream, (jobs, outcomes)) }?;
+        self.copier.wait()?;
+        Ok(&self.papers.outcomes[..work.len()])
+    }
+}
+
+/// What a kernel does with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Reads,
+    Changes,
+    Clears,
 }
 
 /// Whether no wait of this thread's can come to anything.

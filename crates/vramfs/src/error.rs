@@ -42,6 +42,27 @@ pub enum Error {
         /// What was named.
         rows: Range<usize>,
     },
+    /// Rows reach beyond the page-locked memory.
+    #[error(
+        "{rows} rows at byte {at} are not within the {bytes} bytes of page-locked memory, or not at a multiple of 16"
+    )]
+    Staging {
+        /// From here on.
+        at: usize,
+        /// So many.
+        rows: usize,
+        /// What there is.
+        bytes: usize,
+    },
+    /// More is wrong in a block than can be corrected.
+    #[error("block {block} has more wrong than can be corrected")]
+    Lost {
+        /// Which.
+        block: u32,
+    },
+    /// The driver refused a copy.
+    #[error("the driver refused to copy rows: {0}")]
+    Copy(String),
     /// More blocks than a worker takes at once.
     #[error("{given} blocks at once, where the worker takes {slots}")]
     TooMuch {

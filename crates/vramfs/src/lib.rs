@@ -1,6 +1,7 @@
 //! Files in device memory, and the code that keeps them right. See the README.
 #![deny(unsafe_code)]
 
+mod blocks;
 pub mod code;
 mod crc;
 pub mod directory;
@@ -12,6 +13,7 @@ mod network;
 mod source;
 pub mod space;
 
+pub use blocks::Blocks;
 pub use crc::crc32c;
-pub use engine::{Blocks, Identity, Kernels, Outcome, Work, Worker};
+pub use engine::{Copier, Identity, Kernels, Outcome, Place, Work, Worker};
 pub use error::{Error, Result};

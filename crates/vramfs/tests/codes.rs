@@ -16,7 +16,7 @@ use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
     MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, factor, place,
 };
-use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Work, Worker, crc32c};
+use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker, crc32c};
 
 /// Findings of the software device are the process's; so tests run one after the other.
 static ONE: Mutex<()> = Mutex::new(());
@@ -61,32 +61,32 @@ impl Bench {
     }
 
     fn blocks(&self, count: usize) -> Blocks {
-        Blocks::new(&self.stream, count).unwrap()
+        Blocks::new(self.stream.context(), count, count, true).unwrap()
     }
 
-    fn bytes(&self, blocks: &mut Blocks) -> Vec<u8> {
-        blocks.memory().to_vec(&self.stream).unwrap()
+    fn bytes(&self, blocks: &Blocks) -> Vec<u8> {
+        let mut bytes = vec![0; blocks.len() * BLOCK_BYTES];
+        blocks.peek(0, &mut bytes, &self.stream).unwrap();
+        bytes
     }
 
-    fn put(&self, blocks: &mut Blocks, bytes: &[u8]) {
-        blocks.memory().copy_from_host(bytes, &self.stream).unwrap();
+    fn put(&self, blocks: &Blocks, bytes: &[u8]) {
+        blocks.poke(0, bytes, &self.stream).unwrap();
     }
 
     /// Blocks of random data, and their bytes.
     fn encoded(&mut self, count: usize) -> (Blocks, Vec<u8>, Vec<Identity>) {
-        let mut blocks = self.blocks(count);
+        let blocks = self.blocks(count);
         let identities: Vec<Identity> = (0..count)
             .map(|_| std::array::from_fn(|_| self.random.u64(..)))
             .collect();
         for (slot, _) in identities.iter().enumerate() {
-            self.random.fill(self.worker.data_mut(slot));
+            let of = slot * DATA_BYTES..(slot + 1) * DATA_BYTES;
+            self.random.fill(&mut self.worker.data_mut()[of]);
         }
-        let outcomes = self
-            .worker
-            .encode(&mut blocks, &whole(&identities))
-            .unwrap();
+        let outcomes = self.worker.encode(&blocks, &whole(&identities)).unwrap();
         assert!(outcomes.iter().all(Outcome::is_clean));
-        let bytes = self.bytes(&mut blocks);
+        let bytes = self.bytes(&blocks);
         (blocks, bytes, identities)
     }
 }
@@ -95,6 +95,7 @@ fn whole(identities: &[Identity]) -> Vec<Work<'_>> {
     let of = |(block, identity)| Work {
         block,
         rows: 0..DATA_ROWS,
+        place: Place::Staging(block * DATA_BYTES),
         identity: Some(identity),
     };
     identities.iter().enumerate().map(of).collect()
@@ -104,6 +105,7 @@ fn rowless(count: usize) -> Vec<Work<'static>> {
     let of = |block| Work {
         block,
         rows: 0..0,
+        place: Place::Staging(0),
         identity: None,
     };
     (0..count).map(of).collect()
@@ -160,7 +162,10 @@ fn a_block_is_what_the_format_says() {
     let mut bench = Bench::new(3);
     let (_, bytes, identities) = bench.encoded(3);
     for (at, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-        assert!(block[..DATA_BYTES] == *bench.worker.data(at), "data");
+        assert!(
+            block[..DATA_BYTES] == bench.worker.data()[at * DATA_BYTES..][..DATA_BYTES],
+            "data"
+        );
         let [number, generation, ..] = identities[at];
         for word in 0..WORDS {
             let factor = factor(number, generation, word / 32);
@@ -185,29 +190,30 @@ fn a_block_is_what_the_format_says() {
 #[test]
 fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
     let mut bench = Bench::new(1);
-    let (mut blocks, bytes, identities) = bench.encoded(1);
+    let (blocks, bytes, identities) = bench.encoded(1);
     for round in 0..10 {
         let first = bench.random.usize(..DATA_ROWS);
         let rows = first..bench.random.usize(first..=DATA_ROWS);
         let work = [Work {
             block: 0,
             rows: rows.clone(),
+            place: Place::Staging(0),
             identity: Some(&identities[0]),
         }];
         let expected = &bytes[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
         for is_whole in [true, false] {
-            bench.worker.data_mut(0).fill(0xAA);
+            bench.worker.data_mut().fill(0xAA);
             let outcomes = match is_whole {
                 true => bench.worker.verify(&blocks, &work),
                 false => bench.worker.check(&blocks, &work),
             };
             assert!(outcomes.unwrap()[0].is_clean(), "round {round}");
             assert!(
-                bench.worker.data(0)[..expected.len()] == *expected,
+                bench.worker.data()[..expected.len()] == *expected,
                 "{rows:?}"
             );
             assert!(
-                bench.worker.data(0)[expected.len()..]
+                bench.worker.data()[expected.len()..]
                     .iter()
                     .all(|it| *it == 0xAA)
             );
@@ -215,7 +221,7 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
         let (byte, bit) = (bench.random.usize(..BLOCK_BYTES), bench.random.u32(..8));
         let mut wrong = bytes.clone();
         wrong[byte] ^= 1 << bit;
-        bench.put(&mut blocks, &wrong);
+        bench.put(&blocks, &wrong);
         let outcome = bench.worker.verify(&blocks, &work).unwrap()[0];
         assert_eq!(
             outcome.has_wrong_words(),
@@ -230,12 +236,13 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
         let outcome = bench.worker.check(&blocks, &work).unwrap()[0];
         let is_read = rows.contains(&(byte / ROW_BYTES));
         assert_eq!(outcome.has_wrong_rows(), is_read, "byte {byte} of {rows:?}");
-        bench.put(&mut blocks, &bytes);
+        bench.put(&blocks, &bytes);
         let mut another = identities[0];
         another[bench.random.usize(..IDENTITY_WORDS)] ^= 1 << bench.random.u32(..64);
         let work = [Work {
             block: 0,
             rows: 0..0,
+            place: Place::Staging(0),
             identity: Some(&another),
         }];
         assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_identity());
@@ -245,7 +252,7 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
 #[test]
 fn an_update_is_what_encoding_anew_gives() {
     let mut bench = Bench::new(2);
-    let (mut blocks, _, mut identities) = bench.encoded(2);
+    let (blocks, _, mut identities) = bench.encoded(2);
     for _ in 0..8 {
         let block = bench.random.usize(..2);
         let first = bench.random.usize(..DATA_ROWS);
@@ -253,28 +260,26 @@ fn an_update_is_what_encoding_anew_gives() {
         identities[block][3] = bench.random.u64(..);
         let mut data = vec![0; rows.len() * ROW_BYTES];
         bench.random.fill(&mut data);
-        bench.worker.data_mut(0)[..data.len()].copy_from_slice(&data);
-        let before = bench.bytes(&mut blocks);
+        bench.worker.data_mut()[..data.len()].copy_from_slice(&data);
+        let before = bench.bytes(&blocks);
         let work = [Work {
             block,
             rows: rows.clone(),
+            place: Place::Staging(0),
             identity: Some(&identities[block]),
         }];
-        assert!(bench.worker.update(&mut blocks, &work).unwrap()[0].is_clean());
-        let updated = bench.bytes(&mut blocks);
-        bench.put(&mut blocks, &before);
-        assert!(bench.worker.encode(&mut blocks, &work).unwrap()[0].is_clean());
-        assert!(
-            updated == bench.bytes(&mut blocks),
-            "rows {rows:?} of {block}"
-        );
+        assert!(bench.worker.update(&blocks, &work).unwrap()[0].is_clean());
+        let updated = bench.bytes(&blocks);
+        bench.put(&blocks, &before);
+        assert!(bench.worker.encode(&blocks, &work).unwrap()[0].is_clean());
+        assert!(updated == bench.bytes(&blocks), "rows {rows:?} of {block}");
     }
 }
 
 #[test]
 fn an_update_leaves_a_block_in_which_something_is_wrong() {
     let mut bench = Bench::new(1);
-    let (mut blocks, bytes, identities) = bench.encoded(1);
+    let (blocks, bytes, identities) = bench.encoded(1);
     for _ in 0..8 {
         let first = bench.random.usize(..DATA_ROWS);
         let rows = first..bench.random.usize(first + 1..=DATA_ROWS);
@@ -285,25 +290,26 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
         };
         let mut wrong = bytes.clone();
         wrong[row * ROW_BYTES + bench.random.usize(..ROW_BYTES)] ^= 1 << bench.random.u32(..8);
-        bench.put(&mut blocks, &wrong);
+        bench.put(&blocks, &wrong);
         let work = [Work {
             block: 0,
             rows,
+            place: Place::Staging(0),
             identity: Some(&identities[0]),
         }];
-        let outcome = bench.worker.update(&mut blocks, &work).unwrap()[0];
+        let outcome = bench.worker.update(&blocks, &work).unwrap()[0];
         assert!(!outcome.is_clean() && !outcome.is_corrected(), "row {row}");
-        assert!(bench.bytes(&mut blocks) == wrong, "row {row}");
-        let outcome = bench.worker.correct(&mut blocks, &work).unwrap()[0];
+        assert!(bench.bytes(&blocks) == wrong, "row {row}");
+        let outcome = bench.worker.correct(&blocks, &work).unwrap()[0];
         assert!(outcome.is_corrected(), "row {row}: {outcome:?}");
-        assert!(bench.bytes(&mut blocks) == bytes, "row {row}");
+        assert!(bench.bytes(&blocks) == bytes, "row {row}");
     }
 }
 
 /// Corrects all blocks and says what came of it: corrected to what it was, or lost and left.
 fn corrected(
     bench: &mut Bench,
-    blocks: &mut Blocks,
+    blocks: &Blocks,
     wrong: &[u8],
     right: &[u8],
     identities: &[Identity],
@@ -331,7 +337,7 @@ fn corrected(
 #[test]
 fn every_single_wrong_symbol_is_made_right() {
     let mut bench = Bench::new(3);
-    let (mut blocks, bytes, identities) = bench.encoded(3);
+    let (blocks, bytes, identities) = bench.encoded(3);
     // 136 rows of 255 differences: each in a word of its own, all of them in 34 blocks of wrong words.
     let all: Vec<(usize, u8)> = (0..CODED_ROWS)
         .flat_map(|row| (1..=255).map(move |by| (row, by)))
@@ -342,7 +348,7 @@ fn every_single_wrong_symbol_is_made_right() {
             let block = &mut wrong[at / WORDS * BLOCK_BYTES..][..BLOCK_BYTES];
             change(block, *row, at % WORDS, *by);
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         let symbols: u32 = outcomes.iter().map(Outcome::symbols).sum();
         assert_eq!(symbols as usize, part.len());
     }
@@ -356,7 +362,7 @@ fn some(random: &mut Rng, count: usize, end: usize) -> Vec<usize> {
 #[test]
 fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
     let mut bench = Bench::new(4);
-    let (mut blocks, bytes, identities) = bench.encoded(4);
+    let (blocks, bytes, identities) = bench.encoded(4);
     for most in 1..=4 {
         for _ in 0..2 {
             let mut wrong = bytes.clone();
@@ -368,7 +374,7 @@ fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
                     }
                 }
             }
-            let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+            let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
             assert!(
                 outcomes.iter().all(Outcome::is_corrected),
                 "{most}: {outcomes:?}"
@@ -380,7 +386,7 @@ fn up_to_four_wrong_symbols_a_word_are_made_right_wherever_they_are() {
 #[test]
 fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
     let mut bench = Bench::new(4);
-    let (mut blocks, bytes, identities) = bench.encoded(4);
+    let (blocks, bytes, identities) = bench.encoded(4);
     for count in 5..=9 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
@@ -389,7 +395,7 @@ fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
                 bench.random.fill(row);
             }
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         for outcome in outcomes {
             assert_eq!(outcome.is_corrected(), count <= 8, "{count}: {outcome:?}");
             assert_eq!(outcome.is_lost(), count > 8);
@@ -401,7 +407,7 @@ fn up_to_eight_rows_whatever_is_in_them_are_made_right_and_nine_are_lost() {
 #[test]
 fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
     let mut bench = Bench::new(4);
-    let (mut blocks, bytes, identities) = bench.encoded(4);
+    let (blocks, bytes, identities) = bench.encoded(4);
     for count in 5..=9 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
@@ -412,7 +418,7 @@ fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
             }
         }
         // `corrected` looks at what came of it.
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
             outcomes.iter().all(Outcome::is_lost),
             "{count}: {outcomes:?}"
@@ -423,7 +429,7 @@ fn what_is_wrong_in_too_many_places_is_lost_and_never_another_word() {
 #[test]
 fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
     let mut bench = Bench::new(4);
-    let (mut blocks, bytes, identities) = bench.encoded(4);
+    let (blocks, bytes, identities) = bench.encoded(4);
     for count in 0..=4 {
         let mut wrong = bytes.clone();
         for block in wrong.chunks_mut(BLOCK_BYTES) {
@@ -434,7 +440,7 @@ fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
                     .fill(&mut block[row * ROW_BYTES..][..ROW_BYTES]);
             }
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         for outcome in outcomes {
             assert_eq!(outcome.is_corrected(), count <= 3, "{count}: {outcome:?}");
         }
@@ -445,7 +451,7 @@ fn the_record_is_made_anew_with_up_to_three_wrong_rows_beside() {
 fn a_burst_of_three_kibibytes_is_made_right_wherever_it_begins() {
     const BURST: usize = 3 * ROW_BYTES;
     let mut bench = Bench::new(8);
-    let (mut blocks, bytes, identities) = bench.encoded(8);
+    let (blocks, bytes, identities) = bench.encoded(8);
     // Into the next block, too; each 4999 bytes, and around the ends of rows and blocks.
     let all = 2 * BLOCK_BYTES - BURST;
     let edges = (0..2 * (CODED_ROWS + 1))
@@ -464,7 +470,7 @@ fn a_burst_of_three_kibibytes_is_made_right_wherever_it_begins() {
                 .random
                 .fill(&mut wrong[2 * pair * BLOCK_BYTES + at..][..BURST]);
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
             outcomes.iter().all(|it| !it.is_lost()),
             "at {part:?}: {outcomes:?}"
@@ -481,7 +487,7 @@ fn sum(record: &mut [u8]) {
 #[test]
 fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
     let mut bench = Bench::new(2);
-    let (mut blocks, bytes, identities) = bench.encoded(2);
+    let (blocks, bytes, identities) = bench.encoded(2);
     let (first, second) = bytes.split_at(BLOCK_BYTES);
     // Zeros, with up to three rows left, with and without the record.
     for (left, has_record) in [(0, false), (0, true), (1, false), (3, false), (3, true)] {
@@ -492,7 +498,7 @@ fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
         if !has_record {
             wrong[RECORD_OFFSET..BLOCK_BYTES].fill(0);
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(outcomes[0].has_wrong_words(), "{left} left: {outcomes:?}");
         assert!(outcomes[0].is_lost(), "{left} left: {outcomes:?}");
         assert!(!bench.worker.verify(&blocks, &rowless(1)).unwrap()[0].is_clean());
@@ -505,7 +511,7 @@ fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
             None => wrong[RECORD_OFFSET..BLOCK_BYTES].fill(0xA5),
             Some(of) => wrong[RECORD_OFFSET..BLOCK_BYTES].copy_from_slice(&of[RECORD_OFFSET..]),
         }
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(outcomes[0].is_lost(), "{outcomes:?}");
         let work = whole(&identities);
         assert!(bench.worker.verify(&blocks, &work).unwrap()[0].has_wrong_words());
@@ -515,42 +521,43 @@ fn memory_that_was_wiped_or_is_another_blocks_is_no_block() {
 #[test]
 fn only_who_says_whose_a_block_is_changes_it_where_that_matters() {
     let mut bench = Bench::new(1);
-    let (mut blocks, bytes, identities) = bench.encoded(1);
+    let (blocks, bytes, identities) = bench.encoded(1);
     for at in 0..IDENTITY_WORDS {
         let mut another = identities.clone();
         another[0][at] ^= 1 << bench.random.u32(..64);
         let mut wrong = bytes.clone();
         change(&mut wrong, 3, 4, 5);
         for bytes in [&bytes, &wrong] {
-            let outcomes = corrected(&mut bench, &mut blocks, bytes, bytes, &another);
+            let outcomes = corrected(&mut bench, &blocks, bytes, bytes, &another);
             assert!(
                 outcomes[0].is_lost() && outcomes[0].has_wrong_identity(),
                 "{at}"
             );
         }
-        bench.put(&mut blocks, &bytes);
+        bench.put(&blocks, &bytes);
         let work = Work {
             block: 0,
             rows: 8..12,
+            place: Place::Staging(0),
             identity: Some(&another[0]),
         };
-        let outcome = bench.worker.update(&mut blocks, &[work]).unwrap()[0];
+        let outcome = bench.worker.update(&blocks, &[work]).unwrap()[0];
         // Owners change by it, and the block does not.
         assert_eq!(outcome.has_wrong_identity(), at < 2, "{at}");
-        assert_eq!(bench.bytes(&mut blocks) == bytes, at < 2, "{at}");
+        assert_eq!(bench.bytes(&blocks) == bytes, at < 2, "{at}");
     }
     let mut wrong = bytes.clone();
     wrong[RECORD_OFFSET + IDENTITY_OFFSET + 20] ^= 1;
-    bench.put(&mut blocks, &wrong);
-    assert!(bench.worker.correct(&mut blocks, &rowless(1)).unwrap()[0].is_lost());
-    assert!(bench.bytes(&mut blocks) == wrong);
-    corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+    bench.put(&blocks, &wrong);
+    assert!(bench.worker.correct(&blocks, &rowless(1)).unwrap()[0].is_lost());
+    assert!(bench.bytes(&blocks) == wrong);
+    corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
 }
 
 #[test]
 fn what_can_be_proved_right_is_not_lost() {
     let mut bench = Bench::new(1);
-    let (mut blocks, bytes, identities) = bench.encoded(1);
+    let (blocks, bytes, identities) = bench.encoded(1);
     // Sums that were wrong when the record was summed.
     for count in [1, 8] {
         let mut wrong = bytes.clone();
@@ -558,7 +565,7 @@ fn what_can_be_proved_right_is_not_lost() {
             wrong[RECORD_OFFSET + 4 * row] ^= bench.random.u8(1..);
         }
         sum(&mut wrong[RECORD_OFFSET..]);
-        let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+        let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
         assert!(
             outcomes[0].is_corrected() && outcomes[0].symbols() == 0,
             "{outcomes:?}"
@@ -575,32 +582,30 @@ fn what_can_be_proved_right_is_not_lost() {
         wrong[RECORD_OFFSET + 4 * row..][..4].copy_from_slice(&sum.to_le_bytes());
     }
     sum(&mut wrong[RECORD_OFFSET..]);
-    let outcomes = corrected(&mut bench, &mut blocks, &wrong, &bytes, &identities);
+    let outcomes = corrected(&mut bench, &blocks, &wrong, &bytes, &identities);
     assert!(outcomes[0].is_corrected(), "{outcomes:?}");
 }
 
 #[test]
 fn what_is_right_is_left_alone() {
     let mut bench = Bench::new(2);
-    let (mut blocks, bytes, _) = bench.encoded(2);
-    let outcomes = bench.worker.correct(&mut blocks, &rowless(2)).unwrap();
+    let (blocks, bytes, _) = bench.encoded(2);
+    let outcomes = bench.worker.correct(&blocks, &rowless(2)).unwrap();
     assert!(outcomes.iter().all(Outcome::is_clean));
-    assert!(bench.bytes(&mut blocks) == bytes);
+    assert!(bench.bytes(&blocks) == bytes);
 }
 
 #[test]
 fn what_is_not_there_is_refused() {
     let mut bench = Bench::new(1);
-    let mut blocks = bench.blocks(1);
+    let blocks = bench.blocks(1);
     let work = |block, rows| Work {
         block,
         rows,
+        place: Place::Staging(0),
         identity: None,
     };
-    let beyond = bench
-        .worker
-        .encode(&mut blocks, &[work(1, 0..1)])
-        .unwrap_err();
+    let beyond = bench.worker.encode(&blocks, &[work(1, 0..1)]).unwrap_err();
     assert!(
         beyond
             .to_string()
@@ -609,12 +614,12 @@ fn what_is_not_there_is_refused() {
     );
     let rows = bench
         .worker
-        .encode(&mut blocks, &[work(0, 100..129)])
+        .encode(&blocks, &[work(0, 100..129)])
         .unwrap_err();
     assert!(rows.to_string().contains("rows 100 to 129"), "{rows}");
     let twice = [work(0, 0..1), work(0, 1..2)];
     let mut two = Bench::worker(2);
-    let twice = two.update(&mut blocks, &twice).unwrap_err();
+    let twice = two.update(&blocks, &twice).unwrap_err();
     assert!(
         twice.to_string().contains("block 0 is named twice"),
         "{twice}"

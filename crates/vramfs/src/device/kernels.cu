@@ -24,6 +24,8 @@ struct Job {
     u64 identity;  // IDENTITY_WORDS words, or 0
     u32 first;     // rows of data: from here
     u32 rows;      // so many, within the rows of data
+    u32 clears;    // other rows become zeros
+    u32 reserved;
 };
 
 struct Outcome {
@@ -213,8 +215,8 @@ __device__ __forceinline__ void finish_parity(const Shared& shared, const Job& j
     store(address(job.block) + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
 }
 
-// Data rows are the caller's, where the job has some, and else those that are there; parity and
-// record are made of them.
+// Data rows are the caller's, where the job has some, and else those that are there, or zeros; parity
+// and record are made of them.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_encode(const Job* jobs, Outcome* outcomes) {
     SharedWithSums& all = *reinterpret_cast<SharedWithSums*>(dynamic_shared);
@@ -227,10 +229,11 @@ vramfs_encode(const Job* jobs, Outcome* outcomes) {
     u32 s[8][8] = {};
     for (u32 at = 0; at < DATA_ROWS / WARPS; at++) {
         const u32 row = warp * (DATA_ROWS / WARPS) + at;
-        u32 d[8];
+        u32 d[8] = {};
         const bool is_given = job.data != 0 && row - job.first < job.rows;
-        load(is_given ? address(job.data) + (row - job.first) * ROW_BYTES : block + row * ROW_BYTES, lane, d);
-        if (is_given) store(block + row * ROW_BYTES, lane, d);
+        const bool clears = !is_given && job.clears != 0;
+        if (!clears) load(is_given ? address(job.data) + (row - job.first) * ROW_BYTES : block + row * ROW_BYTES, lane, d);
+        if (is_given || clears) store(block + row * ROW_BYTES, lane, d);
         horner(s, d);
         const u32 sum = sum_of(all.sums, lane, d);
         if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;

@@ -1,0 +1,204 @@
+//! Device memory for blocks: a range of addresses, and memory under as much of it as there are
+//! blocks, which can grow and shrink while it is used.
+//!
+//! Invariants: blocks lie side by side from the range's first address on; memory goes only
+//! when whoever shrinks says that nobody uses what lies beyond.
+//! Elsewhere: what is done with blocks (`engine`), whose they are (`space`).
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fercuda_cuda::{Context, DeviceBuffer, PhysicalMemory, Stream, VirtualRange};
+
+use crate::error::{Error, Result};
+use crate::layout::{BLOCK_BYTES, DATA_BYTES};
+
+/// Memory comes in pieces of so many blocks at most: 2048 with a code are 274 MiB.
+const PIECE_BLOCKS: usize = 2048;
+
+/// Memory for blocks, with or without their code. See the module.
+#[derive(Debug)]
+pub struct Blocks {
+    context: Context,
+    range: VirtualRange,
+    /// Side by side, from the range's start.
+    pieces: Mutex<Vec<DeviceBuffer<u8>>>,
+    count: AtomicUsize,
+    most: usize,
+    block_bytes: usize,
+    granularity_bytes: usize,
+}
+
+impl Blocks {
+    /// Memory for `count` blocks, and addresses for `most`. A block of the code takes 137 KiB, one
+    /// of data alone 128.
+    ///
+    /// # Errors
+    /// [`Error::Size`] for more than there can be; [`Error::Cuda`] where the device has not as much.
+    pub fn new(context: &Context, count: usize, most: usize, has_code: bool) -> Result<Self> {
+        let block_bytes = match has_code {
+            true => BLOCK_BYTES,
+            false => DATA_BYTES,
+        };
+        let granularity_bytes = PhysicalMemory::granularity_bytes(context)?;
+        let bytes = most
+            .max(1)
+            .checked_mul(block_bytes)
+            .and_then(|bytes| bytes.checked_next_multiple_of(granularity_bytes))
+            .filter(|bytes| isize::try_from(*bytes).is_ok() && count <= most)
+            .ok_or(Error::Size { blocks: most })?;
+        let it = Self {
+            context: context.clone(),
+            range: VirtualRange::reserve(context, bytes)?,
+            pieces: Mutex::new(Vec::new()),
+            count: AtomicUsize::new(0),
+            most,
+            block_bytes,
+            granularity_bytes,
+        };
+        it.grow(count)?;
+        Ok(it)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count.load(Acquire)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there can be.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Bytes that each takes.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Bytes of device memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.pieces().iter().map(DeviceBuffer::len).sum()
+    }
+
+    /// The context that they are in.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Adds memory until there are so many.
+    ///
+    /// # Errors
+    /// As [`Blocks::new`]; then there are as many as before.
+    pub fn grow(&self, count: usize) -> Result<()> {
+        if count > self.most {
+            return Err(Error::Size { blocks: count });
+        }
+        let mut pieces = self.pieces();
+        let before = pieces.len();
+        let mut end: usize = pieces.iter().map(DeviceBuffer::len).sum();
+        let needed = (count * self.block_bytes).next_multiple_of(self.granularity_bytes);
+        let piece = (PIECE_BLOCKS * self.block_bytes).next_multiple_of(self.granularity_bytes);
+        while end < needed {
+            let bytes = piece.min(needed - end);
+            let made = PhysicalMemory::shareable(&self.context, bytes)
+                .and_then(|memory| self.range.map(end, &memory, &[self.context.device()]));
+            match made {
+                Ok(made) => pieces.push(made),
+                Err(error) => {
+                    pieces.truncate(before);
+                    return Err(error.into());
+                }
+            }
+            end += bytes;
+        }
+        self.count.fetch_max(count, Release);
+        Ok(())
+    }
+
+    /// Gives memory back that is not needed for so many. Nobody may use blocks beyond them.
+    pub fn shrink(&self, count: usize) {
+        let mut pieces = self.pieces();
+        self.count.fetch_min(count, Release);
+        let mut end: usize = pieces.iter().map(DeviceBuffer::len).sum();
+        while let Some(last) = pieces.last() {
+            end -= last.len();
+            if end < count * self.block_bytes {
+                return;
+            }
+            pieces.pop();
+        }
+    }
+
+    /// Bytes from `offset` on, counted from the first block's first, as they are in the memory: for who
+    /// looks at them or moves them without the code.
+    ///
+    /// # Errors
+    /// Those of the driver, and for bytes beyond the last.
+    pub fn peek(&self, offset: usize, bytes: &mut [u8], stream: &Stream) -> Result<()> {
+        let end = bytes.len();
+        let mut done = 0;
+        self.each(offset, end, |piece, range| {
+            let part = &mut bytes[done..done + range.len()];
+            done += range.len();
+            Ok(piece.slice(range)?.copy_to_host(part, stream)?)
+        })
+    }
+
+    /// Changes bytes without the code: for who injects faults.
+    ///
+    /// # Errors
+    /// As [`Blocks::peek`].
+    pub fn poke(&self, offset: usize, bytes: &[u8], stream: &Stream) -> Result<()> {
+        let mut done = 0;
+        self.each(offset, bytes.len(), |piece, range| {
+            let part = &bytes[done..done + range.len()];
+            done += range.len();
+            Ok(piece.slice_mut(range)?.copy_from_host(part, stream)?)
+        })
+    }
+
+    fn each(
+        &self,
+        offset: usize,
+        len: usize,
+        mut work: impl FnMut(&mut DeviceBuffer<u8>, std::ops::Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let blocks = self.len();
+        let end = offset.saturating_add(len);
+        if end > blocks * self.block_bytes {
+            let block = end.saturating_sub(1) / self.block_bytes;
+            return Err(Error::NoBlock { block, blocks });
+        }
+        let mut first = 0;
+        for piece in self.pieces().iter_mut() {
+            let last = first + piece.len();
+            let part = offset.max(first)..end.min(last);
+            if part.start < part.end {
+                work(piece, part.start - first..part.end - first)?;
+            }
+            first = last;
+        }
+        Ok(())
+    }
+
+    /// Where a block begins.
+    pub(crate) fn address(&self, block: usize) -> Result<u64> {
+        match block < self.len() {
+            true => Ok(self.range.address().0 + (block * self.block_bytes) as u64),
+            false => Err(Error::NoBlock {
+                block,
+                blocks: self.len(),
+            }),
+        }
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Vec<DeviceBuffer<u8>>> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
