@@ -7,11 +7,14 @@ mod crc;
 pub mod directory;
 mod engine;
 mod error;
+pub mod file;
 pub mod gf;
 pub mod layout;
+pub mod medium;
 mod network;
 mod source;
 pub mod space;
+pub mod store;
 
 pub use blocks::Blocks;
 pub use crc::crc32c;

@@ -1,0 +1,485 @@
+//! Random programs over files in host memory, which fails now and then, beside the plainest files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use fastrand::Rng;
+
+use super::*;
+use crate::engine::{Identity, Outcome, Place, Work};
+use crate::layout::{DATA_ROWS, IDENTITY_WORDS};
+
+/// Blocks in host memory. What is asked of a block has to know whose it is.
+struct Memory {
+    blocks: Vec<RwLock<(Vec<u8>, Identity)>>,
+    /// One call in so many fails; 0: none.
+    fails: AtomicU32,
+    /// No block can be made anew.
+    formats_fail: AtomicBool,
+}
+
+struct Host {
+    memory: Arc<Memory>,
+    data: Vec<u8>,
+    outcomes: Vec<Outcome>,
+    random: Rng,
+}
+
+impl Medium for Arc<Memory> {
+    type Access = Host;
+
+    fn access(&self) -> crate::Result<Host> {
+        Ok(Host {
+            memory: self.clone(),
+            data: vec![0x5A; 3 * DATA_BYTES],
+            outcomes: vec![Outcome::CLEAN; 16],
+            random: Rng::new(),
+        })
+    }
+
+    fn grow(&self, _: usize) -> crate::Result<()> {
+        Ok(())
+    }
+
+    fn shrink(&self, _: usize) {}
+}
+
+impl Host {
+    fn may_fail(&mut self) -> crate::Result<()> {
+        let fails = self.memory.fails.load(Relaxed);
+        match fails > 0 && self.random.u32(..fails) == 0 {
+            true => Err(Error::Copy("as it was told to".into())),
+            false => Ok(()),
+        }
+    }
+
+    fn put(&mut self, work: &[Work<'_>], clears: bool) -> crate::Result<&[Outcome]> {
+        self.may_fail()?;
+        let mut blocks: Vec<usize> = work.iter().map(|it| it.block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), work.len(), "a block is changed twice at once");
+        for it in work {
+            let Place::Staging(at) = it.place else {
+                panic!("rows of a block");
+            };
+            let mut block = self.memory.blocks[it.block]
+                .try_write()
+                .expect("it is in use");
+            let identity = it.identity.unwrap();
+            if clears {
+                block.0.fill(0);
+            } else {
+                assert_eq!(block.1[..2], identity[..2], "another's block is changed");
+            }
+            block.1 = *identity;
+            let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
+            let len = rows.len();
+            block.0[rows].copy_from_slice(&self.data[at..at + len]);
+        }
+        Ok(&self.outcomes[..work.len()])
+    }
+}
+
+impl Access for Host {
+    fn slots(&self) -> usize {
+        self.data.len() / DATA_BYTES
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    fn data_mut(&mut self) -> &mut [u8] {
+        &mut self.data
+    }
+
+    fn read(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        self.may_fail()?;
+        for it in work {
+            let Place::Staging(at) = it.place else {
+                panic!("rows of a block");
+            };
+            let block = self.memory.blocks[it.block]
+                .try_read()
+                .expect("it is being changed");
+            assert_eq!(block.1, *it.identity.unwrap(), "another's block is read");
+            let rows = &block.0[it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES];
+            self.data[at..at + rows.len()].copy_from_slice(rows);
+        }
+        Ok(&self.outcomes[..work.len()])
+    }
+
+    fn update(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        self.put(work, false)
+    }
+
+    fn format(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        match self.memory.formats_fail.load(Relaxed) {
+            true => Err(Error::Copy("as it was told to".into())),
+            false => self.put(work, true),
+        }
+    }
+
+    fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        Ok(&self.outcomes[..work.len()])
+    }
+
+    fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        Ok(&self.outcomes[..work.len()])
+    }
+}
+
+fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
+    let block = |_| {
+        RwLock::new((
+            vec![0xEE; DATA_ROWS * ROW_BYTES],
+            [u64::MAX; IDENTITY_WORDS],
+        ))
+    };
+    let memory = Arc::new(Memory {
+        blocks: (0..blocks).map(block).collect(),
+        fails: AtomicU32::new(0),
+        formats_fail: AtomicBool::new(false),
+    });
+    (memory.clone(), Store::new(memory, blocks, blocks, 4))
+}
+
+/// A file as it should be.
+#[derive(Default)]
+struct Model {
+    bytes: Vec<u8>,
+}
+
+fn programs() -> u32 {
+    let asked = std::env::var("FERCUDA_VRAM_PROGRAMS");
+    asked.map_or(60, |it| it.parse().unwrap())
+}
+
+fn seed() -> u64 {
+    let seed =
+        std::env::var("FERCUDA_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
+    eprintln!("FERCUDA_SEED={seed}");
+    seed
+}
+
+fn check(store: &Store<Arc<Memory>>, file: &File, model: &Model, from: u64, len: usize) {
+    let mut seen = Vec::new();
+    let mut at = from;
+    while seen.len() < len {
+        let part = store
+            .read_file(file, at, len - seen.len(), <[u8]>::to_vec)
+            .unwrap();
+        if part.is_empty() {
+            break;
+        }
+        at += part.len() as u64;
+        seen.extend(part);
+    }
+    let end = model.bytes.len().min(from as usize + len);
+    let expected = model.bytes.get(from as usize..end).unwrap_or(&[]);
+    assert!(seen == expected, "bytes from {from} on, {len} of them");
+}
+
+#[test]
+fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
+    let mut random = Rng::with_seed(seed());
+    for _ in 0..programs() {
+        let blocks = random.u32(3..12);
+        let (memory, store) = memory(blocks);
+        let mut all: Vec<(File, Model)> = (0..4).map(|_| <_>::default()).collect();
+        let longest = DATA_BYTES as u64 * random.u64(1..5);
+        let fails = random.u32(..3) * 40;
+        for step in 0..400 {
+            let inode = random.usize(..all.len());
+            let (file, model) = &mut all[inode];
+            let near = |random: &mut Rng| match random.u32(..3) {
+                0 => random.u64(..longest),
+                1 => random.u64(..longest / PAGE_BYTES as u64) * PAGE_BYTES as u64,
+                _ => random.u64(..=model.bytes.len() as u64),
+            };
+            let at = near(&mut random);
+            let len = match random.u32(..3) {
+                0 => random.usize(1..100),
+                1 => random.usize(1..3 * PAGE_BYTES),
+                _ => random.usize(1..longest as usize),
+            };
+            memory.fails.store(fails, Relaxed);
+            match random.u32(..10) {
+                0..=4 => {
+                    let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(1..))
+                        .take(len)
+                        .collect();
+                    let answer = store.write_file(file, inode as u32 + 1, at, &bytes);
+                    memory.fails.store(0, Relaxed);
+                    let done = match answer {
+                        Ok(done) => done,
+                        Err(Errno::NOSPC) => {
+                            assert!(
+                                store.space().free_pages() < u64::from(blocks) * 32,
+                                "{step}"
+                            );
+                            0
+                        }
+                        Err(error) => {
+                            assert!(error == Errno::IO && fails > 0, "{error}");
+                            0
+                        }
+                    };
+                    assert!(done <= len);
+                    let end = at as usize + done;
+                    if done > 0 && model.bytes.len() < end {
+                        model.bytes.resize(end, 0);
+                    }
+                    if done > 0 {
+                        model.bytes[at as usize..end].copy_from_slice(&bytes[..done]);
+                    }
+                    // Of what was not said to be written some may be, where there was something before.
+                    if done < len && fails > 0 {
+                        let rest = end..(at as usize + len).min(model.bytes.len());
+                        if rest.start < rest.end {
+                            let (now, from) = (read(&store, file, rest.start, rest.len()), done);
+                            for (k, byte) in now.iter().enumerate() {
+                                let place = rest.start + k;
+                                let new = bytes[from + k];
+                                assert!(*byte == model.bytes[place] || *byte == new, "{place}");
+                                model.bytes[place] = *byte;
+                            }
+                        }
+                    }
+                }
+                5 => {
+                    let answer = store.truncate(file, at);
+                    memory.fails.store(0, Relaxed);
+                    match answer {
+                        Ok(()) => model.bytes.resize(at as usize, 0),
+                        Err(error) => {
+                            assert!(error == Errno::IO && fails > 0, "{error}");
+                            // Chunks behind the place may have gone, and the size is as it was.
+                            refresh(&store, file, model, at as usize);
+                        }
+                    }
+                }
+                6 => {
+                    let end = at + len as u64;
+                    let answer = store.punch(file, at..end);
+                    memory.fails.store(0, Relaxed);
+                    match answer {
+                        Ok(()) => {
+                            let end = (end as usize).min(model.bytes.len());
+                            if (at as usize) < end {
+                                model.bytes[at as usize..end].fill(0);
+                            }
+                        }
+                        Err(error) => {
+                            assert!(error == Errno::IO && fails > 0, "{error}");
+                            refresh(&store, file, model, at as usize);
+                        }
+                    }
+                }
+                7 => {
+                    let keeps_size = random.bool();
+                    let end = at + len as u64;
+                    let answer = store.allocate(file, inode as u32 + 1, at..end, keeps_size);
+                    memory.fails.store(0, Relaxed);
+                    match answer {
+                        Ok(()) if keeps_size || model.bytes.len() as u64 >= end => {}
+                        Ok(()) => model.bytes.resize(end as usize, 0),
+                        Err(error) => assert!(
+                            error == Errno::NOSPC || error == Errno::IO && fails > 0,
+                            "{error}"
+                        ),
+                    }
+                }
+                8 => {
+                    memory.fails.store(0, Relaxed);
+                    store.free(file);
+                    *model = Model::default();
+                }
+                _ => {
+                    memory.fails.store(0, Relaxed);
+                    check(&store, file, model, at, len);
+                }
+            }
+            memory.fails.store(0, Relaxed);
+            let (file, model) = &all[inode];
+            assert_eq!(file.size(), model.bytes.len() as u64, "step {step}");
+            let used: u64 = all.iter().map(|it| it.0.pages()).sum();
+            assert_eq!(store.space().used_pages(), used, "step {step}");
+        }
+        for (file, model) in &all {
+            check(&store, file, model, 0, model.bytes.len() + 1);
+            seeks(file, model);
+            store.free(file);
+        }
+        assert_eq!(store.space().used_pages(), 0);
+    }
+}
+
+fn read(store: &Store<Arc<Memory>>, file: &File, from: usize, len: usize) -> Vec<u8> {
+    let mut seen = Vec::new();
+    while seen.len() < len {
+        let at = (from + seen.len()) as u64;
+        let part = store.read_file(file, at, len - seen.len(), <[u8]>::to_vec);
+        let part = part.unwrap();
+        assert!(!part.is_empty());
+        seen.extend(part);
+    }
+    seen
+}
+
+/// After a failure each byte from there on is what it was, or zero.
+fn refresh(store: &Store<Arc<Memory>>, file: &File, model: &mut Model, from: usize) {
+    if from < model.bytes.len() {
+        let now = read(store, file, from, model.bytes.len() - from);
+        for (byte, now) in model.bytes[from..].iter_mut().zip(now) {
+            assert!(now == *byte || now == 0);
+            *byte = now;
+        }
+    }
+}
+
+/// Data is where something else than zeros is, at least; a hole has nothing but zeros.
+fn seeks(file: &File, model: &Model) {
+    let size = model.bytes.len() as u64;
+    let mut at = 0;
+    while at < size {
+        let data = match file.seek(at, Seek::Data) {
+            Ok(data) => data,
+            Err(error) => {
+                assert_eq!(error, Errno::NXIO);
+                size
+            }
+        };
+        assert!((at..=size).contains(&data));
+        assert!(
+            model.bytes[at as usize..data as usize]
+                .iter()
+                .all(|it| *it == 0)
+        );
+        if data == size {
+            break;
+        }
+        let hole = file.seek(data, Seek::Hole).unwrap();
+        assert!(hole > data && hole <= size, "{hole} behind {data}");
+        at = hole;
+    }
+    assert_eq!(file.seek(size, Seek::Data), Err(Errno::NXIO));
+}
+
+#[test]
+fn absurd_places_are_refused_before_anything_is_allocated() {
+    let (_, store) = memory(2);
+    let file = File::default();
+    assert_eq!(store.write_file(&file, 1, u64::MAX, b"x"), Err(Errno::FBIG));
+    assert_eq!(store.write_file(&file, 1, SIZE_MAX, b"x"), Err(Errno::FBIG));
+    assert_eq!(store.truncate(&file, SIZE_MAX + 1), Err(Errno::FBIG));
+    assert_eq!(
+        store.allocate(&file, 1, 0..SIZE_MAX + 1, false),
+        Err(Errno::FBIG)
+    );
+    assert_eq!(
+        store.allocate(&file, 1, 0..SIZE_MAX, false),
+        Err(Errno::NOSPC)
+    );
+    assert_eq!(store.write_file(&file, 1, SIZE_MAX - 1, b"x"), Ok(1));
+    assert_eq!((file.size(), file.pages()), (SIZE_MAX, 1));
+    assert_eq!(file.seek(0, Seek::Data), Ok(SIZE_MAX - PAGE_BYTES as u64));
+    store.free(&file);
+}
+
+#[test]
+fn writers_of_one_block_and_readers_of_others_see_their_own() {
+    let (_, store) = memory(40);
+    let store = &store;
+    std::thread::scope(|threads| {
+        for inode in 1..5u32 {
+            threads.spawn(move || {
+                let mut random = Rng::new();
+                let files: Vec<File> = (0..20).map(|_| File::default()).collect();
+                let mut models = vec![Vec::new(); files.len()];
+                for _ in 0..600 {
+                    let which = random.usize(..files.len());
+                    let (file, model) = (&files[which], &mut models[which]);
+                    let (at, len) = (random.usize(..30_000), random.usize(1..9_000));
+                    let byte = random.u8(1..);
+                    let done = match store.write_file(file, inode, at as u64, &vec![byte; len]) {
+                        Ok(done) => done,
+                        Err(error) => {
+                            assert_eq!(error, Errno::NOSPC);
+                            continue;
+                        }
+                    };
+                    if model.len() < at + done {
+                        model.resize(at + done, 0);
+                    }
+                    model[at..at + done].fill(byte);
+                    let seen = store.read_file(file, 0, model.len(), <[u8]>::to_vec);
+                    assert!(seen.unwrap() == *model);
+                }
+                files.iter().for_each(|file| store.free(file));
+            });
+        }
+    });
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+#[test]
+fn what_a_failed_write_leaves_behind_the_end_never_shows() {
+    const BOTH: u64 = 2 * DATA_BYTES as u64;
+    type Grow = fn(&Store<Arc<Memory>>, &File);
+    let grow: [Grow; 3] = [
+        |store, file| store.truncate(file, BOTH).unwrap(),
+        |store, file| {
+            assert_eq!(store.write_file(file, 1, BOTH - 1, &[0]), Ok(1));
+        },
+        |store, file| store.allocate(file, 1, 0..BOTH, false).unwrap(),
+    ];
+    for grow in grow {
+        let (memory, store) = memory(4);
+        let file = File::default();
+        let second = DATA_BYTES as u64..BOTH;
+        store.allocate(&file, 1, second, true).unwrap();
+        // The first chunk's block cannot be made; the second's is there and is written all the same.
+        memory.formats_fail.store(true, Relaxed);
+        let answer = store.write_file(&file, 1, 0, &[7; BOTH as usize]);
+        memory.formats_fail.store(false, Relaxed);
+        assert_eq!((answer, file.size()), (Err(Errno::IO), 0));
+        grow(&store, &file);
+        assert_eq!(file.size(), BOTH);
+        let seen = read(&store, &file, 0, BOTH as usize);
+        assert!(seen.iter().all(|byte| *byte == 0));
+        store.free(&file);
+        assert_eq!(store.space().used_pages(), 0);
+    }
+}
+
+#[test]
+fn more_threads_than_ways_to_the_memory_wait_for_each_other_and_go_on() {
+    let (memory, _) = memory(8);
+    let store = Store::new(memory, 8, 8, 1);
+    let file = File::default();
+    let begin = std::sync::Barrier::new(3);
+    std::thread::scope(|threads| {
+        for which in 0..3u64 {
+            let (store, file, begin) = (&store, &file, &begin);
+            threads.spawn(move || {
+                begin.wait();
+                for step in 0..20_000u64 {
+                    let at = step * 997 % 90_000;
+                    match which {
+                        0 => store.truncate(file, at).unwrap(),
+                        1 => {
+                            assert_eq!(store.write_file(file, 1, at, &[1; 3000]), Ok(3000));
+                        }
+                        _ => {
+                            store.read_file(file, at, 5000, |_| ()).unwrap();
+                            store.punch(file, at..at + 5000).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    store.free(&file);
+}

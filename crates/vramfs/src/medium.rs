@@ -1,0 +1,235 @@
+//! What the store needs of memory: blocks whose rows are read, changed and made anew.
+//!
+//! On a device: with the code's kernels, or plain copies where there is none (`--ecc=off`). For
+//! tests of what lies above there is a medium in host memory that fails when it is told to.
+//!
+//! Invariant: what [`Access::read`] calls clean is what was written last, if rows are checked when they
+//! are read; else it is what the memory has.
+//! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
+
+use std::sync::Arc;
+
+use crate::blocks::Blocks;
+use crate::engine::{Copier, Kernels, Outcome, Work, Worker};
+use crate::error::Result;
+use crate::layout::DATA_BYTES;
+
+/// Memory for blocks.
+pub trait Medium: Send + Sync {
+    /// What one thread at a time uses it by.
+    type Access: Access;
+
+    /// A way to it.
+    ///
+    /// # Errors
+    /// Without memory for it.
+    fn access(&self) -> Result<Self::Access>;
+
+    /// Adds memory until there are so many blocks.
+    ///
+    /// # Errors
+    /// Without as much; then there is as much as before.
+    fn grow(&self, blocks: usize) -> Result<()>;
+
+    /// Gives memory back that is not needed for so many. Nobody may use others.
+    fn shrink(&self, blocks: usize);
+}
+
+/// One thread's way to the memory, with staging for rows that come and go.
+pub trait Access: Send {
+    /// How many blocks a call takes at once.
+    fn slots(&self) -> usize;
+
+    /// The staging: 128 KiB for each slot.
+    fn data(&self) -> &[u8];
+
+    /// The same, to be written.
+    fn data_mut(&mut self) -> &mut [u8];
+
+    /// Rows come to their places. A block may be named more than once.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Rows become those at their places. A block in which something is wrong is left.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Makes blocks anew: rows that are named from their places, the others zeros.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Looks at whole blocks.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Corrects what is wrong.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+}
+
+/// When rows are compared with their sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Whenever they are read: nobody gets any that are wrong.
+    Read,
+    /// When the scrubber comes by.
+    Scrub,
+}
+
+/// Blocks of a device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    blocks: Arc<Blocks>,
+    /// None without a code.
+    kernels: Option<Kernels>,
+    verify: Verify,
+    slots: usize,
+}
+
+impl Device {
+    /// Blocks, and the kernels if they have the code. Each access has so many slots.
+    pub fn new(
+        blocks: Arc<Blocks>,
+        kernels: Option<Kernels>,
+        verify: Verify,
+        slots: usize,
+    ) -> Self {
+        Self {
+            blocks,
+            kernels,
+            verify,
+            slots,
+        }
+    }
+
+    /// The blocks.
+    pub fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+}
+
+impl Medium for Device {
+    type Access = DeviceAccess;
+
+    fn access(&self) -> Result<DeviceAccess> {
+        let by = match &self.kernels {
+            Some(kernels) => By::Kernels(Box::new(Worker::new(kernels, self.slots)?)),
+            None => By::Copies(Copier::new(self.blocks.context(), self.slots)?),
+        };
+        Ok(DeviceAccess {
+            blocks: self.blocks.clone(),
+            by,
+            verify: self.verify,
+            clean: Vec::new(),
+        })
+    }
+
+    fn grow(&self, blocks: usize) -> Result<()> {
+        self.blocks.grow(blocks)
+    }
+
+    fn shrink(&self, blocks: usize) {
+        self.blocks.shrink(blocks);
+    }
+}
+
+#[derive(Debug)]
+enum By {
+    Kernels(Box<Worker>),
+    Copies(Copier),
+}
+
+/// One thread's way to a device's blocks.
+#[derive(Debug)]
+pub struct DeviceAccess {
+    blocks: Arc<Blocks>,
+    by: By,
+    verify: Verify,
+    clean: Vec<Outcome>,
+}
+
+/// As many outcomes of what has nothing that could be wrong.
+fn clean(all: &mut Vec<Outcome>, count: usize) -> &[Outcome] {
+    if all.len() < count {
+        all.resize(count, Outcome::CLEAN);
+    }
+    &all[..count]
+}
+
+impl Access for DeviceAccess {
+    fn slots(&self) -> usize {
+        self.data().len() / DATA_BYTES
+    }
+
+    fn data(&self) -> &[u8] {
+        match &self.by {
+            By::Kernels(worker) => worker.data(),
+            By::Copies(copier) => copier.data(),
+        }
+    }
+
+    fn data_mut(&mut self) -> &mut [u8] {
+        match &mut self.by {
+            By::Kernels(worker) => worker.data_mut(),
+            By::Copies(copier) => copier.data_mut(),
+        }
+    }
+
+    fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match (&mut self.by, self.verify) {
+            (By::Kernels(worker), Verify::Read) => worker.check(&self.blocks, work),
+            (By::Kernels(worker), Verify::Scrub) => {
+                worker.copier().fetch(&self.blocks, work)?;
+                Ok(clean(&mut self.clean, work.len()))
+            }
+            (By::Copies(copier), _) => {
+                copier.fetch(&self.blocks, work)?;
+                Ok(clean(&mut self.clean, work.len()))
+            }
+        }
+    }
+
+    fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.update(&self.blocks, work),
+            By::Copies(copier) => {
+                copier.put(&self.blocks, work)?;
+                Ok(clean(&mut self.clean, work.len()))
+            }
+        }
+    }
+
+    fn format(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.encode_anew(&self.blocks, work),
+            By::Copies(copier) => {
+                copier.put_anew(&self.blocks, work)?;
+                Ok(clean(&mut self.clean, work.len()))
+            }
+        }
+    }
+
+    fn verify(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.verify(&self.blocks, work),
+            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
+        }
+    }
+
+    fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.correct(&self.blocks, work),
+            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! Runs of pages with their content: read, written and given back, by many threads.
+//!
+//! Whoever reads rows of a block shares it, whoever changes any has it for himself, since all pages of
+//! a block have their parity together: one lock for each block, which also knows what the block's record says. Several
+//! are locked in the order of their numbers. A thread has a way to the memory, with staging of its own, for as long as
+//! one call takes.
+//!
+//! Invariants: what is told of a block is what its record says, or the block is nobody's; a run that was just taken
+//! has zeros wherever its first write leaves it alone; what is read is right or an error, with the code. What is
+//! given back is nobody's from then on, so it is given back when nothing leads to it.
+//! Elsewhere: whose a page is (`space`), which pages a file has (`file`), the memory (`medium`).
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use crate::engine::{Identity, Outcome, Place, Work};
+use crate::error::{Error, Result};
+use crate::layout::{DATA_BYTES, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
+use crate::medium::{Access, Medium};
+use crate::space::{Run, Space, WHOLE};
+
+/// So often something is corrected before it is given up: something else may go wrong meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Rows of a block that are wanted, and where in the staging.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub block: u32,
+    pub rows: Range<usize>,
+    pub at: usize,
+}
+
+/// What a run's bytes become.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'d> {
+    Bytes(&'d [u8]),
+    Zeros(usize),
+}
+
+impl Content<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Zeros(len) => len,
+        }
+    }
+
+    fn put(self, to: &mut [u8]) {
+        match self {
+            Self::Bytes(bytes) => to.copy_from_slice(bytes),
+            Self::Zeros(_) => to.fill(0),
+        }
+    }
+}
+
+/// Bytes of a run that change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change<'d> {
+    pub run: Run,
+    /// Of a run that was just taken, its block's generation: its other bytes become zeros.
+    pub fresh: Option<u64>,
+    /// Whose the pages are.
+    pub owner: u64,
+    /// From this byte of the run on.
+    pub from: usize,
+    pub content: Content<'d>,
+}
+
+impl Change<'_> {
+    /// Rows of the block that are written.
+    fn rows(&self) -> Range<usize> {
+        let first = usize::from(self.run.page) * (PAGE_BYTES / ROW_BYTES);
+        // The rest of a whole block is cleared with it.
+        if self.fresh.is_some() && u32::from(self.run.order) != WHOLE {
+            return first..first + self.run.pages() as usize * (PAGE_BYTES / ROW_BYTES);
+        }
+        let end = self.from + self.content.len();
+        first + self.from / ROW_BYTES..first + end.div_ceil(ROW_BYTES)
+    }
+
+    /// Where in the rows the content begins.
+    fn offset(&self) -> usize {
+        let first = usize::from(self.run.page) * PAGE_BYTES;
+        first + self.from - self.rows().start * ROW_BYTES
+    }
+
+    /// Rows that keep bytes of what they had: the first and the last, or one.
+    fn kept(&self) -> impl Iterator<Item = usize> {
+        let (rows, offset) = (self.rows(), self.offset());
+        let end = offset + self.content.len();
+        let first = (!offset.is_multiple_of(ROW_BYTES)).then_some(rows.start);
+        let last = (!end.is_multiple_of(ROW_BYTES)).then_some(rows.end.wrapping_sub(1));
+        let last = last.filter(|last| first != Some(*last));
+        let is_kept = self.fresh.is_none() && self.content.len() > 0;
+        first.into_iter().chain(last).filter(move |_| is_kept)
+    }
+}
+
+/// How much was found wrong.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Blocks in which something was wrong and is right now.
+    pub corrected_blocks: AtomicU64,
+    /// Symbols that were wrong.
+    pub corrected_symbols: AtomicU64,
+    /// Times that something was found that cannot be corrected.
+    pub lost_blocks: AtomicU64,
+    /// Blocks that the scrubber has looked at.
+    pub scrubbed_blocks: AtomicU64,
+}
+
+impl Counters {
+    fn note(&self, outcome: Outcome) {
+        if outcome.is_lost() {
+            self.lost_blocks.fetch_add(1, Relaxed);
+        } else if outcome.is_corrected() {
+            self.corrected_blocks.fetch_add(1, Relaxed);
+            self.corrected_symbols
+                .fetch_add(u64::from(outcome.symbols()), Relaxed);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ways<A> {
+    idle: Vec<A>,
+    /// How many there are, in use or not.
+    made: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store<M: Medium> {
+    medium: M,
+    space: Space,
+    /// What each block's record says.
+    identities: Box<[RwLock<Identity>]>,
+    ways: Mutex<Ways<M::Access>>,
+    back: Condvar,
+    most_ways: usize,
+    counters: Counters,
+}
+
+impl<M: Medium> Store<M> {
+    /// One of as many blocks as the medium has, and room for `most`; so many threads use it at a time.
+    pub fn new(medium: M, blocks: u32, most: u32, threads: usize) -> Self {
+        let space = Space::new(most);
+        space.add(0..blocks);
+        let nobody = |block| {
+            let mut identity = [0; IDENTITY_WORDS];
+            identity[0] = u64::from(block);
+            RwLock::new(identity)
+        };
+        Self {
+            medium,
+            space,
+            identities: (0..most).map(nobody).collect(),
+            ways: Mutex::new(Ways {
+                idle: Vec::new(),
+                made: 0,
+            }),
+            back: Condvar::new(),
+            most_ways: threads.max(1),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whose pages are.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// What went wrong so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A way to the memory, for one call.
+    ///
+    /// # Errors
+    /// The medium's, if one has to be made and cannot be.
+    pub(crate) fn way(&self) -> Result<Way<'_, M>> {
+        let mut ways = lock(&self.ways);
+        loop {
+            if let Some(access) = ways.idle.pop() {
+                return Ok(Way {
+                    store: self,
+                    access: Some(access),
+                });
+            }
+            if ways.made < self.most_ways {
+                break;
+            }
+            ways = self.back.wait(ways).unwrap_or_else(PoisonError::into_inner);
+        }
+        ways.made += 1;
+        drop(ways);
+        let mut way = Way {
+            store: self,
+            access: None,
+        };
+        way.access = Some(self.medium.access()?);
+        Ok(way)
+    }
+
+    fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
+        let it = &self.identities[block as usize];
+        it.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self, block: u32) -> RwLockWriteGuard<'_, Identity> {
+        let it = &self.identities[block as usize];
+        it.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rows come to the staging, and are right.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]; the medium's.
+    pub(crate) fn read(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
+        let blocks: BTreeSet<u32> = wanted.iter().map(|it| it.block).collect();
+        for _ in 0..ATTEMPTS {
+            let wrong: Vec<u32> = {
+                let guards: Vec<_> = blocks.iter().map(|it| (*it, self.shared(*it))).collect();
+                let work: Vec<Work<'_>> = wanted
+                    .iter()
+                    .map(|it| Work {
+                        block: it.block as usize,
+                        rows: it.rows.clone(),
+                        place: Place::Staging(it.at),
+                        identity: known(&guards, it.block),
+                    })
+                    .collect();
+                let outcomes = access.read(&work)?;
+                let all = wanted.iter().zip(outcomes);
+                all.filter(|(_, outcome)| !outcome.is_clean())
+                    .map(|(it, _)| it.block)
+                    .collect()
+            };
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            for block in wrong.into_iter().collect::<BTreeSet<_>>() {
+                let identity = self.alone(block);
+                self.correct(access, block, &identity)?;
+            }
+        }
+        Err(Error::Lost {
+            block: blocks.first().copied().unwrap_or_default(),
+        })
+    }
+
+    /// Makes a block right, which the caller has for himself.
+    fn correct(&self, access: &mut M::Access, block: u32, identity: &Identity) -> Result<()> {
+        let work = Work {
+            block: block as usize,
+            rows: 0..0,
+            place: Place::Staging(0),
+            identity: Some(identity),
+        };
+        let outcome = access.correct(&[work])?[0];
+        self.counters.note(outcome);
+        match outcome.is_lost() {
+            true => Err(Error::Lost { block }),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks at a whole block and makes it right if it is somebody's; whether something was wrong.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]; the medium's.
+    pub fn scrub(&self, block: u32) -> Result<bool> {
+        let mut way = self.way()?;
+        let access = way.access().ok_or(Error::Failed)?;
+        let outcome = {
+            let identity = self.shared(block);
+            // Never written, or nobody's: there is nothing to be right.
+            if identity[1] == 0 || self.space.used_of(block) == 0 {
+                return Ok(false);
+            }
+            let work = Work {
+                block: block as usize,
+                rows: 0..0,
+                place: Place::Staging(0),
+                identity: Some(&identity),
+            };
+            access.verify(&[work])?[0]
+        };
+        self.counters.scrubbed_blocks.fetch_add(1, Relaxed);
+        if outcome.is_clean() {
+            return Ok(false);
+        }
+        let identity = self.alone(block);
+        self.correct(access, block, &identity).map(|()| true)
+    }
+
+    /// Changes what runs have. As many of them as a way has slots.
+    ///
+    /// # Errors
+    /// How many were changed, from the first on, and why the next was not.
+    pub(crate) fn write(
+        &self,
+        access: &mut M::Access,
+        changes: &[Change<'_>],
+    ) -> std::result::Result<(), (usize, Error)> {
+        let mut done = 0;
+        while done < changes.len() {
+            // Of one block one at a time.
+            let mut blocks = BTreeSet::new();
+            let rest = &changes[done..];
+            let part = rest
+                .iter()
+                .take(access.slots())
+                .take_while(|it| blocks.insert(it.run.block))
+                .count();
+            self.write_apart(access, &rest[..part], &blocks)
+                .map_err(|(more, error)| (done + more, error))?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn write_apart(
+        &self,
+        access: &mut M::Access,
+        changes: &[Change<'_>],
+        blocks: &BTreeSet<u32>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        let none = |error| (0, error);
+        // The last of them is of one that this call leaves for the next.
+        let blocks: Vec<u32> = blocks
+            .iter()
+            .copied()
+            .filter(|block| changes.iter().any(|it| it.run.block == *block))
+            .collect();
+        let mut guards: Vec<_> = blocks.iter().map(|it| (*it, self.alone(*it))).collect();
+        let identities: Vec<Identity> = changes
+            .iter()
+            .map(|it| {
+                let is = known_alone(&guards, it.run.block);
+                let mut identity = *is;
+                if let Some(generation) = it.fresh {
+                    if is[1] != generation {
+                        identity = [0; IDENTITY_WORDS];
+                        identity[0] = u64::from(it.run.block);
+                        identity[1] = generation;
+                    }
+                    let pages = usize::from(it.run.page)..;
+                    identity[2..][pages][..it.run.pages() as usize].fill(it.owner);
+                }
+                identity
+            })
+            .collect();
+        // What stays of rows that are changed in part.
+        let mut kept = Vec::new();
+        for (slot, it) in changes.iter().enumerate() {
+            for row in it.kept() {
+                kept.push(Wanted {
+                    block: it.run.block,
+                    rows: row..row + 1,
+                    at: slot * DATA_BYTES + (row - it.rows().start) * ROW_BYTES,
+                });
+            }
+        }
+        for (slot, it) in changes.iter().enumerate() {
+            let rows = &mut access.data_mut()[slot * DATA_BYTES..][..it.rows().len() * ROW_BYTES];
+            if it.fresh.is_some() {
+                rows.fill(0);
+            }
+        }
+        for attempt in 0.. {
+            if kept.is_empty() {
+                break;
+            }
+            let work: Vec<Work<'_>> = kept
+                .iter()
+                .map(|it| Work {
+                    block: it.block as usize,
+                    rows: it.rows.clone(),
+                    place: Place::Staging(it.at),
+                    identity: Some(known_alone(&guards, it.block)),
+                })
+                .collect();
+            let outcomes = access.read(&work).map_err(none)?;
+            let all = kept.iter().zip(outcomes);
+            let wrong: BTreeSet<u32> = all
+                .filter(|(_, outcome)| !outcome.is_clean())
+                .map(|(it, _)| it.block)
+                .collect();
+            if wrong.is_empty() {
+                break;
+            }
+            for block in wrong {
+                if attempt == ATTEMPTS {
+                    return Err((0, Error::Lost { block }));
+                }
+                self.correct(access, block, known_alone(&guards, block))
+                    .map_err(none)?;
+            }
+        }
+        for (slot, it) in changes.iter().enumerate() {
+            let at = slot * DATA_BYTES + it.offset();
+            it.content
+                .put(&mut access.data_mut()[at..at + it.content.len()]);
+        }
+        let is_made_anew =
+            |at: usize| identities[at][1] != known_alone(&guards, changes[at].run.block)[1];
+        let (anew, there): (Vec<usize>, Vec<usize>) =
+            (0..changes.len()).partition(|at| is_made_anew(*at));
+        let work = |at: &usize| Work {
+            block: changes[*at].run.block as usize,
+            rows: changes[*at].rows(),
+            place: Place::Staging(at * DATA_BYTES),
+            identity: Some(&identities[*at]),
+        };
+        let mut failed: Option<(usize, Error)> = None;
+        let mut fail = |at: usize, error: Error| {
+            if failed.as_ref().is_none_or(|(first, _)| at < *first) {
+                failed = Some((at, error));
+            }
+        };
+        let mut is_done = vec![false; changes.len()];
+        if !anew.is_empty() {
+            let all: Vec<Work<'_>> = anew.iter().map(work).collect();
+            match access.format(&all) {
+                Ok(outcomes) => {
+                    for (at, outcome) in anew.iter().zip(outcomes) {
+                        is_done[*at] = outcome.is_clean();
+                    }
+                }
+                Err(error) => fail(anew[0], error),
+            }
+        }
+        let mut left = there;
+        for _ in 0..ATTEMPTS {
+            if left.is_empty() {
+                break;
+            }
+            let all: Vec<Work<'_>> = left.iter().map(work).collect();
+            let wrong: Vec<usize> = match access.update(&all) {
+                Ok(outcomes) => {
+                    let all = left.iter().zip(outcomes);
+                    all.filter(|(at, outcome)| {
+                        is_done[**at] = outcome.is_clean();
+                        !outcome.is_clean()
+                    })
+                    .map(|(at, _)| *at)
+                    .collect()
+                }
+                Err(error) => {
+                    fail(left[0], error);
+                    break;
+                }
+            };
+            left = wrong;
+            for at in &left {
+                let block = changes[*at].run.block;
+                if let Err(error) = self.correct(access, block, known_alone(&guards, block)) {
+                    fail(*at, error);
+                }
+            }
+        }
+        for (at, identity) in identities.iter().enumerate() {
+            let block = changes[at].run.block;
+            if is_done[at] {
+                let guard = guards.iter_mut().find(|it| it.0 == block);
+                if let Some((_, guard)) = guard {
+                    **guard = *identity;
+                }
+            } else {
+                fail(at, Error::Lost { block });
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+fn known<'g>(
+    guards: &'g [(u32, RwLockReadGuard<'_, Identity>)],
+    block: u32,
+) -> Option<&'g Identity> {
+    let it = guards.iter().find(|it| it.0 == block);
+    it.map(|(_, identity)| &**identity)
+}
+
+fn known_alone<'g>(
+    guards: &'g [(u32, RwLockWriteGuard<'_, Identity>)],
+    block: u32,
+) -> &'g Identity {
+    let it = guards.iter().find(|it| it.0 == block);
+    // Whoever asks has locked them all.
+    it.map_or(&[0; IDENTITY_WORDS], |(_, identity)| &**identity)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A way to the memory, which goes back when this is dropped.
+pub(crate) struct Way<'s, M: Medium> {
+    store: &'s Store<M>,
+    access: Option<M::Access>,
+}
+
+impl<M: Medium> Way<'_, M> {
+    /// It.
+    pub(crate) fn access(&mut self) -> Option<&mut M::Access> {
+        self.access.as_mut()
+    }
+}
+
+impl<M: Medium> Drop for Way<'_, M> {
+    fn drop(&mut self) {
+        let mut ways = lock(&self.store.ways);
+        match self.access.take() {
+            Some(access) => ways.idle.push(access),
+            // It could not be made.
+            None => ways.made -= 1,
+        }
+        drop(ways);
+        self.store.back.notify_one();
+    }
+}
