@@ -15,6 +15,7 @@ mod network;
 mod source;
 pub mod space;
 pub mod store;
+pub mod tree;
 
 pub use blocks::Blocks;
 pub use crc::crc32c;

@@ -1,0 +1,929 @@
+//! Names and what they lead to: inodes, directories, links, attributes. No data.
+//!
+//! Permissions are the kernel's business, which asks for modes, owners and access lists and
+//! checks them; what is left are the rules of the tree: what may replace what, which
+//! bits and times change, when an inode goes.
+//!
+//! Locks: whoever changes names has `names` for himself, whoever reads them shares it; an
+//! inode's own lock is held for a moment, with at most that of names around it, never two.
+//!
+//! Invariants: an inode is there as long as a name leads to it or the kernel knows it; the count of
+//! links of a directory is two and its subdirectories; no directory is within itself.
+//! Elsewhere: entries (`directory`), data (`file`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use rustix::io::Errno;
+
+use crate::directory::{Directory, NAME_MAX};
+use crate::file::File;
+
+/// A result here: the error is what the caller of the system call gets.
+pub type Answer<T> = Result<T, Errno>;
+
+/// The inode of the root.
+pub const ROOT: u32 = 1;
+
+/// What kind of thing an inode is, in a mode.
+pub const KIND: u32 = libc::S_IFMT;
+const DIRECTORY: u32 = libc::S_IFDIR;
+const FILE: u32 = libc::S_IFREG;
+const LINK: u32 = libc::S_IFLNK;
+const SET_GROUP: u32 = libc::S_ISGID;
+const SET_USER: u32 = libc::S_ISUID;
+const GROUP_RUNS: u32 = libc::S_IXGRP;
+
+/// The longest value of an extended attribute, and all of an inode's names together.
+const VALUE_MAX: usize = 64 << 10;
+const VALUES_MAX: usize = 1 << 20;
+/// Inodes in one piece of the table.
+const PIECE: u32 = 4096;
+/// Links that an inode may have.
+const LINK_MAX: u32 = i32::MAX as u32;
+
+/// Nanoseconds since 1970.
+pub type Time = i64;
+
+/// What is known of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its number.
+    pub inode: u32,
+    /// Which of those that had the number it is.
+    pub generation: u32,
+    /// Kind and permissions.
+    pub mode: u32,
+    /// Names that lead to it.
+    pub links: u32,
+    /// Its owner.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// The device that it stands for.
+    pub device: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Pages of memory that it has.
+    pub pages: u64,
+    /// When it was last read.
+    pub accessed: Time,
+    /// When its data last changed.
+    pub modified: Time,
+    /// When anything of it last changed.
+    pub changed: Time,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The user.
+    pub user: u32,
+    /// The group.
+    pub group: u32,
+}
+
+/// What is to change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// Permissions; the kind stays.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub user: Option<u32>,
+    /// The group.
+    pub group: Option<u32>,
+    /// When it was last read.
+    pub accessed: Option<Time>,
+    /// When its data last changed.
+    pub modified: Option<Time>,
+}
+
+/// How a name is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// What has the new name goes.
+    Replace,
+    /// There must be nothing of the new name.
+    KeepOther,
+    /// Both names exchange what they lead to.
+    Exchange,
+}
+
+#[derive(Debug)]
+enum Body {
+    /// None as long as nothing was written.
+    File(Option<Arc<File>>),
+    Directory(Box<Inner>),
+    Link(Box<Box<[u8]>>),
+    Device(u32),
+    Other,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: Directory,
+    parent: u32,
+}
+
+type Values = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+#[derive(Debug)]
+struct Inode {
+    mode: u32,
+    links: u32,
+    user: u32,
+    group: u32,
+    /// How often the kernel was told of it and has not forgotten it.
+    known: u64,
+    accessed: Time,
+    modified: Time,
+    changed: Time,
+    values: Option<Box<Values>>,
+    body: Body,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    generation: AtomicU32,
+    inode: Mutex<Option<Inode>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tree {
+    pieces: Box<[OnceLock<Box<[Node]>>]>,
+    names: RwLock<()>,
+    free: Mutex<Vec<u32>>,
+    next: AtomicU32,
+    count: AtomicU64,
+    most: u32,
+    /// Data of inodes that have gone, until the store takes it.
+    left: Mutex<Vec<Arc<File>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_name(name: &[u8]) -> Answer<()> {
+    match name.len() {
+        0 => Err(Errno::NOENT),
+        1..=NAME_MAX => Ok(()),
+        _ => Err(Errno::NAMETOOLONG),
+    }
+}
+
+impl Inode {
+    fn attributes(&self, inode: u32, generation: u32) -> Attributes {
+        Attributes {
+            inode,
+            generation,
+            mode: self.mode,
+            links: self.links,
+            user: self.user,
+            group: self.group,
+            device: match self.body {
+                Body::Device(device) => device,
+                _ => 0,
+            },
+            size: match &self.body {
+                Body::File(file) => file.as_ref().map_or(0, |file| file.size()),
+                Body::Link(target) => target.len() as u64,
+                _ => 0,
+            },
+            pages: match &self.body {
+                Body::File(Some(file)) => file.pages(),
+                _ => 0,
+            },
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+        }
+    }
+
+    fn directory(&mut self) -> Answer<&mut Inner> {
+        match &mut self.body {
+            Body::Directory(inner) => Ok(inner),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    /// A name in it came or went.
+    fn touch(&mut self, now: Time) {
+        self.modified = now;
+        self.changed = now;
+    }
+}
+
+impl Tree {
+    /// A root that belongs to the caller, and room for so many inodes with it.
+    pub fn new(most: u32, mode: u32, caller: Caller, now: Time) -> Self {
+        let most = most.max(1);
+        let pieces = (most as u64 + 1).div_ceil(u64::from(PIECE));
+        let it = Self {
+            pieces: (0..pieces).map(|_| OnceLock::new()).collect(),
+            names: RwLock::new(()),
+            free: Mutex::new(Vec::new()),
+            next: AtomicU32::new(ROOT + 1),
+            count: AtomicU64::new(1),
+            most,
+            left: Mutex::new(Vec::new()),
+        };
+        let root = Inode {
+            mode: DIRECTORY | mode & !KIND,
+            links: 2,
+            user: caller.user,
+            group: caller.group,
+            known: 1,
+            accessed: now,
+            modified: now,
+            changed: now,
+            values: None,
+            body: Body::Directory(Box::new(Inner {
+                entries: Directory::default(),
+                parent: ROOT,
+            })),
+        };
+        *lock(&it.node(ROOT).inode) = Some(root);
+        it
+    }
+
+    /// How many inodes there are, and how many there can be.
+    pub fn inodes(&self) -> (u64, u64) {
+        (self.count.load(Relaxed), u64::from(self.most))
+    }
+
+    /// Data that nobody can reach any more.
+    pub fn take_left(&self) -> Vec<Arc<File>> {
+        std::mem::take(&mut lock(&self.left))
+    }
+
+    /// What is known of an inode.
+    ///
+    /// # Errors
+    /// `STALE` if there is none of that number.
+    pub fn attributes(&self, inode: u32) -> Answer<Attributes> {
+        self.with(inode, |it, generation| Ok(it.attributes(inode, generation)))
+    }
+
+    /// What a name leads to. The kernel knows it from then on.
+    ///
+    /// # Errors
+    /// `NOENT`, `NOTDIR`, `NAMETOOLONG`.
+    pub fn look_up(&self, parent: u32, name: &[u8]) -> Answer<Attributes> {
+        let _names = self.reading();
+        let inode = self.find(parent, name)?;
+        self.know(inode)
+    }
+
+    /// The kernel no longer knows an inode, as many times as it says.
+    pub fn forget(&self, inode: u32, times: u64) {
+        let gone = self.with(inode, |it, _| {
+            it.known = it.known.saturating_sub(times);
+            Ok(it.links == 0 && it.known == 0)
+        });
+        if gone == Ok(true) {
+            self.remove(inode);
+        }
+    }
+
+    /// Makes a file, a directory, a FIFO, a socket or a device, as the mode says. The kernel knows it
+    /// from then on.
+    ///
+    /// # Errors
+    /// `EXIST`, `NOENT`, `NOTDIR`, `NAMETOOLONG`, `NOSPC` without room, `MLINK`.
+    pub fn make(
+        &self,
+        parent: u32,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        caller: Caller,
+        now: Time,
+    ) -> Answer<Attributes> {
+        let body = match mode & KIND {
+            DIRECTORY => Body::Directory(Box::new(Inner {
+                entries: Directory::default(),
+                parent,
+            })),
+            libc::S_IFBLK | libc::S_IFCHR => Body::Device(device),
+            FILE | 0 => Body::File(None),
+            _ => Body::Other,
+        };
+        let mode = if mode & KIND == 0 { mode | FILE } else { mode };
+        self.add(parent, name, mode, body, caller, now)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As for [`Tree::make`].
+    pub fn make_link(
+        &self,
+        parent: u32,
+        name: &[u8],
+        target: &[u8],
+        caller: Caller,
+        now: Time,
+    ) -> Answer<Attributes> {
+        match target.len() {
+            0 => return Err(Errno::NOENT),
+            1..4096 => {}
+            _ => return Err(Errno::NAMETOOLONG),
+        }
+        let body = Body::Link(Box::new(target.into()));
+        self.add(parent, name, LINK | 0o777, body, caller, now)
+    }
+
+    /// Makes a file without a name, which goes when the kernel forgets it unless it is linked.
+    ///
+    /// # Errors
+    /// As for [`Tree::make`].
+    pub fn make_nameless(
+        &self,
+        parent: u32,
+        mode: u32,
+        caller: Caller,
+        now: Time,
+    ) -> Answer<Attributes> {
+        let _names = self.writing();
+        let (mode, caller) = self.inherited(parent, FILE | mode & !KIND, caller)?;
+        let inode = self.place(mode, 0, Body::File(None), caller, now)?;
+        self.know(inode)
+    }
+
+    /// The bytes of a file.
+    ///
+    /// # Errors
+    /// `ISDIR` for a directory, `INVAL` for anything else that has none.
+    pub fn file(&self, inode: u32) -> Answer<Arc<File>> {
+        self.with(inode, |it, _| match &mut it.body {
+            Body::File(file) => Ok(file.get_or_insert_default().clone()),
+            Body::Directory(_) => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        })
+    }
+
+    /// A file's bytes were written: what it may do for others than its owner is off, as of
+    /// somebody's who did not ask for it.
+    ///
+    /// # Errors
+    /// `STALE`.
+    pub fn note_written(&self, inode: u32, may_keep_rights: bool, now: Time) -> Answer<()> {
+        self.with(inode, |it, _| {
+            it.touch(now);
+            if !may_keep_rights {
+                it.mode &= !SET_USER;
+                if it.mode & GROUP_RUNS != 0 {
+                    it.mode &= !SET_GROUP;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// What a symbolic link says.
+    ///
+    /// # Errors
+    /// `INVAL` if it is none.
+    pub fn target(&self, inode: u32) -> Answer<Vec<u8>> {
+        self.with(inode, |it, _| match &it.body {
+            Body::Link(target) => Ok(target.to_vec()),
+            _ => Err(Errno::INVAL),
+        })
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// `PERM` for a directory; `EXIST`; `MLINK`; as for [`Tree::make`].
+    pub fn link(&self, inode: u32, parent: u32, name: &[u8], now: Time) -> Answer<Attributes> {
+        check_name(name)?;
+        let _names = self.writing();
+        self.with(inode, |it, _| match (it.is_directory(), it.links) {
+            (true, _) => Err(Errno::PERM),
+            (_, LINK_MAX..) => Err(Errno::MLINK),
+            _ => Ok(()),
+        })?;
+        self.enter(parent, name, inode, now)?;
+        self.with(inode, |it, _| {
+            it.links += 1;
+            it.changed = now;
+            Ok(())
+        })?;
+        self.know(inode)
+    }
+
+    /// Removes a name that leads to anything but a directory.
+    ///
+    /// # Errors
+    /// `ISDIR`, `NOENT`, `NOTDIR`, `NAMETOOLONG`.
+    pub fn unlink(&self, parent: u32, name: &[u8], now: Time) -> Answer<()> {
+        let _names = self.writing();
+        let inode = self.find(parent, name)?;
+        if self.with(inode, |it, _| Ok(it.is_directory()))? {
+            return Err(Errno::ISDIR);
+        }
+        self.leave(parent, name, now)?;
+        self.lose_link(inode, now);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NOTEMPTY`, `NOTDIR`, `NOENT`, `NAMETOOLONG`, `INVAL` for `.`.
+    pub fn remove_directory(&self, parent: u32, name: &[u8], now: Time) -> Answer<()> {
+        match name {
+            b"." => return Err(Errno::INVAL),
+            b".." => return Err(Errno::NOTEMPTY),
+            _ => {}
+        }
+        let _names = self.writing();
+        let inode = self.find(parent, name)?;
+        self.check_empty(inode)?;
+        self.leave(parent, name, now)?;
+        self.lose_directory(inode, parent, now);
+        Ok(())
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// `NOENT`; `EXIST` if nothing may be replaced; `ISDIR`, `NOTDIR` and `NOTEMPTY` if what is there
+    /// cannot be; `INVAL` for a directory into itself.
+    pub fn rename(&self, from: (u32, &[u8]), to: (u32, &[u8]), how: Move, now: Time) -> Answer<()> {
+        check_name(to.1)?;
+        let _names = self.writing();
+        let inode = self.find(from.0, from.1)?;
+        let is_directory = self.with(inode, |it, _| Ok(it.is_directory()))?;
+        self.check_lives(to.0)?;
+        let other = match self.find(to.0, to.1) {
+            Ok(other) => Some(other),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error),
+        };
+        if is_directory && self.is_within(to.0, inode)? {
+            return Err(Errno::INVAL);
+        }
+        if other == Some(inode) {
+            return match how {
+                Move::KeepOther => Err(Errno::EXIST),
+                _ => Ok(()),
+            };
+        }
+        let Some(other) = other else {
+            if how == Move::Exchange {
+                return Err(Errno::NOENT);
+            }
+            self.enter(to.0, to.1, inode, now)?;
+            self.leave(from.0, from.1, now)?;
+            self.moved(inode, is_directory, from.0, to.0, now);
+            return Ok(());
+        };
+        let is_other_directory = self.with(other, |it, _| Ok(it.is_directory()))?;
+        match how {
+            Move::KeepOther => return Err(Errno::EXIST),
+            Move::Exchange => {
+                if is_other_directory && self.is_within(from.0, other)? {
+                    return Err(Errno::INVAL);
+                }
+                self.exchange(to.0, to.1, inode, now)?;
+                self.exchange(from.0, from.1, other, now)?;
+                self.moved(inode, is_directory, from.0, to.0, now);
+                self.moved(other, is_other_directory, to.0, from.0, now);
+                return Ok(());
+            }
+            Move::Replace => {}
+        }
+        match (is_directory, is_other_directory) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            (true, true) => self.check_empty(other)?,
+            (false, false) => {}
+        }
+        self.exchange(to.0, to.1, inode, now)?;
+        self.leave(from.0, from.1, now)?;
+        match is_other_directory {
+            true => self.lose_directory(other, to.0, now),
+            false => self.lose_link(other, now),
+        }
+        self.moved(inode, is_directory, from.0, to.0, now);
+        Ok(())
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `STALE`.
+    pub fn change(&self, inode: u32, change: &Change, now: Time) -> Answer<Attributes> {
+        self.with(inode, |it, generation| {
+            if let Some(mode) = change.mode {
+                it.mode = it.mode & KIND | mode & !KIND;
+            }
+            if change.user.is_some() || change.group.is_some() {
+                it.user = change.user.unwrap_or(it.user);
+                it.group = change.group.unwrap_or(it.group);
+                // Who has it now did not ask for what it may do.
+                if change.mode.is_none() && !it.is_directory() {
+                    it.mode &= !SET_USER;
+                    if it.mode & GROUP_RUNS != 0 {
+                        it.mode &= !SET_GROUP;
+                    }
+                }
+            }
+            it.accessed = change.accessed.unwrap_or(it.accessed);
+            it.modified = change.modified.unwrap_or(it.modified);
+            it.changed = now;
+            Ok(it.attributes(inode, generation))
+        })
+    }
+
+    /// The entries of a directory behind a number, as `visit` takes them: the number, the name, the
+    /// inode, its mode. Those of the directory itself and of its parent come first. False ends it.
+    ///
+    /// # Errors
+    /// `NOTDIR`.
+    pub fn read_directory(
+        &self,
+        inode: u32,
+        behind: u64,
+        mut visit: impl FnMut(u64, &[u8], u32, u32) -> bool,
+    ) -> Answer<()> {
+        let _names = self.reading();
+        let mut part = Vec::new();
+        let parent = self.with(inode, |it, _| Ok(it.directory()?.parent))?;
+        for (number, name, inode) in [(1, &b"."[..], inode), (2, &b".."[..], parent)] {
+            if behind < number && !visit(number, name, inode, DIRECTORY) {
+                return Ok(());
+            }
+        }
+        let mut behind = behind.saturating_sub(2);
+        loop {
+            part.clear();
+            self.with(inode, |it, _| {
+                let entries = it.directory()?.entries.behind(behind).take(64);
+                part.extend(entries.map(|it| (it.number, it.name.to_vec(), it.inode)));
+                Ok(())
+            })?;
+            let Some((last, ..)) = part.last() else {
+                return Ok(());
+            };
+            behind = *last;
+            for (number, name, inode) in &part {
+                // An entry leads to something as long as names stay as they are.
+                let mode = self.with(*inode, |it, _| Ok(it.mode))?;
+                if !visit(number + 2, name, *inode, mode) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA`.
+    pub fn value(&self, inode: u32, name: &[u8]) -> Answer<Vec<u8>> {
+        self.with(inode, |it, _| {
+            let values = it.values.as_ref().ok_or(Errno::NODATA)?;
+            Ok(values.get(name).ok_or(Errno::NODATA)?.to_vec())
+        })
+    }
+
+    /// The names of all extended attributes, each with a zero behind it.
+    ///
+    /// # Errors
+    /// `STALE`.
+    pub fn value_names(&self, inode: u32) -> Answer<Vec<u8>> {
+        self.with(inode, |it, _| {
+            let names = it.values.iter().flat_map(|values| values.keys());
+            Ok(names
+                .flat_map(|name| name.iter().copied().chain([0]))
+                .collect())
+        })
+    }
+
+    /// Sets an extended attribute. `must_be` says whether there has to be one.
+    ///
+    /// # Errors
+    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be.
+    pub fn set_value(
+        &self,
+        inode: u32,
+        name: &[u8],
+        value: &[u8],
+        must_be: Option<bool>,
+        now: Time,
+    ) -> Answer<()> {
+        if !(1..=NAME_MAX).contains(&name.len()) {
+            return Err(Errno::RANGE);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        self.with(inode, |it, _| {
+            let values = it.values.get_or_insert_default();
+            let has = values.contains_key(name);
+            let all: usize = values
+                .iter()
+                .map(|(name, value)| name.len() + value.len())
+                .sum();
+            let answer = match must_be {
+                Some(true) if !has => Err(Errno::NODATA),
+                Some(false) if has => Err(Errno::EXIST),
+                _ if !has && all + name.len() + value.len() > VALUES_MAX => Err(Errno::NOSPC),
+                _ => {
+                    values.insert(name.into(), value.into());
+                    it.changed = now;
+                    Ok(())
+                }
+            };
+            it.values.take_if(|values| values.is_empty());
+            answer
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA`.
+    pub fn remove_value(&self, inode: u32, name: &[u8], now: Time) -> Answer<()> {
+        self.with(inode, |it, _| {
+            let values = it.values.as_mut().ok_or(Errno::NODATA)?;
+            values.remove(name).ok_or(Errno::NODATA)?;
+            it.values.take_if(|values| values.is_empty());
+            it.changed = now;
+            Ok(())
+        })
+    }
+
+    fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.names.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn node(&self, inode: u32) -> &Node {
+        let piece = &self.pieces[(inode / PIECE) as usize];
+        let nodes = piece.get_or_init(|| (0..PIECE).map(|_| Node::default()).collect());
+        &nodes[(inode % PIECE) as usize]
+    }
+
+    fn with<R>(&self, inode: u32, work: impl FnOnce(&mut Inode, u32) -> Answer<R>) -> Answer<R> {
+        if inode == 0 || inode > self.most {
+            return Err(Errno::STALE);
+        }
+        let node = self.node(inode);
+        let mut it = lock(&node.inode);
+        let generation = node.generation.load(Relaxed);
+        work(it.as_mut().ok_or(Errno::STALE)?, generation)
+    }
+
+    fn know(&self, inode: u32) -> Answer<Attributes> {
+        self.with(inode, |it, generation| {
+            it.known += 1;
+            Ok(it.attributes(inode, generation))
+        })
+    }
+
+    fn find(&self, parent: u32, name: &[u8]) -> Answer<u32> {
+        check_name(name)?;
+        self.with(parent, |it, _| {
+            let inner = it.directory()?;
+            match name {
+                b"." => Ok(parent),
+                b".." => Ok(inner.parent),
+                _ => inner.entries.get(name).ok_or(Errno::NOENT),
+            }
+        })
+    }
+
+    /// Adds a name.
+    fn enter(&self, parent: u32, name: &[u8], inode: u32, now: Time) -> Answer<()> {
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::EXIST);
+        }
+        self.check_lives(parent)?;
+        self.with(parent, |it, _| {
+            match it.directory()?.entries.insert(name, inode) {
+                Ok(true) => {}
+                Ok(false) => return Err(Errno::EXIST),
+                Err(_) => return Err(Errno::NOSPC),
+            }
+            it.touch(now);
+            Ok(())
+        })
+    }
+
+    fn leave(&self, parent: u32, name: &[u8], now: Time) -> Answer<()> {
+        self.with(parent, |it, _| {
+            it.directory()?.entries.remove(name).ok_or(Errno::NOENT)?;
+            it.touch(now);
+            Ok(())
+        })
+    }
+
+    fn exchange(&self, parent: u32, name: &[u8], inode: u32, now: Time) -> Answer<()> {
+        self.with(parent, |it, _| {
+            let entries = &mut it.directory()?.entries;
+            entries.replace(name, inode).ok_or(Errno::NOENT)?;
+            it.touch(now);
+            Ok(())
+        })
+    }
+
+    /// An inode has been moved from one directory to another.
+    fn moved(&self, inode: u32, is_directory: bool, from: u32, to: u32, now: Time) {
+        let counted = |directory: u32, by: i32| {
+            self.with(directory, |it, _| {
+                it.links = it.links.saturating_add_signed(by);
+                Ok(())
+            })
+        };
+        if is_directory && from != to {
+            // Both are there: names have just been changed in them.
+            counted(from, -1).and(counted(to, 1)).unwrap_or(());
+        }
+        let known = self.with(inode, |it, _| {
+            it.changed = now;
+            if let Body::Directory(inner) = &mut it.body {
+                inner.parent = to;
+            }
+            Ok(())
+        });
+        debug_assert_eq!(known, Ok(()));
+    }
+
+    /// A directory that was removed takes no names.
+    fn check_lives(&self, directory: u32) -> Answer<()> {
+        self.with(directory, |it, _| {
+            it.directory()?;
+            match it.links {
+                0 => Err(Errno::NOENT),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn check_empty(&self, inode: u32) -> Answer<()> {
+        self.with(inode, |it, _| match it.directory()?.entries.is_empty() {
+            true => Ok(()),
+            false => Err(Errno::NOTEMPTY),
+        })
+    }
+
+    /// Whether a directory is another or within it.
+    fn is_within(&self, directory: u32, other: u32) -> Answer<bool> {
+        let mut at = directory;
+        loop {
+            if at == other {
+                return Ok(true);
+            }
+            let parent = self.with(at, |it, _| Ok(it.directory()?.parent))?;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+    }
+
+    /// One name less leads to it.
+    fn lose_link(&self, inode: u32, now: Time) {
+        let gone = self.with(inode, |it, _| {
+            it.links -= 1;
+            it.changed = now;
+            Ok(it.links == 0 && it.known == 0)
+        });
+        if gone == Ok(true) {
+            self.remove(inode);
+        }
+    }
+
+    /// A directory without entries has no name any more.
+    fn lose_directory(&self, inode: u32, parent: u32, now: Time) {
+        let counted = self.with(parent, |it, _| {
+            it.links -= 1;
+            Ok(())
+        });
+        debug_assert_eq!(counted, Ok(()));
+        let gone = self.with(inode, |it, _| {
+            it.links = 0;
+            it.changed = now;
+            Ok(it.known == 0)
+        });
+        if gone == Ok(true) {
+            self.remove(inode);
+        }
+    }
+
+    /// Group and permissions that a directory passes on.
+    fn inherited(&self, parent: u32, mode: u32, caller: Caller) -> Answer<(u32, Caller)> {
+        self.check_lives(parent)?;
+        self.with(parent, |it, _| {
+            if it.mode & SET_GROUP == 0 {
+                return Ok((mode, caller));
+            }
+            let passed = if mode & KIND == DIRECTORY {
+                SET_GROUP
+            } else {
+                0
+            };
+            let group = it.group;
+            Ok((mode | passed, Caller { group, ..caller }))
+        })
+    }
+
+    fn add(
+        &self,
+        parent: u32,
+        name: &[u8],
+        mode: u32,
+        body: Body,
+        caller: Caller,
+        now: Time,
+    ) -> Answer<Attributes> {
+        let is_directory = matches!(body, Body::Directory(_));
+        let _names = self.writing();
+        match self.find(parent, name) {
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) if !name.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        let (mode, caller) = self.inherited(parent, mode, caller)?;
+        if is_directory && self.with(parent, |it, _| Ok(it.links))? >= LINK_MAX {
+            return Err(Errno::MLINK);
+        }
+        let inode = self.place(mode, 1 + u32::from(is_directory), body, caller, now)?;
+        if let Err(error) = self.enter(parent, name, inode, now) {
+            self.with(inode, |it, _| {
+                it.links = 0;
+                Ok(())
+            })?;
+            self.remove(inode);
+            return Err(error);
+        }
+        if is_directory {
+            self.with(parent, |it, _| {
+                it.links += 1;
+                Ok(())
+            })?;
+        }
+        self.know(inode)
+    }
+
+    /// A new inode.
+    fn place(&self, mode: u32, links: u32, body: Body, caller: Caller, now: Time) -> Answer<u32> {
+        let free = lock(&self.free).pop();
+        let new = || {
+            let next = |next: u32| (next <= self.most).then(|| next + 1);
+            self.next.fetch_update(AcqRel, Relaxed, next).ok()
+        };
+        let inode = free.or_else(new).ok_or(Errno::NOSPC)?;
+        *lock(&self.node(inode).inode) = Some(Inode {
+            mode,
+            links,
+            user: caller.user,
+            group: caller.group,
+            known: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            values: None,
+            body,
+        });
+        self.count.fetch_add(1, Relaxed);
+        Ok(inode)
+    }
+
+    /// Nothing leads to it, and nobody knows it.
+    fn remove(&self, inode: u32) {
+        let node = self.node(inode);
+        let mut place = lock(&node.inode);
+        // Somebody who was as quick has done it.
+        let is_gone = |it: &mut Inode| it.links == 0 && it.known == 0;
+        let Some(gone) = place.take_if(is_gone) else {
+            return;
+        };
+        node.generation.fetch_add(1, AcqRel);
+        drop(place);
+        self.count.fetch_sub(1, Relaxed);
+        if let Body::File(Some(file)) = gone.body {
+            lock(&self.left).push(file);
+        }
+        lock(&self.free).push(inode);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! Random programs beside the plainest tree, and what they do not reach.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::*;
+
+const ME: Caller = Caller { user: 7, group: 8 };
+
+/// The plainest tree: for each inode its entries, if it is a directory, and what it is.
+#[derive(Default)]
+struct Model {
+    directories: HashMap<u32, BTreeMap<Vec<u8>, u32>>,
+    kinds: HashMap<u32, u32>,
+    known: HashMap<u32, u64>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let mut it = Self::default();
+        it.directories.insert(ROOT, BTreeMap::new());
+        it.kinds.insert(ROOT, DIRECTORY);
+        it.known.insert(ROOT, 1);
+        it
+    }
+
+    fn is_directory(&self, inode: u32) -> bool {
+        self.kinds[&inode] == DIRECTORY
+    }
+
+    /// Names that lead to it; for a directory, as it counts them.
+    fn links(&self, inode: u32) -> u32 {
+        let all = self.directories.values().flat_map(BTreeMap::values);
+        let names = all.filter(|it| **it == inode).count() as u32;
+        if !self.is_directory(inode) {
+            return names;
+        }
+        if names == 0 && inode != ROOT {
+            return 0;
+        }
+        let within = self.directories[&inode].values();
+        2 + within.filter(|it| self.is_directory(**it)).count() as u32
+    }
+
+    fn parent(&self, inode: u32) -> Option<u32> {
+        let mut all = self.directories.iter();
+        all.find(|(_, entries)| entries.values().any(|it| *it == inode))
+            .map(|(at, _)| *at)
+    }
+
+    fn is_within(&self, mut at: u32, other: u32) -> bool {
+        loop {
+            if at == other {
+                return true;
+            }
+            match self.parent(at) {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+    }
+
+    /// A directory in which names can be made.
+    fn lives(&self, directory: u32) -> Answer<()> {
+        match self.links(directory) {
+            _ if !self.is_directory(directory) => Err(Errno::NOTDIR),
+            0 => Err(Errno::NOENT),
+            _ => Ok(()),
+        }
+    }
+
+    fn get(&self, directory: u32, name: &[u8]) -> Answer<u32> {
+        let entries = self.directories.get(&directory).ok_or(Errno::NOTDIR)?;
+        entries.get(name).copied().ok_or(Errno::NOENT)
+    }
+
+    fn set(&mut self, directory: u32, name: &[u8], inode: u32) {
+        let entries = self.directories.get_mut(&directory);
+        entries.unwrap().insert(name.to_vec(), inode);
+    }
+
+    fn unset(&mut self, directory: u32, name: &[u8]) {
+        self.directories.get_mut(&directory).unwrap().remove(name);
+    }
+
+    fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), how: Move) -> Answer<()> {
+        let inode = self.get(from.0, from.1)?;
+        self.lives(to.0)?;
+        let other = match self.get(to.0, to.1) {
+            Ok(other) => Some(other),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error),
+        };
+        if self.is_directory(inode) && self.is_within(to.0, inode) {
+            return Err(Errno::INVAL);
+        }
+        match (other, how) {
+            (Some(_), Move::KeepOther) => return Err(Errno::EXIST),
+            (Some(other), _) if other == inode => return Ok(()),
+            (None, Move::Exchange) => return Err(Errno::NOENT),
+            (None, _) => {}
+            (Some(other), Move::Exchange) => {
+                if self.is_directory(other) && self.is_within(from.0, other) {
+                    return Err(Errno::INVAL);
+                }
+                self.set(from.0, from.1, other);
+                self.set(to.0, to.1, inode);
+                return Ok(());
+            }
+            (Some(other), Move::Replace) => {
+                match (self.is_directory(inode), self.is_directory(other)) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    (true, true) if !self.directories[&other].is_empty() => {
+                        return Err(Errno::NOTEMPTY);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.unset(from.0, from.1);
+        self.set(to.0, to.1, inode);
+        Ok(())
+    }
+
+    /// What is neither reached nor known goes.
+    fn sweep(&mut self) {
+        let all: Vec<u32> = self.kinds.keys().copied().collect();
+        for inode in all {
+            if self.links(inode) == 0 && self.known.get(&inode).is_none_or(|it| *it == 0) {
+                self.kinds.remove(&inode);
+                self.directories.remove(&inode);
+                self.known.remove(&inode);
+            }
+        }
+    }
+}
+
+fn same(tree: &Tree, model: &Model) {
+    assert_eq!(tree.inodes().0, model.kinds.len() as u64);
+    for (inode, kind) in &model.kinds {
+        let attributes = tree.attributes(*inode).unwrap();
+        assert_eq!(
+            (attributes.mode & KIND, attributes.links),
+            (*kind, model.links(*inode))
+        );
+        let Some(entries) = model.directories.get(inode) else {
+            continue;
+        };
+        let mut got = BTreeMap::new();
+        let mut numbers = BTreeSet::new();
+        let mut visit = |number: u64, name: &[u8], inode: u32, mode: u32| {
+            assert!(numbers.insert(number) && numbers.last() == Some(&number));
+            got.insert(name.to_vec(), (inode, mode));
+            true
+        };
+        tree.read_directory(*inode, 0, &mut visit).unwrap();
+        assert_eq!(got.remove(&b"."[..]).unwrap().0, *inode);
+        let parent = got.remove(&b".."[..]).unwrap().0;
+        if model.links(*inode) > 0 {
+            assert_eq!(parent, model.parent(*inode).unwrap_or(ROOT));
+        }
+        let got: BTreeMap<_, _> = got.into_iter().map(|(name, it)| (name, it.0)).collect();
+        assert_eq!(got, *entries);
+    }
+}
+
+#[test]
+fn random_programs_are_as_the_plainest_tree() {
+    let mut random = fastrand::Rng::new();
+    eprintln!("seed {}", random.get_seed());
+    for _ in 0..60 {
+        let tree = Tree::new(60, 0o755, ME, 1);
+        let mut model = Model::new();
+        for now in 2..600 {
+            let all: Vec<u32> = model.kinds.keys().copied().collect();
+            let any = |random: &mut fastrand::Rng| all[random.usize(..all.len())];
+            // Mostly directories, now and then something else.
+            let place = |random: &mut fastrand::Rng| {
+                let directories: Vec<u32> = model.directories.keys().copied().collect();
+                match random.u32(..12) {
+                    0 => all[random.usize(..all.len())],
+                    _ => directories[random.usize(..directories.len())],
+                }
+            };
+            let name = |random: &mut fastrand::Rng| random.u32(..6).to_string().into_bytes();
+            let (at, called) = (place(&mut random), name(&mut random));
+            match random.u32(..8) {
+                0 | 1 => {
+                    let kinds = [FILE, DIRECTORY, DIRECTORY, libc::S_IFIFO, libc::S_IFCHR];
+                    let kind = kinds[random.usize(..kinds.len())];
+                    let got = tree.make(at, &called, kind | 0o644, 5, ME, now);
+                    let expected = match model.get(at, &called) {
+                        Ok(_) => Err(Errno::EXIST),
+                        Err(Errno::NOENT) => model.lives(at).and(match model.kinds.len() {
+                            60.. => Err(Errno::NOSPC),
+                            _ => Ok(()),
+                        }),
+                        Err(error) => Err(error),
+                    };
+                    assert_eq!(got.map(|_| ()), expected);
+                    if let Ok(it) = got {
+                        assert_eq!((it.mode, it.user, it.modified), (kind | 0o644, 7, now));
+                        model.kinds.insert(it.inode, kind);
+                        if kind == DIRECTORY {
+                            model.directories.insert(it.inode, BTreeMap::new());
+                        }
+                        model.set(at, &called, it.inode);
+                        model.known.insert(it.inode, 1);
+                    }
+                }
+                2 => {
+                    let inode = any(&mut random);
+                    let got = tree.link(inode, at, &called, now).map(|it| it.inode);
+                    let expected = match model.get(at, &called) {
+                        _ if model.is_directory(inode) => Err(Errno::PERM),
+                        Err(Errno::NOTDIR) => Err(Errno::NOTDIR),
+                        found => model.lives(at).and(match found {
+                            Ok(_) => Err(Errno::EXIST),
+                            Err(_) => Ok(inode),
+                        }),
+                    };
+                    assert_eq!(got, expected);
+                    if got.is_ok() {
+                        model.set(at, &called, inode);
+                        *model.known.entry(inode).or_default() += 1;
+                    }
+                }
+                3 => {
+                    let got = tree.unlink(at, &called, now);
+                    let expected =
+                        model
+                            .get(at, &called)
+                            .and_then(|inode| match model.is_directory(inode) {
+                                true => Err(Errno::ISDIR),
+                                false => Ok(()),
+                            });
+                    assert_eq!(got, expected);
+                    if got.is_ok() {
+                        model.unset(at, &called);
+                    }
+                }
+                4 => {
+                    let got = tree.remove_directory(at, &called, now);
+                    let expected = model.get(at, &called).and_then(|inode| {
+                        let entries = model.directories.get(&inode).ok_or(Errno::NOTDIR)?;
+                        match entries.is_empty() {
+                            true => Ok(()),
+                            false => Err(Errno::NOTEMPTY),
+                        }
+                    });
+                    assert_eq!(got, expected);
+                    if got.is_ok() {
+                        model.unset(at, &called);
+                    }
+                }
+                5 | 6 => {
+                    let (to, other) = (place(&mut random), name(&mut random));
+                    let how = [
+                        Move::Replace,
+                        Move::Replace,
+                        Move::KeepOther,
+                        Move::Exchange,
+                    ];
+                    let how = how[random.usize(..4)];
+                    let got = tree.rename((at, &called), (to, &other), how, now);
+                    assert_eq!(
+                        got,
+                        model.rename((at, &called), (to, &other), how),
+                        "{how:?}"
+                    );
+                }
+                _ => {
+                    let inode = any(&mut random);
+                    let known = model.known.entry(inode).or_default();
+                    if inode != ROOT && *known > 0 {
+                        let times = random.u64(1..=*known);
+                        *known -= times;
+                        tree.forget(inode, times);
+                    }
+                }
+            }
+            model.sweep();
+            same(&tree, &model);
+        }
+    }
+}
+
+#[test]
+fn groups_and_their_bit_are_passed_on() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let shared = tree
+        .make(ROOT, b"shared", DIRECTORY | 0o2775, 0, ME, 1)
+        .unwrap();
+    let change = Change {
+        group: Some(99),
+        mode: Some(0o2775),
+        ..Change::default()
+    };
+    tree.change(shared.inode, &change, 2).unwrap();
+    let inner = tree
+        .make(shared.inode, b"inner", DIRECTORY | 0o755, 0, ME, 3)
+        .unwrap();
+    let file = tree
+        .make(shared.inode, b"file", FILE | 0o644, 0, ME, 3)
+        .unwrap();
+    assert_eq!((inner.group, inner.mode), (99, DIRECTORY | 0o2755));
+    assert_eq!((file.group, file.mode), (99, FILE | 0o644));
+}
+
+#[test]
+fn extended_attributes_are_set_listed_and_removed() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let set = |name: &[u8], value: &[u8], must| tree.set_value(ROOT, name, value, must, 2);
+    assert_eq!(tree.value(ROOT, b"user.a"), Err(Errno::NODATA));
+    assert_eq!(set(b"user.a", b"1", Some(true)), Err(Errno::NODATA));
+    assert_eq!(set(b"user.a", b"1", Some(false)), Ok(()));
+    assert_eq!(set(b"user.a", b"2", Some(false)), Err(Errno::EXIST));
+    assert_eq!(set(b"user.b", b"", None), Ok(()));
+    assert_eq!(tree.value(ROOT, b"user.a").unwrap(), b"1");
+    assert_eq!(tree.value_names(ROOT).unwrap(), b"user.a\0user.b\0");
+    assert_eq!(
+        set(b"user.c", &vec![0; VALUE_MAX + 1], None),
+        Err(Errno::TOOBIG)
+    );
+    assert_eq!(set(&[b'x'; 256], b"", None), Err(Errno::RANGE));
+    assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Ok(()));
+    assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Err(Errno::NODATA));
+    assert_eq!(tree.attributes(ROOT).unwrap().changed, 3);
+}
