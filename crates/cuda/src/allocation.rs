@@ -495,22 +495,33 @@ fn give_back_outside(block: Block, uses: Uses) {
     });
 }
 
-/// Gives the memory back, or returns it if its work cannot be waited for now.
+/// Gives the memory back, or returns it if that cannot be done now.
 fn give_back(mut block: Block, uses: Uses) -> Option<(Destroyed, Block, Uses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
         state.park_until_over(Parked(Some((block, uses))));
         return None;
     }
-    let Ok(driver) = block.context.bind() else {
-        // A context that cannot be made current is gone, and its memory too.
-        // But what is no context's.
-        match &block.origin {
-            Origin::Ordered { .. } => block.context.give_back_orphan(block.address),
-            Origin::Mapped { mapping } => mapping.unmap(block.context.driver()),
-            _ => {}
-        }
-        return None;
+    match try_to_give_back(&mut block, &uses, &streams) {
+        Destroyed::Yes => None,
+        not_yet => Some((not_yet, block, uses)),
+    }
+}
+
+fn try_to_give_back(block: &mut Block, uses: &Uses, streams: &[Stream]) -> Destroyed {
+    let (context, address) = (&block.context, block.address);
+    let driver = match context.bind_to_destroy() {
+        Ok(Some(driver)) => driver,
+        // The memory is gone with its context. But what is no context's.
+        Ok(None) => match &block.origin {
+            Origin::Ordered { .. } => {
+                context.give_back_orphan(address);
+                return Destroyed::Yes;
+            }
+            Origin::Mapped { mapping } => return mapping.unmap(),
+            _ => return Destroyed::Yes,
+        },
+        Err(not_yet) => return not_yet,
     };
     let _relaxed = Relaxed::enter(driver);
     // The driver's answers below are not passed on: a failure is that of
@@ -518,72 +529,69 @@ fn give_back(mut block: Block, uses: Uses) -> Option<(Destroyed, Block, Uses)> {
     // memory is gone already.
     match &mut block.origin {
         Origin::Ordered { home, .. } => {
-            let entered = enter_behind(home, &streams);
-            if entered.is_some() && block.context.bind().is_ok() {
+            let entered = enter_behind(home, streams);
+            if entered.is_some() && context.bind().is_ok() {
                 // SAFETY: from cuMemAllocAsync and given back once, in its home
                 // stream behind all work that uses it.
-                let answer = unsafe { driver.cuMemFreeAsync(block.address, home.raw()) };
+                let answer = unsafe { driver.cuMemFreeAsync(address, home.raw()) };
                 drop(entered);
                 match answer {
                     Ok(CUresult::CUDA_SUCCESS) => {}
-                    Ok(code) if is_refusal(code) => {
-                        return Some((Destroyed::NotYet, block, uses));
-                    }
-                    _ => block.context.give_back_orphan(block.address),
+                    Ok(code) if is_refusal(code) => return Destroyed::NotYet,
+                    _ => context.give_back_orphan(address),
                 }
-                return None;
+                return Destroyed::Yes;
             }
             drop(entered);
             let waited = uses.wait();
             if waited == Waited::Lost {
-                block.context.give_back_orphan(block.address);
-                return None;
+                context.give_back_orphan(address);
+                return Destroyed::Yes;
             }
             let _none_stays = match waited.and_none_stays() {
                 Ok(none_stays) => none_stays,
-                Err(not_yet) => return Some((not_yet, block, uses)),
+                Err(not_yet) => return not_yet,
             };
             // SAFETY: from cuMemAllocAsync, given back once, and no work uses it.
-            drop(unsafe { driver.cuMemFree_v2(block.address) });
+            context.destroy(|driver| unsafe { driver.cuMemFree_v2(address) })
         }
         Origin::Lent { home, taker } => {
             // Let go of before it is taken: who takes it may give the stream work.
-            let is_behind = enter_behind(home, &streams).is_some();
+            let is_behind = enter_behind(home, streams).is_some();
             let waited = match is_behind {
                 // Of a context that has failed a stream takes nothing any more.
                 true => Waited::of(&home.is_idle().map(drop)),
                 false => uses.wait(),
             };
             match waited {
-                Waited::Refused | Waited::Stays => return Some((waited.so_far(), block, uses)),
+                Waited::Refused | Waited::Stays => {}
                 Waited::Done => taker.take(Some(home)),
                 Waited::Lost => taker.take(None),
             }
+            waited.so_far()
         }
         // The module goes with `block`, when nothing uses the variable; and what is
         // somebody's, of which he hears then.
         Origin::Empty | Origin::Global { .. } | Origin::Part { .. } | Origin::Foreign { .. } => {
-            let waited = uses.wait().so_far();
-            if waited != Destroyed::Yes {
-                return Some((waited, block, uses));
-            }
+            uses.wait().so_far()
         }
         origin => {
             let _none_stays = match uses.wait_for_all() {
                 Ok(none_stays) => none_stays,
-                Err(not_yet) => return Some((not_yet, block, uses)),
+                Err(not_yet) => return not_yet,
             };
             match origin {
-                Origin::Mapped { mapping } => mapping.unmap(driver),
-                // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
-                Origin::Imported => drop(unsafe { driver.cuIpcCloseMemHandle(block.address) }),
+                Origin::Mapped { mapping } => mapping.unmap(),
+                Origin::Imported => {
+                    // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
+                    context.destroy(|driver| unsafe { driver.cuIpcCloseMemHandle(address) })
+                }
                 // SAFETY: from cuMemAlloc or cuMemAllocManaged, given back once, and no
                 // work uses it.
-                _ => drop(unsafe { driver.cuMemFree_v2(block.address) }),
+                _ => context.destroy(|driver| unsafe { driver.cuMemFree_v2(address) }),
             }
         }
     }
-    None
 }
 
 /// Enters `home` for work behind all that `streams` have, if they can be told apart from

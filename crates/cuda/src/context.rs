@@ -11,14 +11,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fercuda_cuda_sys::types::{
-    CUcontext, CUdevice, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode,
-};
+use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
 use fercuda_cuda_sys::{Driver, Missing};
 
 use crate::callback::{self, Destroyed};
 use crate::device::Device;
-use crate::error::{Error, Result, call, check};
+use crate::error::{Error, Result, call, check, is_refusal};
 use crate::parked;
 use crate::stream::{self, Panicked, Stream};
 use crate::uses::lock;
@@ -58,23 +56,23 @@ impl Drop for Inner {
         }
         let (driver, device) = (self.driver, self.device.raw());
         callback::outside(move || {
-            // SAFETY: balances the retain in `primary`: a closure that answers
-            // `true` is called once.
-            unsafe { release(driver, device) };
-            Destroyed::Yes
+            // SAFETY: balances the retain in `primary`, once: this is done
+            // unless the driver has refused.
+            destroyed(&unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) })
         });
     }
 }
 
-/// # Safety
-/// Balances one retain of `device`'s primary context.
-unsafe fn release(driver: &Driver, device: CUdevice) {
-    // SAFETY: the caller's contract.
-    let answer: std::result::Result<CUresult, Missing> =
-        unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) };
-    // A lost context answers its sticky error here too; there is nobody left
-    // to tell and nothing left to release.
-    drop(answer);
+/// What a driver function answers.
+type Answer = std::result::Result<CUresult, Missing>;
+
+/// What has come of a call that destroys something. Any error but a refusal is that of earlier
+/// work, which its waiters are told, or of a lost context, of which nothing is left to destroy.
+fn destroyed(answer: &Answer) -> Destroyed {
+    match answer {
+        Ok(code) if is_refusal(*code) => Destroyed::NotYet,
+        _ => Destroyed::Yes,
+    }
 }
 
 impl PartialEq for Context {
@@ -166,11 +164,41 @@ impl Context {
         Ok(driver)
     }
 
-    /// The same for calls about what is no context's, such as physical memory: that goes
-    /// also after a reset. None where no call may be made.
-    pub(crate) fn driver_even_after_a_reset(&self) -> Option<&'static Driver> {
-        let after = || self.has_ended().then(|| self.driver());
-        self.bind().ok().or_else(after)
+    /// As [`Context::bind`], to destroy something: `None` where the context is gone, and all
+    /// that was made in it. A context that the driver refuses to look at, as in another
+    /// library's host callback, is there, and is to be asked again.
+    pub(crate) fn bind_to_destroy(
+        &self,
+    ) -> std::result::Result<Option<&'static Driver>, Destroyed> {
+        match self.bind() {
+            Ok(driver) => Ok(Some(driver)),
+            Err(error) if error.is_refusal() => Err(Destroyed::NotYet),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Destroys by `call` what was made in this context and goes with it.
+    pub(crate) fn destroy(&self, call: impl FnOnce(&'static Driver) -> Answer) -> Destroyed {
+        match self.bind_to_destroy() {
+            Ok(Some(driver)) => {
+                let _relaxed = Relaxed::enter(driver);
+                destroyed(&call(driver))
+            }
+            Ok(None) => Destroyed::Yes,
+            Err(not_yet) => not_yet,
+        }
+    }
+
+    /// The same of what is no context's, such as physical memory: that goes also after a
+    /// reset.
+    pub(crate) fn destroy_even_after_a_reset(
+        &self,
+        call: impl FnOnce(&'static Driver) -> Answer,
+    ) -> Destroyed {
+        match self.has_ended() {
+            true => destroyed(&call(self.driver())),
+            false => self.destroy(call),
+        }
     }
 
     /// Refuses what belongs to another driver, whose handles mean nothing to

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
 
-use crate::callback::{self, Destroyed};
+use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call, check};
 use crate::graph::CaptureState;
@@ -27,13 +27,10 @@ impl Drop for Event {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            if let Ok(driver) = context.bind() {
-                // SAFETY: `raw` came from cuEventCreate or cuIpcOpenEventHandle
-                // and this is its only owner. The driver destroys an event
-                // that is still pending once it has completed.
-                drop(unsafe { driver.cuEventDestroy_v2(raw) });
-            }
-            Destroyed::Yes
+            // SAFETY: `raw` came from cuEventCreate or cuIpcOpenEventHandle
+            // and this is its only owner. The driver destroys an event
+            // that is still pending once it has completed.
+            context.destroy(|driver| unsafe { driver.cuEventDestroy_v2(raw) })
         });
     }
 }

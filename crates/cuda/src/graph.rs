@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use bytemuck::Pod;
+use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{CUgraph, CUgraphExec, CUgraphNode, CUstreamCaptureMode};
 
 use crate::buffer::{DeviceSlice, DeviceSliceMut};
-use crate::callback::{self, Destroyed};
+use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, Result, call};
 use crate::graph_exec::GraphExec;
@@ -403,10 +404,10 @@ fn end_capture(stream: &Stream) -> Result<CUgraph> {
 }
 
 fn destroy_graph(context: &Context, raw: CUgraph) {
-    if let Ok(driver) = context.bind() {
-        // SAFETY: from cuStreamEndCapture, destroyed once.
-        drop(unsafe { driver.cuGraphDestroy(raw) });
-    }
+    let context = context.clone();
+    // SAFETY: from cuStreamEndCapture, destroyed once.
+    let destroy = move |driver: &Driver| unsafe { driver.cuGraphDestroy(raw) };
+    callback::outside(move || context.destroy(destroy));
 }
 
 /// Captured work. Cloning gives another name for it.
@@ -425,11 +426,7 @@ struct GraphInner {
 
 impl Drop for GraphInner {
     fn drop(&mut self) {
-        let (context, raw) = (self.context.clone(), *lock(&self.raw));
-        callback::outside(move || {
-            destroy_graph(&context, raw);
-            Destroyed::Yes
-        });
+        destroy_graph(&self.context, *lock(&self.raw));
     }
 }
 

@@ -272,21 +272,19 @@ impl Drop for GraphExec {
             if waited.so_far() != Destroyed::Yes {
                 return waited.so_far();
             }
-            let keeps = std::mem::take(&mut keeps);
             if waited == Waited::Lost {
                 // A callback of a launch may be running, and nothing can tell
                 // when it ends.
-                std::mem::forget(keeps);
+                std::mem::forget(std::mem::take(&mut keeps));
                 return Destroyed::Yes;
             }
-            if let Ok(driver) = context.bind() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuGraphInstantiate, destroyed once (this is
-                // done then), and no launch of it is under way.
-                drop(unsafe { driver.cuGraphExecDestroy(raw) });
+            // SAFETY: from cuGraphInstantiate, destroyed once (this is done
+            // then), and no launch of it is under way.
+            let answer = context.destroy(|driver| unsafe { driver.cuGraphExecDestroy(raw) });
+            if answer == Destroyed::Yes {
+                keeps.clear();
             }
-            drop(keeps);
-            Destroyed::Yes
+            answer
         });
     }
 }

@@ -16,7 +16,7 @@ use fercuda_cuda_sys::types::{
 
 use crate::allocation::Allocation;
 use crate::buffer::DeviceBuffer;
-use crate::callback::{self, Destroyed};
+use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
@@ -56,14 +56,9 @@ impl Drop for ModuleInner {
                 Ok(none_stays) => none_stays,
                 Err(not_yet) => return not_yet,
             };
-            if let Ok(driver) = context.bind() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuModuleLoadDataEx, unloaded once (this is done
-                // then), and no work runs its code. A lost context has
-                // unloaded it already.
-                drop(unsafe { driver.cuModuleUnload(raw) });
-            }
-            Destroyed::Yes
+            // SAFETY: from cuModuleLoadDataEx, unloaded once (this is done
+            // then), and no work runs its code.
+            context.destroy(|driver| unsafe { driver.cuModuleUnload(raw) })
         });
     }
 }

@@ -12,7 +12,7 @@ use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
 
 use crate::buffer::{DeviceAddr, DeviceBuffer};
-use crate::callback::{self, Destroyed, NoneStays};
+use crate::callback::{self, NoneStays};
 use crate::context::{Context, Relaxed};
 use crate::error::{Bytes, Error, Result, call};
 
@@ -218,14 +218,10 @@ impl<T> Drop for PinnedBuffer<T> {
                 Ok(none_stays) => none_stays,
                 Err(not_yet) => return not_yet,
             };
-            if let Ok(driver) = context.bind() {
-                let _relaxed = Relaxed::enter(driver);
-                let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
-                // SAFETY: from cuMemHostAlloc and freed once. Queued work that
-                // uses it owns it, so there is none.
-                drop(unsafe { driver.cuMemFreeHost(address) });
-            }
-            Destroyed::Yes
+            let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
+            // SAFETY: from cuMemHostAlloc and freed once. Queued work that
+            // uses it owns it, so there is none.
+            context.destroy(|driver| unsafe { driver.cuMemFreeHost(address) })
         });
     }
 }

@@ -6,7 +6,7 @@ use fercuda_cuda_sys::types::{
     CUmemAccessDesc, CUmemAllocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, c_void,
 };
 
-use crate::callback::{self, Destroyed};
+use crate::callback;
 use crate::context::{Context, Relaxed};
 use crate::device::Device;
 use crate::error::{Result, call};
@@ -33,12 +33,9 @@ impl Drop for Inner {
         }
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            if let Ok(driver) = context.bind() {
-                // SAFETY: from cuMemPoolCreate, destroyed once. What is still
-                // being freed in some stream is the driver's to wait for.
-                drop(unsafe { driver.cuMemPoolDestroy(raw) });
-            }
-            Destroyed::Yes
+            // SAFETY: from cuMemPoolCreate, destroyed once. What is still
+            // being freed in some stream is the driver's to wait for.
+            context.destroy(|driver| unsafe { driver.cuMemPoolDestroy(raw) })
         });
     }
 }

@@ -189,14 +189,9 @@ impl Drop for Core {
         }
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            if let Ok(driver) = context.bind() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: `raw` came from cuStreamCreateWithPriority and this
-                // is its only owner. An error is that of a lost context, which
-                // has nothing left to destroy.
-                drop(unsafe { driver.cuStreamDestroy_v2(raw) });
-            }
-            Destroyed::Yes
+            // SAFETY: `raw` came from cuStreamCreateWithPriority and this is
+            // its only owner.
+            context.destroy(|driver| unsafe { driver.cuStreamDestroy_v2(raw) })
         });
     }
 }

@@ -56,13 +56,9 @@ impl Drop for Physical {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         callback::outside(move || {
-            if let Some(driver) = context.driver_even_after_a_reset() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuMemCreate or an import, released once; every
-                // mapping of it is gone, since each holds `self`.
-                drop(unsafe { driver.cuMemRelease(raw) });
-            }
-            Destroyed::Yes
+            // SAFETY: from cuMemCreate or an import, released once; every
+            // mapping of it is gone, since each holds `self`.
+            context.destroy_even_after_a_reset(|driver| unsafe { driver.cuMemRelease(raw) })
         });
     }
 }
@@ -223,13 +219,10 @@ impl Drop for Range {
     fn drop(&mut self) {
         let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
         callback::outside(move || {
-            if let Some(driver) = context.driver_even_after_a_reset() {
-                let _relaxed = Relaxed::enter(driver);
-                // SAFETY: from cuMemAddressReserve with this size, freed once,
-                // and nothing is mapped: each mapping holds `self`.
-                drop(unsafe { driver.cuMemAddressFree(address, bytes) });
-            }
-            Destroyed::Yes
+            // SAFETY: from cuMemAddressReserve with this size, freed once,
+            // and nothing is mapped: each mapping holds `self`.
+            let free = |driver: &Driver| unsafe { driver.cuMemAddressFree(address, bytes) };
+            context.destroy_even_after_a_reset(free)
         });
     }
 }
@@ -355,13 +348,17 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Unmaps; called once, when no work uses the memory.
-    pub(crate) fn unmap(&self, driver: &Driver) {
-        let mut mapped = lock(&self.range.inner.mapped);
-        let address = self.range.inner.address + self.offset as u64;
-        // SAFETY: mapped by `VirtualRange::map` with this size. An error is
-        // that of a lost context.
-        drop(unsafe { driver.cuMemUnmap(address, self.memory.bytes()) });
-        mapped.remove(&self.offset);
+    /// Unmaps; called until it is done, when no work uses the memory.
+    pub(crate) fn unmap(&self) -> Destroyed {
+        let range = &self.range.inner;
+        let (address, bytes) = (range.address + self.offset as u64, self.memory.bytes());
+        // SAFETY: mapped by `VirtualRange::map` with this size, and unmapped once.
+        let unmap = |driver: &Driver| unsafe { driver.cuMemUnmap(address, bytes) };
+        // Without the lock: until it is told, nobody maps anything here.
+        let answer = range.context.destroy_even_after_a_reset(unmap);
+        if answer == Destroyed::Yes {
+            lock(&range.mapped).remove(&self.offset);
+        }
+        answer
     }
 }

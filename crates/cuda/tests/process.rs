@@ -16,6 +16,8 @@ use fercuda_cuda::{
     Launch, Module, SharedWords, Stream,
 };
 
+#[path = "process/refused.rs"]
+mod refused;
 #[path = "process/stays.rs"]
 mod stays;
 
@@ -61,6 +63,10 @@ const SCENARIOS: &[Scenario] = &[
         "kernels_that_stay_end_with_a_context_that_is_reset",
         stays::in_a_context_that_is_reset,
     ),
+    (
+        "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
+        refused::in_a_callback_of_another_library,
+    ),
 ];
 
 /// Scenarios that look at how much memory is free.
@@ -71,6 +77,7 @@ const COUNT_MEMORY: &[&str] = &[
     "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
     "what_another_threads_stream_has_used_waits_for_no_kernel",
     "kernels_that_stay_end_with_a_context_that_is_reset",
+    "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
 ];
 
 /// Second halves of scenarios, run by their first.
