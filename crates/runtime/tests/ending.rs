@@ -800,6 +800,46 @@ fn nobody_who_allocates_waits_for_another_that_lets_go() {
 }
 
 #[test]
+fn who_ends_a_session_waits_for_another_that_lets_go() {
+    let bench = Bench::new();
+    let lender = bench.session("lender");
+    let stream = Stream::new(lender.stream().context()).unwrap();
+    let lent = DeviceBuffer::from_host(&[0u32; LEN as usize], &stream).unwrap();
+    let session = bench.session("borrower");
+    let (enter, entered) = channel();
+    let (go_on, waits) = channel::<()>();
+    let waits = Mutex::new(waits);
+    let is_back = Arc::new(AtomicBool::new(false));
+    let tells = is_back.clone();
+    let end = move || {
+        enter.send(()).unwrap();
+        waits.lock().unwrap().recv_timeout(LONG * 2).ok();
+        tells.store(true, Ordering::Release);
+    };
+    // SAFETY: `lent` outlives the session.
+    let id = unsafe { session.import(lent.address(), layout(), end) }.unwrap();
+    let (resident, _) = serve(&session, id, small());
+    session.free(id).unwrap();
+    let stops = std::thread::spawn(move || resident.stop(LONG).unwrap());
+    entered.recv_timeout(LONG).unwrap();
+    let (say, said) = channel();
+    let closed = session.clone();
+    let closes = std::thread::spawn(move || {
+        closed.close().unwrap();
+        say.send(is_back.load(Ordering::Acquire)).unwrap();
+    });
+    // Time for who does not wait.
+    let early = said.recv_timeout(Duration::from_millis(200));
+    go_on.send(()).unwrap();
+    let was_back = early.or_else(|_| said.recv_timeout(LONG)).unwrap();
+    assert!(
+        was_back,
+        "it has ended, and memory of others is not given back"
+    );
+    soon(move || (closes.join().unwrap(), stops.join().unwrap()));
+}
+
+#[test]
 fn an_arena_that_grows_may_let_go_of_what_was_its() {
     let bench = Bench::new();
     let session = bench.session("grows");

@@ -175,8 +175,7 @@ impl Core {
     /// Waits until its dispatchers have run what they were given, and ended: the first
     /// error.
     fn stop_dispatchers(&self) -> Result<()> {
-        // With them goes memory that may be lent.
-        let _leaving = Leaving::enter();
+        // Not `Leaving` itself: it waits for a thread that is, and lets go of what one has used.
         self.acting(|| self.owned.stop())
     }
 }
