@@ -324,6 +324,7 @@ impl Clerk {
             looked: Instant::now(),
             failed: Ok(()),
             lost: None,
+            is_ending: false,
         };
         let named = std::thread::Builder::new().name("fercuda jobs".to_owned());
         let thread = named.spawn(move || {
@@ -416,7 +417,7 @@ struct Running {
     task: Box<dyn Task>,
     /// It failed on the host, which is said when those before it are done.
     failed: Option<Error>,
-    /// Whether the device will say when that is.
+    /// Whether the device will say when that is. If not, it has failed.
     is_told: bool,
 }
 
@@ -434,6 +435,8 @@ struct Desk {
     failed: Result<()>,
     /// The job with which the context failed, and how: no other runs any more.
     lost: Option<(u64, Error)>,
+    /// Whether there will be no more jobs.
+    is_ending: bool,
 }
 
 /// Runs what is the givers' in part: a panic of it ends there.
@@ -446,7 +449,6 @@ fn contained(work: impl FnOnce()) {
 
 impl Desk {
     fn work(&mut self) -> Result<()> {
-        let mut is_ending = false;
         loop {
             while self.running.len() < WINDOW
                 && let Some(task) = self.waiting.pop_front()
@@ -455,7 +457,7 @@ impl Desk {
                 self.backlog.fetch_sub(1, AcqRel);
             }
             let is_empty = self.waiting.is_empty() && self.running.is_empty();
-            if is_ending && is_empty {
+            if self.is_ending && is_empty {
                 return std::mem::replace(&mut self.failed, Ok(()));
             }
             let message = match self.running.is_empty() {
@@ -464,15 +466,12 @@ impl Desk {
                 false => self.receiver.recv_timeout(LOOK),
             };
             match message {
-                Ok(message) => {
-                    is_ending |= matches!(message, Message::End);
-                    self.take(message);
-                }
-                Err(RecvTimeoutError::Disconnected) => is_ending = true,
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Disconnected) => self.is_ending = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if !self.running.is_empty() && self.looked.elapsed() >= LOOK {
-                is_ending |= self.look();
+                self.look();
             }
         }
     }
@@ -481,11 +480,22 @@ impl Desk {
         match message {
             Message::Task(task) => self.waiting.push_back(task),
             Message::Done => {
+                // With it is done what was before it, of which the device does not tell.
+                self.end_untold();
                 if let Some(Running { task, failed, .. }) = self.running.pop_front() {
                     self.end(task, failed.map_or(Ok(()), Err));
                 }
             }
-            Message::End => {}
+            Message::End => self.is_ending = true,
+        }
+    }
+
+    /// Ends the first ones of which the device does not tell, as it has done them.
+    fn end_untold(&mut self) {
+        while self.running.front().is_some_and(|first| !first.is_told)
+            && let Some(first) = self.running.pop_front()
+        {
+            self.end(first.task, first.failed.map_or(Ok(()), Err));
         }
     }
 
@@ -508,36 +518,20 @@ impl Desk {
             return self.end_not_run(task);
         }
         let failed = task.queue(&self.stream).err();
-        if failed.as_ref().is_some_and(Error::is_sticky) {
-            // Whose failure it is says the order.
-            self.running.push_back(Running {
-                task,
-                failed,
-                is_told: false,
-            });
-            self.look();
-            return;
-        }
         let sender = self.sender.clone();
         // Nobody listens any more when the session has ended.
-        let done = self
+        let tells = self
             .stream
             .host_callback(move || drop(sender.send(Message::Done)));
-        match done {
-            Ok(()) => self.running.push_back(Running {
-                task,
-                failed,
-                is_told: true,
-            }),
-            Err(error) => {
-                let error = failed.unwrap_or(error.into());
-                self.running.push_back(Running {
-                    task,
-                    failed: Some(error),
-                    is_told: false,
-                });
-                self.look();
-            }
+        let is_told = tells.is_ok();
+        self.running.push_back(Running {
+            task,
+            failed: failed.or(tells.err().map(Error::from)),
+            is_told,
+        });
+        if !is_told {
+            // Whose failure it is, if the context has failed, says the order.
+            self.look();
         }
     }
 
@@ -549,31 +543,25 @@ impl Desk {
         }
     }
 
-    /// Looks whether the device will ever say anything of what it has. Whether there
-    /// will be no more jobs.
-    fn look(&mut self) -> bool {
+    /// Looks whether the device has failed, and will say nothing more of what it has; and
+    /// whether it has done that of which it does not tell. A failure on the host is that
+    /// job's alone, whatever it is of.
+    fn look(&mut self) {
         self.looked = Instant::now();
         let failed = match self.stream.is_idle() {
-            // What was queued may still say so itself. A failure on the host of which the device will
-            // tell is that job's alone.
-            Ok(_) => {
-                let last = self.running.back().filter(|last| !last.is_told);
-                last.and_then(|last| last.failed.clone())
-            }
-            // It was not asked: something is captured.
-            Err(fercuda_cuda::Error::Capturing { .. }) => None,
-            Err(error) => Some(error.into()),
-        };
-        let Some(error) = failed else {
-            return false;
+            Ok(false) => return,
+            // What is captured had nothing to do when that began, and does nothing.
+            Ok(true) | Err(fercuda_cuda::Error::Capturing { .. }) => None,
+            // It was not asked.
+            Err(error) if error.is_refusal() => return,
+            Err(error) => Some(Error::from(error)),
         };
         // What the device has said until then it has done.
         let said: Vec<Message> = self.receiver.try_iter().collect();
-        let mut ends = false;
-        for message in said {
-            ends |= matches!(message, Message::End);
-            self.take(message);
-        }
+        said.into_iter().for_each(|it| self.take(it));
+        let Some(error) = failed else {
+            return self.end_untold();
+        };
         for Running { task, failed, .. } in std::mem::take(&mut self.running) {
             match &self.lost {
                 Some(_) => self.end_not_run(task),
@@ -583,6 +571,5 @@ impl Desk {
                 }
             }
         }
-        ends
     }
 }

@@ -22,12 +22,15 @@ use std::time::{Duration, Instant};
 
 use bench::Bench;
 use fastrand::Rng;
-use fercuda_cuda::{DeviceBuffer, Image, Launch, Module, Stream};
+use fercuda_cuda::sys::types::CUresult;
+use fercuda_cuda::{CaptureMode, DeviceBuffer, Failure, Image, Launch, Module, Stream};
 use fercuda_runtime::{
     Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
     SessionConfig, Status, Why,
 };
 use lending::Slab;
+
+const LONG: Duration = Duration::from_secs(60);
 
 const REGIMES: [Regime; 4] = [
     Regime::Pool,
@@ -564,6 +567,59 @@ fn a_job_that_fails_behind_a_busy_device_keeps_none_behind_it_from_running() {
     let failed = bad.wait().unwrap_err();
     assert!(matches!(failed, Error::Rebooting), "{failed}");
     assert_eq!(session.submit(|_| Ok(7)).unwrap().wait().unwrap(), 7);
+    session.close().unwrap_err();
+}
+
+#[test]
+fn a_job_of_which_the_device_cannot_tell_takes_no_other_with_it() {
+    let bench = Bench::new();
+    let session = bench.session("captured");
+    // As the session's jobs have done when that begins.
+    let capture = session.stream().begin_capture(CaptureMode::Relaxed);
+    let untold = [(); 2].map(|()| session.submit(|_| Ok(())).unwrap());
+    // Also for who ends the capture only then.
+    let refused = untold[0].wait_for(LONG).unwrap_err();
+    assert!(matches!(refused, Error::Cuda(_)), "{refused}");
+    drop(capture.unwrap());
+    let told = [3, 4].map(|it| session.submit(move |_| Ok(it)).unwrap());
+    assert!(untold[1].wait_for(LONG).is_err());
+    assert_eq!(told.map(|job| job.wait_for(LONG).unwrap()), [3, 4]);
+    session.close().unwrap_err();
+}
+
+#[test]
+fn a_job_that_fails_with_another_devices_context_takes_no_other_with_it() {
+    let bench = Bench::new();
+    let session = bench.session("healthy");
+    let (go_on, waits) = channel::<()>();
+    let busy = session.submit(move |stream| {
+        let until_told = move || {
+            waits.recv_timeout(Duration::from_secs(60)).ok();
+        };
+        Ok(stream.host_callback(until_told)?)
+    });
+    let bad = session.submit(|_| -> Result<(), Error> {
+        Err(Error::from(fercuda_cuda::Error::Driver(Box::new(
+            Failure {
+                call: "cuMemcpyPeerAsync",
+                code: CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+                doing: "copy from another device".to_owned(),
+            },
+        ))))
+    });
+    let behind = session.submit(|_| Ok(7)).unwrap();
+    while behind.status() == Status::Waiting {
+        std::thread::yield_now();
+    }
+    go_on.send(()).unwrap();
+    busy.unwrap().wait_for(LONG).unwrap();
+    let failed = bad.unwrap().wait_for(LONG).unwrap_err();
+    assert!(failed.is_sticky(), "{failed}");
+    assert_eq!(behind.wait_for(LONG).unwrap(), 7);
+    assert_eq!(
+        session.submit(|_| Ok(8)).unwrap().wait_for(LONG).unwrap(),
+        8
+    );
     session.close().unwrap_err();
 }
 
