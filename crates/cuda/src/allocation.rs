@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
-use crate::callback::{self, Destroyed};
+use crate::callback::{self, Destroyed, NoneStays};
 use crate::context::{Context, Relaxed};
 use crate::error::{Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
@@ -514,11 +514,13 @@ fn try_to_give_back(block: &mut Block, uses: &Uses, streams: &[Stream]) -> Destr
         Ok(Some(driver)) => driver,
         // The memory is gone with its context. But what is no context's.
         Ok(None) => match &block.origin {
-            Origin::Ordered { .. } => {
-                context.give_back_orphan(address);
-                return Destroyed::Yes;
+            Origin::Ordered { .. } => return context.give_back_orphan(address),
+            Origin::Mapped { mapping } => {
+                return match NoneStays::now() {
+                    Ok(_none_stays) => mapping.unmap(),
+                    Err(not_yet) => not_yet,
+                };
             }
-            Origin::Mapped { mapping } => return mapping.unmap(),
             _ => return Destroyed::Yes,
         },
         Err(not_yet) => return not_yet,
@@ -535,18 +537,16 @@ fn try_to_give_back(block: &mut Block, uses: &Uses, streams: &[Stream]) -> Destr
                 // stream behind all work that uses it.
                 let answer = unsafe { driver.cuMemFreeAsync(address, home.raw()) };
                 drop(entered);
-                match answer {
-                    Ok(CUresult::CUDA_SUCCESS) => {}
-                    Ok(code) if is_refusal(code) => return Destroyed::NotYet,
+                return match answer {
+                    Ok(CUresult::CUDA_SUCCESS) => Destroyed::Yes,
+                    Ok(code) if is_refusal(code) => Destroyed::NotYet,
                     _ => context.give_back_orphan(address),
-                }
-                return Destroyed::Yes;
+                };
             }
             drop(entered);
             let waited = uses.wait();
             if waited == Waited::Lost {
-                context.give_back_orphan(address);
-                return Destroyed::Yes;
+                return context.give_back_orphan(address);
             }
             let _none_stays = match waited.and_none_stays() {
                 Ok(none_stays) => none_stays,

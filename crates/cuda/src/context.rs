@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
 use fercuda_cuda_sys::{Driver, Missing};
 
-use crate::callback::{self, Destroyed};
+use crate::callback::{self, Destroyed, NoneStays};
 use crate::device::Device;
 use crate::error::{Error, Result, call, check, is_refusal};
 use crate::parked;
@@ -281,33 +281,60 @@ impl Context {
         self.inner.ended.store(true, Ordering::Release);
         callback::stays_ended_in(self.place());
         let after = Self::primary(device)?;
-        let mut orphans = lock(&self.inner.orphans);
-        for address in std::mem::take(&mut orphans.addresses) {
-            after.give_back_orphan(address);
+        let addresses = {
+            let mut orphans = lock(&self.inner.orphans);
+            orphans.after = Some(after.clone());
+            std::mem::take(&mut orphans.addresses)
+        };
+        for address in addresses {
+            let after = after.clone();
+            callback::outside(move || after.give_back_orphan(address));
         }
-        orphans.after = Some(after.clone());
         Ok(after)
     }
 
     /// Gives back memory of the device's pools that no work uses, in whatever context
-    /// that can be done by now; else when it can.
-    pub(crate) fn give_back_orphan(&self, address: CUdeviceptr) {
-        let mut orphans = lock(&self.inner.orphans);
-        if let Some(after) = &orphans.after {
-            let after = after.clone();
-            drop(orphans);
-            return after.give_back_orphan(address);
-        }
+    /// that can be done by now; of one that has failed, when that is reset.
+    pub(crate) fn give_back_orphan(&self, address: CUdeviceptr) -> Destroyed {
         // SAFETY: memory of a pool, which is given back once: whoever owned it has
         // left it to this, and no work uses it.
         let free = |driver: &Driver| unsafe { driver.cuMemFree_v2(address) };
-        let is_free = self.bind().is_ok_and(|driver| {
-            let _relaxed = Relaxed::enter(driver);
-            matches!(free(driver), Ok(CUresult::CUDA_SUCCESS))
-        });
-        if !is_free {
-            orphans.addresses.push(address);
+        let mut context = self.clone();
+        loop {
+            if let Some(after) = context.after() {
+                context = after;
+                continue;
+            }
+            let none_stays = match NoneStays::now() {
+                Ok(none_stays) => none_stays,
+                Err(not_yet) => return not_yet,
+            };
+            let answer = match context.bind_to_destroy() {
+                Ok(Some(driver)) => {
+                    let _relaxed = Relaxed::enter(driver);
+                    free(driver).ok()
+                }
+                Ok(None) => None,
+                Err(not_yet) => return not_yet,
+            };
+            drop(none_stays);
+            match answer {
+                Some(CUresult::CUDA_SUCCESS) => return Destroyed::Yes,
+                Some(code) if is_refusal(code) => return Destroyed::NotYet,
+                _ => {}
+            }
+            let mut orphans = lock(&context.inner.orphans);
+            // It may have been reset by now.
+            if orphans.after.is_none() {
+                orphans.addresses.push(address);
+                return Destroyed::Yes;
+            }
         }
+    }
+
+    /// What came in its place when it was reset.
+    fn after(&self) -> Option<Self> {
+        lock(&self.inner.orphans).after.clone()
     }
 
     /// Waits for all work in this context, of whatever stream.

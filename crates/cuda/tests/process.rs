@@ -64,6 +64,10 @@ const SCENARIOS: &[Scenario] = &[
         stays::in_a_context_that_is_reset,
     ),
     (
+        "what_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
+        stays::beyond_a_reset,
+    ),
+    (
         "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
         refused::in_a_callback_of_another_library,
     ),
@@ -77,6 +81,7 @@ const COUNT_MEMORY: &[&str] = &[
     "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
     "what_another_threads_stream_has_used_waits_for_no_kernel",
     "kernels_that_stay_end_with_a_context_that_is_reset",
+    "what_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
     "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
 ];
 

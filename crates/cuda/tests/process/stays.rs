@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use fercuda_cuda::{
-    CaptureMode, Context, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer, SharedWords,
-    Stay, Stream, destroy_what_can_be,
+    CaptureMode, Context, DeviceBuffer, Function, Image, Launch, Module, PhysicalMemory,
+    PinnedBuffer, SharedWords, Stay, Stream, VirtualRange, destroy_what_can_be,
 };
 
 use crate::{KERNELS, context};
@@ -200,4 +200,34 @@ pub(crate) fn in_a_context_that_is_reset() {
     drop(stay);
     assert!(!after.has_stay() && destroy_what_can_be());
     assert_eq!(free_bytes(&after), before);
+}
+
+/// What is no context's goes with none, and who drops it does not wait for a kernel that
+/// stays in the one that came after.
+pub(crate) fn beyond_a_reset() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let bytes = PhysicalMemory::granularity_bytes(&context).unwrap();
+    let range = VirtualRange::reserve(&context, bytes).unwrap();
+    let physical = PhysicalMemory::new(&context, bytes).unwrap();
+    let mapped = range.map(0, &physical, &[context.device()]).unwrap();
+    // Whether a pool's memory outlives the context is a driver's own affair.
+    let is_software = context.device().cuda().is_software();
+    let ordered = || DeviceBuffer::<u8>::alloc_ordered(&stream, MIB).unwrap();
+    let ordered = is_software.then(ordered);
+    let bytes = bytes + if is_software { MIB } else { 0 };
+    stream.synchronize().unwrap();
+    // SAFETY: nobody else is here.
+    let after = unsafe { context.reset() }.unwrap();
+    let mut kernel = Kernel::new(&after);
+    let before = free_bytes(&after);
+    kernel.begin();
+    soon(move || drop((ordered, mapped, range, physical)));
+    assert_eq!(free_bytes(&after), before, "it was given back");
+    kernel.end();
+    assert!(destroy_what_can_be());
+    assert!(
+        free_bytes(&after) >= before + bytes as u64,
+        "it was not given back"
+    );
 }
