@@ -13,11 +13,12 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, Event, Launch, SharedWords, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, Event, Function, Launch, SharedWords, Stream};
 
+use crate::machine::lock;
 use crate::session::Entry;
 
 mod ending;
@@ -29,6 +30,8 @@ use task::{
     ARGUMENTS, BEGUN, BUDGET, CANCEL, DONE, GO_ON, NUMBER, READY, RESULT_WORDS, SLOT_WORDS, SPANS,
     STATUS, STEPS, VALUE,
 };
+
+pub(crate) use task::Kernels;
 
 pub use standard::StandardTask;
 pub use task::{TASK_SPANS, TASK_WORDS, Task, TaskId, TaskSet, TaskSpan};
@@ -364,19 +367,16 @@ struct Pending {
     outcome: OnceLock<Result<TaskDone, TaskError>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Queue {
     /// As [`Dispatcher::start`]; the kernel begins behind an event.
     pub(crate) fn start(
         event: Option<&Event>,
         context: &Context,
-        set: &TaskSet,
+        function: Function,
         buffers: TaskBuffers,
         options: DispatchOptions,
     ) -> Result<Arc<Self>, DispatchError> {
+        options.check()?;
         let DispatchOptions {
             capacity,
             priorities,
@@ -384,7 +384,6 @@ impl Queue {
             threads,
             ..
         } = options;
-        let function = set.function(context, &options)?;
         let stream = Stream::new(context)?;
         let slots = (capacity * priorities) as usize;
         let memory = Memory {
@@ -753,6 +752,12 @@ impl DispatchOptions {
     /// # Errors
     /// [`DispatchError::Value`], [`DispatchError::Build`].
     pub fn listing(&self, set: &TaskSet) -> Result<String, DispatchError> {
+        self.check()?;
+        let rings = (self.priorities, self.capacity);
+        set.write(|set| task::kernel(set, rings, self.threads, self.idle_ns))
+    }
+
+    fn check(&self) -> Result<(), DispatchError> {
         let value = |why: &str| Err(DispatchError::Value { why: why.into() });
         if !self.capacity.is_power_of_two() || self.capacity > 1 << 20 {
             return value("a ring has a power of two of slots, at most 2^20");
@@ -764,8 +769,7 @@ impl DispatchOptions {
         if threads == 0 || threads > 1024 || !threads.is_multiple_of(32) {
             return value("a block has 32 to 1024 threads, a multiple of 32");
         }
-        let rings = (self.priorities, self.capacity);
-        Ok(task::kernel(set, rings, threads, self.idle_ns)?)
+        Ok(())
     }
 }
 
@@ -780,7 +784,8 @@ impl Dispatcher {
         buffers: TaskBuffers,
         options: DispatchOptions,
     ) -> Result<Self, DispatchError> {
-        let queue = Queue::start(None, context, set, buffers, options)?;
+        let function = set.function(context, &options)?;
+        let queue = Queue::start(None, context, function, buffers, options)?;
         Ok(Self { queue })
     }
 

@@ -13,7 +13,7 @@ use fercuda_regime::interface::{self, Acting, Interface};
 use fercuda_regime::{stand_before, table};
 
 use crate::callbacks::{Allocator, Given};
-use crate::dispatcher::DispatchOptions;
+use crate::dispatcher::{DispatchOptions, Kernels};
 use crate::error::{Error, Holder, Result, Why};
 use crate::session::{Core, Session, SessionConfig, end_all};
 use crate::within::is_within;
@@ -83,6 +83,8 @@ pub(crate) struct Machine {
     none_ends: Condvar,
     /// What programs' own allocators have given.
     pub(crate) given: Given,
+    /// Kernels of the standard tasks, until a reboot.
+    pub(crate) standard: Kernels,
 }
 
 #[derive(Debug, Default)]
@@ -177,6 +179,7 @@ impl Runtime {
             ending: Mutex::default(),
             none_ends: Condvar::new(),
             given: Given::default(),
+            standard: Kernels::default(),
         };
         if let Some(doors) = doors {
             doors.note_runtime(device.ordinal(), true);
@@ -367,6 +370,7 @@ impl Runtime {
                 device: machine.device.ordinal(),
             });
         }
+        machine.standard.clear();
         // What sessions could not give back in a context that has failed goes with it.
         let own = lock(&machine.sessions).names.clone();
         let mut others = machine.holders();

@@ -128,11 +128,11 @@ impl Session {
             registered.owned(memory, entry);
         }
         let core = &self.core;
-        // The set's, not the session's: it may serve others.
-        set.load(core.context(), &options)?;
-        let behind = self.record()?;
+        // Not the session's: it may serve others.
+        let function = core.task_kernel(set, &options)?;
+        let (behind, context) = (self.record()?, core.context());
         let started =
-            core.acting(|| Queue::start(Some(&behind), core.context(), set, registered, options));
+            core.acting(|| Queue::start(Some(&behind), context, function, registered, options));
         let resident = Resident {
             session: self.clone(),
             queue: started?,
@@ -140,5 +140,46 @@ impl Session {
         // Who ends the session has not looked yet for what there is to stop.
         core.while_open(|owned| owned.keep(&resident.queue))?;
         Ok(resident)
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "a task is a test's own")]
+mod tests {
+    use super::*;
+    use crate::{Runtime, RuntimeConfig, SessionConfig};
+
+    #[test]
+    fn the_kernel_of_the_standard_tasks_is_loaded_once_for_all_sessions() {
+        let runtime = Runtime::open(RuntimeConfig::default()).unwrap();
+        let [one, other] =
+            ["one", "other"].map(|name| runtime.session(name, SessionConfig::default()).unwrap());
+        let options = DispatchOptions::default();
+        let kernel = |session: &Session, set: &TaskSet, options: &DispatchOptions| {
+            session.core.task_kernel(set, options).unwrap()
+        };
+        let standard = || TaskSet::standard();
+        let first = kernel(&one, &standard(), &options);
+        assert_eq!(first.raw(), kernel(&other, &standard(), &options).raw());
+        let wider = DispatchOptions {
+            threads: 256,
+            ..options
+        };
+        assert_ne!(first.raw(), kernel(&one, &standard(), &wider).raw());
+        let mut more = standard();
+        // SAFETY: it touches nothing.
+        unsafe { more.add("nothing", |_| {}) };
+        let own = kernel(&one, &more, &options);
+        assert_ne!(first.raw(), own.raw());
+        assert_eq!(own.raw(), kernel(&other, &more, &options).raw());
+        // What a set was loaded with is its own.
+        let before = standard();
+        before.load(one.core.context(), &options).unwrap();
+        assert_ne!(first.raw(), kernel(&one, &before, &options).raw());
+        drop((one, other));
+        runtime.reboot().unwrap();
+        let after = runtime.session("after", SessionConfig::default()).unwrap();
+        let reloaded = kernel(&after, &standard(), &options);
+        assert_ne!(first.raw(), reloaded.raw());
     }
 }

@@ -12,13 +12,14 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use bytemuck::Pod;
 use fercuda_cuda::{
-    Context, DeviceAddr, DeviceBuffer, Event, Image, Module, PhysicalMemory, PinnedBuffer, Stream,
-    Value, VirtualRange, destroy_what_can_be,
+    Context, DeviceAddr, DeviceBuffer, Event, Function, Image, Module, PhysicalMemory,
+    PinnedBuffer, Stream, Value, VirtualRange, destroy_what_can_be,
 };
 use fercuda_tensor::{Dtype, Layout};
 
 use crate::account::{Account, Charge};
 use crate::callbacks::{Allocator, Lender};
+use crate::dispatcher::{DispatchError, DispatchOptions, TaskSet};
 use crate::error::{Error, Result, Why};
 use crate::handles::{Id, Table};
 use crate::jobs::{Clerk, Job};
@@ -245,6 +246,15 @@ impl Core {
 
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// The kernel for a dispatcher; that of the standard tasks is the runtime's.
+    pub(crate) fn task_kernel(
+        &self,
+        set: &TaskSet,
+        options: &DispatchOptions,
+    ) -> std::result::Result<Function, DispatchError> {
+        set.function_of(&self.machine.standard, self.context(), options)
     }
 
     pub(crate) fn context(&self) -> &Context {

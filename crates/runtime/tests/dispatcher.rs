@@ -5,13 +5,15 @@
 #[path = "../../ptx/tests/ptxas/mod.rs"]
 mod ptxas;
 
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, SharedWords, Stream};
 use fercuda_runtime::{
-    DispatchError, DispatchOptions, Dispatcher, TaskArgs, TaskBuffer, TaskBuffers, TaskDone,
+    DispatchError, DispatchOptions, Dispatcher, Task, TaskArgs, TaskBuffer, TaskBuffers, TaskDone,
     TaskError, TaskId, TaskJob, TaskSet,
 };
 
@@ -67,6 +69,33 @@ struct Tasks {
     odd: TaskId,
     /// Waits for a[0] without counting steps.
     wild: TaskId,
+}
+
+#[test]
+fn a_body_that_asks_for_the_kernel_that_it_is_written_for_is_told() {
+    let mine: Rc<OnceCell<TaskSet>> = Rc::default();
+    let told = Rc::new(Cell::new(0));
+    let (asks, tells) = (Rc::downgrade(&mine), told.clone());
+    let mut set = TaskSet::new();
+    let body = move |_: &Task<'_>| {
+        let set = asks.upgrade().unwrap();
+        let refused = DispatchOptions::default().listing(set.get().unwrap());
+        assert!(
+            matches!(refused, Err(DispatchError::Value { .. })),
+            "{refused:?}"
+        );
+        tells.set(tells.get() + 1);
+    };
+    // SAFETY: it touches nothing.
+    unsafe { set.add("asks", body) };
+    assert!(mine.set(set).is_ok());
+    // And who has asked is not in the way of the next.
+    for _ in 0..2 {
+        DispatchOptions::default()
+            .listing(mine.get().unwrap())
+            .unwrap();
+    }
+    assert_eq!(told.get(), 2);
 }
 
 fn set() -> (TaskSet, Tasks) {

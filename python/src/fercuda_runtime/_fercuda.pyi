@@ -268,7 +268,8 @@ class Session:
 
         It begins behind the session's work; from then on the program orders tasks and other work with the buffers: it
         waits for the ones before it gives the others. While it runs, what waits for the whole device waits for it:
-        loading code, as an expression that is seen for the first time or a kernel's first launch may. Memory of the
+        loading code, as an expression that is seen for the first time or a kernel's first launch may, and as the first
+        dispatcher with another `capacity`, `priorities`, `threads` or `idle_ns` since a reboot does. Memory of the
         regimes "driver" and "managed" that is freed meanwhile goes back when it has ended, and is held until then.
 
         Raises `LayoutError`, `ConfigError`, `StaleHandleError`, `SessionEndedError`, `DriverError`.

@@ -70,7 +70,8 @@ pub unsafe extern "C" fn fer_dispatcher_defaults(
 /// The kernel begins behind the session's work. From then on the program orders tasks and
 /// other work with those buffers: it waits for the ones before it gives the others. While
 /// the kernel runs, what waits for the whole device waits for it: loading modules, a
-/// kernel's first launch, another boot. Stop it before. What is freed meanwhile and is not
+/// kernel's first launch, the first boot with other `capacity`, `priorities`, `threads` or
+/// `idle_ns` since a reboot. Stop it before. What is freed meanwhile and is not
 /// of the pool, and modules that are unloaded, go when no dispatcher runs any more.
 ///
 /// It ends by fer_dispatcher_stop, fer_dispatcher_free, or with its session, closed or

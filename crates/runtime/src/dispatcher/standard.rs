@@ -106,6 +106,7 @@ impl TaskSet {
             let id = unsafe { set.add(it.name(), move |task| it.write(task)) };
             debug_assert_eq!(id, it.id());
         }
+        set.is_standard = true;
         set
     }
 }

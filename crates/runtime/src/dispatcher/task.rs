@@ -9,15 +9,17 @@
 //! repeats by the task's loops ends within its budget, faults nowhere, and says what
 //! was wrong. Elsewhere: the queue's other side (`dispatcher`).
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::sync::Mutex;
 
-use fercuda_cuda::{Context, Function, Image, Module};
+use fercuda_cuda::{Context, Error, Function, Image, Module};
 use fercuda_ptx::build::{
     Arch, Arg, BuildError, Element, FULL_MASK, Global, Kernel, Loop, ModuleBuilder, Pred, Ptr, Reg,
     Scalar, Shared, Var,
 };
 
 use super::{DispatchError, DispatchOptions};
+use crate::machine::lock;
 
 /// Words of a slot, which the host writes.
 pub(super) const SLOT_WORDS: usize = 32;
@@ -72,9 +74,17 @@ type Body = Box<dyn for<'k> Fn(&Task<'k>)>;
 #[derive(Default)]
 pub struct TaskSet {
     tasks: Vec<(String, Body)>,
+    /// Whether they are those of [`TaskSet::standard`], and no others.
+    pub(super) is_standard: bool,
+    /// Whether a kernel of them is being written, by their bodies.
+    is_written: Cell<bool>,
     /// Kernels of all of them, on the device. See [`TaskSet::load`].
-    loaded: RefCell<Vec<Loaded>>,
+    loaded: Kernels,
 }
+
+/// Kernels of one set on the device: for each context and each shape one, loaded once.
+#[derive(Default)]
+pub(crate) struct Kernels(Mutex<Vec<Loaded>>);
 
 /// A kernel, and what it was built for.
 struct Loaded {
@@ -85,6 +95,57 @@ struct Loaded {
 
 /// Rings and their slots, threads of a block, and how long one rests.
 pub(crate) type Shape = (u32, u32, u32, u32);
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(lock(&self.0).iter().map(|it| it.shape))
+            .finish()
+    }
+}
+
+impl Kernels {
+    fn find(&self, context: &Context, options: &DispatchOptions) -> Option<Function> {
+        let (all, shape) = (lock(&self.0), options.shape());
+        let mut all = all.iter();
+        let found = all.find(|it| it.context == *context && it.shape == shape)?;
+        Some(found.function.clone())
+    }
+
+    fn find_or_load(
+        &self,
+        set: &TaskSet,
+        context: &Context,
+        options: &DispatchOptions,
+    ) -> Result<Function, DispatchError> {
+        if let Some(function) = self.find(context, options) {
+            return Ok(function);
+        }
+        // In no lock: bodies are the program's, and loading code waits for the device.
+        let text = options.listing(set)?;
+        let function = Module::load(context, &Image::ptx(&text))?.function(ENTRY)?;
+        let first = Loaded {
+            context: context.clone(),
+            shape: options.shape(),
+            function: function.clone(),
+        };
+        let reset = |it: &Loaded| matches!(it.context.bind(), Err(Error::ContextReset));
+        let mut all = lock(&self.0);
+        // Another thread may have been faster: both are good.
+        all.push(first);
+        let gone: Vec<Loaded>;
+        (gone, *all) = std::mem::take(&mut *all).into_iter().partition(reset);
+        drop(all);
+        drop(gone);
+        Ok(function)
+    }
+
+    /// Lets go of them: each is unloaded when no dispatcher uses it.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *lock(&self.0));
+        drop(all);
+    }
+}
 
 impl std::fmt::Debug for TaskSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -118,15 +179,18 @@ impl TaskSet {
     )]
     pub unsafe fn add(&mut self, name: &str, body: impl for<'k> Fn(&Task<'k>) + 'static) -> TaskId {
         // What is loaded lacks it.
-        self.loaded.get_mut().clear();
+        self.loaded.clear();
+        self.is_standard = false;
         self.tasks.push((name.to_owned(), Box::new(body)));
         TaskId((self.tasks.len() - 1) as u32)
     }
 
-    /// Builds the kernel that serves these functions and brings it to the device, where it stays as long
-    /// as the set does: for each context and each shape of rings and blocks one. A dispatcher does so itself. Whoever wants
-    /// to start one while another kernel stays does it before, since loading code waits for the device, and
-    /// so for that kernel.
+    /// Builds the kernel that serves these functions and brings it to the device, where it
+    /// stays as long as the set does: for each context and each shape of rings and blocks
+    /// one. A dispatcher does so itself; the standard tasks' a session's dispatcher leaves
+    /// there for the next one of the runtime's, until a reboot. Whoever wants to start one
+    /// while another kernel stays does it before, since loading code waits for the device,
+    /// and so for that kernel.
     ///
     /// # Errors
     /// [`DispatchError::Value`], [`DispatchError::Build`], [`DispatchError::Cuda`].
@@ -140,21 +204,44 @@ impl TaskSet {
         context: &Context,
         options: &DispatchOptions,
     ) -> Result<Function, DispatchError> {
-        let shape = options.shape();
-        let mut loaded = self.loaded.borrow_mut();
-        // Of a context that was reset nothing can be used.
-        let of = |it: &&Loaded| it.context == *context && it.shape == shape;
-        if let Some(it) = loaded.iter().find(of) {
-            return Ok(it.function.clone());
+        self.loaded.find_or_load(self, context, options)
+    }
+
+    /// The same, of standard tasks from those that `kept` has, where it stays.
+    pub(crate) fn function_of(
+        &self,
+        kept: &Kernels,
+        context: &Context,
+        options: &DispatchOptions,
+    ) -> Result<Function, DispatchError> {
+        let own = self.loaded.find(context, options);
+        match own {
+            Some(function) => Ok(function),
+            None if self.is_standard => kept.find_or_load(self, context, options),
+            None => self.function(context, options),
         }
-        let text = options.listing(self)?;
-        let function = Module::load(context, &Image::ptx(&text))?.function(ENTRY)?;
-        loaded.push(Loaded {
-            context: context.clone(),
-            shape,
-            function: function.clone(),
-        });
-        Ok(function)
+    }
+
+    /// Has the bodies write the kernel.
+    ///
+    /// # Errors
+    /// In a body of the set's, which would write itself without end.
+    pub(super) fn write(
+        &self,
+        kernel: impl FnOnce(&Self) -> Result<String, BuildError>,
+    ) -> Result<String, DispatchError> {
+        struct Written<'s>(&'s Cell<bool>);
+        impl Drop for Written<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        if self.is_written.replace(true) {
+            let why = "a task's body asks for the kernel that it is written for".into();
+            return Err(DispatchError::Value { why });
+        }
+        let _written = Written(&self.is_written);
+        Ok(kernel(self)?)
     }
 
     /// What a function is called.
