@@ -22,17 +22,20 @@ use crate::uses::{Uses, lock};
 
 /// A graph that can be launched. Dropping it waits for its launches; see also
 /// [`GraphExec::retire`].
+// What the short way of a launch looks at lies first, in one line of the core's cache.
 #[derive(Debug)]
+#[repr(C)]
 pub struct GraphExec {
-    context: Context,
     raw: CUgraphExec,
+    /// The stream of the last launch, if there is nothing to look at in another there.
+    /// Zero is no stream.
+    usual: u64,
+    context: Context,
+    uses: Uses,
     /// What launches refer to from now on.
     keep: Arc<Keep>,
-    /// Whether there are host slots in it.
-    has_slots: bool,
     /// What launches before an update may still refer to.
     earlier: Vec<Earlier>,
-    uses: Uses,
     /// Behind all launches, once there are to be no more.
     behind: Option<Vec<Event>>,
     /// The driver may have put a launch into somebody's capture, where nobody
@@ -64,7 +67,7 @@ impl GraphExec {
         Self {
             context,
             raw,
-            has_slots: !keep.slots.is_empty(),
+            usual: 0,
             keep,
             earlier: Vec::new(),
             uses: Uses::default(),
@@ -125,14 +128,15 @@ impl GraphExec {
         // A stream that is noted is of this context, whose driver is the
         // stream's. Which context is current matters to a default stream only,
         // and those are never free.
-        let usual = !self.has_slots && self.uses.has_recent(stream) && !callback::inside();
+        let noted = self.usual == stream.id() || self.is_usual(stream);
+        let usual = noted && !callback::inside();
         let Some(epoch) = stream.free_epoch().filter(|_| usual) else {
             return Quick::Unusual;
         };
         // SAFETY: both are alive; `self` is used by this thread alone, and
         // keeps what the work refers to until it is done.
         let answer = unsafe {
-            let driver = self.context.driver();
+            let driver = stream.driver();
             driver.cuGraphLaunch(self.raw, stream.raw())
         };
         if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
@@ -142,6 +146,16 @@ impl GraphExec {
         } else {
             Quick::Done
         }
+    }
+
+    /// Whether launches in `stream` need nothing to be noted, and from now on at one look.
+    #[cold]
+    fn is_usual(&mut self, stream: &Stream) -> bool {
+        let usual = self.keep.slots.is_empty() && self.uses.has_recent(stream);
+        if usual {
+            self.usual = stream.id();
+        }
+        usual
     }
 
     #[cold]
@@ -201,7 +215,7 @@ impl GraphExec {
             })));
         }
         let keep = std::mem::replace(&mut self.keep, graph.kept().clone());
-        self.has_slots = !self.keep.slots.is_empty();
+        self.usual = 0;
         self.earlier.push(Earlier {
             keep,
             behind: self.uses.marks(),

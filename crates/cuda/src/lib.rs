@@ -34,6 +34,7 @@ mod select;
 mod staging;
 mod stream;
 mod transfer;
+mod turn;
 mod uses;
 mod vmm;
 
@@ -58,4 +59,5 @@ pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};
 pub use staging::Staging;
 pub use stream::Stream;
 pub use transfer::{CopyScope, Transfer};
+pub use turn::{Taken, Turn};
 pub use vmm::{PhysicalMemory, VirtualRange};

@@ -164,20 +164,24 @@ impl Waited {
     }
 }
 
+// What each launch looks at lies first, in one line of the core's cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Core {
-    context: Context,
     raw: CUstream,
     id: u64,
+    /// Even while `part` is free, and another number each time: it moves on
+    /// before a capture of the stream begins and after it has ended. Always
+    /// odd for default streams.
+    epoch: AtomicU64,
+    /// Its context's.
+    driver: &'static Driver,
+    context: Context,
     kind: Kind,
     /// Held for reading while work is queued, so that what the work is taken
     /// for, captured or not, is what it is. It is also held while work is
     /// waited for, so callbacks never wait for it.
     part: RwLock<Part>,
-    /// Even while `part` is free, and another number each time: it moves on
-    /// before a capture of the stream begins and after it has ended. Always
-    /// odd for default streams.
-    epoch: AtomicU64,
     /// What the first callback that panicked said.
     panicked: Panicked,
 }
@@ -305,9 +309,10 @@ impl Stream {
         panicked: Panicked,
     ) -> Self {
         let core = Arc::new(Core {
-            context,
             raw,
             id,
+            driver: context.driver(),
+            context,
             kind,
             part: RwLock::new(Part::Free),
             epoch: AtomicU64::new(u64::from(kind != Kind::Owned)),
@@ -330,6 +335,12 @@ impl Stream {
     #[inline]
     pub fn raw(&self) -> CUstream {
         self.core.raw
+    }
+
+    /// The driver's table, whatever context is current.
+    #[inline]
+    pub(crate) fn driver(&self) -> &'static Driver {
+        self.core.driver
     }
 
     #[inline]

@@ -25,7 +25,9 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// lock.
 const RECENT: usize = 4;
 
+// What launches look at lies first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Uses {
     /// The streams noted last, so that work after work in few streams costs a
     /// few comparisons. Zero is no stream.

@@ -12,7 +12,8 @@
 //! (`block`), captures and executable graphs (`fercuda_cuda`).
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::sys::types::CUresult;
@@ -27,7 +28,7 @@ mod recording;
 mod shelf;
 
 use arena::Arena;
-use shelf::{Shelf, Taken, Token};
+use shelf::{Out, Shelf};
 
 pub use arena::Scratch;
 pub use block::{ArgumentBlock, BlockLayout, DecodeFields, Field, FieldType};
@@ -131,22 +132,21 @@ pub struct GraphStats {
 }
 
 /// A graph that is kept.
+// What a replay looks at lies first.
 #[derive(Debug)]
+#[repr(C)]
 struct Entry {
     exec: GraphExec,
     upload: Duration,
 }
 
 struct State<K> {
-    shelf: Shelf<K, Box<Entry>>,
     /// What is being captured, by number; and whether its key has been invalidated.
     recordings: Vec<(u64, K, bool)>,
     next_recording: u64,
     retired: Vec<RetiredGraph>,
-    /// Entries that hold what an update has replaced.
-    updated: Vec<Token>,
-    /// Threads that wait for an entry that is out.
-    waiting: usize,
+    /// Where entries lie that hold what an update has replaced.
+    updated: Vec<u32>,
     /// Replays until what is let go is asked after.
     until_reap: u32,
     /// Its session has ended: nothing is kept any more.
@@ -161,15 +161,20 @@ const REAP_EVERY: u32 = 64;
 ///
 /// All calls may be made from any thread; each graph is launched by one at a time.
 /// A capture is one thread's, from beginning to end.
+// What each replay looks at lies together.
+#[repr(C, align(64))]
 pub struct GraphCache<K: Key> {
+    /// Something has been let go, or replaced by an update, and is to be asked after.
+    is_reaping: AtomicBool,
+    shelf: Shelf<K, Entry>,
     context: Context,
     /// What its arenas are charged to.
     account: Option<Arc<Account>>,
     /// Arenas' memory is taken and given back in its order. It is never captured.
     home: Stream,
     node_bytes: u64,
+    /// Held whenever a key comes to the shelf or leaves it.
     state: Mutex<State<K>>,
-    returned: Condvar,
 }
 
 impl<K: Key> fmt::Debug for GraphCache<K> {
@@ -187,22 +192,21 @@ impl<K: Key> GraphCache<K> {
     /// Those of making a stream.
     pub fn new(context: &Context, budget: Budget) -> Result<Self, GraphError> {
         Ok(Self {
+            is_reaping: AtomicBool::new(false),
+            shelf: Shelf::new(budget.bytes),
             context: context.clone(),
             account: None,
             home: Stream::new(context)?,
             node_bytes: budget.node_bytes,
             state: Mutex::new(State {
-                shelf: Shelf::new(budget.bytes),
                 recordings: Vec::new(),
                 next_recording: 0,
                 retired: Vec::new(),
                 updated: Vec::new(),
-                waiting: 0,
                 until_reap: REAP_EVERY,
                 ended: false,
                 stats: GraphStats::default(),
             }),
-            returned: Condvar::new(),
         })
     }
 
@@ -293,11 +297,11 @@ impl<K: Key> GraphCache<K> {
     /// Those of [`GraphExec::launch`].
     #[inline]
     pub fn replay(&self, key: &K, stream: &Stream) -> Result<bool, GraphError> {
-        let Some((token, mut entry)) = self.take(key) else {
+        let Some(mut out) = self.take(key) else {
             return Ok(false);
         };
-        let launched = entry.exec.launch(stream);
-        self.give_back(token, entry);
+        let launched = out.value().exec.launch(stream);
+        self.give_back(out);
         launched?;
         Ok(true)
     }
@@ -308,9 +312,10 @@ impl<K: Key> GraphCache<K> {
     /// As [`GraphCache::replay`].
     pub fn replay_timed(&self, key: &K, stream: &Stream) -> Result<Option<Timing>, GraphError> {
         let events = [Event::timed(&self.context)?, Event::timed(&self.context)?];
-        let Some((token, mut entry)) = self.take(key) else {
+        let Some(mut out) = self.take(key) else {
             return Ok(None);
         };
+        let entry = out.value();
         let upload = entry.upload;
         let times = (|| {
             events[0].record(stream)?;
@@ -320,7 +325,7 @@ impl<K: Key> GraphCache<K> {
             events[1].record(stream)?;
             Ok::<_, fercuda_cuda::Error>((began, launch))
         })();
-        self.give_back(token, entry);
+        self.give_back(out);
         let (began, launch) = times?;
         Ok(Some(Timing {
             events,
@@ -332,7 +337,7 @@ impl<K: Key> GraphCache<K> {
 
     /// Whether there is a graph under `key`.
     pub fn contains(&self, key: &K) -> bool {
-        lock(&self.state).shelf.contains(key)
+        self.shelf.contains(key)
     }
 
     /// Lets go of the graph under `key`, and of the one that is being captured for it;
@@ -355,9 +360,9 @@ impl<K: Key> GraphCache<K> {
     pub fn set_budget_bytes(&self, bytes: u64) {
         let gone = {
             let mut state = lock(&self.state);
-            let before = state.shelf.len();
-            let gone = state.shelf.set_budget(bytes);
-            state.stats.evicted += (before - state.shelf.len()) as u64;
+            let before = self.shelf.len();
+            let gone = self.shelf.set_budget(bytes);
+            state.stats.evicted += (before - self.shelf.len()) as u64;
             gone
         };
         self.retire(gone);
@@ -368,9 +373,10 @@ impl<K: Key> GraphCache<K> {
     pub fn stats(&self) -> GraphStats {
         let state = lock(&self.state);
         GraphStats {
-            entries: state.shelf.len(),
-            bytes: state.shelf.bytes(),
+            entries: self.shelf.len(),
+            bytes: self.shelf.bytes(),
             retired: state.retired.len(),
+            replays: self.shelf.uses(),
             ..state.stats
         }
     }
@@ -381,6 +387,7 @@ impl<K: Key> GraphCache<K> {
         let (retired, updated) = {
             let mut state = lock(&self.state);
             state.until_reap = REAP_EVERY;
+            self.is_reaping.store(false, Ordering::Relaxed);
             (
                 std::mem::take(&mut state.retired),
                 std::mem::take(&mut state.updated),
@@ -391,98 +398,60 @@ impl<K: Key> GraphCache<K> {
             .partition::<Vec<_>, _>(RetiredGraph::is_done);
         self.put_back(rest);
         drop(done);
-        for token in updated {
-            let mut state = lock(&self.state);
-            let entry = state.shelf.take_again(token);
-            if entry.is_none() {
-                // Out just now, or let go with all that it holds.
-                if !state.shelf.is_let_go(token) {
-                    state.updated.push(token);
-                }
-                continue;
-            }
-            drop(state);
-            let mut out = Out {
-                cache: self,
-                token: Some(token),
-                entry,
-            };
-            let all_gone = out.entry.as_mut().is_none_or(|it| it.exec.forget_done());
-            drop(out);
-            if !all_gone {
-                lock(&self.state).updated.push(token);
+        for number in updated {
+            // One that is out just now is for later. One that has been let go took with
+            // it what it held, and what lies there instead holds nothing or is asked twice.
+            let all_gone = self.shelf.take_at(number).is_some_and(|mut out| {
+                let all_gone = out.value().exec.forget_done();
+                out.give_back();
+                all_gone
+            });
+            if !all_gone && self.shelf.has(number) {
+                let mut state = lock(&self.state);
+                state.updated.push(number);
+                self.is_reaping.store(true, Ordering::Relaxed);
             }
         }
+        self.retire(self.shelf.gone());
     }
 
-    /// Takes the entry under `key` out, waiting while another thread has it.
+    /// Takes the entry under `key` out for a replay, waiting while another thread has it.
     #[inline]
-    fn take(&self, key: &K) -> Option<(Token, Box<Entry>)> {
-        let mut state = lock(&self.state);
-        match state.shelf.take(key) {
-            Taken::It(token, entry) => {
-                state.stats.replays += 1;
-                Some((token, entry))
-            }
-            Taken::Out => self.wait_for(state, key),
-            Taken::Absent => {
-                state.stats.absent += 1;
-                None
-            }
+    fn take(&self, key: &K) -> Option<Out<'_, K, Entry>> {
+        let mut out = match self.shelf.take_near(key) {
+            Some(out) => out,
+            None => self.take_slowly(key)?,
+        };
+        out.note_use();
+        Some(out)
+    }
+
+    #[cold]
+    fn take_slowly(&self, key: &K) -> Option<Out<'_, K, Entry>> {
+        let out = self.shelf.take(key);
+        if out.is_none() {
+            lock(&self.state).stats.absent += 1;
+        }
+        // It may have been looked for in the place of another that was let go meanwhile.
+        self.retire(self.shelf.gone());
+        out
+    }
+
+    #[inline]
+    fn give_back(&self, out: Out<'_, K, Entry>) {
+        let was_called = out.give_back();
+        if was_called || self.is_reaping.load(Ordering::Relaxed) {
+            self.after_return();
         }
     }
 
     #[cold]
-    fn wait_for(
-        &self,
-        mut state: MutexGuard<'_, State<K>>,
-        key: &K,
-    ) -> Option<(Token, Box<Entry>)> {
-        loop {
-            state.waiting += 1;
-            state = self
-                .returned
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
-            match state.shelf.take(key) {
-                Taken::It(token, entry) => {
-                    state.stats.replays += 1;
-                    return Some((token, entry));
-                }
-                Taken::Out => {}
-                Taken::Absent => {
-                    state.stats.absent += 1;
-                    return None;
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn give_back(&self, token: Token, entry: Box<Entry>) {
+    fn after_return(&self) {
+        self.retire(self.shelf.gone());
         let mut state = lock(&self.state);
-        let back = state.shelf.give_back(token, entry);
-        let anything = !state.retired.is_empty() || !state.updated.is_empty();
-        if anything {
-            state.until_reap = state.until_reap.saturating_sub(1);
-        }
-        let reap = anything && state.until_reap == 0;
-        let waiting = state.waiting > 0;
+        state.until_reap = state.until_reap.saturating_sub(1);
+        let reap = state.until_reap == 0;
         drop(state);
-        if reap || waiting || back.is_err() {
-            self.after_return(back, waiting, reap);
-        }
-    }
-
-    #[cold]
-    fn after_return(&self, back: Result<(), Box<Entry>>, waiting: bool, reap: bool) {
-        if waiting {
-            self.returned.notify_all();
-        }
-        if let Err(entry) = back {
-            self.retire([entry]);
-        }
         if reap {
             self.reap();
         }
@@ -494,16 +463,15 @@ impl<K: Key> GraphCache<K> {
             for (_, key, invalidated) in &mut state.recordings {
                 *invalidated |= which(key);
             }
-            state.shelf.let_go(which)
+            self.shelf.let_go(which)
         };
-        self.returned.notify_all();
         self.retire(gone);
         self.reap();
         count
     }
 
     /// Ends the use of entries that are on no shelf.
-    fn retire(&self, entries: impl IntoIterator<Item = Box<Entry>>) {
+    fn retire(&self, entries: Vec<Entry>) {
         let retired: Vec<_> = entries
             .into_iter()
             .map(|entry| entry.exec.retire())
@@ -518,7 +486,9 @@ impl<K: Key> GraphCache<K> {
         }
         let mut state = lock(&self.state);
         if !state.ended {
-            return state.retired.extend(retired);
+            state.retired.extend(retired);
+            self.is_reaping.store(true, Ordering::Relaxed);
+            return;
         }
         drop(state);
         // Nobody comes later to see whether they are done.
@@ -539,177 +509,35 @@ impl<K: Key> GraphCache<K> {
         mut recorded: Recorded,
     ) -> Result<Recorded, GraphError> {
         let mut out = self.take_for(recording.number, &recorded)?;
-        let (entry, replaced) = make(&mut out, graph, recording.stream(), &mut recorded)?;
-        let (put, mut gone) = self.put(recording.number, out.token.take(), entry, &recorded);
-        gone.extend(replaced);
-        self.returned.notify_all();
+        let there = out.as_mut().map(Out::value);
+        let made = make(there, graph, recording.stream(), &mut recorded);
+        let (kept, gone) = match made {
+            Ok(new) => self.put(recording.number, out, new, &recorded),
+            // What was there is no longer what it was, and not on the device.
+            Err(error) if recorded.updated => {
+                let _state = lock(&self.state);
+                (Err(error.into()), out.map(Out::end).into_iter().collect())
+            }
+            Err(error) => {
+                drop(out);
+                (Err(error.into()), Vec::new())
+            }
+        };
         self.retire(gone);
         self.reap();
-        put.map(|()| recorded)
+        kept.map(|()| recorded)
     }
 
     /// What a recording takes the place of, if it may be kept, waiting while another
     /// thread has that.
-    fn take_for(&self, number: u64, recorded: &Recorded) -> Result<Out<'_, K>, GraphError> {
-        let mut state = lock(&self.state);
-        loop {
-            let key = state.key_of(number)?;
-            state.has_room(recorded)?;
-            let (token, entry) = match state.shelf.take(&key) {
-                Taken::It(token, entry) => (Some(token), Some(entry)),
-                Taken::Absent => (None, None),
-                Taken::Out => {
-                    state.waiting += 1;
-                    state = self
-                        .returned
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner);
-                    state.waiting -= 1;
-                    continue;
-                }
-            };
-            return Ok(Out {
-                cache: self,
-                token,
-                entry,
-            });
-        }
-    }
-
-    /// Puts an entry on the shelf: where `token` says, or under the recording's key.
-    /// What is let go comes back.
-    #[expect(
-        clippy::vec_box,
-        reason = "an entry goes in and out of the shelf as a pointer"
-    )]
-    fn put(
+    fn take_for(
         &self,
         number: u64,
-        token: Option<Token>,
-        entry: Box<Entry>,
         recorded: &Recorded,
-    ) -> (Result<(), GraphError>, Vec<Box<Entry>>) {
-        let mut state = lock(&self.state);
-        match recorded.updated {
-            true => state.stats.updated += 1,
-            false => state.stats.instantiated += 1,
-        }
-        // Both may have changed meanwhile.
-        let allowed = state.key_of(number);
-        let key = match allowed.and_then(|key| state.has_room(recorded).map(|()| key)) {
-            Ok(key) => key,
-            Err(error) => {
-                if let Some(token) = token {
-                    state.shelf.abandon(token);
-                }
-                return (Err(error), vec![entry]);
-            }
-        };
-        let before = state.shelf.len();
-        let back = match token {
-            Some(token) => {
-                let back = state.shelf.give_back_as(token, entry, recorded.bytes);
-                back.map(|gone| (token, gone, 0))
-            }
-            None => Err(entry),
-        };
-        let (token, gone, added) = match back {
-            Ok(back) => back,
-            // Nothing was there, or it has been evicted.
-            Err(entry) => {
-                // Another thread may have captured the same and been faster.
-                let (count, mut gone) = state.shelf.let_go(|other| *other == key);
-                let (token, more) = state.shelf.insert(key, entry, recorded.bytes);
-                gone.extend(more);
-                (token, gone, 1 - count)
-            }
-        };
-        let evicted = before + added - state.shelf.len();
-        state.stats.evicted += evicted as u64;
-        if recorded.updated {
-            state.updated.push(token);
-        }
-        (Ok(()), gone)
-    }
-}
-
-impl<K: Key> Drop for GraphCache<K> {
-    fn drop(&mut self) {
-        // All are marked before the first is waited for.
-        let (_, entries) = lock(&self.state).shelf.let_go(|_| true);
-        self.retire(entries);
-        let retired = std::mem::take(&mut lock(&self.state).retired);
-        drop(retired);
-    }
-}
-
-/// An entry that is out for more than a launch: it goes back, or its key is let go,
-/// whatever happens.
-struct Out<'c, K: Key> {
-    cache: &'c GraphCache<K>,
-    token: Option<Token>,
-    entry: Option<Box<Entry>>,
-}
-
-impl<K: Key> Drop for Out<'_, K> {
-    fn drop(&mut self) {
-        match (self.token, self.entry.take()) {
-            (Some(token), Some(entry)) => self.cache.give_back(token, entry),
-            (Some(token), None) => {
-                lock(&self.cache.state).shelf.abandon(token);
-                self.cache.returned.notify_all();
-            }
-            (None, _) => {}
-        }
-    }
-}
-
-/// Makes an entry of a graph, of the one that is out if that can be updated; and the
-/// one that it replaces, if that could not.
-///
-/// # Errors
-/// The driver's. What is out stays as it is, but for one that was updated and could
-/// not be sent to the device: it is gone.
-fn make<K: Key>(
-    out: &mut Out<'_, K>,
-    graph: &Graph,
-    stream: &Stream,
-    recorded: &mut Recorded,
-) -> Result<(Box<Entry>, Option<Box<Entry>>), fercuda_cuda::Error> {
-    let began = Instant::now();
-    if let Some(there) = &mut out.entry {
-        match there.exec.update(graph) {
-            Ok(()) => recorded.updated = true,
-            Err(error) if is_of_another_shape(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let mut entry = match out.entry.take_if(|_| recorded.updated) {
-        Some(entry) => entry,
-        None => Box::new(Entry {
-            exec: graph.instantiate()?,
-            upload: Duration::ZERO,
-        }),
-    };
-    recorded.instantiate = began.elapsed();
-    let began = Instant::now();
-    entry.exec.upload(stream)?;
-    recorded.upload = began.elapsed();
-    entry.upload = recorded.upload;
-    Ok((entry, out.entry.take()))
-}
-
-impl<K: Key> State<K> {
-    /// The key of what is being recorded.
-    ///
-    /// # Errors
-    /// [`GraphError::Invalidated`].
-    fn key_of(&self, number: u64) -> Result<K, GraphError> {
-        let mut recordings = self.recordings.iter();
-        match recordings.find(|(other, ..)| *other == number) {
-            Some((_, key, false)) => Ok(key.clone()),
-            Some((_, _, true)) | None => Err(GraphError::Invalidated),
-        }
+    ) -> Result<Option<Out<'_, K, Entry>>, GraphError> {
+        let key = lock(&self.state).key_of(number)?;
+        self.has_room(recorded)?;
+        Ok(self.shelf.take(&key))
     }
 
     fn has_room(&self, recorded: &Recorded) -> Result<(), GraphError> {
@@ -723,6 +551,124 @@ impl<K: Key> State<K> {
             nodes: recorded.nodes,
             budget_bytes,
         })
+    }
+
+    /// Puts an entry on the shelf under the recording's key: a new one, or that which is
+    /// out and was updated. What is let go comes back.
+    fn put(
+        &self,
+        number: u64,
+        out: Option<Out<'_, K, Entry>>,
+        new: Option<Entry>,
+        recorded: &Recorded,
+    ) -> (Result<(), GraphError>, Vec<Entry>) {
+        let mut state = lock(&self.state);
+        match recorded.updated {
+            true => state.stats.updated += 1,
+            false => state.stats.instantiated += 1,
+        }
+        // Both may have changed meanwhile.
+        let allowed = state.key_of(number);
+        let key = match allowed.and_then(|key| self.has_room(recorded).map(|()| key)) {
+            Ok(key) => key,
+            Err(error) => {
+                let updated = out.filter(|_| recorded.updated).map(Out::end);
+                return (Err(error), new.into_iter().chain(updated).collect());
+            }
+        };
+        let before = self.shelf.len();
+        let mut gone = Vec::new();
+        let (kept, place) = match (out, new) {
+            (Some(mut out), new) => {
+                gone.extend(new.map(|new| std::mem::replace(out.value(), new)));
+                let place = out.number();
+                (out.keep_as(recorded.bytes), place)
+            }
+            (None, Some(new)) => (Err(new), 0),
+            (None, None) => unreachable!("only what is there is updated"),
+        };
+        let (place, added) = match kept {
+            Ok(more) => {
+                gone.extend(more);
+                (place, 0)
+            }
+            // Nothing was there, or it has been evicted.
+            Err(entry) => {
+                // Another thread may have captured the same and been faster.
+                let (count, more) = self.shelf.let_go(|other| *other == key);
+                gone.extend(more);
+                let (place, more) = self.shelf.insert(key, entry, recorded.bytes);
+                gone.extend(more);
+                (place, 1 - count)
+            }
+        };
+        state.stats.evicted += (before + added - self.shelf.len()) as u64;
+        if recorded.updated {
+            state.updated.push(place);
+            self.is_reaping.store(true, Ordering::Relaxed);
+        }
+        (Ok(()), gone)
+    }
+}
+
+impl<K: Key> Drop for GraphCache<K> {
+    fn drop(&mut self) {
+        // All are marked before the first is waited for.
+        let (_, entries) = self.shelf.let_go(|_| true);
+        self.retire(entries);
+        self.retire(self.shelf.gone());
+        let retired = std::mem::take(&mut lock(&self.state).retired);
+        drop(retired);
+    }
+}
+
+/// Makes an entry of a graph, or updates the one that is there if that can be.
+///
+/// # Errors
+/// The driver's. What is there stays as it is, but for one that `recorded` says is
+/// updated and could not be sent to the device.
+fn make(
+    there: Option<&mut Entry>,
+    graph: &Graph,
+    stream: &Stream,
+    recorded: &mut Recorded,
+) -> Result<Option<Entry>, fercuda_cuda::Error> {
+    let mut new = None;
+    let began = Instant::now();
+    let updated = there.and_then(|there| match there.exec.update(graph) {
+        Ok(()) => Some(Ok(there)),
+        Err(error) if is_of_another_shape(&error) => None,
+        Err(error) => Some(Err(error)),
+    });
+    let entry = match updated.transpose()? {
+        Some(there) => {
+            recorded.updated = true;
+            there
+        }
+        None => new.insert(Entry {
+            exec: graph.instantiate()?,
+            upload: Duration::ZERO,
+        }),
+    };
+    recorded.instantiate = began.elapsed();
+    let began = Instant::now();
+    entry.exec.upload(stream)?;
+    recorded.upload = began.elapsed();
+    entry.upload = recorded.upload;
+    Ok(new)
+}
+
+impl<K: Key> State<K> {
+    /// The key of what is being recorded.
+    ///
+    /// # Errors
+    /// [`GraphError::Invalidated`].
+    fn key_of(&self, number: u64) -> Result<K, GraphError> {
+        let mut recordings = self.recordings.iter();
+        match recordings.find(|(other, ..)| *other == number) {
+            Some((_, key, false)) => Ok(key.clone()),
+            Some((_, _, true)) | None => Err(GraphError::Invalidated),
+        }
     }
 }
 

@@ -1,231 +1,506 @@
 //! What is kept under a key, within a budget of bytes: the least recently used
 //! goes first.
 //!
-//! Who uses a value takes it out and gives it back, so that a use holds no lock.
-//! A value whose key has been let go meanwhile is not taken back: it is for who
-//! has it to end it.
+//! A value lies in a place, where who uses it has it alone ([`Turn`]), with the key
+//! that it is kept under. Which place a key has is the index's to say, under a lock.
+//! Most lie near a home that their hash says: who takes the places there and looks at
+//! the keys in them needs no lock. A key that is let go while its value is out leaves the index at once. The
+//! value is for [`Shelf::gone`], when who has it gives it back and finds that it was
+//! called.
 //!
-//! Invariant: the bytes are those of the keys that are there, whether their values
-//! are in or out; and they are within the budget after every call that could add
-//! any. Elsewhere: locking, waiting for a value that is out (`graphs`).
+//! Invariants: a place that the index names has that key; the bytes are those of the
+//! keys in the index, and within the budget after every call that could add any. A
+//! place is called under the index's lock alone, and who finds it called lets it go
+//! under that, so nobody waits for a call that came too late. Elsewhere: what ends
+//! what is gone (`graphs`).
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use fercuda_cuda::{Taken, Turn};
 use rustc_hash::FxBuildHasher;
 
-/// A value's place while it is out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
-    place: u32,
-    turn: u32,
-}
+use super::lock;
 
-/// What there is under a key.
-pub(super) enum Taken<V> {
-    /// It is out now.
-    It(Token, V),
-    /// Somebody else has it.
-    Out,
-    Absent,
-}
+/// Places that are keys' homes; a power of two. A program with many more graphs finds
+/// the others by the index.
+const HOMES: usize = 256;
 
-#[derive(Debug)]
+/// So far from its home a value may lie, and be found without the index.
+const NEAR: u32 = 4;
+
+/// The driver fills the core's caches with what is its own before each use: so what a
+/// use looks at lies in one line, of which it is the beginning, and what it notes in
+/// the next, which is fetched with it.
+#[repr(C, align(128))]
 struct Place<K, V> {
-    /// None of a place that is vacant.
-    key: Option<K>,
-    /// None while it is out.
-    value: Option<V>,
-    bytes: u64,
-    /// When it was used last.
-    used: u64,
-    /// Moves on when a key is let go.
-    turn: u32,
+    held: Turn<Held<K, V>>,
+    /// When it was used last. It and the next are written by who has it.
+    used: AtomicU64,
+    uses: AtomicU64,
 }
 
-#[derive(Debug)]
-pub(super) struct Shelf<K, V> {
-    places: Vec<Place<K, V>>,
+// What tells them apart comes first, and not where the compiler finds room in `V`.
+#[repr(C, u32)]
+enum Held<K, V> {
+    Nothing,
+    Kept(K, V),
+}
+
+impl<K, V> Held<K, V> {
+    #[inline]
+    fn key(&self) -> Option<&K> {
+        match self {
+            Self::Kept(key, _) => Some(key),
+            Self::Nothing => None,
+        }
+    }
+
+    fn take(&mut self) -> Option<V> {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Kept(_, value) => Some(value),
+            Self::Nothing => None,
+        }
+    }
+}
+
+/// A key's place in the index.
+#[derive(Clone, Copy)]
+struct Kept {
+    place: u32,
+    bytes: u64,
+}
+
+struct Index<K, V> {
+    by_key: HashMap<K, Kept, FxBuildHasher>,
+    /// Places that have been used; the first are homes.
+    made: u32,
+    /// Those of them that are no homes and in which there is nothing.
     vacant: Vec<u32>,
-    by_key: HashMap<K, u32, FxBuildHasher>,
-    clock: u64,
+    /// Places whose keys were let go while their values were out.
+    leaving: Vec<u32>,
+    /// What those were.
+    gone: Vec<V>,
     bytes: u64,
     budget_bytes: u64,
+}
+
+type Row<K, V> = Box<[Place<K, V>]>;
+
+// What each use looks at lies first.
+#[repr(C)]
+pub(super) struct Shelf<K, V> {
+    /// Moves on with each use. Two at once may count as one.
+    clock: AtomicU64,
+    /// Rows of places, each twice as long as the one before. The first is the homes.
+    rows: [OnceLock<Row<K, V>>; 24],
+    index: Mutex<Index<K, V>>,
+    /// Something was given back that somebody waits for.
+    returned: Condvar,
+}
+
+/// A value that is out. [`Out::give_back`] says more than dropping it.
+pub(super) struct Out<'s, K: Eq + Hash + Clone, V> {
+    shelf: &'s Shelf<K, V>,
+    number: u32,
+    place: &'s Place<K, V>,
+    /// `None` only once it has ended.
+    held: Option<Taken<'s, Held<K, V>>>,
 }
 
 impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
     pub(super) fn new(budget_bytes: u64) -> Self {
         Self {
-            places: Vec::new(),
-            vacant: Vec::new(),
-            by_key: HashMap::default(),
-            clock: 0,
-            bytes: 0,
-            budget_bytes,
+            clock: AtomicU64::new(0),
+            rows: [const { OnceLock::new() }; 24],
+            index: Mutex::new(Index {
+                by_key: HashMap::default(),
+                made: HOMES as u32,
+                vacant: Vec::new(),
+                leaving: Vec::new(),
+                gone: Vec::new(),
+                bytes: 0,
+                budget_bytes,
+            }),
+            returned: Condvar::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        lock(&self.index).by_key.len()
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        lock(&self.index).bytes
     }
 
     pub(super) fn budget_bytes(&self) -> u64 {
-        self.budget_bytes
+        lock(&self.index).budget_bytes
     }
 
     pub(super) fn contains(&self, key: &K) -> bool {
-        self.by_key.contains_key(key)
+        lock(&self.index).by_key.contains_key(key)
     }
 
-    /// Takes a value out; it is the most recently used then.
+    /// Whether a place is some key's, or its value is out.
+    pub(super) fn has(&self, number: u32) -> bool {
+        let _index = lock(&self.index);
+        let held = self.place(number).map(|place| place.held.take());
+        held.is_some_and(|held| held.is_none_or(|held| held.key().is_some()))
+    }
+
+    /// All that [`Out::note_use`] has noted.
+    pub(super) fn uses(&self) -> u64 {
+        let made = lock(&self.index).made;
+        let places = (0..made).filter_map(|number| self.place(number));
+        places.map(|it| it.uses.load(Ordering::Relaxed)).sum()
+    }
+
     #[inline]
-    pub(super) fn take(&mut self, key: &K) -> Taken<V> {
-        let Some(&place) = self.by_key.get(key) else {
-            return Taken::Absent;
-        };
-        let it = &mut self.places[place as usize];
-        match it.value.take() {
-            Some(value) => {
-                self.clock += 1;
-                it.used = self.clock;
-                let turn = it.turn;
-                Taken::It(Token { place, turn }, value)
+    fn place(&self, number: u32) -> Option<&Place<K, V>> {
+        let at = number as usize + HOMES;
+        let row = (at / HOMES).ilog2() as usize;
+        self.rows.get(row)?.get()?.get(at - (HOMES << row))
+    }
+
+    /// A place that the index names.
+    fn made(&self, number: u32) -> &Place<K, V> {
+        match self.place(number) {
+            Some(place) => place,
+            None => unreachable!("the index names places that were made"),
+        }
+    }
+
+    /// Places where a key's value is looked for first.
+    #[inline]
+    fn near(key: &K) -> impl Iterator<Item = u32> {
+        let home = FxBuildHasher.hash_one(key) as u32;
+        (0..NEAR).map(move |far| home.wrapping_add(far) % HOMES as u32)
+    }
+
+    /// Takes the value out if it is near its home and in. None says nothing:
+    /// [`Shelf::take`] does.
+    #[inline]
+    pub(super) fn take_near(&self, key: &K) -> Option<Out<'_, K, V>> {
+        let homes = self.rows[0].get()?;
+        for number in Self::near(key) {
+            let out = self.out(number, &homes[number as usize % HOMES])?;
+            // Somebody else's goes back.
+            if out.held().key() == Some(key) {
+                return Some(out);
             }
-            None => Taken::Out,
         }
+        None
     }
 
-    /// Takes a value out that was given back with `token`, without a use of it.
-    /// None if it is out, or was let go.
-    pub(super) fn take_again(&mut self, token: Token) -> Option<V> {
-        self.at(token)?.value.take()
-    }
-
-    /// Gives a value back.
-    ///
-    /// # Errors
-    /// The value, if its key has been let go.
-    #[inline]
-    pub(super) fn give_back(&mut self, token: Token, value: V) -> Result<(), V> {
-        match self.at(token) {
-            Some(place) => {
-                place.value = Some(value);
-                Ok(())
+    /// Takes the value out, waiting while somebody else has it. None if there is none.
+    pub(super) fn take(&self, key: &K) -> Option<Out<'_, K, V>> {
+        let mut index = lock(&self.index);
+        loop {
+            let number = index.by_key.get(key)?.place;
+            let place = self.made(number);
+            if let Some(out) = self.out(number, place) {
+                return Some(out);
             }
-            None => Err(value),
+            if place.held.call() {
+                index = wait(&self.returned, index);
+            }
         }
     }
 
-    /// Gives a value back that has `bytes` now, which fit the budget, and lets go
-    /// of what no longer does.
-    ///
-    /// # Errors
-    /// The value, if its key has been let go.
-    pub(super) fn give_back_as(&mut self, token: Token, value: V, bytes: u64) -> Result<Vec<V>, V> {
-        let Some(place) = self.at(token) else {
-            return Err(value);
-        };
-        let before = std::mem::replace(&mut place.bytes, bytes);
-        place.value = Some(value);
-        self.bytes = self.bytes - before + bytes;
-        Ok(self.shrink())
-    }
-
-    /// Lets go of the key of a value that is out and does not come back.
-    pub(super) fn abandon(&mut self, token: Token) {
-        if self.at(token).is_some() {
-            drop(self.vacate(token.place));
-        }
-    }
-
-    /// Whether the key of a value that is out has been let go.
-    pub(super) fn is_let_go(&mut self, token: Token) -> bool {
-        self.at(token).is_none()
+    /// Takes out what is in a place, if that is in.
+    pub(super) fn take_at(&self, number: u32) -> Option<Out<'_, K, V>> {
+        let out = self.out(number, self.place(number)?)?;
+        out.held().key().is_some().then_some(out)
     }
 
     #[inline]
-    fn at(&mut self, token: Token) -> Option<&mut Place<K, V>> {
-        let place = &mut self.places[token.place as usize];
-        (place.turn == token.turn).then_some(place)
+    fn out<'s>(&'s self, number: u32, place: &'s Place<K, V>) -> Option<Out<'s, K, V>> {
+        let held = place.held.take()?;
+        Some(Out {
+            shelf: self,
+            number,
+            place,
+            held: Some(held),
+        })
+    }
+
+    /// Does what is wanted of who has a place and found it called.
+    #[cold]
+    fn settle(&self, number: u32, mut held: Taken<'_, Held<K, V>>) {
+        let mut index = lock(&self.index);
+        if index.has_left(number) {
+            let value = index.empty(number, &mut held);
+            index.gone.extend(value);
+        }
+        drop(held);
+        drop(index);
+        self.returned.notify_all();
     }
 
     /// Puts a value of `bytes`, which fit the budget, under a key that is not
-    /// there, and lets go of what no longer fits. The values of those let go come
-    /// back, unless they are out.
-    pub(super) fn insert(&mut self, key: K, value: V, bytes: u64) -> (Token, Vec<V>) {
-        debug_assert!(!self.contains(&key) && bytes <= self.budget_bytes);
-        self.clock += 1;
-        let used = self.clock;
-        let place = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(Place {
-                key: None,
-                value: None,
-                bytes: 0,
-                used: 0,
-                turn: 0,
-            });
-            (self.places.len() - 1) as u32
+    /// there, and lets go of what no longer fits. Says which place it has; the values
+    /// of those let go come back, unless they are out.
+    pub(super) fn insert(&self, key: K, value: V, bytes: u64) -> (u32, Vec<V>) {
+        let mut index = lock(&self.index);
+        debug_assert!(!index.by_key.contains_key(&key) && bytes <= index.budget_bytes);
+        let (number, mut held) = self.vacant(&mut index, &key);
+        *held = Held::Kept(key.clone(), value);
+        self.note_use(self.made(number));
+        drop(held);
+        let kept = Kept {
+            place: number,
+            bytes,
+        };
+        index.by_key.insert(key, kept);
+        index.bytes += bytes;
+        (number, self.shrink(&mut index))
+    }
+
+    /// A place in which there is nothing, near the key's home if there is one.
+    fn vacant(&self, index: &mut Index<K, V>, key: &K) -> (u32, Taken<'_, Held<K, V>>) {
+        let row = |long| (0..long).map(|_| Place::default()).collect();
+        let homes = self.rows[0].get_or_init(|| row(HOMES));
+        // Who looks for another key may have a place just now, here and below.
+        let near = Self::near(key).find_map(|number| {
+            let held = homes[number as usize].held.take()?;
+            held.key().is_none().then_some((number, held))
         });
-        let it = &mut self.places[place as usize];
-        (it.key, it.value, it.bytes, it.used) = (Some(key.clone()), Some(value), bytes, used);
-        let turn = it.turn;
-        self.by_key.insert(key, place);
-        self.bytes += bytes;
-        (Token { place, turn }, self.shrink())
+        let further = near.or_else(|| {
+            let at = (0..index.vacant.len()).rev().find_map(|at| {
+                let held = self.made(index.vacant[at]).held.take()?;
+                Some((at, held))
+            });
+            at.map(|(at, held)| (index.vacant.swap_remove(at), held))
+        });
+        further.unwrap_or_else(|| {
+            loop {
+                let number = index.made;
+                let at = (number as usize / HOMES + 1).ilog2() as usize;
+                self.rows[at].get_or_init(|| row(HOMES << at));
+                index.made += 1;
+                match self.made(number).held.take() {
+                    Some(held) => return (number, held),
+                    None => index.vacant.push(number),
+                }
+            }
+        })
     }
 
     /// Changes the budget, and lets go of what no longer fits.
-    pub(super) fn set_budget(&mut self, bytes: u64) -> Vec<V> {
-        self.budget_bytes = bytes;
-        self.shrink()
+    pub(super) fn set_budget(&self, bytes: u64) -> Vec<V> {
+        let mut index = lock(&self.index);
+        index.budget_bytes = bytes;
+        self.shrink(&mut index)
     }
 
     /// Lets go of the keys of which `which` says so. Says how many they were, and
     /// gives the values that are not out.
-    pub(super) fn let_go(&mut self, which: impl Fn(&K) -> bool) -> (usize, Vec<V>) {
-        let is_one = |place: &u32| {
-            let key = &self.places[*place as usize].key;
-            key.as_ref().is_some_and(&which)
-        };
-        let places: Vec<u32> = (0..self.places.len() as u32).filter(is_one).collect();
-        let values = places.iter().filter_map(|place| self.vacate(*place));
+    pub(super) fn let_go(&self, which: impl Fn(&K) -> bool) -> (usize, Vec<V>) {
+        let mut index = lock(&self.index);
+        let gone: Vec<Kept> = index
+            .by_key
+            .extract_if(|key, _| which(key))
+            .map(|(_, kept)| kept)
+            .collect();
+        let values = gone
+            .iter()
+            .filter_map(|kept| self.vacate(&mut index, *kept));
         let values = values.collect();
-        (places.len(), values)
+        (gone.len(), values)
+    }
+
+    /// The values of keys that were let go while they were out, and have been given
+    /// back.
+    pub(super) fn gone(&self) -> Vec<V> {
+        std::mem::take(&mut lock(&self.index).gone)
     }
 
     /// Lets go of the least recently used until the rest fits.
-    fn shrink(&mut self) -> Vec<V> {
+    fn shrink(&self, index: &mut Index<K, V>) -> Vec<V> {
         let mut gone = Vec::new();
-        while self.bytes > self.budget_bytes {
-            let places = (0_u32..).zip(&self.places);
-            let taken = places.filter(|(_, place)| place.key.is_some());
-            let Some((oldest, _)) = taken.min_by_key(|(_, place)| place.used) else {
+        while index.bytes > index.budget_bytes {
+            let used = |kept: &Kept| self.made(kept.place).used.load(Ordering::Relaxed);
+            let oldest = index.by_key.iter().min_by_key(|(_, kept)| used(kept));
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 break;
             };
-            gone.extend(self.vacate(oldest));
+            if let Some(kept) = index.by_key.remove(&oldest) {
+                gone.extend(self.vacate(index, kept));
+            }
         }
         gone
     }
 
-    fn vacate(&mut self, place: u32) -> Option<V> {
-        let it = &mut self.places[place as usize];
-        it.turn = it.turn.wrapping_add(1);
-        self.bytes -= std::mem::take(&mut it.bytes);
-        self.vacant.push(place);
-        if let Some(key) = it.key.take() {
-            self.by_key.remove(&key);
+    /// Empties the place of a key that the index no longer has; or has that done, by
+    /// who has its value out.
+    fn vacate(&self, index: &mut Index<K, V>, kept: Kept) -> Option<V> {
+        index.bytes -= kept.bytes;
+        let place = self.made(kept.place);
+        loop {
+            if let Some(mut held) = place.held.take() {
+                return index.empty(kept.place, &mut held);
+            }
+            if place.held.call() {
+                index.leaving.push(kept.place);
+                return None;
+            }
         }
-        it.value.take()
     }
+
+    #[inline]
+    fn note_use(&self, place: &Place<K, V>) {
+        let now = self.clock.load(Ordering::Relaxed) + 1;
+        self.clock.store(now, Ordering::Relaxed);
+        place.used.store(now, Ordering::Relaxed);
+    }
+}
+
+impl<K, V> Default for Place<K, V> {
+    fn default() -> Self {
+        Self {
+            held: Turn::new(Held::Nothing),
+            used: AtomicU64::new(0),
+            uses: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<K, V> Index<K, V> {
+    /// Whether the key of a place was let go while its value was out; asked once.
+    fn has_left(&mut self, number: u32) -> bool {
+        let at = self.leaving.iter().position(|leaving| *leaving == number);
+        at.map(|at| self.leaving.swap_remove(at)).is_some()
+    }
+
+    fn empty(&mut self, number: u32, held: &mut Held<K, V>) -> Option<V> {
+        if number >= HOMES as u32 {
+            self.vacant.push(number);
+        }
+        held.take()
+    }
+}
+
+impl<'s, K: Eq + Hash + Clone, V> Out<'s, K, V> {
+    #[inline]
+    fn held(&self) -> &Held<K, V> {
+        match &self.held {
+            Some(held) => held,
+            None => unreachable!("only its end takes it"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn value(&mut self) -> &mut V {
+        match self.held.as_deref_mut() {
+            Some(Held::Kept(_, value)) => value,
+            Some(Held::Nothing) | None => {
+                unreachable!("a key that is there has a value, and only an end takes it")
+            }
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// It is the most recently used now, and counts as used once more.
+    #[inline]
+    pub(super) fn note_use(&mut self) {
+        self.shelf.note_use(self.place);
+        let uses = self.place.uses.load(Ordering::Relaxed) + 1;
+        self.place.uses.store(uses, Ordering::Relaxed);
+    }
+
+    /// Gives it back; says whether there may be something in [`Shelf::gone`].
+    #[inline]
+    pub(super) fn give_back(mut self) -> bool {
+        self.let_go()
+    }
+
+    #[inline]
+    fn let_go(&mut self) -> bool {
+        match self.held.take().map(Taken::release) {
+            Some(Err(held)) => {
+                self.shelf.settle(self.number, held);
+                true
+            }
+            Some(Ok(())) | None => false,
+        }
+    }
+
+    /// Gives it back as one that has `bytes` now, which fit the budget, and was used
+    /// just now, and lets go of what no longer fits.
+    ///
+    /// # Errors
+    /// The value, if its key has been let go.
+    pub(super) fn keep_as(mut self, bytes: u64) -> Result<Vec<V>, V> {
+        let mut index = lock(&self.shelf.index);
+        let kept = self.held().key().and_then(|key| index.by_key.get_mut(key));
+        let Some(kept) = kept.filter(|kept| kept.place == self.number) else {
+            drop(index);
+            return Err(self.end());
+        };
+        let before = std::mem::replace(&mut kept.bytes, bytes);
+        index.bytes = index.bytes - before + bytes;
+        self.shelf.note_use(self.place);
+        let gone = self.shelf.shrink(&mut index);
+        drop(index);
+        self.let_go();
+        Ok(gone)
+    }
+
+    /// Ends its being kept, if it still is.
+    pub(super) fn end(mut self) -> V {
+        let Some(mut held) = self.held.take() else {
+            unreachable!("only its end takes it")
+        };
+        let mut index = lock(&self.shelf.index);
+        if !index.has_left(self.number) {
+            let kept = held.key().and_then(|key| index.by_key.remove(key));
+            index.bytes -= kept.map_or(0, |kept| kept.bytes);
+        }
+        let value = index.empty(self.number, &mut held);
+        drop(held);
+        drop(index);
+        self.shelf.returned.notify_all();
+        match value {
+            Some(value) => value,
+            None => unreachable!("it was out with its value"),
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone, V> Drop for Out<'_, K, V> {
+    #[inline]
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn wait<'l, T>(condvar: &Condvar, held: MutexGuard<'l, T>) -> MutexGuard<'l, T> {
+    condvar.wait(held).unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
     use super::*;
+
+    /// Keys of two homes, so that most lie elsewhere.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Name(u8);
+
+    impl Hash for Name {
+        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+            (self.0 % 2).hash(state);
+        }
+    }
 
     /// All keys with their bytes and values, the most recently used last; a value that
     /// is out is None.
@@ -263,19 +538,16 @@ mod tests {
     fn run(seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let most = random.u64(1..200);
-        let mut shelf = Shelf::<u8, u32>::new(most);
+        let shelf = Shelf::<Name, u32>::new(most);
         let mut model = Model {
             budget_bytes: most,
             ..Model::default()
         };
         // Values that are out, and whether they are still wanted.
-        let mut out: Vec<(Token, u8, u32, bool)> = Vec::new();
-        // A key that is not there after a step has been let go.
-        let forget = |out: &mut Vec<(Token, u8, u32, bool)>, model: &Model| {
-            for (_, key, _, wanted) in out {
-                *wanted &= model.find(*key).is_some();
-            }
-        };
+        let mut out: Vec<(Out<'_, Name, u32>, u8, u32, bool)> = Vec::new();
+        // What was let go while it was out, and given back.
+        let (mut gone, mut expected) = (Vec::new(), Vec::new());
+        let mut uses = 0;
         for step in 0..300_u32 {
             let key = random.u8(..12);
             let bytes = random.u64(0..=model.budget_bytes);
@@ -284,50 +556,70 @@ mod tests {
                 values
             };
             match random.u8(..10) {
-                0..3 => match shelf.take(&key) {
-                    Taken::It(token, value) => {
-                        let at = model.use_it(key).expect("it is there");
-                        assert_eq!(model.keys[at].2.take(), Some(value));
-                        out.push((token, key, value, true));
-                    }
-                    Taken::Out => {
-                        let at = model.find(key).expect("it is there");
-                        assert_eq!(model.keys[at].2, None);
-                    }
-                    Taken::Absent => assert_eq!(model.find(key), None),
-                },
-                3..6 if !out.is_empty() => {
-                    let (token, key, value, wanted) = out.swap_remove(random.usize(..out.len()));
-                    assert_eq!(shelf.is_let_go(token), !wanted);
+                0..3 => {
                     let at = model.find(key);
-                    if random.bool() {
-                        assert_eq!(shelf.give_back(token, value).is_ok(), wanted);
-                        if let (Some(at), true) = (at, wanted) {
-                            model.keys[at].2 = Some(value);
+                    let is_out = at.is_some_and(|at| model.keys[at].2.is_none());
+                    let near = shelf.take_near(&Name(key));
+                    assert!(near.is_none() || (at.is_some() && !is_out));
+                    // Who takes what is out waits.
+                    let taken = near.or_else(|| match is_out {
+                        true => None,
+                        false => shelf.take(&Name(key)),
+                    });
+                    assert_eq!(taken.is_some(), at.is_some() && !is_out);
+                    if let Some(mut taken) = taken {
+                        taken.note_use();
+                        uses += 1;
+                        let at = model.use_it(key).expect("it is there");
+                        let value = *taken.value();
+                        assert_eq!(model.keys[at].2.take(), Some(value));
+                        out.push((taken, key, value, true));
+                    }
+                }
+                3..6 if !out.is_empty() => {
+                    let at = random.usize(..out.len());
+                    let (taken, key, value, wanted) = out.swap_remove(at);
+                    let at = model.find(key);
+                    match random.u8(..3) {
+                        0 => {
+                            taken.give_back();
+                            match (at, wanted) {
+                                (Some(at), true) => model.keys[at].2 = Some(value),
+                                _ => expected.push(value),
+                            }
                         }
-                    } else {
-                        let gone = shelf.give_back_as(token, value, bytes);
-                        assert_eq!(gone.is_ok(), wanted);
-                        if let (Some(at), Ok(gone)) = (at, gone) {
-                            (model.keys[at].1, model.keys[at].2) = (bytes, Some(value));
-                            assert_eq!(sorted(gone), sorted(model.shrink()));
+                        1 => {
+                            let gone = taken.keep_as(bytes);
+                            assert_eq!(gone.is_ok(), wanted);
+                            if let (true, Ok(gone)) = (wanted, gone) {
+                                let at = model.use_it(key).expect("it is there");
+                                (model.keys[at].1, model.keys[at].2) = (bytes, Some(value));
+                                assert_eq!(sorted(gone), sorted(model.shrink()));
+                            }
+                        }
+                        _ => {
+                            assert_eq!(taken.end(), value);
+                            if let (Some(at), true) = (at, wanted) {
+                                model.keys.remove(at);
+                            }
                         }
                     }
                 }
-                6 | 7 if !shelf.contains(&key) => {
+                6 | 7 if !shelf.contains(&Name(key)) => {
                     model.keys.push((key, bytes, Some(step)));
-                    let (token, gone) = shelf.insert(key, step, bytes);
+                    let (number, gone) = shelf.insert(Name(key), step, bytes);
                     assert_eq!(sorted(gone), sorted(model.shrink()));
                     if random.bool() {
-                        assert_eq!(shelf.take_again(token), Some(step));
-                        assert_eq!(shelf.take_again(token), None);
-                        shelf.give_back(token, step).expect("it was not let go");
+                        let mut taken = shelf.take_at(number).expect("it is in");
+                        assert_eq!(*taken.value(), step);
+                        assert!(shelf.take_at(number).is_none());
+                        taken.give_back();
                     }
                 }
                 8 => {
                     let (low, high) = (random.u8(..12), random.u8(..12));
                     let which = |key: &u8| (low..high).contains(key);
-                    let (count, values) = shelf.let_go(which);
+                    let (count, values) = shelf.let_go(|name| which(&name.0));
                     let (gone, rest) = std::mem::take(&mut model.keys)
                         .into_iter()
                         .partition(|it| which(&it.0));
@@ -344,8 +636,13 @@ mod tests {
                 }
                 _ => {}
             }
-            forget(&mut out, &model);
-            assert_eq!(shelf.len(), model.keys.len());
+            // A key that is not there after a step has been let go.
+            for (_, key, _, wanted) in &mut out {
+                *wanted &= model.find(*key).is_some();
+            }
+            gone.extend(shelf.gone());
+            assert_eq!(sorted(gone.clone()), sorted(expected.clone()));
+            assert_eq!((shelf.len(), shelf.uses()), (model.keys.len(), uses));
             assert_eq!(shelf.bytes(), model.bytes());
             assert!(shelf.bytes() <= shelf.budget_bytes());
         }
@@ -358,5 +655,83 @@ mod tests {
             let result = std::panic::catch_unwind(|| run(seed));
             assert!(result.is_ok(), "seed {seed}");
         }
+    }
+
+    /// A value that is used by one at a time, and counted where it ends.
+    struct Counted {
+        key: u8,
+        is_used: AtomicBool,
+        ended: Arc<AtomicU32>,
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            assert!(!*self.is_used.get_mut());
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Threads use, keep, end and let go of a few keys. Nobody has what another has,
+    /// nobody waits for ever, and each value ends once.
+    #[test]
+    fn threads_that_take_let_go_and_wait_lose_nothing() {
+        let shelf = Shelf::new(10);
+        let ended = Arc::new(AtomicU32::new(0));
+        let (made, seed) = (AtomicU32::new(0), fastrand::u64(..));
+        // As a cache does, whoever adds a key has this.
+        let adding = Mutex::new(());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (shelf, ended, made, adding) = (&shelf, &ended, &made, &adding);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(seed ^ thread);
+                    for _ in 0..20_000 {
+                        let key = random.u8(..6);
+                        match random.u8(..20) {
+                            0 => drop(shelf.let_go(|other: &Name| other.0 == key)),
+                            1 => drop(shelf.set_budget(random.u64(2..12))),
+                            2 => drop(shelf.gone()),
+                            3 => {
+                                let _adding = lock(adding);
+                                if shelf.contains(&Name(key)) {
+                                    continue;
+                                }
+                                made.fetch_add(1, Ordering::Relaxed);
+                                let value = Counted {
+                                    key,
+                                    is_used: AtomicBool::new(false),
+                                    ended: ended.clone(),
+                                };
+                                drop(shelf.insert(Name(key), value, 1));
+                            }
+                            way => {
+                                let out = shelf.take_near(&Name(key));
+                                let Some(mut out) = out.or_else(|| shelf.take(&Name(key))) else {
+                                    continue;
+                                };
+                                let value = out.value();
+                                assert_eq!(value.key, key, "seed {seed}");
+                                assert!(!value.is_used.swap(true, Ordering::Relaxed));
+                                if random.u8(..8) == 0 {
+                                    std::thread::yield_now();
+                                }
+                                value.is_used.store(false, Ordering::Relaxed);
+                                match way {
+                                    4 => drop(out.end()),
+                                    5 => drop(out.keep_as(2)),
+                                    _ => drop(out.give_back()),
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        drop(shelf);
+        assert_eq!(
+            ended.load(Ordering::Relaxed),
+            made.into_inner(),
+            "seed {seed}"
+        );
     }
 }
