@@ -22,7 +22,6 @@ use crate::uses::{Uses, lock};
 
 /// A graph that can be launched. Dropping it waits for its launches; see also
 /// [`GraphExec::retire`].
-// What the short way of a launch looks at lies first, in one line of the core's cache.
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphExec {
@@ -30,6 +29,13 @@ pub struct GraphExec {
     /// The stream of the last launch, if there is nothing to look at in another there.
     /// Zero is no stream.
     usual: u64,
+    /// What the short way of a launch does not look at, elsewhere: an array of these
+    /// has that of each in one line of the core's cache.
+    rest: Box<Rest>,
+}
+
+#[derive(Debug)]
+struct Rest {
     context: Context,
     uses: Uses,
     /// What launches refer to from now on.
@@ -65,14 +71,16 @@ enum Quick {
 impl GraphExec {
     pub(crate) fn new(context: Context, raw: CUgraphExec, keep: Arc<Keep>) -> Self {
         Self {
-            context,
             raw,
             usual: 0,
-            keep,
-            earlier: Vec::new(),
-            uses: Uses::default(),
-            behind: None,
-            captured: false,
+            rest: Box::new(Rest {
+                context,
+                uses: Uses::default(),
+                keep,
+                earlier: Vec::new(),
+                behind: None,
+                captured: false,
+            }),
         }
     }
 
@@ -87,7 +95,7 @@ impl GraphExec {
     /// [`Error::Driver`].
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        self.uses.note(stream);
+        self.rest.uses.note(stream);
         // What its nodes name must not go while it is being sent.
         let _entered = stream.enter_uncaptured(Error::Capturing {
             operation: "upload a graph",
@@ -115,8 +123,8 @@ impl GraphExec {
             Quick::Done => Ok(()),
             Quick::Unusual => self.launch_slowly(stream),
             Quick::Overtaken => {
-                self.captured = true;
-                std::mem::forget(self.keep.clone());
+                self.rest.captured = true;
+                std::mem::forget(self.rest.keep.clone());
                 Ok(())
             }
         }
@@ -129,17 +137,14 @@ impl GraphExec {
         // stream's. Which context is current matters to a default stream only,
         // and those are never free.
         let noted = self.usual == stream.id() || self.is_usual(stream);
-        let usual = noted && !callback::inside();
-        let Some(epoch) = stream.free_epoch().filter(|_| usual) else {
+        let epoch = stream.free_epoch().filter(|_| noted && !callback::inside());
+        let Some((epoch, launch)) = epoch.zip(stream.graph_launch()) else {
             return Quick::Unusual;
         };
-        // SAFETY: both are alive; `self` is used by this thread alone, and
-        // keeps what the work refers to until it is done.
-        let answer = unsafe {
-            let driver = stream.driver();
-            driver.cuGraphLaunch(self.raw, stream.raw())
-        };
-        if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
+        // SAFETY: the stream's driver's function; both are alive; `self` is used
+        // by this thread alone, and keeps what the work refers to until it is done.
+        let answer = unsafe { launch(self.raw, stream.raw()) };
+        if answer != CUresult::CUDA_SUCCESS {
             Quick::Unusual
         } else if stream.epoch() != epoch {
             Quick::Overtaken
@@ -151,7 +156,7 @@ impl GraphExec {
     /// Whether launches in `stream` need nothing to be noted, and from now on at one look.
     #[cold]
     fn is_usual(&mut self, stream: &Stream) -> bool {
-        let usual = self.keep.slots.is_empty() && self.uses.has_recent(stream);
+        let usual = self.rest.keep.slots.is_empty() && self.rest.uses.has_recent(stream);
         if usual {
             self.usual = stream.id();
         }
@@ -161,8 +166,8 @@ impl GraphExec {
     #[cold]
     fn launch_slowly(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        if !self.uses.has_recent(stream) {
-            self.uses.note(stream);
+        if !self.rest.uses.has_recent(stream) {
+            self.rest.uses.note(stream);
         }
         let _entered = stream.enter_uncaptured(Error::Capturing {
             operation: "launch a graph",
@@ -171,7 +176,7 @@ impl GraphExec {
         // Held until the launch is queued, so that the host cannot slip in
         // between a slot's noting the stream and the work being there.
         let mut held = Vec::new();
-        for slot in &self.keep.slots {
+        for slot in &self.rest.keep.slots {
             held.push(slot.close().ok_or(Error::SlotHeld)?);
             slot.uses.note(stream);
         }
@@ -193,15 +198,15 @@ impl GraphExec {
     /// # Errors
     /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
     pub fn update(&mut self, graph: &Graph) -> Result<()> {
-        if *graph.context() != self.context {
+        if *graph.context() != self.rest.context {
             return Err(Error::OtherContext {
                 operation: "update a graph",
-                left: self.context.device().to_string(),
+                left: self.rest.context.device().to_string(),
                 right: graph.context().device().to_string(),
             });
         }
         self.forget_done();
-        let driver = self.context.bind()?;
+        let driver = self.rest.context.bind()?;
         let _relaxed = Relaxed::enter(driver);
         let raw = graph.raw();
         let mut info = CUgraphExecUpdateResultInfo::default();
@@ -214,11 +219,11 @@ impl GraphExec {
                 doing: format!("update a graph ({:?})", info.result),
             })));
         }
-        let keep = std::mem::replace(&mut self.keep, graph.kept().clone());
+        let keep = std::mem::replace(&mut self.rest.keep, graph.kept().clone());
         self.usual = 0;
-        self.earlier.push(Earlier {
+        self.rest.earlier.push(Earlier {
             keep,
-            behind: self.uses.marks(),
+            behind: self.rest.uses.marks(),
         });
         Ok(())
     }
@@ -227,53 +232,58 @@ impl GraphExec {
     /// they are done; says whether nothing is left of it. Waits if too many of
     /// them could not be marked.
     pub fn forget_done(&mut self) -> bool {
-        self.earlier
+        self.rest
+            .earlier
             .retain(|earlier| !earlier.behind.as_deref().is_some_and(all_done));
-        if self.earlier.len() >= ENOUGH
-            && self.earlier.iter().any(|earlier| earlier.behind.is_none())
-            && self.uses.wait() == Waited::Done
+        if self.rest.earlier.len() >= ENOUGH
+            && self
+                .rest
+                .earlier
+                .iter()
+                .any(|earlier| earlier.behind.is_none())
+            && self.rest.uses.wait() == Waited::Done
         {
-            self.earlier.clear();
+            self.rest.earlier.clear();
         }
-        self.earlier.is_empty()
+        self.rest.earlier.is_empty()
     }
 
     /// Ends its use: it is destroyed when what is returned is dropped, for
     /// which that waits until the launches so far are done, but not for later
     /// work of their streams.
     pub fn retire(mut self) -> RetiredGraph {
-        self.behind = self.uses.marks();
+        self.rest.behind = self.rest.uses.marks();
         RetiredGraph(self)
     }
 
     /// What a host callback of the graph said when it panicked, once.
     pub fn callback_panic(&self) -> Option<String> {
-        let earlier = self.earlier.iter().map(|earlier| &earlier.keep);
+        let earlier = self.rest.earlier.iter().map(|earlier| &earlier.keep);
         earlier
-            .chain([&self.keep])
+            .chain([&self.rest.keep])
             .find_map(|keep| lock(&keep.panicked).take())
     }
 
     fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
-        if *stream.context() != self.context {
+        if *stream.context() != self.rest.context {
             return Err(Error::OtherContext {
                 operation: "launch a graph",
-                left: self.context.device().to_string(),
+                left: self.rest.context.device().to_string(),
                 right: stream.context().device().to_string(),
             });
         }
-        self.context.bind()
+        self.rest.context.bind()
     }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        let (context, raw) = (self.context.clone(), self.raw);
-        let uses = std::mem::take(&mut self.uses);
-        let behind = self.behind.take();
-        let mut keeps = vec![std::mem::take(&mut self.keep)];
-        keeps.extend(self.earlier.drain(..).map(|earlier| earlier.keep));
-        if self.captured {
+        let (context, raw) = (self.rest.context.clone(), self.raw);
+        let uses = std::mem::take(&mut self.rest.uses);
+        let behind = self.rest.behind.take();
+        let mut keeps = vec![std::mem::take(&mut self.rest.keep)];
+        keeps.extend(self.rest.earlier.drain(..).map(|earlier| earlier.keep));
+        if self.rest.captured {
             std::mem::forget(keeps);
             return;
         }
@@ -329,6 +339,6 @@ impl RetiredGraph {
     /// Whether its launches are done, so that dropping it waits for nothing.
     /// False, too, where that cannot be told.
     pub fn is_done(&self) -> bool {
-        self.0.behind.as_deref().is_some_and(all_done)
+        self.0.rest.behind.as_deref().is_some_and(all_done)
     }
 }

@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
@@ -19,11 +20,11 @@ use std::sync::{
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags,
     CUstreamCaptureStatus,
 };
+use fercuda_cuda_sys::{Driver, Symbol, signatures};
 
 use crate::callback::{self, Destroyed, NoneStays};
 use crate::context::{Context, Relaxed};
@@ -174,8 +175,8 @@ pub(crate) struct Core {
     /// before a capture of the stream begins and after it has ended. Always
     /// odd for default streams.
     epoch: AtomicU64,
-    /// Its context's.
-    driver: &'static Driver,
+    /// The driver's function, if it has it.
+    graph_launch: Option<signatures::cuGraphLaunch>,
     context: Context,
     kind: Kind,
     /// Held for reading while work is queued, so that what the work is taken
@@ -184,6 +185,12 @@ pub(crate) struct Core {
     part: RwLock<Part>,
     /// What the first callback that panicked said.
     panicked: Panicked,
+}
+
+fn graph_launch(driver: &Driver) -> Option<signatures::cuGraphLaunch> {
+    let address = driver.address(Symbol::cuGraphLaunch).ok()?;
+    // SAFETY: a filled slot of the table holds a function of its symbol's signature.
+    Some(unsafe { std::mem::transmute::<NonNull<c_void>, signatures::cuGraphLaunch>(address) })
 }
 
 impl Drop for Core {
@@ -311,7 +318,7 @@ impl Stream {
         let core = Arc::new(Core {
             raw,
             id,
-            driver: context.driver(),
+            graph_launch: graph_launch(context.driver()),
             context,
             kind,
             part: RwLock::new(Part::Free),
@@ -337,10 +344,10 @@ impl Stream {
         self.core.raw
     }
 
-    /// The driver's table, whatever context is current.
+    /// The driver's cuGraphLaunch, at one look.
     #[inline]
-    pub(crate) fn driver(&self) -> &'static Driver {
-        self.core.driver
+    pub(crate) fn graph_launch(&self) -> Option<signatures::cuGraphLaunch> {
+        self.core.graph_launch
     }
 
     #[inline]

@@ -418,7 +418,7 @@ impl<K: Key> GraphCache<K> {
     /// Takes the entry under `key` out for a replay, waiting while another thread has it.
     #[inline]
     fn take(&self, key: &K) -> Option<Out<'_, K, Entry>> {
-        let mut out = match self.shelf.take_near(key) {
+        let mut out = match self.shelf.take_at_home(key) {
             Some(out) => out,
             None => self.take_slowly(key)?,
         };
@@ -428,7 +428,8 @@ impl<K: Key> GraphCache<K> {
 
     #[cold]
     fn take_slowly(&self, key: &K) -> Option<Out<'_, K, Entry>> {
-        let out = self.shelf.take(key);
+        let near = self.shelf.take_near(key);
+        let out = near.or_else(|| self.shelf.take(key));
         if out.is_none() {
             lock(&self.state).stats.absent += 1;
         }

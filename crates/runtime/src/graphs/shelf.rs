@@ -32,8 +32,8 @@ const HOMES: usize = 256;
 const NEAR: u32 = 4;
 
 /// The driver fills the core's caches with what is its own before each use: so what a
-/// use looks at lies in one line, of which it is the beginning, and what it notes in
-/// the next, which is fetched with it.
+/// use looks at lies in one line, and what it notes in the next, which is fetched with
+/// it, if key and value are as small as they best are.
 #[repr(C, align(128))]
 struct Place<K, V> {
     held: Turn<Held<K, V>>,
@@ -173,26 +173,29 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
         }
     }
 
-    /// Places where a key's value is looked for first.
+    /// Takes the value out if it is at its home and in. None says nothing:
+    /// [`Shelf::take`] does.
     #[inline]
+    pub(super) fn take_at_home(&self, key: &K) -> Option<Out<'_, K, V>> {
+        let homes = self.rows[0].get()?;
+        let home = FxBuildHasher.hash_one(key) as u32 % HOMES as u32;
+        let out = self.out(home, homes.get(home as usize)?)?;
+        // Somebody else's goes back.
+        (out.held().key() == Some(key)).then_some(out)
+    }
+
+    /// The same near its home.
+    pub(super) fn take_near(&self, key: &K) -> Option<Out<'_, K, V>> {
+        Self::near(key).find_map(|number| {
+            let out = self.out(number, self.place(number)?)?;
+            (out.held().key() == Some(key)).then_some(out)
+        })
+    }
+
+    /// Places where a key's value is looked for before the index is, the home first.
     fn near(key: &K) -> impl Iterator<Item = u32> {
         let home = FxBuildHasher.hash_one(key) as u32;
         (0..NEAR).map(move |far| home.wrapping_add(far) % HOMES as u32)
-    }
-
-    /// Takes the value out if it is near its home and in. None says nothing:
-    /// [`Shelf::take`] does.
-    #[inline]
-    pub(super) fn take_near(&self, key: &K) -> Option<Out<'_, K, V>> {
-        let homes = self.rows[0].get()?;
-        for number in Self::near(key) {
-            let out = self.out(number, &homes[number as usize % HOMES])?;
-            // Somebody else's goes back.
-            if out.held().key() == Some(key) {
-                return Some(out);
-            }
-        }
-        None
     }
 
     /// Takes the value out, waiting while somebody else has it. None if there is none.
@@ -559,7 +562,9 @@ mod tests {
                 0..3 => {
                     let at = model.find(key);
                     let is_out = at.is_some_and(|at| model.keys[at].2.is_none());
-                    let near = shelf.take_near(&Name(key));
+                    let near = shelf
+                        .take_at_home(&Name(key))
+                        .or_else(|| shelf.take_near(&Name(key)));
                     assert!(near.is_none() || (at.is_some() && !is_out));
                     // Who takes what is out waits.
                     let taken = near.or_else(|| match is_out {
@@ -705,7 +710,9 @@ mod tests {
                                 drop(shelf.insert(Name(key), value, 1));
                             }
                             way => {
-                                let out = shelf.take_near(&Name(key));
+                                let out = shelf
+                                    .take_at_home(&Name(key))
+                                    .or_else(|| shelf.take_near(&Name(key)));
                                 let Some(mut out) = out.or_else(|| shelf.take(&Name(key))) else {
                                     continue;
                                 };
