@@ -39,6 +39,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     pub device_bytes: u64,
+    /// What the device's pool has, when it has given back what it can.
     pub pool_bytes: u64,
     pub host_bytes: u64,
 }
@@ -89,7 +90,9 @@ fn held(context: &Context) -> Result<Held> {
         .unwrap_or(0);
     Ok(Held {
         device_bytes: total - free,
-        pool_bytes: pool.used_bytes()?,
+        // Not what the driver counts as used: that has been seen at 32 KiB with nothing
+        // reserved, which no allocation can be in.
+        pool_bytes: pool.reserved_bytes()?,
         host_bytes: host_pages * 4096,
     })
 }
