@@ -684,7 +684,8 @@ fer_status fer_memory_info(fer_runtime runtime, struct fer_memory_details *detai
 
 // Bytes of the device's memory that this process has freed and that are not free yet, as the
 // driver would wait for a dispatcher's kernel that runs: those of FER_REGIME_DRIVER and
-// FER_REGIME_MANAGED. Their sessions are charged for them until then.
+// FER_REGIME_MANAGED, and what a capture is in the way of. They are free when a thread
+// allocates or waits while there is neither; until then their sessions are charged for them.
 fer_status fer_parked_bytes(fer_runtime runtime, uint64_t *bytes);
 
 // Who holds memory of the device in this process, most first. `holders` has room for

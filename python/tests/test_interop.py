@@ -194,23 +194,42 @@ def test_a_deleter_of_ours_is_called_by_who_has_released_the_interpreters_lock(s
     assert passer.ended == 1
 
 
-def test_who_drops_what_was_lent_does_not_wait_for_the_device(session, other, scale):
-    lent = session.alloc((16,), "f32")
+def until(is_so, what):
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, what
+        time.sleep(0.001)
+
+
+def test_who_drops_what_was_lent_does_not_wait_for_the_device(runtime, other, held):
+    lent = other.alloc((16,), "f32")
     capsule = lent.__dlpack__(stream=-1)
     lent.free()
-    slow = buffer_of(other, np.ones(16, np.float32))
-    kernel = other.load(SCALE).function("scale")
-    job = other.launch_async(kernel, 1, 16, [slow, 2.0, 16, 4_000_000_000])
-    while job.status == "waiting":
-        time.sleep(0.001)
-    before = session.runtime.holders()
+    job = held.job()
+    until(lambda: job.status == "running", "it does not begin")
+    before = other.held_bytes
     del capsule
-    assert job.status == "running" and session.runtime.holders() == before
+    assert job.status == "running" and other.held_bytes == before > 0
+    held.let_go()
     job.wait()
-    end = time.monotonic() + 60
-    while session.runtime.holders() == before:
-        assert time.monotonic() < end, "it is not given back"
-        time.sleep(0.001)
+    until(lambda: other.held_bytes == 0, "it is not given back")
+
+
+def test_what_borrowers_return_beside_a_dispatcher_is_counted_as_parked(runtime, session, other):
+    kept = session.alloc((64,), "u8")
+    kept.fill_bytes(0)
+    before = session.held_bytes
+    lent = session.alloc((1 << 20,), "u8")
+    with other.dispatcher([other.alloc((64,), "f32")]):
+        first, second = kept.__dlpack__(stream=-1), lent.__dlpack__(stream=-1)
+        lent.free()
+        del lent
+        assert runtime.parked_bytes() == 0
+        # Of the first the program has a name.
+        del first, second
+        assert runtime.parked_bytes() == 1 << 20 == session.held_bytes - before
+    until(lambda: session.held_bytes == before, "it is not given back")
+    assert runtime.parked_bytes() == 0 and kept.download() == bytes(64)
 
 
 def test_streams_and_devices_that_make_no_sense_are_refused(session):

@@ -327,6 +327,15 @@ impl Allocation {
         Self::new(self.context(), address, bytes, Origin::Part { whole })
     }
 
+    /// Whether nobody else has it, nor the rest of what it is a part of.
+    pub(crate) fn is_last(self: &Arc<Self>) -> bool {
+        let rest = match self.block.as_ref().map(|block| &block.origin) {
+            Some(Origin::Part { whole }) => whole.is_last(),
+            _ => true,
+        };
+        rest && Arc::strong_count(self) == 1
+    }
+
     #[inline]
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
@@ -459,7 +468,7 @@ impl Drop for Allocation {
             Origin::Plain | Origin::Managed | Origin::Mapped { .. }
         );
         if may_park {
-            let parked = ParkedBytes::count(&block.context, self.bytes);
+            let parked = ParkedBytes::count(&block.context, self.bytes as u64);
             lock(&block.kept).push(Box::new(parked));
         }
         give_back_outside(block, std::mem::take(&mut self.uses));

@@ -350,6 +350,12 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(DeviceBuffer::new(self.allocation, len))
     }
 
+    /// Whether no other buffer, graph or part has its memory, which is given back then
+    /// when this is dropped.
+    pub fn is_last(&self) -> bool {
+        self.allocation.is_last()
+    }
+
     /// The memory from `offset_bytes` on, for `len` values, as a buffer of its
     /// own. It holds all of this one, and other parts may overlap it: what two
     /// of them are given to at the same time can garble values, as work of two

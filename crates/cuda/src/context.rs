@@ -17,7 +17,7 @@ use fercuda_cuda_sys::{Driver, Missing};
 use crate::callback::{self, Destroyed, NoneStays};
 use crate::device::Device;
 use crate::error::{Error, Result, call, check, is_refusal};
-use crate::parked;
+use crate::parked::{self, ParkedBytes};
 use crate::stream::{self, Panicked, Stream};
 use crate::uses::lock;
 
@@ -349,6 +349,32 @@ impl Context {
         Ok(())
     }
 
+    /// As [`Context::synchronize`], for a thread that nobody waits for: not while there is
+    /// a capture that the question would break, as far as that is known of those of this
+    /// crate's, and of streams that wait for the legacy stream. Destroys nothing.
+    ///
+    /// # Errors
+    /// As there; also [`Error::Capturing`].
+    pub fn settle(&self) -> Result<()> {
+        if callback::captures_run() {
+            return Err(Error::Capturing {
+                operation: "wait for a device",
+                advice: "wait until it ends",
+            });
+        }
+        let driver = self.bind()?;
+        let _relaxed = Relaxed::enter(driver);
+        stream::ask_for_blocking_captures(driver)?;
+        // SAFETY: takes no arguments; this context is current.
+        unsafe { call!(driver, cuCtxSynchronize(), "wait for {}", self.inner.device) }
+    }
+
+    /// Has so many bytes of device memory counted as parked ([`Context::parked_bytes`])
+    /// until what is returned is dropped: for who keeps what the program has let go of.
+    pub fn park(&self, bytes: u64) -> ParkedBytes {
+        ParkedBytes::count(self, bytes)
+    }
+
     /// A kernel that will stay in this context until the host tells it to end. As long
     /// as that is not dropped, nor the context reset, what would wait for the whole device
     /// when it is destroyed (modules, page-locked memory, device memory that is not in stream
@@ -375,10 +401,10 @@ impl Context {
         self.inner.raw.0.addr()
     }
 
-    /// Bytes of device memory, not in stream order, that this process has let go of and the
-    /// driver does not have back: it would wait for a kernel that stays
-    /// ([`Context::stay`]), or be refused because of a capture. They go back when a thread
-    /// allocates or waits after that. Until then they are not free.
+    /// Bytes of device memory that this process has let go of and the driver does not have
+    /// back: it would wait for a kernel that stays ([`Context::stay`]), or be refused because
+    /// of a capture. They go back when a thread allocates or waits after that, and what
+    /// somebody parks ([`Context::park`]) when he says. Until then they are not free.
     pub fn parked_bytes(&self) -> u64 {
         parked::bytes_in(self.place())
     }

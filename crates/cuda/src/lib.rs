@@ -53,6 +53,7 @@ pub use launch::{Argument, Arguments, ByValue, Dim, Launch, Value};
 pub use link::Linked;
 pub use module::{Function, Module};
 pub use nvrtc::cache;
+pub use parked::ParkedBytes;
 pub use pinned::{PinnedBuffer, SharedWords};
 pub use pool::MemoryPool;
 pub use select::{Cuda, DEVICE_VARIABLE, Select, driver};

@@ -12,15 +12,17 @@ use crate::uses::lock;
 /// By contexts.
 static PARKED: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
-/// Bytes that are counted until this is dropped.
-pub(crate) struct ParkedBytes {
+/// Bytes that are counted until this is dropped ([`Context::park`]).
+#[derive(Debug)]
+#[must_use]
+pub struct ParkedBytes {
     place: usize,
     bytes: u64,
 }
 
 impl ParkedBytes {
-    pub(crate) fn count(context: &Context, bytes: usize) -> Self {
-        let (place, bytes) = (context.place(), bytes as u64);
+    pub(crate) fn count(context: &Context, bytes: u64) -> Self {
+        let place = context.place();
         *lock(&PARKED).entry(place).or_default() += bytes;
         Self { place, bytes }
     }

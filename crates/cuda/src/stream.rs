@@ -39,6 +39,23 @@ pub(crate) fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Waiting for the legacy stream, or for all, while a blocking stream is captured ends
+/// that capture; this question does not. In the current context.
+///
+/// # Errors
+/// The driver's, if one is.
+pub(crate) fn ask_for_blocking_captures(driver: &Driver) -> Result<()> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: `status` outlives the call.
+    match unsafe { driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &mut status) } {
+        Ok(answer) => check(Ok(answer), "cuStreamIsCapturing", || {
+            "wait for the legacy stream".into()
+        }),
+        // A driver that lacks it captures nothing.
+        Err(_) => Ok(()),
+    }
+}
+
 /// A stream of a context. Cloning gives another name for the same stream; the
 /// last one dropped waits for its work.
 #[derive(Clone, Debug)]
@@ -510,17 +527,7 @@ impl Stream {
         let driver = self.context().bind()?;
         let _relaxed = Relaxed::enter(driver);
         if self.is_legacy() {
-            // Asking for the legacy stream while a blocking one is captured
-            // ends that capture; this question does not.
-            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-            // SAFETY: `status` outlives the call.
-            let answer = unsafe { driver.cuStreamIsCapturing(self.raw(), &mut status) };
-            // A driver that lacks it captures nothing.
-            if let Ok(answer) = answer {
-                check(Ok(answer), "cuStreamIsCapturing", || {
-                    "wait for the legacy stream".into()
-                })?;
-            }
+            ask_for_blocking_captures(driver)?;
         }
         // SAFETY: the stream is alive and its context current.
         let waited = unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") };

@@ -71,6 +71,10 @@ const SCENARIOS: &[Scenario] = &[
         "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
         refused::in_a_callback_of_another_library,
     ),
+    (
+        "who_waits_for_all_work_by_the_way_breaks_no_capture",
+        refused::by_captures,
+    ),
 ];
 
 /// Scenarios that look at how much memory is free.

@@ -1,19 +1,20 @@
 //! Tensors that other libraries lend us and we lend them, by the DLPack interface of C.
 //!
 //! Invariants: what is lent lives until the borrower's last word, whatever becomes of
-//! the buffer and its session, and all that the device had been given by then. A lender's deleter is called once: when nothing queued
-//! with its memory runs any more, or at once if the tensor is refused. Of a capsule that
-//! nobody took the memory is given back with the capsule.
+//! the buffer and its session, and until all is done that the device had been given by
+//! then, however long it refuses to say so. A lender's deleter is called once: when nothing
+//! queued with its memory runs any more, or at once if the tensor is refused. Of a capsule
+//! that nobody took the memory is given back with the capsule.
 //!
 //! Elsewhere: which kinds of memory go where (`buffer`, `session`).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer};
+use fercuda_cuda::{Context, DeviceBuffer, ParkedBytes};
 use fercuda_runtime::{Dtype, Layout, MAX_RANK};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -131,79 +132,148 @@ struct Owned(Lent);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Lent::Device(memory) =
-            std::mem::replace(&mut self.0, Lent::Host { _bytes: Vec::new() })
-        {
-            Returned::add(memory);
+        let nothing = Lent::Host { _bytes: Vec::new() };
+        if let Lent::Device(memory) = std::mem::replace(&mut self.0, nothing) {
+            Batch::add(memory);
         }
     }
 }
 
-/// Device memory that borrowers are done with, though in which of their streams they have used it nobody
-/// says, and those may be gone. So it goes when all is done that the device was given before; a thread of ours waits
-/// for that, not the one in which a tensor happens to be collected: that one may be who is to stop a kernel.
-#[derive(Default)]
+/// Device memory of one context that borrowers are done with, though in which of their
+/// streams they have used it nobody says, and those may be gone. So it goes when all is done
+/// that the device was given before; a thread of ours waits for that, not the one in which a
+/// tensor happens to be collected: that one may be who is to stop a kernel.
+struct Batch {
+    context: Context,
+    all: Vec<Returned>,
+    /// Its thread is in a call for the context.
+    is_calling: bool,
+}
+
 struct Returned {
-    all: Vec<DeviceBuffer<u8>>,
-    /// A thread looks after it.
-    is_waited_for: bool,
+    /// First, as dropping the memory may count it in its turn.
+    _parked: Option<ParkedBytes>,
+    _memory: DeviceBuffer<u8>,
+}
+
+/// Those that have a thread.
+#[derive(Default)]
+struct Batches {
+    all: Vec<Batch>,
+    /// So many want no thread to begin a call.
+    held: usize,
 }
 
 /// Between two attempts to wait for a context in which somebody captures.
 const PAUSE: Duration = Duration::from_millis(10);
+/// A thread stays so long for what comes next.
+const LINGER: Duration = Duration::from_secs(1);
+/// So long is waited for the calls of one, in a context that has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-static RETURNED: Mutex<Returned> = Mutex::new(Returned {
+static BATCHES: Mutex<Batches> = Mutex::new(Batches {
     all: Vec::new(),
-    is_waited_for: false,
+    held: 0,
 });
+/// What there is, who calls, or how many hold them has changed.
+static CHANGED: Condvar = Condvar::new();
 
-impl Returned {
+impl Batch {
     fn add(memory: DeviceBuffer<u8>) {
-        let mut returned = alive::lock(&RETURNED);
-        returned.all.push(memory);
-        if returned.is_waited_for {
+        let context = memory.context().clone();
+        // Else the program has let go of nothing.
+        let is_free = memory.is_last();
+        let returned = Returned {
+            _parked: is_free.then(|| context.park(memory.len() as u64)),
+            _memory: memory,
+        };
+        let mut batches = alive::lock(&BATCHES);
+        if let Some(batch) = batches.all.iter_mut().find(|it| it.context == context) {
+            batch.all.push(returned);
+            CHANGED.notify_all();
             return;
         }
-        returned.is_waited_for = true;
+        batches.all.push(Self {
+            context: context.clone(),
+            all: vec![returned],
+            is_calling: false,
+        });
+        drop(batches);
         let thread = std::thread::Builder::new().name("fercuda-lent".into());
-        drop(returned);
-        if thread.spawn(Self::wait).is_err() {
-            Self::wait();
+        let of = context.clone();
+        if thread.spawn(move || Self::look_after(&of, LINGER)).is_err() {
+            Self::look_after(&context, Duration::ZERO);
         }
     }
 
-    /// Until there is nothing more to wait for.
-    fn wait() {
-        loop {
-            let all = {
-                let mut returned = alive::lock(&RETURNED);
-                returned.is_waited_for = !returned.all.is_empty();
-                std::mem::take(&mut returned.all)
-            };
-            if all.is_empty() {
-                return;
-            }
-            let (mut waited, mut again): (Vec<Context>, Vec<_>) = Default::default();
-            for memory in all {
-                let context = memory.context().clone();
-                if !waited.contains(&context) {
-                    match context.synchronize() {
-                        // Nothing was waited for, as somebody captures.
-                        Err(error) if error.is_refusal() => {
-                            again.push(memory);
-                            continue;
-                        }
-                        // If the context has failed nothing runs there.
-                        Ok(()) | Err(_) => waited.push(context),
-                    }
+    /// Until nothing has come for so long.
+    fn look_after(context: &Context, linger: Duration) {
+        while let Some(mut all) = Self::next(context, linger) {
+            // If the context has failed nothing runs there.
+            let is_refused = context.settle().is_err_and(|error| error.is_refusal());
+            if !is_refused {
+                for it in all.drain(..) {
+                    let end = || alive::end_without_python(it);
+                    // What was thrown may throw again when it is dropped.
+                    std::mem::forget(catch_unwind(AssertUnwindSafe(end)));
                 }
-                alive::end_without_python(memory);
             }
-            if !again.is_empty() {
+            let mut batches = alive::lock(&BATCHES);
+            if let Some(batch) = batches.all.iter_mut().find(|it| it.context == *context) {
+                batch.is_calling = false;
+                batch.all.append(&mut all);
+            }
+            drop(batches);
+            CHANGED.notify_all();
+            if is_refused {
                 std::thread::sleep(PAUSE);
-                alive::lock(&RETURNED).all.append(&mut again);
             }
         }
+    }
+
+    /// What there is to be given back, for which the calling thread may call the driver.
+    fn next(context: &Context, linger: Duration) -> Option<Vec<Returned>> {
+        let began = Instant::now();
+        let mut batches = alive::lock(&BATCHES);
+        loop {
+            let is_held = batches.held > 0;
+            let at = batches.all.iter().position(|it| it.context == *context)?;
+            let batch = &mut batches.all[at];
+            if !is_held && !batch.all.is_empty() {
+                batch.is_calling = true;
+                return Some(std::mem::take(&mut batch.all));
+            }
+            let left = linger.saturating_sub(began.elapsed());
+            if left.is_zero() && batch.all.is_empty() {
+                batches.all.swap_remove(at);
+                return None;
+            }
+            let changed = CHANGED.wait_timeout(batches, left.max(PAUSE));
+            batches = changed.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// As long as this is there, what borrowers return stays, and no thread of ours calls the
+/// driver for it.
+pub(crate) struct Quiet(());
+
+/// Waits until none calls for a context, but not for ever.
+pub(crate) fn keep_quiet(context: &Context) -> Quiet {
+    let mut batches = alive::lock(&BATCHES);
+    batches.held += 1;
+    let calls = |batches: &mut Batches| {
+        let mut all = batches.all.iter();
+        all.any(|it| it.is_calling && it.context == *context)
+    };
+    drop(CHANGED.wait_timeout_while(batches, PATIENCE, calls));
+    Quiet(())
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        alive::lock(&BATCHES).held -= 1;
+        CHANGED.notify_all();
     }
 }
 

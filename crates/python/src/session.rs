@@ -117,7 +117,7 @@ impl PyRuntime {
         let done = errors::run(py, || match reset_failed {
             false => self.runtime.reboot(),
             // SAFETY: who says `reset_failed` promises it: the stubs say what.
-            true => unsafe { self.runtime.reset() },
+            true => unsafe { self.runtime.reset_with(dlpack::keep_quiet) },
         })?;
         Ok((
             done.epoch,

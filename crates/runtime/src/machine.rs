@@ -43,7 +43,8 @@ pub struct MemoryInfo {
     /// All bytes.
     pub total_bytes: u64,
     /// Bytes that this process has freed and that are not free yet, as the driver would wait
-    /// for a kernel that stays ([`Session::dispatcher`]); they are when none does.
+    /// for a kernel that stays ([`Session::dispatcher`]) or refuse because of a capture: they
+    /// are when a thread allocates or waits while there is none.
     pub parked_bytes: u64,
 }
 
@@ -312,7 +313,7 @@ impl Runtime {
     /// [`Error::Rebooting`] while another thread does it; [`Error::Within`] in a job, in a
     /// host callback, and where lent memory is given back.
     pub fn reboot(&self) -> Result<Reboot> {
-        self.begin_anew(false)
+        self.begin_anew(None::<fn(&Context)>)
     }
 
     /// The same; and if the context has failed it is reset, unless others hold memory of
@@ -331,11 +332,25 @@ impl Runtime {
     /// this has returned.
     #[expect(unsafe_code, reason = "nobody here knows of others' handles")]
     pub unsafe fn reset(&self) -> Result<Reboot> {
-        self.begin_anew(true)
+        self.begin_anew(Some(|_: &Context| ()))
+    }
+
+    /// The same for who has threads of his own that may be in a call for the context: if it
+    /// is reset, `quiet` is called before, when sessions have ended, and keeps them from it
+    /// until what it returns is dropped.
+    ///
+    /// # Errors
+    /// As for [`Runtime::reset`].
+    ///
+    /// # Safety
+    /// As there.
+    #[expect(unsafe_code, reason = "as for `reset`")]
+    pub unsafe fn reset_with<G>(&self, quiet: impl FnOnce(&Context) -> G) -> Result<Reboot> {
+        self.begin_anew(Some(quiet))
     }
 
     #[expect(unsafe_code, reason = "as for `reset`, which alone lets it")]
-    fn begin_anew(&self, may_reset: bool) -> Result<Reboot> {
+    fn begin_anew<G>(&self, quiet: Option<impl FnOnce(&Context) -> G>) -> Result<Reboot> {
         let machine = &self.machine;
         let left = || machine.sessions_left();
         if is_within() || left().iter().any(|it| it.is_within()) {
@@ -365,7 +380,7 @@ impl Runtime {
             }
         }
         failed |= before.synchronize().is_err_and(|error| error.is_sticky());
-        if failed && !may_reset {
+        if failed && quiet.is_none() {
             return Err(Error::Failed {
                 device: machine.device.ordinal(),
             });
@@ -383,6 +398,7 @@ impl Runtime {
         }
         let mut returned_bytes = machine.trim();
         if failed {
+            let _quiet = quiet.map(|quiet| quiet(&before));
             // SAFETY: the promise of `reset`'s caller; sessions have ended.
             let after = unsafe { before.reset() };
             let device = machine.device.ordinal();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{FAULTY, fail};
-use fercuda_cuda::{DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
+use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
     Allocator, DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime,
     RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer,
@@ -102,6 +102,16 @@ impl Drop for OpensAnother {
     }
 }
 
+struct UntilReset(Context);
+
+impl Drop for UntilReset {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(self.0.bind().is_err(), "it is not reset yet");
+        }
+    }
+}
+
 /// Kernels that stay end with a context that fails, also one that was lost: who stops them
 /// is told each time, and after the reset none stays, whoever still has a name of one.
 fn kernels_end_with_their_context(runtime: &Runtime) {
@@ -135,9 +145,18 @@ fn kernels_end_with_their_context(runtime: &Runtime) {
     });
     let refused = take.recv_timeout(LONG).expect("it waits for itself");
     assert!(matches!(refused, Err(Error::Cuda(_))), "{refused:?}");
+    // Who has threads of his own keeps them from the context while it is reset, and no longer.
+    let quiet = |context: &Context| {
+        assert_eq!(runtime.sessions(), [""; 0]);
+        assert!(context.bind().is_ok(), "it was reset before");
+        UntilReset(context.clone())
+    };
     // SAFETY: nothing else uses the context.
-    assert!(unsafe { runtime.reset() }.unwrap().was_reset);
+    assert!(unsafe { runtime.reset_with(quiet) }.unwrap().was_reset);
     assert!(!runtime.context().has_stay());
+    let never = |_: &Context| panic!("nothing is reset");
+    // SAFETY: as above.
+    assert!(!unsafe { runtime.reset_with(never) }.unwrap().was_reset);
     runtime.reboot().unwrap();
     for ended in [resident.stop(LONG), lost.stop(LONG)] {
         let error = ended.unwrap_err();

@@ -75,8 +75,10 @@ class Runtime:
     def memory(self) -> tuple[int, int]:
         """Free and total bytes, as the driver says."""
     def parked_bytes(self) -> int:
-        """Bytes that were freed and are not free yet, as the driver would wait for a dispatcher's kernel that runs: of the
-        regimes "driver" and "managed"."""
+        """Bytes that were freed and are not free yet. Of the regimes "driver" and "managed" they go when a thread allocates
+        or waits while no dispatcher's kernel runs, nor a capture that is in the way; of any regime, what another library
+        was lent goes by itself when all is done that the device had been given before it was returned, which a
+        dispatcher's kernel is part of."""
     def holders(self) -> list[tuple[str, int, int]]:
         """Who holds memory of the device in this process: tenant, pooled bytes, bytes the driver gave directly."""
     def sessions(self) -> list[str]:

@@ -80,7 +80,8 @@ pub unsafe extern "C" fn fer_memory_info(
 
 /// Bytes of the device's memory that this process has freed and that are not free yet, as the
 /// driver would wait for a dispatcher's kernel that runs: those of FER_REGIME_DRIVER and
-/// FER_REGIME_MANAGED. Their sessions are charged for them until then.
+/// FER_REGIME_MANAGED, and what a capture is in the way of. They are free when a thread
+/// allocates or waits while there is neither; until then their sessions are charged for them.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fer_parked_bytes(runtime: fer_runtime, bytes: *mut u64) -> fer_status {

@@ -1,11 +1,12 @@
-//! What is dropped where the driver refuses to be called, which only the driver knows: in another
-//! library's host callback.
+//! Where the driver refuses, which only the driver knows: what is dropped in another library's
+//! host callback, and who waits while another library captures.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use fercuda_cuda::sys::types::{CUgraph, CUstreamCaptureMode};
 use fercuda_cuda::{
     CaptureMode, DeviceBuffer, Image, MemoryPool, Module, PhysicalMemory, PinnedBuffer, Stream,
     VirtualRange, destroy_what_can_be,
@@ -144,4 +145,43 @@ pub(crate) fn in_a_callback_of_another_library() {
         assert_eq!(told.try_recv().ok(), is_lent.then_some(name));
     }
     assert_eq!(free_bytes(&context), before, "not given back");
+}
+
+/// Who waits for all work by the way does not break a capture that may be known of.
+pub(crate) fn by_captures() {
+    let context = context();
+    let (stream, other) = (
+        Stream::new(&context).unwrap(),
+        Stream::blocking(&context).unwrap(),
+    );
+    let mut out = DeviceBuffer::<u8>::zeroed(&stream, 16).unwrap();
+    context.settle().unwrap();
+    let refused = || {
+        let error = context.settle().unwrap_err();
+        assert!(error.is_refusal(), "{error}");
+    };
+    let capture = stream.begin_capture(CaptureMode::Relaxed).unwrap();
+    refused();
+    out.fill(7, &stream).unwrap();
+    let mut exec = capture.end().unwrap().instantiate().unwrap();
+    exec.launch(&stream).unwrap();
+    assert_eq!(out.to_vec(&stream).unwrap(), [7; 16]);
+    // Of another library's nobody has told us.
+    let driver = context.bind().unwrap();
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let mut graph = CUgraph::NULL;
+    // SAFETY: the stream is alive; the graph is destroyed once.
+    let answers = unsafe {
+        let begun = driver.cuStreamBeginCapture_v2(other.raw(), mode);
+        refused();
+        [
+            begun,
+            driver.cuStreamEndCapture(other.raw(), &mut graph),
+            driver.cuGraphDestroy(graph),
+        ]
+    };
+    for answer in answers {
+        assert_eq!(answer.unwrap().name(), Some("CUDA_SUCCESS"));
+    }
+    context.settle().unwrap();
 }
