@@ -243,7 +243,8 @@ fn status_of_driver(error: &fercuda_cuda::Error) -> fer_status {
         Error::Load(_) | Error::Image(_) => fer_status::FER_ERROR_MODULE,
         Error::Arguments(_) | Error::LaunchLimit { .. } => fer_status::FER_ERROR_LAUNCH,
         Error::ContextReset => fer_status::FER_ERROR_ENDED,
-        Error::InCallback => fer_status::FER_ERROR_WITHIN,
+        // Also of another library's, of which only the driver knows.
+        error if error.is_in_callback() => fer_status::FER_ERROR_WITHIN,
         error if error.is_sticky() => fer_status::FER_ERROR_CONTEXT_LOST,
         // Nothing but a kernel is looked up by name.
         error if error.code() == Some(CUresult::CUDA_ERROR_NOT_FOUND) => {
@@ -324,6 +325,24 @@ mod tests {
         let status = guarded(|| std::panic::panic_any(7));
         assert_eq!(status, fer_status::FER_ERROR_INTERNAL);
         assert!(message().contains("no text"));
+    }
+
+    #[test]
+    fn what_is_asked_in_host_work_says_so_whoevers_that_is() {
+        let refused = |code| {
+            status_of_driver(&fercuda_cuda::Error::Driver(Box::new(
+                fercuda_cuda::Failure {
+                    call: "cuStreamQuery",
+                    code,
+                    doing: "query a stream".to_owned(),
+                },
+            )))
+        };
+        let within = fer_status::FER_ERROR_WITHIN;
+        assert_eq!(status_of_driver(&fercuda_cuda::Error::InCallback), within);
+        assert_eq!(refused(CUresult::CUDA_ERROR_NOT_PERMITTED), within);
+        let other = refused(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(other, fer_status::FER_ERROR_DRIVER);
     }
 
     #[test]
