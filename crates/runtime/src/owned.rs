@@ -8,7 +8,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use fercuda_cuda::Stream;
 use fercuda_jit::{Arg, Compiled, Compiler, Graph as Expression};
@@ -67,14 +66,10 @@ impl Owned {
         }
     }
 
-    /// Waits until they have: the first error. For who ends the session.
-    pub(crate) fn stop(&self) -> Result<()> {
+    /// Those that there are, for who ends the session.
+    pub(crate) fn take_dispatchers(&self) -> Vec<Arc<Queue>> {
         let all = std::mem::take(&mut *lock(&self.dispatchers));
-        let mut done = Ok(());
-        for dispatcher in all.iter().filter_map(Weak::upgrade) {
-            done = done.and(dispatcher.drain(Duration::MAX).map_err(Error::from));
-        }
-        done
+        all.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn end(&self) {

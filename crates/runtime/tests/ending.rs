@@ -840,6 +840,31 @@ fn who_ends_a_session_waits_for_another_that_lets_go() {
 }
 
 #[test]
+fn each_dispatcher_is_waited_for_also_if_somebodys_code_panics_meanwhile() {
+    let bench = Bench::new();
+    let session = bench.session("panics");
+    let (idle, _) = serve(&session, words(&session), small());
+    let (busy, gate) = serve(&session, words(&session), small());
+    let shut = shut(&busy, gate);
+    let me = std::thread::current().id();
+    // Whoever else waits next has to do with it: who ends the first dispatcher.
+    destroy_later(move || std::thread::current().id() != me && panic!("on purpose"));
+    let (say, said) = channel();
+    let closed = session.clone();
+    let closes = std::thread::spawn(move || {
+        let closed = catch_unwind(AssertUnwindSafe(|| closed.close()));
+        say.send(closed.is_err()).unwrap();
+    });
+    // Time for who does not wait.
+    let early = said.recv_timeout(Duration::from_millis(200));
+    shut.cancel();
+    assert!(early.is_err(), "it has ended, and a kernel runs");
+    assert!(said.recv_timeout(LONG).unwrap(), "the panic is passed on");
+    soon(move || closes.join().unwrap());
+    drop((idle, busy));
+}
+
+#[test]
 fn an_arena_that_grows_may_let_go_of_what_was_its() {
     let bench = Bench::new();
     let session = bench.session("grows");

@@ -12,8 +12,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
+use std::time::Duration;
 
 use super::{Core, Names};
+use crate::dispatcher::Queue;
 use crate::error::{Error, Result, Why};
 use crate::machine::{UnderWay, lock};
 use crate::within::{Leaving, is_within};
@@ -98,7 +100,7 @@ fn finish(begun: Vec<Ending>) -> Vec<Result<()>> {
     let mut panicked = None;
     let mut stopped = Vec::new();
     for it in &begun {
-        stopped.push(kept(&mut panicked, || it.core.stop_dispatchers()));
+        stopped.push(it.core.stop_dispatchers(&mut panicked));
     }
     let mut done = Vec::new();
     for (it, stopped) in begun.into_iter().zip(stopped) {
@@ -111,13 +113,17 @@ fn finish(begun: Vec<Ending>) -> Vec<Result<()>> {
     }
 }
 
+/// What somebody's code has thrown.
+type Panic = Box<dyn Any + Send>;
+
 /// Does it, and keeps the first panic of somebody's code for when all is done.
-fn kept(
-    panicked: &mut Option<Box<dyn Any + Send>>,
-    work: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+fn kept(panicked: &mut Option<Panic>, work: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        panicked.get_or_insert(panic);
+        match panicked {
+            None => *panicked = Some(panic),
+            // What was thrown may throw again when it is dropped.
+            Some(_) => std::mem::forget(panic),
+        }
         Ok(())
     })
 }
@@ -172,10 +178,15 @@ impl Core {
         }
     }
 
-    /// Waits until its dispatchers have run what they were given, and ended: the first
-    /// error.
-    fn stop_dispatchers(&self) -> Result<()> {
+    /// Waits until its dispatchers have run what they were given, and ended, each of them:
+    /// the first error.
+    fn stop_dispatchers(&self, panicked: &mut Option<Panic>) -> Result<()> {
+        let all = self.owned.take_dispatchers();
         // Not `Leaving` itself: it waits for a thread that is, and lets go of what one has used.
-        self.acting(|| self.owned.stop())
+        self.acting(|| {
+            let drain = |it: &Arc<Queue>| Ok(it.drain(Duration::MAX)?);
+            let each = all.iter().map(|it| kept(panicked, || drain(it)));
+            each.fold(Ok(()), Result::and)
+        })
     }
 }
