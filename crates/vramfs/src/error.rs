@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use crate::layout::DATA_ROWS;
 
@@ -85,6 +86,30 @@ pub enum Error {
         "the worker's context has failed while it was waited for\ntry: a new worker, when that is reset"
     )]
     Failed,
+    /// The device has not as much memory.
+    #[error(
+        "{size_bytes} bytes of files need {needed_bytes} bytes of {device}, of whose {total_bytes} bytes {free_bytes} are free\ntry: a smaller --size, or --ecc off"
+    )]
+    Room {
+        /// Which.
+        device: String,
+        /// What was asked for.
+        size_bytes: u64,
+        /// What that takes.
+        needed_bytes: u64,
+        /// What is free.
+        free_bytes: u64,
+        /// What there is.
+        total_bytes: u64,
+    },
+    /// It cannot be mounted there, or unmounted.
+    #[error("{}: {why}", at.display())]
+    Mount {
+        /// Where.
+        at: PathBuf,
+        /// Why, and what to try.
+        why: String,
+    },
     /// More than there can be.
     #[error("{blocks} blocks are more than there are addresses for")]
     Size {

@@ -29,6 +29,9 @@ use crate::store::{Change, Content, Store, Wanted};
 /// No file has more bytes.
 pub const SIZE_MAX: u64 = (DATA_BYTES as u64) << 32;
 
+/// Bytes that are copied at once.
+const COPY_BYTES: u64 = 1 << 20;
+
 /// A run, and which pages of its chunk were written; a block's number has 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chunk {
@@ -407,6 +410,14 @@ impl<M: Medium> Store<M> {
         let mut plans = Vec::new();
         for (piece, bytes) in part.iter().zip(&bytes) {
             match self.plan(access, &layout.table, piece, bytes) {
+                // It is written where what was there is: alone, so that it is known whether it was.
+                Ok(plan) if plan.is_widened => {
+                    match plans.is_empty() {
+                        true => plans.push(plan),
+                        false => self.unset(&plan),
+                    }
+                    break;
+                }
                 Ok(plan) => plans.push(plan),
                 Err(error) if plans.is_empty() => return Err(error),
                 Err(_) => break,
@@ -432,8 +443,7 @@ impl<M: Medium> Store<M> {
         for (at, plan) in plans.iter().enumerate() {
             match at < good {
                 true => self.set(file, &mut layout.table, part[at].chunk, plan),
-                // Nothing leads to it.
-                false if plan.fresh.is_some() => self.space().give(plan.chunk.run),
+                false if plan.fresh.is_some() => self.unset(plan),
                 // Some of it may have been written.
                 false => {
                     layout.table.set(part[at].chunk, Some(plan.chunk));
@@ -457,7 +467,17 @@ impl<M: Medium> Store<M> {
         table.set(chunk, Some(plan.chunk));
         if let Some(before) = plan.before {
             file.pages.fetch_sub(u64::from(before.pages()), Relaxed);
-            self.space().give(before);
+            if !plan.is_widened {
+                self.space().give(before);
+            }
+        }
+    }
+
+    /// A plan was not carried out: nothing leads to the run that it took.
+    fn unset(&self, plan: &Plan) {
+        match plan.before {
+            Some(before) if plan.is_widened => self.space().narrow(plan.chunk.run, before),
+            _ => self.space().give(plan.chunk.run),
         }
     }
 
@@ -465,7 +485,7 @@ impl<M: Medium> Store<M> {
     fn clean(&self, access: &mut M::Access, file: &File, layout: &mut Layout) -> Result<(), Errno> {
         if layout.dirty > file.size() {
             let left = file.size()..layout.dirty;
-            self.clear(access, file, &mut layout.table, left)?;
+            self.clear(access, file, &mut layout.table, left, false)?;
         }
         layout.dirty = 0;
         Ok(())
@@ -489,6 +509,7 @@ impl<M: Medium> Store<M> {
                 },
                 fresh: None,
                 before: None,
+                is_widened: false,
                 from: piece.bytes.start - chunk.bytes().start,
                 merged: None,
             });
@@ -504,8 +525,12 @@ impl<M: Medium> Store<M> {
             Some(chunk) => Some((chunk, self.content_of(access, chunk)?)),
         };
         let space = self.space();
-        let taken = space.take(order);
-        let taken = taken.or_else(|| space.take(order_for(written)));
+        let least = order_for(written);
+        let taken = space.take(order).or_else(|| space.take(least));
+        // Only as a last resort: what is there has to be written anew where it is.
+        let widened = |chunk: Chunk| space.widen(chunk.run, least);
+        let is_widened = taken.is_none();
+        let taken = taken.or_else(|| before.and_then(widened));
         let (run, generation) = taken.ok_or(Errno::NOSPC)?;
         let chunk = Chunk { run, written };
         let first = chunk.bytes().start;
@@ -519,6 +544,7 @@ impl<M: Medium> Store<M> {
             chunk,
             fresh: Some(generation),
             before: before.map(|chunk| chunk.run),
+            is_widened,
             from: match merged {
                 None => piece.bytes.start - first,
                 Some(_) => 0,
@@ -552,7 +578,7 @@ impl<M: Medium> Store<M> {
         let access = way.access().ok_or(Errno::IO)?;
         let mut layout = file.changing();
         if size < file.size() {
-            self.clear(access, file, &mut layout.table, size..SIZE_MAX)?;
+            self.clear(access, file, &mut layout.table, size..SIZE_MAX, false)?;
             layout.dirty = 0;
         } else if size > file.size() {
             self.clean(access, file, &mut layout)?;
@@ -571,9 +597,82 @@ impl<M: Medium> Store<M> {
         let mut layout = file.changing();
         let end = bytes.end.min(SIZE_MAX);
         match bytes.start < end {
-            true => self.clear(access, file, &mut layout.table, bytes.start..end),
+            true => self.clear(access, file, &mut layout.table, bytes.start..end, false),
             false => Ok(()),
         }
+    }
+
+    /// Makes zeros, with memory for all of them. The size grows unless it is kept.
+    ///
+    /// # Errors
+    /// As [`Store::allocate`], and then all bytes are as they were; `IO`, and some may be zeros.
+    pub fn zero(
+        &self,
+        file: &File,
+        inode: u32,
+        bytes: Range<u64>,
+        keeps_size: bool,
+    ) -> Result<(), Errno> {
+        self.allocate(file, inode, bytes.clone(), keeps_size)?;
+        let mut way = self.way().map_err(|error| told(&error))?;
+        let access = way.access().ok_or(Errno::IO)?;
+        let mut layout = file.changing();
+        self.clear(access, file, &mut layout.table, bytes, true)
+    }
+
+    /// Copies bytes from one place to another, which do not overlap; how many, fewer than there are if there
+    /// is no more room, or something fails. What is a hole there is one here.
+    ///
+    /// # Errors
+    /// As [`Store::read_file`] and [`Store::write_file`], if nothing was copied.
+    pub fn copy(&self, from: (&File, u64), to: (&File, u32, u64), len: u64) -> Result<u64, Errno> {
+        let ((source, begin), (target, inode, place)) = (from, to);
+        let len = len.min(source.size().saturating_sub(begin));
+        let end = place.checked_add(len).filter(|end| *end <= SIZE_MAX);
+        end.ok_or(Errno::FBIG)?;
+        let mut done = 0;
+        while done < len {
+            let (at, to) = (begin + done, place + done);
+            let data = source.seek(at, Seek::Data).unwrap_or(u64::MAX);
+            let part = if data > at {
+                let hole = (data - at).min(len - done);
+                let made = self.punch(target, to..to + hole);
+                made.and_then(|()| self.lengthen(target, to + hole))
+                    .map(|()| (hole, hole))
+            } else {
+                let hole = source.seek(at, Seek::Hole).unwrap_or(u64::MAX);
+                let left = (hole - at).min(len - done).min(COPY_BYTES);
+                self.read_file(source, at, left as usize, <[u8]>::to_vec)
+                    .and_then(|bytes| {
+                        let written = self.write_file(target, inode, to, &bytes)?;
+                        Ok((written as u64, bytes.len() as u64))
+                    })
+            };
+            match part {
+                Ok((written, given)) => {
+                    done += written;
+                    // Also where the source has become shorter meanwhile.
+                    if written < given || given == 0 {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes a file at least as long as that.
+    fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
+        let mut way = self.way().map_err(|error| told(&error))?;
+        let access = way.access().ok_or(Errno::IO)?;
+        let mut layout = file.changing();
+        if size > file.size() {
+            self.clean(access, file, &mut layout)?;
+            file.size.store(size, Relaxed);
+        }
+        Ok(())
     }
 
     fn clear(
@@ -582,6 +681,7 @@ impl<M: Medium> Store<M> {
         file: &File,
         table: &mut Table,
         bytes: Range<u64>,
+        keeps_memory: bool,
     ) -> Result<(), Errno> {
         let chunk_bytes = DATA_BYTES as u64;
         for (at, chunk) in table.from((bytes.start / chunk_bytes) as u32) {
@@ -592,7 +692,7 @@ impl<M: Medium> Store<M> {
             let from = bytes.start.saturating_sub(begin) as usize;
             let to = (bytes.end - begin).min(chunk_bytes) as usize;
             let (first, end) = (from.div_ceil(PAGE_BYTES), to / PAGE_BYTES);
-            let gone = match first < end {
+            let gone = match first < end && !keeps_memory {
                 true => pages_of(&(first * PAGE_BYTES..end * PAGE_BYTES)),
                 false => 0,
             };
@@ -670,7 +770,7 @@ impl<M: Medium> Store<M> {
                     content: merged.map_or(Content::Zeros(0), Content::Bytes),
                 };
                 if let Err((_, error)) = self.write(access, &[change]) {
-                    self.space().give(plan.chunk.run);
+                    self.unset(&plan);
                     return Err(told(&error));
                 }
             }
@@ -716,6 +816,8 @@ struct Plan {
     fresh: Option<u64>,
     /// A run that the new one takes the place of.
     before: Option<Run>,
+    /// It is part of the new one.
+    is_widened: bool,
     /// Where in the run.
     from: usize,
     /// All that the run has then, if it takes another's place.

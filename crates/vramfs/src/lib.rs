@@ -1,6 +1,7 @@
 //! Files in device memory, and the code that keeps them right. See the README.
 #![deny(unsafe_code)]
 
+mod acl;
 mod blocks;
 pub mod code;
 mod crc;
@@ -8,9 +9,11 @@ pub mod directory;
 mod engine;
 mod error;
 pub mod file;
+mod fuse;
 pub mod gf;
 pub mod layout;
 pub mod medium;
+pub mod mount;
 mod network;
 mod source;
 pub mod space;

@@ -236,20 +236,56 @@ impl Space {
         }
     }
 
+    /// The longer run that a run is part of, and the block's generation, if the rest of that is nobody's. What the
+    /// run has stays where it is.
+    ///
+    /// # Panics
+    /// For an order beyond [`WHOLE`].
+    pub fn widen(&self, run: Run, order: u32) -> Option<(Run, u64)> {
+        assert!(
+            order <= WHOLE,
+            "a run of 2^{order} pages is more than a block"
+        );
+        let wide = Run {
+            page: run.page >> order << order,
+            order: order as u8,
+            ..run
+        };
+        let rest = wide.mask() & !run.mask();
+        let take = |was: u64| (was & (rest | RETIRED) == 0).then_some(was | rest);
+        let state = self.state(run.block);
+        state.fetch_update(AcqRel, Acquire, take).ok()?;
+        self.used.fetch_add(u64::from(rest.count_ones()), Relaxed);
+        // It stays this one as long as the run is ours.
+        Some((wide, self.generations[run.block as usize].load(Relaxed)))
+    }
+
+    /// Gives a run back but for one that is part of it.
+    ///
+    /// # Panics
+    /// As for [`Space::give`].
+    pub fn narrow(&self, wide: Run, run: Run) {
+        self.give_pages(run.block, wide.mask() & !run.mask());
+    }
+
     /// Gives a run back.
     ///
     /// # Panics
     /// If its pages are not somebody's.
     pub fn give(&self, run: Run) {
+        self.give_pages(run.block, run.mask());
+    }
+
+    fn give_pages(&self, block: u32, pages: u64) {
         let _hand = Hand::on(self);
-        let state = self.state(run.block);
+        let state = self.state(block);
         let mut was = state.load(Acquire);
         loop {
             assert!(
-                was & run.mask() == run.mask(),
-                "{run:?} was given back before"
+                was & pages == pages,
+                "pages {pages:#x} of block {block} were given back before"
             );
-            let left = was & !run.mask();
+            let left = was & !pages;
             let is_empty = left & USED == 0;
             let now = match (is_empty, was & (LISTED | RETIRED)) {
                 // Free, unless it is to go.
@@ -261,11 +297,11 @@ impl Space {
                 was = other;
                 continue;
             }
-            self.used.fetch_sub(u64::from(run.pages()), Relaxed);
+            self.used.fetch_sub(u64::from(pages.count_ones()), Relaxed);
             if now & OUT == 0 {
-                self.free.push(&self.free_links, run.block);
+                self.free.push(&self.free_links, block);
             } else if now & !was & LISTED != 0 {
-                self.list(run.block, now);
+                self.list(block, now);
             }
             return;
         }
@@ -603,6 +639,26 @@ mod tests {
         assert_eq!((rest, space.free_pages()), (2 * PAGES - 1, 0));
         space.give(kept);
         assert!(space.take(0).is_some());
+    }
+
+    #[test]
+    fn a_run_is_widened_where_the_rest_is_nobodys() {
+        let space = Space::new(2);
+        space.add(0..1);
+        let (one, generation) = space.take(2).unwrap();
+        let (other, _) = space.take(1).unwrap();
+        assert_eq!((one.page, other.page), (0, 4));
+        assert_eq!(space.widen(other, 3), None);
+        let wide = Run { order: 2, ..other };
+        assert_eq!(space.widen(other, 2), Some((wide, generation)));
+        assert_eq!(space.used_pages(), 8);
+        assert_eq!(space.take(2).unwrap().0.page, 8);
+        space.narrow(wide, other);
+        assert_eq!(space.used_of(0), 0xF3F);
+        // What was let go is found again.
+        assert_eq!(space.take(1).unwrap().0.page, 6);
+        space.retire(0..1);
+        assert_eq!(space.widen(other, 2), None);
     }
 
     #[test]

@@ -179,6 +179,11 @@ impl<M: Medium> Store<M> {
         &self.counters
     }
 
+    /// Room for so many blocks, of which some may not be there.
+    pub fn blocks(&self) -> u32 {
+        self.identities.len() as u32
+    }
+
     /// A way to the memory, for one call.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ use std::sync::{
 
 use rustix::io::Errno;
 
+use crate::acl::{self, List, PERMISSIONS};
 use crate::directory::{Directory, NAME_MAX};
 use crate::file::File;
 
@@ -47,6 +48,10 @@ const LINK_MAX: u32 = i32::MAX as u32;
 
 /// Nanoseconds since 1970.
 pub type Time = i64;
+/// When something was read is noted if that is so long ago, or was before it changed.
+const DAY: Time = 24 * 3600 * 1_000_000_000;
+/// Of a file that was written, no privilege that somebody gave it stays.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// What is known of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +89,8 @@ pub struct Caller {
     pub user: u32,
     /// The group.
     pub group: u32,
+    /// Permissions that what it makes does not have, unless a directory's default list says which.
+    pub umask: u32,
 }
 
 /// What is to change.
@@ -159,6 +166,8 @@ pub struct Tree {
     free: Mutex<Vec<u32>>,
     next: AtomicU32,
     count: AtomicU64,
+    /// Inodes without a name that are still known.
+    nameless: AtomicU64,
     most: u32,
     /// Data of inodes that have gone, until the store takes it.
     left: Mutex<Vec<Arc<File>>>,
@@ -215,7 +224,25 @@ impl Inode {
         matches!(self.body, Body::Directory(_))
     }
 
-    /// A name in it came or went.
+    /// What it may do for others than its owner is off.
+    fn lose_rights(&mut self) {
+        self.mode &= !SET_USER;
+        if self.mode & GROUP_RUNS != 0 {
+            self.mode &= !SET_GROUP;
+        }
+    }
+
+    fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        self.values.as_ref()?.get(name).map(|value| &**value)
+    }
+
+    fn remove_value(&mut self, name: &[u8]) -> Option<Box<[u8]>> {
+        let value = self.values.as_mut()?.remove(name);
+        self.values.take_if(|values| values.is_empty());
+        value
+    }
+
+    /// A name in it came or went, or its bytes were written.
     fn touch(&mut self, now: Time) {
         self.modified = now;
         self.changed = now;
@@ -225,7 +252,7 @@ impl Inode {
 impl Tree {
     /// A root that belongs to the caller, and room for so many inodes with it.
     pub fn new(most: u32, mode: u32, caller: Caller, now: Time) -> Self {
-        let most = most.max(1);
+        let most = most.clamp(1, u32::MAX - 1);
         let pieces = (most as u64 + 1).div_ceil(u64::from(PIECE));
         let it = Self {
             pieces: (0..pieces).map(|_| OnceLock::new()).collect(),
@@ -233,6 +260,7 @@ impl Tree {
             free: Mutex::new(Vec::new()),
             next: AtomicU32::new(ROOT + 1),
             count: AtomicU64::new(1),
+            nameless: AtomicU64::new(0),
             most,
             left: Mutex::new(Vec::new()),
         };
@@ -258,6 +286,11 @@ impl Tree {
     /// How many inodes there are, and how many there can be.
     pub fn inodes(&self) -> (u64, u64) {
         (self.count.load(Relaxed), u64::from(self.most))
+    }
+
+    /// How many inodes have no name any more, and go when the kernel forgets them.
+    pub fn nameless(&self) -> u64 {
+        self.nameless.load(Relaxed)
     }
 
     /// Data that nobody can reach any more.
@@ -342,23 +375,6 @@ impl Tree {
         self.add(parent, name, LINK | 0o777, body, caller, now)
     }
 
-    /// Makes a file without a name, which goes when the kernel forgets it unless it is linked.
-    ///
-    /// # Errors
-    /// As for [`Tree::make`].
-    pub fn make_nameless(
-        &self,
-        parent: u32,
-        mode: u32,
-        caller: Caller,
-        now: Time,
-    ) -> Answer<Attributes> {
-        let _names = self.writing();
-        let (mode, caller) = self.inherited(parent, FILE | mode & !KIND, caller)?;
-        let inode = self.place(mode, 0, Body::File(None), caller, now)?;
-        self.know(inode)
-    }
-
     /// The bytes of a file.
     ///
     /// # Errors
@@ -372,18 +388,31 @@ impl Tree {
     }
 
     /// A file's bytes were written: what it may do for others than its owner is off, as of
-    /// somebody's who did not ask for it.
+    /// somebody's who did not ask for it. Whether its mode has changed.
     ///
     /// # Errors
     /// `STALE`.
-    pub fn note_written(&self, inode: u32, may_keep_rights: bool, now: Time) -> Answer<()> {
+    pub fn note_written(&self, inode: u32, may_keep_rights: bool, now: Time) -> Answer<bool> {
         self.with(inode, |it, _| {
             it.touch(now);
+            let before = it.mode;
             if !may_keep_rights {
-                it.mode &= !SET_USER;
-                if it.mode & GROUP_RUNS != 0 {
-                    it.mode &= !SET_GROUP;
-                }
+                it.lose_rights();
+            }
+            it.remove_value(CAPABILITY);
+            Ok(it.mode != before)
+        })
+    }
+
+    /// Something was read. That is noted seldom: once a day, and once after each change.
+    ///
+    /// # Errors
+    /// `STALE`.
+    pub fn note_read(&self, inode: u32, now: Time) -> Answer<()> {
+        self.with(inode, |it, _| {
+            let changed = it.modified.max(it.changed);
+            if it.accessed <= changed || it.accessed.saturating_add(DAY) <= now {
+                it.accessed = now;
             }
             Ok(())
         })
@@ -403,12 +432,14 @@ impl Tree {
     /// Gives an inode another name.
     ///
     /// # Errors
-    /// `PERM` for a directory; `EXIST`; `MLINK`; as for [`Tree::make`].
+    /// `PERM` for a directory; `NOENT` for what has no name any more; `EXIST`; `MLINK`; as for [`Tree::make`].
     pub fn link(&self, inode: u32, parent: u32, name: &[u8], now: Time) -> Answer<Attributes> {
         check_name(name)?;
         let _names = self.writing();
         self.with(inode, |it, _| match (it.is_directory(), it.links) {
             (true, _) => Err(Errno::PERM),
+            // It is about to go.
+            (_, 0) => Err(Errno::NOENT),
             (_, LINK_MAX..) => Err(Errno::MLINK),
             _ => Ok(()),
         })?;
@@ -527,17 +558,20 @@ impl Tree {
         self.with(inode, |it, generation| {
             if let Some(mode) = change.mode {
                 it.mode = it.mode & KIND | mode & !KIND;
+                if let Some(mut list) = it.value(acl::ACCESS).and_then(List::parse) {
+                    list.set_mode(mode);
+                    let values = it.values.get_or_insert_default();
+                    values.insert(acl::ACCESS.into(), list.value());
+                }
             }
             if change.user.is_some() || change.group.is_some() {
                 it.user = change.user.unwrap_or(it.user);
                 it.group = change.group.unwrap_or(it.group);
                 // Who has it now did not ask for what it may do.
                 if change.mode.is_none() && !it.is_directory() {
-                    it.mode &= !SET_USER;
-                    if it.mode & GROUP_RUNS != 0 {
-                        it.mode &= !SET_GROUP;
-                    }
+                    it.lose_rights();
                 }
+                it.remove_value(CAPABILITY);
             }
             it.accessed = change.accessed.unwrap_or(it.accessed);
             it.modified = change.modified.unwrap_or(it.modified);
@@ -546,8 +580,9 @@ impl Tree {
         })
     }
 
-    /// The entries of a directory behind a number, as `visit` takes them: the number, the name, the
-    /// inode, its mode. Those of the directory itself and of its parent come first. False ends it.
+    /// The entries of a directory behind a number, as `visit` takes them: the number, the name, what it leads
+    /// to. Those of the directory itself and of its parent come first. One that it does not take ends it. If
+    /// the kernel is told of them, it knows from then on what it took, but for these two.
     ///
     /// # Errors
     /// `NOTDIR`.
@@ -555,14 +590,20 @@ impl Tree {
         &self,
         inode: u32,
         behind: u64,
-        mut visit: impl FnMut(u64, &[u8], u32, u32) -> bool,
+        is_told: bool,
+        mut visit: impl FnMut(u64, &[u8], &Attributes) -> bool,
     ) -> Answer<()> {
         let _names = self.reading();
         let mut part = Vec::new();
         let parent = self.with(inode, |it, _| Ok(it.directory()?.parent))?;
         for (number, name, inode) in [(1, &b"."[..], inode), (2, &b".."[..], parent)] {
-            if behind < number && !visit(number, name, inode, DIRECTORY) {
-                return Ok(());
+            if behind < number {
+                // The parent of one that was removed may be gone.
+                let there = self.attributes(inode);
+                let there = there.or_else(|_| self.attributes(ROOT))?;
+                if !visit(number, name, &Attributes { inode, ..there }) {
+                    return Ok(());
+                }
             }
         }
         let mut behind = behind.saturating_sub(2);
@@ -579,9 +620,12 @@ impl Tree {
             behind = *last;
             for (number, name, inode) in &part {
                 // An entry leads to something as long as names stay as they are.
-                let mode = self.with(*inode, |it, _| Ok(it.mode))?;
-                if !visit(number + 2, name, *inode, mode) {
+                let there = self.attributes(*inode)?;
+                if !visit(number + 2, name, &there) {
                     return Ok(());
+                }
+                if is_told {
+                    self.know(*inode)?;
                 }
             }
         }
@@ -593,8 +637,7 @@ impl Tree {
     /// `NODATA`.
     pub fn value(&self, inode: u32, name: &[u8]) -> Answer<Vec<u8>> {
         self.with(inode, |it, _| {
-            let values = it.values.as_ref().ok_or(Errno::NODATA)?;
-            Ok(values.get(name).ok_or(Errno::NODATA)?.to_vec())
+            Ok(it.value(name).ok_or(Errno::NODATA)?.to_vec())
         })
     }
 
@@ -614,7 +657,8 @@ impl Tree {
     /// Sets an extended attribute. `must_be` says whether there has to be one.
     ///
     /// # Errors
-    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be.
+    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be, `INVAL` for
+    /// an access list that is none.
     pub fn set_value(
         &self,
         inode: u32,
@@ -629,7 +673,18 @@ impl Tree {
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG);
         }
+        let is_list = matches!(name, acl::ACCESS | acl::DEFAULT);
+        let list = is_list.then(|| List::parse(value).ok_or(Errno::INVAL));
+        let list = list.transpose()?;
         self.with(inode, |it, _| {
+            if let Some(list) = list.filter(|_| name == acl::ACCESS) {
+                it.mode = it.mode & !PERMISSIONS | list.mode();
+                it.changed = now;
+                if list.is_mode() {
+                    it.remove_value(name);
+                    return Ok(());
+                }
+            }
             let values = it.values.get_or_insert_default();
             let has = values.contains_key(name);
             let all: usize = values
@@ -657,9 +712,7 @@ impl Tree {
     /// `NODATA`.
     pub fn remove_value(&self, inode: u32, name: &[u8], now: Time) -> Answer<()> {
         self.with(inode, |it, _| {
-            let values = it.values.as_mut().ok_or(Errno::NODATA)?;
-            values.remove(name).ok_or(Errno::NODATA)?;
-            it.values.take_if(|values| values.is_empty());
+            it.remove_value(name).ok_or(Errno::NODATA)?;
             it.changed = now;
             Ok(())
         })
@@ -803,6 +856,9 @@ impl Tree {
         let gone = self.with(inode, |it, _| {
             it.links -= 1;
             it.changed = now;
+            if it.links == 0 {
+                self.nameless.fetch_add(1, Relaxed);
+            }
             Ok(it.links == 0 && it.known == 0)
         });
         if gone == Ok(true) {
@@ -820,6 +876,7 @@ impl Tree {
         let gone = self.with(inode, |it, _| {
             it.links = 0;
             it.changed = now;
+            self.nameless.fetch_add(1, Relaxed);
             Ok(it.known == 0)
         });
         if gone == Ok(true) {
@@ -827,20 +884,41 @@ impl Tree {
         }
     }
 
-    /// Group and permissions that a directory passes on.
-    fn inherited(&self, parent: u32, mode: u32, caller: Caller) -> Answer<(u32, Caller)> {
+    /// Group, permissions and access lists that a directory passes on.
+    fn inherited(
+        &self,
+        parent: u32,
+        mode: u32,
+        caller: Caller,
+    ) -> Answer<(u32, Caller, Option<Box<Values>>)> {
         self.check_lives(parent)?;
+        let kind = mode & KIND;
         self.with(parent, |it, _| {
-            if it.mode & SET_GROUP == 0 {
-                return Ok((mode, caller));
+            let (mut mode, mut caller, mut values) = (mode, caller, None);
+            match it.value(acl::DEFAULT).and_then(List::parse) {
+                _ if kind == LINK => {}
+                None => mode &= !(caller.umask & PERMISSIONS),
+                Some(default) => {
+                    let mut list = default.clone();
+                    list.limit(mode);
+                    mode = mode & !PERMISSIONS | list.mode();
+                    let mut all = Values::default();
+                    if !list.is_mode() {
+                        all.insert(acl::ACCESS.into(), list.value());
+                    }
+                    if kind == DIRECTORY {
+                        all.insert(acl::DEFAULT.into(), default.value());
+                    }
+                    values = Some(Box::new(all)).filter(|all| !all.is_empty());
+                }
             }
-            let passed = if mode & KIND == DIRECTORY {
-                SET_GROUP
-            } else {
-                0
-            };
-            let group = it.group;
-            Ok((mode | passed, Caller { group, ..caller }))
+            if it.mode & SET_GROUP != 0 {
+                caller.group = it.group;
+                if kind == DIRECTORY {
+                    mode |= SET_GROUP;
+                }
+            }
+            Ok((mode, caller, values))
         })
     }
 
@@ -860,16 +938,23 @@ impl Tree {
             Err(Errno::NOENT) if !name.is_empty() => {}
             Err(error) => return Err(error),
         }
-        let (mode, caller) = self.inherited(parent, mode, caller)?;
+        let (mode, caller, values) = self.inherited(parent, mode, caller)?;
         if is_directory && self.with(parent, |it, _| Ok(it.links))? >= LINK_MAX {
             return Err(Errno::MLINK);
         }
         let inode = self.place(mode, 1 + u32::from(is_directory), body, caller, now)?;
+        if values.is_some() {
+            self.with(inode, |it, _| {
+                it.values = values;
+                Ok(())
+            })?;
+        }
         if let Err(error) = self.enter(parent, name, inode, now) {
             self.with(inode, |it, _| {
                 it.links = 0;
                 Ok(())
             })?;
+            self.nameless.fetch_add(1, Relaxed);
             self.remove(inode);
             return Err(error);
         }
@@ -918,6 +1003,7 @@ impl Tree {
         node.generation.fetch_add(1, AcqRel);
         drop(place);
         self.count.fetch_sub(1, Relaxed);
+        self.nameless.fetch_sub(1, Relaxed);
         if let Body::File(Some(file)) = gone.body {
             lock(&self.left).push(file);
         }

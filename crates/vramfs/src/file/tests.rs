@@ -291,6 +291,26 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                         ),
                     }
                 }
+                8 if random.bool() => {
+                    let end = at + len as u64;
+                    let answer = store.zero(file, inode as u32 + 1, at..end, false);
+                    memory.fails.store(0, Relaxed);
+                    match answer {
+                        Ok(()) => {
+                            if model.bytes.len() < end as usize {
+                                model.bytes.resize(end as usize, 0);
+                            }
+                            model.bytes[at as usize..end as usize].fill(0);
+                            assert_eq!(file.seek(at, Seek::Data), Ok(at));
+                        }
+                        Err(error) => {
+                            assert!(error == Errno::NOSPC || error == Errno::IO && fails > 0);
+                            let size = file.size() as usize;
+                            model.bytes.resize(size, 0);
+                            refresh(&store, file, model, at as usize);
+                        }
+                    }
+                }
                 8 => {
                     memory.fails.store(0, Relaxed);
                     store.free(file);
@@ -326,6 +346,54 @@ fn read(store: &Store<Arc<Memory>>, file: &File, from: usize, len: usize) -> Vec
         seen.extend(part);
     }
     seen
+}
+
+/// Where data and holes begin.
+fn places(file: &File) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    while let Ok(data) = file.seek(at, Seek::Data) {
+        at = file.seek(data, Seek::Hole).unwrap();
+        all.extend([data, at]);
+    }
+    all
+}
+
+#[test]
+fn a_copy_has_the_bytes_and_the_holes() {
+    let (_, store) = memory(40);
+    let mut random = Rng::new();
+    for _ in 0..40 {
+        let (source, target) = (File::default(), File::default());
+        let mut model = vec![0; random.usize(1..DATA_BYTES * 4)];
+        store.truncate(&source, model.len() as u64).unwrap();
+        for _ in 0..random.usize(..6) {
+            let at = random.usize(..model.len());
+            let end = model.len().min(at + random.usize(1..40_000));
+            let byte = random.u8(1..);
+            model[at..end].fill(byte);
+            let done = store.write_file(&source, 1, at as u64, &model[at..end]);
+            assert_eq!(done, Ok(end - at));
+        }
+        let mut copied = vec![9; random.usize(1..DATA_BYTES * 4)];
+        let done = store.write_file(&target, 2, 0, &copied);
+        assert_eq!(done, Ok(copied.len()));
+        let (from, to) = (random.usize(..model.len()), random.usize(..copied.len()));
+        let len = random.usize(..model.len());
+        let done = store.copy((&source, from as u64), (&target, 2, to as u64), len as u64);
+        let expected = len.min(model.len() - from);
+        assert_eq!(done, Ok(expected as u64));
+        copied.resize(copied.len().max(to + expected), 0);
+        copied[to..to + expected].copy_from_slice(&model[from..from + expected]);
+        assert_eq!(target.size(), copied.len() as u64);
+        assert!(read(&store, &target, 0, copied.len()) == copied);
+        store.free(&target);
+        let whole = model.len() as u64;
+        assert_eq!(store.copy((&source, 0), (&target, 2, 0), whole), Ok(whole));
+        assert_eq!(places(&target), places(&source));
+        store.free(&source);
+        store.free(&target);
+    }
 }
 
 /// After a failure each byte from there on is what it was, or zero.
@@ -482,4 +550,25 @@ fn more_threads_than_ways_to_the_memory_wait_for_each_other_and_go_on() {
         }
     });
     store.free(&file);
+}
+
+#[test]
+fn a_file_that_grows_alone_takes_all_there_is() {
+    let (_, store) = memory(3);
+    let mut random = Rng::new();
+    for _ in 0..20 {
+        let file = File::default();
+        let mut size = 0;
+        let error = loop {
+            let len = random.usize(1..9) * PAGE_BYTES;
+            match store.write_file(&file, 1, size as u64, &vec![size as u8 | 1; len]) {
+                Ok(done) => size += done,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error, store.space().free_pages()), (Errno::NOSPC, 0));
+        assert_eq!(size, 3 * DATA_BYTES);
+        assert!(read(&store, &file, 0, size).iter().all(|byte| *byte != 0));
+        store.free(&file);
+    }
 }

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::*;
 
-const ME: Caller = Caller { user: 7, group: 8 };
+const ME: Caller = Caller {
+    user: 7,
+    group: 8,
+    umask: 0,
+};
 
 /// The plainest tree: for each inode its entries, if it is a directory, and what it is.
 #[derive(Default)]
@@ -137,6 +141,8 @@ impl Model {
 
 fn same(tree: &Tree, model: &Model) {
     assert_eq!(tree.inodes().0, model.kinds.len() as u64);
+    let nameless = model.kinds.keys().filter(|it| model.links(**it) == 0);
+    assert_eq!(tree.nameless(), nameless.count() as u64);
     for (inode, kind) in &model.kinds {
         let attributes = tree.attributes(*inode).unwrap();
         assert_eq!(
@@ -148,12 +154,12 @@ fn same(tree: &Tree, model: &Model) {
         };
         let mut got = BTreeMap::new();
         let mut numbers = BTreeSet::new();
-        let mut visit = |number: u64, name: &[u8], inode: u32, mode: u32| {
+        let mut visit = |number: u64, name: &[u8], it: &Attributes| {
             assert!(numbers.insert(number) && numbers.last() == Some(&number));
-            got.insert(name.to_vec(), (inode, mode));
+            got.insert(name.to_vec(), (it.inode, it.mode));
             true
         };
-        tree.read_directory(*inode, 0, &mut visit).unwrap();
+        tree.read_directory(*inode, 0, false, &mut visit).unwrap();
         assert_eq!(got.remove(&b"."[..]).unwrap().0, *inode);
         let parent = got.remove(&b".."[..]).unwrap().0;
         if model.links(*inode) > 0 {
@@ -213,6 +219,7 @@ fn random_programs_are_as_the_plainest_tree() {
                     let got = tree.link(inode, at, &called, now).map(|it| it.inode);
                     let expected = match model.get(at, &called) {
                         _ if model.is_directory(inode) => Err(Errno::PERM),
+                        _ if model.links(inode) == 0 => Err(Errno::NOENT),
                         Err(Errno::NOTDIR) => Err(Errno::NOTDIR),
                         found => model.lives(at).and(match found {
                             Ok(_) => Err(Errno::EXIST),
@@ -326,4 +333,58 @@ fn extended_attributes_are_set_listed_and_removed() {
     assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Ok(()));
     assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Err(Errno::NODATA));
     assert_eq!(tree.attributes(ROOT).unwrap().changed, 3);
+}
+
+#[test]
+fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
+    let entry = |tag: u16, may: u16, id: u32| {
+        let head = tag.to_le_bytes().into_iter().chain(may.to_le_bytes());
+        head.chain(id.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let list = |owner, named, mask, others| {
+        let all = [
+            entry(1, owner, !0),
+            entry(2, named, 99),
+            entry(4, 5, !0),
+            entry(16, mask, !0),
+            entry(32, others, !0),
+        ];
+        [vec![2, 0, 0, 0], all.concat()].concat()
+    };
+    let tree = Tree::new(20, 0o755, ME, 1);
+    let me = Caller { umask: 0o77, ..ME };
+    let plain = tree.make(ROOT, b"plain", FILE | 0o666, 0, me, 2).unwrap();
+    assert_eq!(plain.mode, FILE | 0o600);
+    let default = list(7, 6, 7, 4);
+    tree.set_value(ROOT, acl::DEFAULT, &default, None, 3)
+        .unwrap();
+    let file = tree.make(ROOT, b"file", FILE | 0o640, 0, me, 4).unwrap();
+    assert_eq!(file.mode, FILE | 0o640);
+    let access = |inode| tree.value(inode, acl::ACCESS);
+    assert_eq!(access(file.inode), Ok(list(6, 6, 4, 0)));
+    assert_eq!(tree.value(file.inode, acl::DEFAULT), Err(Errno::NODATA));
+    let inner = tree.make(ROOT, b"inner", DIRECTORY | 0o777, 0, me, 4);
+    let inner = inner.unwrap();
+    assert_eq!(inner.mode, DIRECTORY | 0o774);
+    assert_eq!(tree.value(inner.inode, acl::DEFAULT), Ok(default));
+    let change = Change {
+        mode: Some(0o711),
+        ..Change::default()
+    };
+    tree.change(file.inode, &change, 5).unwrap();
+    assert_eq!(access(file.inode), Ok(list(7, 6, 1, 1)));
+    // One that says no more than a mode is that.
+    let mode = [
+        vec![2, 0, 0, 0],
+        entry(1, 6, !0),
+        entry(4, 4, !0),
+        entry(32, 0, !0),
+    ]
+    .concat();
+    tree.set_value(file.inode, acl::ACCESS, &mode, None, 6)
+        .unwrap();
+    assert_eq!(access(file.inode), Err(Errno::NODATA));
+    assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o640);
+    let bad = tree.set_value(file.inode, acl::ACCESS, b"x", None, 6);
+    assert_eq!(bad, Err(Errno::INVAL));
 }

@@ -1,0 +1,767 @@
+//! Requests of the kernel, each answered from the tree and the store.
+//!
+//! A request names inodes by number, and is answered by the thread that has read it: names and attributes by the
+//! tree, bytes by the store, out of the staging or into it. There are no open files here: all that a request needs is in it.
+//! Permissions are the kernel's (`default_permissions`), as are locks, pipes, sockets and devices.
+//!
+//! Invariants: the kernel hears of an inode as often as the tree counts (`Tree::look_up` and what makes names; entries
+//! of a directory that it took); only this kernel changes anything, so it may keep what it was told, and hears of what
+//! changed without its asking.
+//! Elsewhere: where it is mounted (`mount`).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::io::Errno;
+
+use crate::directory::NAME_MAX;
+use crate::file::{SIZE_MAX, Seek};
+use crate::layout::{DATA_BYTES, PAGE_BYTES};
+use crate::medium::Medium;
+use crate::store::Store;
+use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, Time, Tree};
+
+/// The kernel asks for no more bytes at once.
+pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
+/// Blocks that a request's bytes lie in, which need not begin where one does.
+pub(crate) const SLOTS: usize = REQUEST_BYTES as usize / DATA_BYTES + 1;
+/// How long the kernel may keep what it was told.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Bytes that one request copies; who wants more asks again, and can be interrupted between.
+const COPY_MAX: u64 = 64 << 20;
+/// An attribute of the root that nobody has set: figures, a line each.
+pub(crate) const FIGURES: &str = "fercuda.figures";
+/// Who may see and set attributes in `trusted.`.
+const SUPERUSER: u32 = 0;
+
+/// What the kernel may keep of a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Nothing: each read and write comes here, many at a time.
+    None,
+    /// Pages, in the host's memory.
+    Keep,
+}
+
+/// A tree and a store, as the kernel asks for them.
+pub(crate) struct Requests<M: Medium> {
+    pub(crate) tree: Tree,
+    pub(crate) store: Arc<Store<M>>,
+    pub(crate) cache: Cache,
+    /// What does not change, of the figures.
+    pub(crate) facts: String,
+    /// Where the kernel hears of what it did not ask.
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
+    /// So many inodes without a name were not forgotten when that was waited for.
+    pub(crate) held: AtomicU64,
+}
+
+fn number(inode: INodeNo) -> u32 {
+    // There is no inode 0, so that is answered with `STALE`.
+    u32::try_from(inode.0).unwrap_or(0)
+}
+
+fn code(error: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(error.raw_os_error())
+}
+
+fn caller(request: &Request, umask: u32) -> Caller {
+    Caller {
+        user: request.uid(),
+        group: request.gid(),
+        umask,
+    }
+}
+
+pub(crate) fn now() -> Time {
+    since_epoch(SystemTime::now())
+}
+
+fn since_epoch(time: SystemTime) -> Time {
+    let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(behind) => nanoseconds(behind),
+        Err(before) => -nanoseconds(before.duration()),
+    }
+}
+
+/// What a request says. Of times before 1970 fuser 0.18 subtracts the nanoseconds, which are to be added to
+/// whole seconds.
+fn asked(time: SystemTime) -> Time {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => since_epoch(time),
+        Err(before) => {
+            let (distance, nanoseconds) = (before.duration(), before.duration().subsec_nanos());
+            since_epoch(UNIX_EPOCH - Duration::from_secs(distance.as_secs()))
+                .saturating_add(Time::from(nanoseconds))
+        }
+    }
+}
+
+fn system_time(time: Time) -> SystemTime {
+    let distance = Duration::from_nanos(time.unsigned_abs());
+    match time < 0 {
+        true => UNIX_EPOCH - distance,
+        false => UNIX_EPOCH + distance,
+    }
+}
+
+fn kind(mode: u32) -> FileType {
+    match mode & KIND {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        libc::S_IFIFO => FileType::NamedPipe,
+        libc::S_IFSOCK => FileType::Socket,
+        libc::S_IFBLK => FileType::BlockDevice,
+        libc::S_IFCHR => FileType::CharDevice,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn shown(it: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(u64::from(it.inode)),
+        size: it.size,
+        blocks: it.pages * (PAGE_BYTES / 512) as u64,
+        atime: system_time(it.accessed),
+        mtime: system_time(it.modified),
+        ctime: system_time(it.changed),
+        crtime: UNIX_EPOCH,
+        kind: kind(it.mode),
+        perm: (it.mode & !KIND) as u16,
+        nlink: it.links,
+        uid: it.user,
+        gid: it.group,
+        rdev: it.device,
+        blksize: DATA_BYTES as u32,
+        flags: 0,
+    }
+}
+
+fn generation(it: &Attributes) -> Generation {
+    Generation(u64::from(it.generation))
+}
+
+fn answer_entry(reply: ReplyEntry, answer: Answer<Attributes>) {
+    match answer {
+        Ok(it) => reply.entry(&KEPT, &shown(&it), generation(&it)),
+        Err(error) => reply.error(code(error)),
+    }
+}
+
+fn answer_attributes(reply: ReplyAttr, answer: Answer<Attributes>) {
+    match answer {
+        Ok(it) => reply.attr(&KEPT, &shown(&it)),
+        Err(error) => reply.error(code(error)),
+    }
+}
+
+fn answer_empty(reply: ReplyEmpty, answer: Answer<()>) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(code(error)),
+    }
+}
+
+fn answer_written(reply: ReplyWrite, answer: Answer<u64>) {
+    match answer {
+        // A request has less than 4 GiB.
+        Ok(bytes) => reply.written(bytes as u32),
+        Err(error) => reply.error(code(error)),
+    }
+}
+
+/// The value if there is room for it, and its length if that was asked for.
+fn answer_value(reply: ReplyXattr, room: u32, answer: Answer<Vec<u8>>) {
+    match answer {
+        Ok(value) if room == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() <= room as usize => reply.data(&value),
+        Ok(_) => reply.error(fuser::Errno::ERANGE),
+        Err(error) => reply.error(code(error)),
+    }
+}
+
+impl<M: Medium> Requests<M> {
+    /// Gives back what nobody can reach any more.
+    fn sweep(&self) {
+        for file in self.tree.take_left() {
+            self.store.free(&file);
+        }
+    }
+
+    /// Waits for the kernel to forget what has just lost its last name: it says so behind the call that has removed
+    /// the name, and another thread may be reading that. Whether anything was forgotten.
+    fn settle(&self) -> bool {
+        let begin = self.tree.nameless();
+        let held = self.held.fetch_min(begin, Relaxed).min(begin);
+        for _ in 0..20 {
+            if self.tree.nameless() <= held {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(250));
+        }
+        let left = self.tree.nameless();
+        // These are open; who asks next does not wait for them.
+        self.held.store(left, Relaxed);
+        self.sweep();
+        left < begin
+    }
+
+    /// Tries again what found no room, if there may be some now.
+    fn with_room<R>(&self, mut work: impl FnMut() -> Answer<R>) -> Answer<R> {
+        match work() {
+            Err(Errno::NOSPC) if self.settle() => work(),
+            answer => answer,
+        }
+    }
+
+    fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+    ) -> Answer<Attributes> {
+        let (parent, name) = (number(parent), name.as_bytes());
+        let caller = caller(request, umask);
+        self.with_room(|| self.tree.make(parent, name, mode, device, caller, now()))
+    }
+
+    fn opened(&self) -> FopenFlags {
+        match self.cache {
+            Cache::None => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            Cache::Keep => FopenFlags::FOPEN_KEEP_CACHE,
+        }
+    }
+
+    /// Bytes of a file have changed.
+    fn note_written(&self, inode: u32, may_keep_rights: bool) -> Answer<()> {
+        if self.tree.note_written(inode, may_keep_rights, now())?
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Attributes alone, which the kernel forgets without waiting for anything. It fails if the
+            // inode is not known there, and then there is nothing to forget.
+            notifier
+                .inval_inode(INodeNo(u64::from(inode)), -1, 0)
+                .unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn figures(&self) -> String {
+        let counters = self.store.counters();
+        let space = self.store.space();
+        let (inodes, most) = self.tree.inodes();
+        let page = PAGE_BYTES as u64;
+        let rows = [
+            ("size_bytes", space.pages() * page),
+            ("used_bytes", space.used_pages() * page),
+            ("inodes", most),
+            ("used_inodes", inodes),
+            ("corrected_blocks", counters.corrected_blocks.load(Relaxed)),
+            (
+                "corrected_symbols",
+                counters.corrected_symbols.load(Relaxed),
+            ),
+            ("lost_blocks", counters.lost_blocks.load(Relaxed)),
+            ("scrubbed_blocks", counters.scrubbed_blocks.load(Relaxed)),
+        ];
+        let rows = rows.iter().map(|(name, value)| format!("{name} {value}\n"));
+        self.facts.clone() + &rows.collect::<String>()
+    }
+
+    fn set(
+        &self,
+        inode: u32,
+        change: &mut Change,
+        size: Option<u64>,
+        now: Time,
+    ) -> Answer<Attributes> {
+        if let Some(size) = size {
+            self.store.truncate(&*self.tree.file(inode)?, size)?;
+            change.modified = change.modified.or(Some(now));
+        }
+        self.tree.change(inode, change, now)
+    }
+
+    fn allocate(&self, inode: u32, offset: u64, len: u64, mode: i32) -> Answer<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
+        let bytes = offset..end.ok_or(Errno::FBIG)?;
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let file = self.tree.file(inode)?;
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => self.with_room(|| self.store.allocate(&file, inode, bytes.clone(), keeps_size))?,
+            libc::FALLOC_FL_PUNCH_HOLE if keeps_size => self.store.punch(&file, bytes)?,
+            libc::FALLOC_FL_ZERO_RANGE => {
+                self.with_room(|| self.store.zero(&file, inode, bytes.clone(), keeps_size))?;
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        self.note_written(inode, true)
+    }
+}
+
+impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // What an older kernel has not is not used: it asks more often, or refuses a shared mapping.
+        let wanted = [
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        for flag in wanted {
+            config.add_capabilities(flag).unwrap_or_default();
+        }
+        let refused = |what: &str| std::io::Error::other(format!("{what} was refused"));
+        config
+            .set_max_write(REQUEST_BYTES)
+            .map_err(|_| refused("a request of 1 MiB"))?;
+        config
+            .set_max_background(128)
+            .map_err(|_| refused("128 requests in the background"))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        answer_entry(reply, self.tree.look_up(number(parent), name.as_bytes()));
+    }
+
+    fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
+        self.tree.forget(number(inode), times);
+        self.sweep();
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        answer_attributes(reply, self.tree.attributes(number(inode)));
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let now = now();
+        let time = |it: TimeOrNow| match it {
+            TimeOrNow::SpecificTime(time) => asked(time),
+            TimeOrNow::Now => now,
+        };
+        let mut change = Change {
+            mode,
+            user,
+            group,
+            accessed: accessed.map(time),
+            modified: modified.map(time),
+        };
+        let answer = self.set(number(inode), &mut change, size, now);
+        answer_attributes(reply, answer);
+    }
+
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
+        let inode = number(inode);
+        let noted = self.tree.note_read(inode, now());
+        match noted.and_then(|()| self.tree.target(inode)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        answer_entry(reply, self.make(request, parent, name, mode, umask, device));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let mode = libc::S_IFDIR | mode & !KIND;
+        answer_entry(reply, self.make(request, parent, name, mode, umask, 0));
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let answer = self.tree.unlink(number(parent), name.as_bytes(), now());
+        self.sweep();
+        answer_empty(reply, answer);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (parent, name) = (number(parent), name.as_bytes());
+        answer_empty(reply, self.tree.remove_directory(parent, name, now()));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (parent, name) = (number(parent), name.as_bytes());
+        let target = target.as_os_str().as_bytes();
+        let caller = caller(request, 0);
+        let make = || self.tree.make_link(parent, name, target, caller, now());
+        answer_entry(reply, self.with_room(make));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = if flags.is_empty() {
+            Move::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            Move::KeepOther
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            Move::Exchange
+        } else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        let from = (number(parent), name.as_bytes());
+        let to = (number(new_parent), new_name.as_bytes());
+        let answer = self.tree.rename(from, to, how, now());
+        self.sweep();
+        answer_empty(reply, answer);
+    }
+
+    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (inode, parent) = (number(inode), number(parent));
+        answer_entry(reply, self.tree.link(inode, parent, name.as_bytes(), now()));
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.tree.file(number(inode)) {
+            Ok(_) => reply.opened(FileHandle(0), self.opened()),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let mode = libc::S_IFREG | mode & !KIND;
+        match self.make(request, parent, name, mode, umask, 0) {
+            Ok(it) => reply.created(
+                &KEPT,
+                &shown(&it),
+                generation(&it),
+                FileHandle(0),
+                self.opened(),
+            ),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let inode = number(inode);
+        let file = match self.tree.file(inode) {
+            Ok(file) => file,
+            Err(error) => return reply.error(code(error)),
+        };
+        if flags.0 & libc::O_NOATIME == 0
+            && let Err(error) = self.tree.note_read(inode, now())
+        {
+            return reply.error(code(error));
+        }
+        // It goes from the staging to the kernel: fewer bytes than asked for are the file's end.
+        let mut reply = Some(reply);
+        let sent = self.store.read_file(&file, offset, size as usize, |bytes| {
+            if let Some(reply) = reply.take() {
+                reply.data(bytes);
+            }
+        });
+        if let (Err(error), Some(reply)) = (sent, reply) {
+            reply.error(code(error));
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        how: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let inode = number(inode);
+        let may_keep_rights = !how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let answer = self.tree.file(inode).and_then(|file| {
+            let write = || self.store.write_file(&file, inode, offset, bytes);
+            let written = self.with_room(write)?;
+            self.note_written(inode, may_keep_rights)?;
+            Ok(written as u64)
+        });
+        answer_written(reply, answer);
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // The kernel does not ask again: a write that was answered is done.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        behind: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let inode = number(inode);
+        let visit = |number: u64, name: &[u8], it: &Attributes| {
+            let shown = INodeNo(u64::from(it.inode));
+            !reply.add(shown, number, kind(it.mode), OsStr::from_bytes(name))
+        };
+        let noted = self.tree.note_read(inode, now());
+        let read = || self.tree.read_directory(inode, behind, false, visit);
+        match noted.and_then(|()| read()) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        behind: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let inode = number(inode);
+        let visit = |number: u64, name: &[u8], it: &Attributes| {
+            let (attributes, name) = (shown(it), OsStr::from_bytes(name));
+            !reply.add(
+                attributes.ino,
+                number,
+                name,
+                &KEPT,
+                &attributes,
+                generation(it),
+            )
+        };
+        let noted = self.tree.note_read(inode, now());
+        let read = || self.tree.read_directory(inode, behind, true, visit);
+        match noted.and_then(|()| read()) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.settle();
+        let space = self.store.space();
+        let (inodes, most) = self.tree.inodes();
+        let (pages, free) = (space.pages(), space.free_pages());
+        let page = PAGE_BYTES as u32;
+        reply.statfs(
+            pages,
+            free,
+            free,
+            most,
+            most - inodes,
+            page,
+            NAME_MAX as u32,
+            page,
+        );
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let must_be = match flags {
+            libc::XATTR_CREATE => Some(false),
+            libc::XATTR_REPLACE => Some(true),
+            _ => None,
+        };
+        let name = name.as_bytes();
+        let set = |()| {
+            self.tree
+                .set_value(number(inode), name, value, must_be, now())
+        };
+        answer_empty(reply, check_value_name(name).and_then(set));
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        let inode = number(inode);
+        let answer = match inode == ROOT && name == FIGURES {
+            true => Ok(self.figures().into_bytes()),
+            false => self.tree.value(inode, name.as_bytes()),
+        };
+        answer_value(reply, room, answer);
+    }
+
+    fn listxattr(&self, request: &Request, inode: INodeNo, room: u32, reply: ReplyXattr) {
+        let names = self.tree.value_names(number(inode)).map(|mut names| {
+            if request.uid() != SUPERUSER {
+                let all = names.split_inclusive(|byte| *byte == 0);
+                names = all
+                    .filter(|it| !it.starts_with(b"trusted."))
+                    .collect::<Vec<_>>()
+                    .concat();
+            }
+            names
+        });
+        answer_value(reply, room, names);
+    }
+
+    fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        answer_empty(reply, self.tree.remove_value(number(inode), name, now()));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        answer_empty(reply, self.allocate(number(inode), offset, len, mode));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let what = match whence {
+            libc::SEEK_DATA => Ok(Seek::Data),
+            libc::SEEK_HOLE => Ok(Seek::Hole),
+            _ => Err(Errno::INVAL),
+        };
+        let from = u64::try_from(offset).map_err(|_| Errno::NXIO);
+        let answer = from.and_then(|from| self.tree.file(number(inode))?.seek(from, what?));
+        match answer {
+            // No file is that long.
+            Ok(found) => reply.offset(found as i64),
+            Err(error) => reply.error(code(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = (number(from), number(to));
+        let copy = || {
+            let (source, target) = (self.tree.file(from)?, self.tree.file(to)?);
+            let (source, target) = ((&*source, from_offset), (&*target, to, to_offset));
+            let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
+            self.tree.note_read(from, now())?;
+            self.note_written(to, true)?;
+            Ok(copied)
+        };
+        answer_written(reply, copy());
+    }
+}
+
+/// Names in `system.` mean something, and of those there are the access lists alone.
+fn check_value_name(name: &[u8]) -> Answer<()> {
+    let is_list = matches!(name, crate::acl::ACCESS | crate::acl::DEFAULT);
+    let known = [&b"user."[..], b"trusted.", b"security."];
+    match is_list || known.iter().any(|prefix| name.starts_with(prefix)) {
+        true => Ok(()),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}

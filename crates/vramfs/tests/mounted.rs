@@ -1,0 +1,112 @@
+//! Faults behind a mounted filesystem's back: what the code corrects nobody notices, what it cannot is an
+//! error of who reads it, and of nobody else.
+//!
+//! Needs /dev/fuse and root, and fails with these words where it has not. All calls into the mount are other programs': who
+//! serves a mount never waits for it. The calls themselves are tested with the program `fercuda vram`.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use fastrand::Rng;
+use fercuda_cuda::{Context, Cuda, Stream};
+use fercuda_vramfs::layout::BLOCK_BYTES;
+use fercuda_vramfs::medium::{Device, Verify};
+use fercuda_vramfs::mount::{Cache, Mount, Options, mounted};
+use fercuda_vramfs::store::Store;
+use fercuda_vramfs::{Blocks, Kernels};
+
+const BLOCKS: u32 = 16;
+const THREADS: usize = 4;
+
+fn sh(line: &str, at: &Path) -> Output {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(line).current_dir("/").env("AT", at);
+    shell.output().unwrap()
+}
+
+fn figure(at: &Path, name: &str) -> u64 {
+    let line = r#"python3 -c 'import os,sys; sys.stdout.write(os.getxattr(os.environ["AT"], "fercuda.figures").decode())'"#;
+    let all = String::from_utf8(sh(line, at).stdout).unwrap();
+    let of_name = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+    all.lines().find_map(of_name).unwrap()
+}
+
+#[test]
+fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
+    assert!(
+        Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root(),
+        "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
+    );
+    let seed = match std::env::var("FERCUDA_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("FERCUDA_SEED={seed}");
+    let mut random = Rng::with_seed(seed);
+    let device = Cuda::from_env().unwrap().device(0).unwrap();
+    let context = Context::primary(device).unwrap();
+    let blocks = Blocks::new(&context, BLOCKS as usize, BLOCKS as usize, true).unwrap();
+    let blocks = Arc::new(blocks);
+    let kernels = Kernels::load(&context).unwrap();
+    let device = Device::new(blocks.clone(), Some(kernels), Verify::Read, 9);
+    let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        inodes: 100,
+        user: 0,
+        group: 0,
+        mode: 0o755,
+        allow_other: false,
+        cache: Cache::None,
+        threads: THREADS,
+        scrubs: false,
+        facts: String::new(),
+    };
+    let mount = Mount::new(store, dir.path(), &options).unwrap();
+    let at = mount.at().to_owned();
+    let model = tempfile::NamedTempFile::new().unwrap();
+    let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+        .take(128 << 10)
+        .collect();
+    std::fs::write(model.path(), &bytes).unwrap();
+    let model = model.path().display();
+    let fill = format!("cp '{model}' $AT/file && cmp '{model}' $AT/file");
+    let is_same = format!("cmp '{model}' $AT/file");
+    let done = sh(&fill, &at);
+    assert!(done.status.success(), "{done:?}");
+    // The file has one of the blocks; so much is wrong in each that four rows are.
+    let stream = Stream::new(&context).unwrap();
+    let wreck = |random: &mut Rng, len: usize| {
+        let mut much = vec![0; len];
+        for block in 0..BLOCKS as usize {
+            random.fill(&mut much);
+            blocks
+                .poke(block * BLOCK_BYTES + 20_000, &much, &stream)
+                .unwrap();
+        }
+    };
+    wreck(&mut random, 3 << 10);
+    assert!(sh(&is_same, &at).status.success());
+    assert_eq!(figure(&at, "corrected_blocks"), 1);
+    assert_eq!(figure(&at, "lost_blocks"), 0);
+    wreck(&mut random, BLOCK_BYTES / 2);
+    let done = sh("cat $AT/file", &at);
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(told.contains("Input/output error"), "{told}");
+    assert!(figure(&at, "lost_blocks") >= 1);
+    // Others go on, and what takes the block's place is right.
+    assert!(
+        sh("echo well > $AT/other && grep well $AT/other", &at)
+            .status
+            .success()
+    );
+    let again = format!("rm $AT/file && {fill}");
+    let done = sh(&again, &at);
+    assert!(done.status.success(), "{done:?}");
+    drop(mount);
+    assert_eq!(mounted(&at).unwrap(), None);
+    let found = fercuda_softgpu::control::take_findings();
+    assert!(found.is_empty(), "{found:#?}");
+}
