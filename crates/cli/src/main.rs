@@ -22,6 +22,7 @@ mod run;
 mod setup;
 mod terminal;
 mod top;
+mod vram;
 
 use std::process::ExitCode;
 
@@ -54,7 +55,8 @@ Start with:
   fercuda reboot --help ask a process to give its runtime's memory back
   fercuda replay --help what a trace costs with each allocator
   fercuda bench alloc   what an allocation costs, beside the driver's
-  fercuda jit --help    an expression, its forms down to PTX, and its run")]
+  fercuda jit --help    an expression, its forms down to PTX, and its run
+  fercuda vram --help   files in device memory, mounted like any others")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -72,6 +74,7 @@ enum Command {
     Replay(replay::Args),
     Bench(bench::Args),
     Jit(jit::Args),
+    Vram(vram::Args),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Vram(args) => vram::run(&args),
         Command::Check(args) => {
             // A check that could not be made is not a finding.
             return check::run(&args).unwrap_or_else(|error| report(&error, 2));

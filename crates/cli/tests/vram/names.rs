@@ -1,0 +1,206 @@
+//! Names: directories, links, and what else a name leads to.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
+use rustix::io::Errno;
+
+use crate::Here;
+
+fn kind_of<T: std::fmt::Debug>(answer: std::io::Result<T>) -> ErrorKind {
+    answer.unwrap_err().kind()
+}
+
+#[test]
+fn directories_are_made_read_and_removed() {
+    let here = Here::plain();
+    fs::create_dir_all(here.at("a/b/c")).unwrap();
+    fs::write(here.at("a/file"), "text").unwrap();
+    assert_eq!(fs::metadata(here.at("a")).unwrap().nlink(), 3);
+    assert_eq!(
+        kind_of(fs::create_dir(here.at("a"))),
+        ErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        kind_of(fs::remove_dir(here.at("a"))),
+        ErrorKind::DirectoryNotEmpty
+    );
+    assert_eq!(
+        kind_of(fs::remove_dir(here.at("a/file"))),
+        ErrorKind::NotADirectory
+    );
+    assert_eq!(
+        kind_of(fs::remove_file(here.at("a/b"))),
+        ErrorKind::IsADirectory
+    );
+    assert_eq!(kind_of(fs::read(here.at("nothing"))), ErrorKind::NotFound);
+    let long = here.at(&"x".repeat(256));
+    assert_eq!(
+        fs::write(long, "").unwrap_err().raw_os_error(),
+        Some(libc::ENAMETOOLONG)
+    );
+    fs::write(here.at(&"x".repeat(255)), "").unwrap();
+    let names = |at: &str| {
+        let entries = fs::read_dir(here.at(at)).unwrap();
+        let name = |it: std::io::Result<fs::DirEntry>| it.unwrap().file_name().into_string();
+        entries
+            .map(|it| name(it).unwrap())
+            .collect::<BTreeSet<String>>()
+    };
+    assert_eq!(names("a"), ["b", "file"].map(str::to_owned).into());
+    fs::remove_dir(here.at("a/b/c")).unwrap();
+    fs::remove_dir_all(here.at("a")).unwrap();
+    assert!(!here.at("a").exists());
+}
+
+#[test]
+fn links_lead_to_what_they_say() {
+    let here = Here::plain();
+    fs::write(here.at("file"), "one").unwrap();
+    fs::hard_link(here.at("file"), here.at("other")).unwrap();
+    fs::write(here.at("other"), "two").unwrap();
+    assert_eq!(fs::read_to_string(here.at("file")).unwrap(), "two");
+    let (one, two) = (
+        fs::metadata(here.at("file")),
+        fs::metadata(here.at("other")),
+    );
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!((one.ino(), one.nlink()), (two.ino(), 2));
+    fs::remove_file(here.at("file")).unwrap();
+    assert_eq!(fs::metadata(here.at("other")).unwrap().nlink(), 1);
+    std::os::unix::fs::symlink("other", here.at("link")).unwrap();
+    assert_eq!(fs::read_to_string(here.at("link")).unwrap(), "two");
+    assert_eq!(
+        fs::read_link(here.at("link")).unwrap().to_str(),
+        Some("other")
+    );
+    assert_eq!(fs::symlink_metadata(here.at("link")).unwrap().len(), 5);
+    let error = fs::hard_link(here.path(), here.at("root")).unwrap_err();
+    assert!(matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EXDEV)
+    ));
+}
+
+#[test]
+fn pipes_sockets_and_devices_are_what_they_are() {
+    let here = Here::plain();
+    let make = |name: &str, kind, device| {
+        mknodat(CWD, here.at(name), kind, Mode::from_raw_mode(0o644), device).unwrap();
+        fs::metadata(here.at(name)).unwrap()
+    };
+    assert!(make("pipe", FileType::Fifo, 0).file_type().is_fifo());
+    let path = here.at("pipe");
+    let writer = std::thread::spawn(move || fs::write(path, "through it").unwrap());
+    assert_eq!(fs::read_to_string(here.at("pipe")).unwrap(), "through it");
+    writer.join().unwrap();
+    let listener = UnixListener::bind(here.at("socket")).unwrap();
+    let mut stream = UnixStream::connect(here.at("socket")).unwrap();
+    stream.write_all(b"hello").unwrap();
+    drop(stream);
+    let mut said = String::new();
+    listener
+        .accept()
+        .unwrap()
+        .0
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(said, "hello");
+    let null = make("null", FileType::CharacterDevice, makedev(1, 3));
+    assert!(null.file_type().is_char_device() && null.rdev() == makedev(1, 3));
+    fs::write(here.at("null"), "gone").unwrap();
+    assert_eq!(fs::read(here.at("null")).unwrap(), b"");
+    let block = make("block", FileType::BlockDevice, makedev(259, 70_000));
+    assert!(block.file_type().is_block_device() && block.rdev() == makedev(259, 70_000));
+}
+
+#[test]
+fn names_are_moved_as_the_flags_say() {
+    let here = Here::plain();
+    let rename =
+        |from: &str, to: &str, how| renameat_with(CWD, here.at(from), CWD, here.at(to), how);
+    let text = |name: &str| fs::read_to_string(here.at(name)).unwrap();
+    fs::write(here.at("a"), "a").unwrap();
+    fs::write(here.at("b"), "b").unwrap();
+    fs::create_dir_all(here.at("d/e")).unwrap();
+    let keep = RenameFlags::NOREPLACE;
+    assert_eq!(rename("a", "b", keep), Err(Errno::EXIST));
+    assert_eq!(rename("a", "c", keep), Ok(()));
+    assert_eq!(rename("b", "c", RenameFlags::EXCHANGE), Ok(()));
+    assert_eq!((text("b"), text("c")), ("a".to_owned(), "b".to_owned()));
+    assert_eq!(rename("b", "c", RenameFlags::empty()), Ok(()));
+    assert!(text("c") == "a" && !here.at("b").exists());
+    assert_eq!(
+        rename("d", "d/e/f", RenameFlags::empty()),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(rename("c", "d", RenameFlags::empty()), Err(Errno::ISDIR));
+    assert_eq!(rename("d", "c", RenameFlags::EXCHANGE), Ok(()));
+    assert!(here.at("c/e").is_dir() && text("d") == "a");
+    let open = fs::File::open(here.at("d")).unwrap();
+    fs::write(here.at("new"), "new").unwrap();
+    assert_eq!(rename("new", "d", RenameFlags::empty()), Ok(()));
+    assert_eq!(std::io::read_to_string(open).unwrap(), "a");
+    assert_eq!(text("d"), "new");
+}
+
+#[test]
+fn who_reads_a_large_directory_meets_once_what_was_there_all_the_time() {
+    let asked = std::env::var("FERCUDA_VRAM_ENTRIES");
+    let count: u32 = asked.map_or(20_000, |it| it.parse().unwrap());
+    let inodes = format!("--inodes={}", count + 10);
+    let here = Here::new(&["--size=32MiB", "--ecc=off", &inodes]);
+    fs::create_dir(here.at("d")).unwrap();
+    for it in 0..count {
+        // Without opening what is made.
+        let path = here.at(&format!("d/{it}"));
+        mknodat(
+            CWD,
+            path,
+            FileType::RegularFile,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+    }
+    let mut met = BTreeSet::new();
+    let mut others = 0;
+    for (step, entry) in fs::read_dir(here.at("d")).unwrap().enumerate() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        match name.parse::<u32>() {
+            Ok(number) => assert!(met.insert(number), "{number} twice"),
+            Err(_) => others += 1,
+        }
+        // Now and then something goes that was met, and something comes.
+        if step % 100 == 0 {
+            if let Some(gone) = met
+                .first()
+                .copied()
+                .filter(|it| here.at(&format!("d/{it}")).exists())
+            {
+                fs::remove_file(here.at(&format!("d/{gone}"))).unwrap();
+            }
+            if others + step / 100 < 5 {
+                fs::write(here.at(&format!("d/new {step}")), "").unwrap();
+            }
+        }
+    }
+    assert_eq!(met.len() as u32, count);
+    fs::remove_dir_all(here.at("d")).unwrap();
+    let free = rustix::fs::statvfs(here.path()).unwrap();
+    assert_eq!(free.f_files - free.f_ffree, 1);
+}
+
+#[test]
+fn a_file_that_never_has_a_name_is_refused_as_such() {
+    let here = Here::plain();
+    let how = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+    let answer = rustix::fs::open(here.path(), how, Mode::from_raw_mode(0o600));
+    assert_eq!(answer.unwrap_err(), Errno::OPNOTSUPP);
+    // And whoever asks that asks for more.
+    fs::write(here.at("file"), "on").unwrap();
+}

@@ -1,0 +1,199 @@
+//! Where it may be mounted, what it says of itself, and how it goes.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use crate::{Here, is_mounted, needs_fuse, refused, vram};
+
+const SIZE: &str = "--size=1MiB";
+
+#[test]
+fn a_place_that_is_not_free_is_refused_with_what_to_try() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("entry"), "").unwrap();
+    let told = refused(&["mount", SIZE, &at("")]);
+    assert!(
+        told.contains("it has entries, as entry") && told.contains("\ntry: "),
+        "{told}"
+    );
+    let told = refused(&["mount", SIZE, &at("entry")]);
+    assert!(told.contains("no directory"), "{told}");
+    let told = refused(&["mount", SIZE, &at("nothing")]);
+    assert!(told.contains("No such file"), "{told}");
+    assert!(fs::read(at("entry")).is_ok());
+    let here = Here::plain();
+    let told = refused(&["mount", SIZE, here.path().to_str().unwrap()]);
+    assert!(
+        told.contains("vramfs is mounted there already") && told.contains("\ntry: "),
+        "{told}"
+    );
+    // What is there is as it was.
+    fs::write(here.at("file"), "").unwrap();
+    let told = refused(&["mount", "--size=64TiB", &at("")]);
+    assert!(
+        told.contains("are free") && told.contains("\ntry: "),
+        "{told}"
+    );
+}
+
+#[test]
+fn who_may_not_mount_is_told_so() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // Not even with what mounts for others, which is looked for by name.
+    let done = {
+        use std::os::unix::process::CommandExt as _;
+        let mut it = crate::fercuda();
+        let program = dir.path().join("fercuda");
+        fs::copy(it.get_program(), &program).unwrap();
+        let place = dir.path().join("place");
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+        it = {
+            let mut other = std::process::Command::new(&program);
+            other
+                .env("FERCUDA_DEVICE", "soft")
+                .env("PATH", dir.path())
+                .env_remove("XDG_RUNTIME_DIR");
+            other
+        };
+        it.args(["vram", "mount", "--ecc=off", SIZE]).arg(&place);
+        it.uid(crate::SOMEBODY)
+            .gid(crate::SOMEBODY)
+            .output()
+            .unwrap()
+    };
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{told}");
+    assert!(told.contains("try: as root, or with fusermount3"), "{told}");
+}
+
+#[test]
+fn what_is_in_use_is_unmounted_only_lazily() {
+    let mut here = Here::plain();
+    let place = here.path().to_str().unwrap().to_owned();
+    let file = File::create(here.at("file")).unwrap();
+    let told = refused(&["umount", &place]);
+    assert!(told.contains("in use") && told.contains("--lazy"), "{told}");
+    assert!(is_mounted(here.path()));
+    assert!(vram(&["umount", "--lazy", &place]).status.success());
+    assert!(!is_mounted(here.path()));
+    // Who has a file goes on with it.
+    (&file).write_all(b"still").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 5);
+    drop(file);
+    // The last user has gone, and so does the daemon: no signal is needed.
+    assert_eq!(here.daemon.wait().unwrap().code(), Some(0));
+    let told = refused(&["umount", &place]);
+    assert!(told.contains("nothing is mounted"), "{told}");
+    let told = refused(&["umount", "/proc"]);
+    assert!(
+        told.contains("of type proc") && told.contains("try: umount"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_signal_unmounts_and_a_file_that_is_open_lives_on() {
+    let mut here = Here::plain();
+    let file = here.file("file");
+    kill_process(here.pid(), Signal::TERM).unwrap();
+    while is_mounted(here.path()) {
+        std::thread::yield_now();
+    }
+    (&file).write_all(b"still").unwrap();
+    assert_eq!(here.daemon.try_wait().unwrap(), None);
+    drop(file);
+    assert_eq!(here.daemon.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_nobody_waiting_and_can_be_cleared_away() {
+    let mut here = Here::plain();
+    let place = here.path().to_str().unwrap().to_owned();
+    let file = here.file("file");
+    kill_process(here.pid(), Signal::KILL).unwrap();
+    here.daemon.wait().unwrap();
+    let error = (&file).write_all(b"gone").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    drop(file);
+    let told = refused(&["mount", SIZE, &place]);
+    assert!(
+        told.contains("no daemon any more") && told.contains("try: "),
+        "{told}"
+    );
+    let told = refused(&["stat", &place]);
+    assert!(told.contains("its daemon has ended"), "{told}");
+    assert!(vram(&["umount", &place]).status.success());
+    assert!(!is_mounted(here.path()));
+    // Nothing is left that the end of this test would have to end.
+    std::mem::forget(std::mem::replace(&mut here, Here::plain()));
+    fs::remove_dir(&place).unwrap();
+}
+
+#[test]
+fn a_daemon_in_the_background_is_there_when_mount_returns() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().to_str().unwrap();
+    let words = [
+        "mount",
+        "--size=2MiB",
+        "--ecc=off",
+        "--mode=1770",
+        "--uid=7",
+        "--gid=8",
+        place,
+    ];
+    let done = vram(&words);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        done.status.success() && said.starts_with("mounted at "),
+        "{said}"
+    );
+    fs::write(dir.path().join("file"), "text").unwrap();
+    let root = fs::metadata(dir.path()).unwrap();
+    assert_eq!(
+        (root.mode() & 0o7777, root.uid(), root.gid()),
+        (0o1770, 7, 8)
+    );
+    let told = vram(&["stat", "--json", place]).stdout;
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    let expected = [
+        ("ecc", "off"),
+        ("verify", "never"),
+        ("cache", "none"),
+        ("dir", place),
+    ];
+    assert!(
+        expected.iter().all(|(name, value)| told[0][name] == *value),
+        "{told}"
+    );
+    assert_eq!(told[0]["size_bytes"], 2 << 20);
+    assert_eq!(
+        (&told[0]["used_bytes"], &told[0]["used_inodes"]),
+        (&4096.into(), &2.into())
+    );
+    let all = String::from_utf8(vram(&["df"]).stdout).unwrap();
+    let line = all.lines().find(|line| line.ends_with(place)).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(
+        words[..6],
+        ["2.0", "MiB", "4.0", "KiB", "2.0", "MiB"],
+        "{line}"
+    );
+    assert!(vram(&["umount", place]).status.success());
+    assert!(!is_mounted(dir.path()));
+    let told = refused(&["df", place]);
+    assert!(
+        told.contains("not where such a filesystem is mounted"),
+        "{told}"
+    );
+}
