@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::stream::next_id;
 use crate::uses::lock;
@@ -59,11 +59,18 @@ static NO_CALLS: Condvar = Condvar::new();
 const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Stays {
-    /// The number of each, and its context.
-    kernels: Vec<(u64, usize)>,
+    kernels: Vec<Staying>,
     /// How many calls there are that wait for the whole device to destroy something.
     calls: usize,
     waiting: Vec<Destroy>,
+}
+
+/// A kernel that stays.
+struct Staying {
+    number: u64,
+    context: usize,
+    /// It was told to end, and may take until then.
+    ends_by: Option<Instant>,
 }
 
 thread_local! {
@@ -172,27 +179,45 @@ pub(crate) fn stay_begins(context: usize) -> u64 {
     let number = next_id();
     let mut stays = lock(&STAYS);
     // First, so that no more calls begin.
-    stays.kernels.push((number, context));
+    stays.kernels.push(Staying {
+        number,
+        context,
+        ends_by: None,
+    });
     drop(NO_CALLS.wait_timeout_while(stays, PATIENCE, |stays| stays.calls > 0));
     number
 }
 
+/// It was told to end, and may take so long.
+pub(crate) fn stay_is_told(number: u64, longest: Duration) {
+    let mut stays = lock(&STAYS);
+    let mut kernels = stays.kernels.iter_mut();
+    if let Some(it) = kernels.find(|it| it.number == number) {
+        it.ends_by = Instant::now().checked_add(longest);
+    }
+}
+
+/// By when those of a context have ended that were told to.
+pub(crate) fn told_end_by(context: usize) -> Option<Instant> {
+    let stays = lock(&STAYS);
+    let kernels = stays.kernels.iter().filter(|it| it.context == context);
+    kernels.filter_map(|it| it.ends_by).max()
+}
+
 /// It does no more, if it has until now.
 pub(crate) fn stay_ended(number: u64) {
-    stays_end(|of, _| of == number);
+    stays_end(|it| it.number == number);
 }
 
 /// Nor do any in a context, as nothing of it is there.
 pub(crate) fn stays_ended_in(context: usize) {
-    stays_end(|_, of| of == context);
+    stays_end(|it| it.context == context);
 }
 
 /// Calls no driver: what was waiting goes when a thread allocates or waits.
-fn stays_end(has_ended: impl Fn(u64, usize) -> bool) {
+fn stays_end(has_ended: impl Fn(&Staying) -> bool) {
     let mut stays = lock(&STAYS);
-    stays
-        .kernels
-        .retain(|(of, context)| !has_ended(*of, *context));
+    stays.kernels.retain(|it| !has_ended(it));
     if stays.kernels.is_empty() {
         let waiting = std::mem::take(&mut stays.waiting);
         drop(stays);
@@ -204,7 +229,7 @@ fn stays_end(has_ended: impl Fn(u64, usize) -> bool) {
 /// Whether a kernel stays in a context.
 pub(crate) fn stays_in(context: usize) -> bool {
     let stays = lock(&STAYS);
-    stays.kernels.iter().any(|(_, of)| *of == context)
+    stays.kernels.iter().any(|it| it.context == context)
 }
 
 /// Whether captures of this crate's run.

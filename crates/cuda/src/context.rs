@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
 use fercuda_cuda_sys::{Driver, Missing};
@@ -396,6 +397,12 @@ impl Context {
         callback::stays_in(self.place())
     }
 
+    /// By when the kernels that stay here will have ended that were told to
+    /// ([`Stay::is_told`]); none if none was.
+    pub fn stays_end_by(&self) -> Option<Instant> {
+        callback::told_end_by(self.place())
+    }
+
     /// What tells a primary context from others: its driver's own handle.
     pub(crate) fn place(&self) -> usize {
         self.inner.raw.0.addr()
@@ -530,6 +537,14 @@ impl Context {
 pub struct Stay {
     number: u64,
     _context: Context,
+}
+
+impl Stay {
+    /// The kernel was told to end, and may take so long from now on, which the last call
+    /// says: for who waits for that without being who told it ([`Context::stays_end_by`]).
+    pub fn is_told(&self, longest: Duration) {
+        callback::stay_is_told(self.number, longest);
+    }
 }
 
 impl Drop for Stay {

@@ -454,7 +454,7 @@ impl Queue {
             stopped: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             hold: Mutex::new(Hold::Used(Used {
-                _stay: stay,
+                stay,
                 _function: function,
                 _heads: heads,
                 _table: table,

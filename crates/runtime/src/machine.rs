@@ -13,7 +13,7 @@ use fercuda_regime::interface::{self, Acting, Interface};
 use fercuda_regime::{stand_before, table};
 
 use crate::callbacks::{Allocator, Given};
-use crate::dispatcher::{DispatchOptions, Kernels};
+use crate::dispatcher::Kernels;
 use crate::error::{Error, Holder, Result, Why};
 use crate::session::{Core, Session, SessionConfig, end_all};
 use crate::within::is_within;
@@ -366,7 +366,7 @@ impl Runtime {
         let mut failed = ended.iter().flat_map(|it| it.as_ref().err()).any(is_sticky);
         let before = machine.context();
         if !failed {
-            let_kernels_end(&before);
+            let_told_kernels_end(&before);
         }
         if !failed && before.has_stay() {
             // To wait for the device would be to wait for that, unless the context failed.
@@ -431,14 +431,16 @@ impl Runtime {
     }
 }
 
-/// Waits while kernels stay that were told to end, and that nobody waited for: as long as
-/// they may take with the watchdog that is usual.
-fn let_kernels_end(context: &Context) {
-    let longest = DispatchOptions::default().watchdog * 2 + PATIENCE;
-    let began = Instant::now();
-    // If one of them stays, something is left to be destroyed behind it.
-    while !destroy_what_can_be() && context.has_stay() && began.elapsed() < longest {
-        std::thread::sleep(Duration::from_millis(1));
+/// Waits while kernels stay that were told to end, as long as they may take: of some nobody
+/// else does, as what they used is left to who allocates or waits, and others are being
+/// waited for by who drops them.
+fn let_told_kernels_end(context: &Context) {
+    loop {
+        destroy_what_can_be();
+        match context.stays_end_by() {
+            Some(by) if Instant::now() < by => std::thread::sleep(Duration::from_millis(1)),
+            _ => return,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ mod bench;
 mod gate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -837,6 +837,43 @@ fn who_ends_a_session_waits_for_another_that_lets_go() {
         "it has ended, and memory of others is not given back"
     );
     soon(move || (closes.join().unwrap(), stops.join().unwrap()));
+}
+
+#[test]
+fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
+    let bench = Bench::new();
+    // Something is left for later, which has nothing to do with it.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (counts, ends) = (asked.clone(), is_over.clone());
+    destroy_later(move || {
+        counts.fetch_add(1, Ordering::Relaxed);
+        ends.load(Ordering::Acquire)
+    });
+    let stay = bench.runtime.context().stay();
+    let runtime = bench.runtime.clone();
+    let refused = soon(move || runtime.reboot()).unwrap_err();
+    assert!(matches!(refused, Error::Resident { .. }), "{refused}");
+    // Who waits asks every millisecond.
+    assert!(asked.load(Ordering::Relaxed) < 100, "it was waited for");
+    is_over.store(true, Ordering::Release);
+    stay.is_told(LONG * 2);
+    let (say, said) = channel();
+    let runtime = bench.runtime.clone();
+    let reboots = std::thread::spawn(move || say.send(runtime.reboot()).unwrap());
+    // Time for who does not wait.
+    let early = said.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "{early:?}");
+    drop(stay);
+    said.recv_timeout(LONG).unwrap().unwrap();
+    reboots.join().unwrap();
+    // And for that not for ever.
+    let stay = bench.runtime.context().stay();
+    stay.is_told(Duration::from_millis(5));
+    let runtime = bench.runtime.clone();
+    let refused = soon(move || runtime.reboot()).unwrap_err();
+    assert!(matches!(refused, Error::Resident { .. }), "{refused}");
+    drop(stay);
 }
 
 #[test]

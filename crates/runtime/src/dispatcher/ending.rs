@@ -21,6 +21,12 @@ use crate::within::{Leaving, is_within};
 /// Who does not wait asks the driver so often, in milliseconds.
 const GLANCE_MS: u64 = 5;
 
+/// A kernel that is told to end, of which nobody knows how much it has to do, takes as long
+/// as its watchdog lets a task, but no longer than this,
+const MOST: Duration = Duration::from_secs(60);
+/// and so much more.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// What is known of a resident kernel.
 #[derive(Debug)]
 pub(super) enum Kernel {
@@ -49,7 +55,7 @@ pub(super) enum Hold {
 #[derive(Debug)]
 pub(super) struct Used {
     /// Let go of first: the others wait for the device, which no kernel keeps busy then.
-    pub(super) _stay: Stay,
+    pub(super) stay: Stay,
     pub(super) _function: Function,
     pub(super) _heads: DeviceBuffer<u32>,
     pub(super) _table: DeviceBuffer<u64>,
@@ -132,6 +138,10 @@ impl Queue {
         }
         fence(Ordering::SeqCst);
         self.memory.control.words()[0].fetch_max(order, Ordering::Release);
+        if let Hold::Used(used) = &*lock(&self.hold) {
+            used.stay
+                .is_told(twice(self.options.watchdog).min(MOST) + GRACE);
+        }
     }
 
     /// Lets the kernel run what it was given, and waits until it has ended and what it
@@ -268,7 +278,8 @@ impl Queue {
         self.give_up();
         let gone = Hold::Gone { is_well: false };
         let used = std::mem::replace(&mut *lock(&self.hold), gone);
-        if matches!(used, Hold::Used(_)) {
+        if let Hold::Used(it) = &used {
+            it.stay.is_told(Duration::ZERO);
             std::mem::forget((used, self.memory.clone(), self.stream.clone()));
         }
     }
