@@ -196,7 +196,19 @@ impl Mount {
             Some(session) => session.join(),
             None => Ok(()),
         };
-        answer.map_err(|error| refused(&self.at, error))
+        match answer {
+            // So the kernel tells some of the threads that it is over.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
+                match mounted(&self.at)? {
+                    Some(it) if it.is_ours() => Err(refused(
+                        &self.at,
+                        "somebody has cut the kernel's connection\ntry: fercuda vram umount there",
+                    )),
+                    _ => Ok(()),
+                }
+            }
+            answer => answer.map_err(|error| refused(&self.at, error)),
+        }
     }
 }
 

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
 
 use fastrand::Rng;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 
-use crate::{Here, open, read, seed};
+use crate::{Here, copy_program, open, read, seed};
 
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
@@ -343,7 +344,7 @@ fn a_copy_from_file_to_file_is_made_without_the_caller_and_keeps_holes() {
 fn a_file_is_run_and_read_to_its_end() {
     use std::os::unix::fs::PermissionsExt;
     let here = Here::plain();
-    std::fs::copy("/bin/true", here.at("program")).unwrap();
+    copy_program(Path::new("/bin/true"), &here.at("program"));
     let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(here.at("program"), mode).unwrap();
     let mut program = std::process::Command::new(here.at("program"));

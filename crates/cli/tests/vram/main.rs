@@ -76,13 +76,13 @@ struct Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        let code = self.end();
+        if self.daemon.try_wait().unwrap().is_none() {
+            kill_process(self.pid(), Signal::TERM).unwrap();
+        }
+        let code = self.daemon.wait().unwrap().code();
         let is_left = is_mounted(self.path());
         if !std::thread::panicking() {
-            let mut said = String::new();
-            let errors = self.daemon.stderr.take();
-            errors.unwrap().read_to_string(&mut said).unwrap();
-            assert_eq!((code, is_left), (Some(0), false), "{said}");
+            assert_eq!((code, is_left), (Some(0), false), "{}", self.errors());
         }
     }
 }
@@ -120,12 +120,19 @@ impl Here {
         Self::new(&["--size=32MiB", "--ecc=off"])
     }
 
-    /// Has it unmounted by a signal; what it ends with.
-    fn end(&mut self) -> Option<i32> {
-        if self.daemon.try_wait().unwrap().is_none() {
-            kill_process(self.pid(), Signal::TERM).unwrap();
+    /// Waits for it to end well by itself.
+    fn ends(&mut self) {
+        let code = self.daemon.wait().unwrap().code();
+        assert_eq!(code, Some(0), "{}", self.errors());
+    }
+
+    /// What it has said of errors, when it has ended.
+    fn errors(&mut self) -> String {
+        let mut said = String::new();
+        if let Some(mut errors) = self.daemon.stderr.take() {
+            errors.read_to_string(&mut said).unwrap();
         }
-        self.daemon.wait().unwrap().code()
+        said
     }
 
     fn pid(&self) -> Pid {
@@ -177,6 +184,13 @@ fn somebody_may(line: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line).uid(SOMEBODY).gid(SOMEBODY);
     shell.output().unwrap().status.success()
+}
+
+/// Copies a program that is to be run. Not by this process: a child that another test starts meanwhile would have
+/// the copy open for writing, and what is may not be run.
+fn copy_program(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(done.success());
 }
 
 fn seed() -> u64 {

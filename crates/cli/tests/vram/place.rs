@@ -3,11 +3,14 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::{Here, is_mounted, needs_fuse, refused, vram};
+use crate::{Here, SOMEBODY, copy_program, fercuda, is_mounted, needs_fuse, refused, vram};
 
 const SIZE: &str = "--size=1MiB";
 
@@ -48,28 +51,20 @@ fn who_may_not_mount_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     // Not even with what mounts for others, which is looked for by name.
-    let done = {
-        use std::os::unix::process::CommandExt as _;
-        let mut it = crate::fercuda();
-        let program = dir.path().join("fercuda");
-        fs::copy(it.get_program(), &program).unwrap();
-        let place = dir.path().join("place");
-        fs::create_dir(&place).unwrap();
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
-        it = {
-            let mut other = std::process::Command::new(&program);
-            other
-                .env("FERCUDA_DEVICE", "soft")
-                .env("PATH", dir.path())
-                .env_remove("XDG_RUNTIME_DIR");
-            other
-        };
-        it.args(["vram", "mount", "--ecc=off", SIZE]).arg(&place);
-        it.uid(crate::SOMEBODY)
-            .gid(crate::SOMEBODY)
-            .output()
-            .unwrap()
-    };
+    let program = dir.path().join("fercuda");
+    copy_program(Path::new(fercuda().get_program()), &program);
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = Command::new(&program);
+    command
+        .env("FERCUDA_DEVICE", "soft")
+        .env("PATH", dir.path())
+        .args(["vram", "mount", "--ecc=off", SIZE])
+        .arg(&place)
+        .uid(SOMEBODY)
+        .gid(SOMEBODY);
+    let done = command.output().unwrap();
     let told = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(1), "{told}");
     assert!(told.contains("try: as root, or with fusermount3"), "{told}");
@@ -90,7 +85,7 @@ fn what_is_in_use_is_unmounted_only_lazily() {
     assert_eq!(file.metadata().unwrap().len(), 5);
     drop(file);
     // The last user has gone, and so does the daemon: no signal is needed.
-    assert_eq!(here.daemon.wait().unwrap().code(), Some(0));
+    here.ends();
     let told = refused(&["umount", &place]);
     assert!(told.contains("nothing is mounted"), "{told}");
     let told = refused(&["umount", "/proc"]);
@@ -111,7 +106,7 @@ fn a_signal_unmounts_and_a_file_that_is_open_lives_on() {
     (&file).write_all(b"still").unwrap();
     assert_eq!(here.daemon.try_wait().unwrap(), None);
     drop(file);
-    assert_eq!(here.daemon.wait().unwrap().code(), Some(0));
+    here.ends();
 }
 
 #[test]
