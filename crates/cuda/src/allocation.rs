@@ -109,11 +109,15 @@ impl fmt::Debug for Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
-            // It is not ours, and this may run anywhere.
-            let ended = catch_unwind(AssertUnwindSafe(end));
-            drop(ended);
+            contained(end);
         }
     }
+}
+
+/// Does what is not ours, wherever this may run.
+fn contained(work: impl FnOnce()) {
+    // What was thrown may throw again when it is dropped.
+    std::mem::forget(catch_unwind(AssertUnwindSafe(work)));
 }
 
 /// Who takes lent memory back: behind what a stream has, or with none where there is
@@ -129,10 +133,7 @@ impl Taker {
 
     pub(crate) fn take(&mut self, behind: Option<&Stream>) {
         if let Some(taker) = self.0.take() {
-            // It is not ours, and this may run anywhere.
-            let taken = catch_unwind(AssertUnwindSafe(|| taker(behind)));
-            // What was thrown may throw again when it is dropped.
-            std::mem::forget(taken);
+            contained(|| taker(behind));
         }
     }
 }

@@ -350,3 +350,29 @@ fn a_part_holds_the_whole_and_reaches_no_further() {
     stream.synchronize().unwrap();
     assert_eq!(pool.used_bytes().unwrap(), 0);
 }
+
+#[test]
+fn what_a_lender_throws_ends_with_it_also_where_it_throws_again() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it was dropped");
+        }
+    }
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let memory = DeviceBuffer::<u8>::alloc(&context, 64).unwrap();
+    let address = memory.address();
+    // SAFETY: `memory` outlives both.
+    let (foreign, lent) = unsafe {
+        let end = || std::panic::panic_any(Bomb);
+        let foreign = DeviceBuffer::<u8>::foreign(&context, address, 64, end);
+        let take = |_: Option<&Stream>| std::panic::panic_any(Bomb);
+        (
+            foreign,
+            DeviceBuffer::<u8>::lent(&stream, address, 64, take),
+        )
+    };
+    drop((foreign.unwrap(), lent.unwrap()));
+    stream.synchronize().unwrap();
+}
