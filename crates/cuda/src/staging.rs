@@ -207,7 +207,9 @@ impl Staging {
 }
 
 impl Drop for Staging {
-    /// Does not wait: what copies may still read goes when they are done.
+    /// What copies may still read goes when they are done. Waits only for streams that
+    /// cannot be marked now: default streams beside captures or of other threads; and
+    /// dropped in a host callback it is who allocates or waits next that does.
     fn drop(&mut self) {
         let uses = std::mem::take(&mut self.uses);
         let mut memory = self.memory.take();

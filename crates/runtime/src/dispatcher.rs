@@ -795,8 +795,8 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`DispatchError::Full`]; [`DispatchError::Stopped`]; [`DispatchError::Lost`];
-    /// [`DispatchError::Forked`]; [`DispatchError::Value`] for a priority that there is not, or more arguments than
-    /// a task has.
+    /// [`DispatchError::Forked`]; [`DispatchError::Value`] for a priority that there is not,
+    /// or more arguments than a task has.
     pub fn submit(
         &self,
         priority: u32,

@@ -7,7 +7,7 @@ mod ptxas;
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -442,20 +442,15 @@ fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
         while !gate.has_begun() {
             std::thread::yield_now();
         }
-        let (words, is_ending) = (served.words.clone(), Arc::new(AtomicBool::new(false)));
-        let opener = std::thread::spawn({
-            let is_ending = is_ending.clone();
-            move || {
-                while !is_ending.load(Ordering::Acquire) {
-                    std::thread::yield_now();
-                }
-                // The order to end comes right behind that, and is not to be seen from here.
-                std::thread::sleep(Duration::from_millis(500));
-                words.words()[0].store(1, Ordering::Release);
+        let (words, context) = (served.words.clone(), bench.context.clone());
+        let opener = std::thread::spawn(move || {
+            // That is known right behind the order to end.
+            while context.stays_end_by().is_none() {
+                std::thread::yield_now();
             }
+            words.words()[0].store(1, Ordering::Release);
         });
         let words = served.words.clone();
-        is_ending.store(true, Ordering::Release);
         if drains {
             served.stop();
         } else {

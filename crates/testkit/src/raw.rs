@@ -407,7 +407,8 @@ impl Names {
 }
 
 /// Waits until every other thread of this process waits for something: what was queued is done then, as far as nothing
-/// else is in its way. Time alone would be as long as a busy machine likes.
+/// else is in its way. Time alone would be as long as a busy machine likes. So nobody else is to be at work in the process:
+/// a program with this runs in one of its own.
 fn pause() -> Result<()> {
     let others_wait = || -> std::io::Result<bool> {
         let own = std::fs::read_link("/proc/thread-self")?;

@@ -189,7 +189,8 @@ impl Queue {
     }
 
     /// Lets go of what an ended kernel used, unless another thread does; whether it has
-    /// ended. Never waits.
+    /// ended. Waits for no kernel, but where it has ended for other work that uses what it
+    /// used, and for who hears that lent memory is given back.
     fn has_left(&self, watch: &mut Watch) -> bool {
         match self.kernel() {
             Kernel::Ended { is_well } => self.release(is_well),
