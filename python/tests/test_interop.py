@@ -215,6 +215,21 @@ def test_who_drops_what_was_lent_does_not_wait_for_the_device(runtime, other, he
     until(lambda: other.held_bytes == 0, "it is not given back")
 
 
+def test_a_thread_that_python_does_not_know_returns_what_was_lent_without_it(session):
+    before = session.held_bytes
+    buffer = session.alloc((16,), "f32")
+    passer = Passer(buffer)
+    buffer.free()
+    del buffer
+    deleter = ctypes.cast(DlManagedTensor.from_address(passer.address).deleter, ctypes.c_void_p)
+    # Functions that are called with the interpreter's lock.
+    libc, thread = ctypes.PyDLL(None), ctypes.c_ulong()
+    assert libc.pthread_create(ctypes.byref(thread), None, deleter, ctypes.c_void_p(passer.address)) == 0
+    by = (ctypes.c_long * 2)(int(time.time()) + 60, 0)
+    assert libc.pthread_timedjoin_np(thread, None, by) == 0, "it waits for the interpreter's lock"
+    until(lambda: session.held_bytes == before, "it is not given back")
+
+
 def test_what_borrowers_return_beside_a_dispatcher_is_counted_as_parked(runtime, session, other):
     kept = session.alloc((64,), "u8")
     kept.fill_bytes(0)

@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::ffi::{PyGILState_Ensure, PyGILState_Release, PyGILState_STATE};
+use pyo3::ffi::{
+    PyGILState_Ensure, PyGILState_GetThisThreadState, PyGILState_Release, PyGILState_STATE,
+};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -99,25 +101,36 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// While it lives the interpreter does not end, but for [`PATIENCE`].
+struct Inside(());
+
+impl Inside {
+    /// None if there is no Python for this thread.
+    fn enter() -> Option<Self> {
+        if !is_owner() {
+            return None;
+        }
+        let mut inside = lock(&INSIDE);
+        if ENDING.load(Relaxed) {
+            return None;
+        }
+        *inside += 1;
+        Some(Self(()))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        *lock(&INSIDE) -= 1;
+        LEFT.notify_all();
+    }
+}
+
 /// Calls Python from a thread of ours; not at all if there is no Python for it.
 pub(crate) fn with_python(work: impl FnOnce(Python<'_>)) {
-    struct Leaves;
-    impl Drop for Leaves {
-        fn drop(&mut self) {
-            *lock(&INSIDE) -= 1;
-            LEFT.notify_all();
-        }
-    }
-    if !is_owner() {
+    let Some(_inside) = Inside::enter() else {
         return;
-    }
-    let mut inside = lock(&INSIDE);
-    if ENDING.load(Relaxed) {
-        return;
-    }
-    *inside += 1;
-    drop(inside);
-    let _leaves = Leaves;
+    };
     Python::try_attach(|py| {
         let _locked = Locked::new(py);
         work(py);
@@ -174,15 +187,25 @@ impl<T: Send> Deref for Kept<T> {
 
 impl<T: Send> Drop for Kept<T> {
     fn drop(&mut self) {
-        if !is_live() {
-            return;
-        }
         let kept = &mut self.0;
         // SAFETY: nothing uses it after this, and it is done at most once. Without an
         // interpreter, which is ending then, it is not done at all.
         let mut end = || unsafe { ManuallyDrop::drop(kept) };
+        // SAFETY: it may be asked at any time, of the calling thread.
+        if unsafe { PyGILState_GetThisThreadState() }.is_null() {
+            // Python does not know this thread, which so has nothing to let go of.
+            if is_live() {
+                end();
+            }
+            return;
+        }
+        let Some(inside) = Inside::enter() else {
+            return;
+        };
         Python::try_attach(|py| {
             let had_lock = Locked::new(py).was_held();
+            // For what the device does no exit waits.
+            drop(inside);
             // Who has released the lock cannot release it again.
             if had_lock { py.detach(end) } else { end() }
         });
