@@ -703,18 +703,27 @@ fn a_reboot_waits_for_the_jobs_of_a_session_that_nobody_has_a_name_of() {
     });
     begin.send(()).unwrap();
     soon(move || dropped.unwrap().wait()).unwrap();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (say, said) = channel();
     let rebooted = {
-        let (runtime, is_over) = (bench.runtime.clone(), is_over.clone());
-        std::thread::spawn(move || {
-            runtime.reboot().unwrap();
-            assert!(is_over.load(Ordering::Acquire), "a job still waits");
-        })
+        let runtime = bench.runtime.clone();
+        std::thread::spawn(move || say.send(runtime.reboot().map(drop)).unwrap())
     };
-    std::thread::sleep(Duration::from_millis(50));
-    is_over.store(true, Ordering::Release);
+    let runtime = bench.runtime.clone();
+    let is_in = move || {
+        let opened = runtime.session("meanwhile", Default::default());
+        matches!(opened, Err(Error::Rebooting))
+    };
+    soon(move || {
+        while !is_in() {
+            std::thread::yield_now();
+        }
+    });
+    // Time for who does not wait.
+    let early = said.recv_timeout(Duration::from_millis(200));
     go_on.send(()).unwrap();
-    soon(move || rebooted.join()).unwrap();
+    assert!(early.is_err(), "a job still waits");
+    said.recv_timeout(LONG).unwrap().unwrap();
+    rebooted.join().unwrap();
     last.unwrap().wait().unwrap();
 }
 
