@@ -20,7 +20,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::sys::types::CUresult;
-use fercuda_cuda::{Context, Function, Launch, Module, PinnedBuffer, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer, Stream};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
@@ -31,6 +31,7 @@ use crate::source;
 
 /// Threads that take one block of memory.
 const THREADS: u32 = 256;
+const WARPS: usize = THREADS as usize / 32;
 /// The oldest architecture with what the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
 
@@ -154,6 +155,7 @@ pub struct Kernels {
     check: Function,
     update: Function,
     correct: Function,
+    scan: Function,
     context: Context,
 }
 
@@ -193,6 +195,7 @@ impl Kernels {
             check: module.function("vramfs_check")?,
             update: module.function("vramfs_update")?,
             correct: module.function("vramfs_correct")?,
+            scan: module.function("vramfs_scan")?,
             context: context.clone(),
         })
     }
@@ -510,6 +513,40 @@ impl Worker {
     pub fn correct(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let (kernel, shared) = (self.kernels.correct.clone(), SHARED_BYTES as u32);
         self.run(&kernel, shared, blocks, work, How::Changes)
+    }
+
+    /// Which of these blocks are not right, in no order: what [`Worker::verify`] looks at without an identity,
+    /// and whether each says its own number. At the memory's speed, and without a lock: a block that is
+    /// changed meanwhile may be among them, so who asks looks at those again.
+    ///
+    /// # Errors
+    /// [`Error::NoBlock`]; [`Error::OtherDevice`]; those of the driver.
+    pub fn scan(&mut self, blocks: &Blocks, numbers: &[u32]) -> Result<Vec<u32>> {
+        self.copier.check(blocks, &[], false)?;
+        let Some(highest) = numbers.iter().max() else {
+            return Ok(Vec::new());
+        };
+        blocks.address(*highest as usize)?;
+        let stream = &self.copier.stream;
+        let asked = DeviceBuffer::from_host(numbers, stream)?;
+        let mut found = DeviceBuffer::<u32>::zeroed(stream, numbers.len() + 1)?;
+        let warps = numbers.len().div_ceil(WARPS);
+        let most = 2 * blocks.context().device().multiprocessors()?;
+        let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS);
+        let count = numbers.len() as u32;
+        // SAFETY: the kernel reads blocks whose places were looked at and which stay until this has returned, and
+        // writes no more numbers than it was given behind their count.
+        unsafe {
+            launch.run(
+                &self.kernels.scan,
+                stream,
+                (blocks.address(0)?, &asked, count, &mut found),
+            )
+        }?;
+        let found = found.to_vec(stream);
+        self.copier.wait()?;
+        let found = found?;
+        Ok(found[1..=found[0] as usize].to_vec())
     }
 
     fn run(

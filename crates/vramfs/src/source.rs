@@ -21,6 +21,7 @@ pub(crate) fn header() -> String {
         ("DATA_ROWS", layout::DATA_ROWS),
         ("CODED_ROWS", layout::CODED_ROWS),
         ("RECORD_OFFSET", layout::RECORD_OFFSET),
+        ("BLOCK_BYTES", layout::BLOCK_BYTES),
         ("WORDS", layout::WORDS),
         ("MAGIC_OFFSET", layout::MAGIC_OFFSET),
         ("IDENTITY_WORDS", layout::IDENTITY_WORDS),

@@ -627,3 +627,66 @@ fn what_is_not_there_is_refused() {
     let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();
     assert!(many.to_string().contains("takes 1"), "{many}");
 }
+
+/// A scan names the blocks in which anything at all is other than it was, and no other:
+/// single bits anywhere, wiped blocks, and one block's content in another's place.
+#[test]
+fn a_scan_finds_each_block_that_is_not_right_and_no_other() {
+    let mut bench = Bench::new(23);
+    let blocks = bench.blocks(23);
+    let mut identities: Vec<Identity> = (0..23)
+        .map(|_| std::array::from_fn(|_| bench.random.u64(..)))
+        .collect();
+    for (number, identity) in (0..).zip(&mut identities) {
+        identity[0] = number;
+    }
+    bench.random.fill(bench.worker.data_mut());
+    let outcomes = bench.worker.encode(&blocks, &whole(&identities)).unwrap();
+    assert!(outcomes.iter().all(Outcome::is_clean));
+    let right = bench.bytes(&blocks);
+    let all: Vec<u32> = (0..23).collect();
+    assert_eq!(bench.worker.scan(&blocks, &all).unwrap(), []);
+    assert_eq!(bench.worker.scan(&blocks, &[]).unwrap(), []);
+    for _ in 0..6 {
+        let mut bytes = right.clone();
+        let mut expected = Vec::new();
+        for number in 0..23_usize {
+            let block = number * BLOCK_BYTES..(number + 1) * BLOCK_BYTES;
+            match bench.random.u8(..10) {
+                0..3 => {
+                    let at = bench.random.usize(block);
+                    bytes[at] ^= 1 << bench.random.u8(..8);
+                }
+                3 => bytes[block].fill(0),
+                4 => {
+                    let other = (number + 1) % 23 * BLOCK_BYTES;
+                    bytes[block].copy_from_slice(&right[other..other + BLOCK_BYTES]);
+                }
+                _ => continue,
+            }
+            expected.push(number as u32);
+        }
+        bench.put(&blocks, &bytes);
+        let asked: Vec<u32> = all
+            .iter()
+            .copied()
+            .filter(|_| bench.random.bool())
+            .collect();
+        for asked in [&all, &asked] {
+            let mut found = bench.worker.scan(&blocks, asked).unwrap();
+            found.sort_unstable();
+            let expected: Vec<u32> = expected
+                .iter()
+                .copied()
+                .filter(|it| asked.contains(it))
+                .collect();
+            assert_eq!(found, expected);
+        }
+    }
+    let error = bench
+        .worker
+        .scan(&blocks, &[3, 23])
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("23"), "{error}");
+}

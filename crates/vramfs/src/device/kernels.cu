@@ -287,6 +287,55 @@ vramfs_verify(const Job* jobs, Outcome* outcomes) {
     }
 }
 
+__device__ __forceinline__ void load_once(const u8* row, u32 lane, u32 (&d)[8]) {
+    const uint4 a = __ldcs(reinterpret_cast<const uint4*>(row + 16 * lane));
+    const uint4 b = __ldcs(reinterpret_cast<const uint4*>(row + 512 + 16 * lane));
+    d[0] = a.x; d[1] = a.y; d[2] = a.z; d[3] = a.w;
+    d[4] = b.x; d[5] = b.y; d[6] = b.z; d[7] = b.w;
+}
+
+// Rows that a warp has asked for ahead of those that it computes with.
+constexpr u32 AHEAD = 4;
+static_assert(CODED_ROWS % AHEAD == 0, "each round takes as many");
+
+// Which of many blocks are not right: words, record, or the number that it says. What is found may
+// be a block that somebody changes meanwhile; who asks looks again. Each warp takes one block
+// after another and has all of its words' values at the roots, so none waits for another.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
+    const u32 lane = threadIdx.x % 32;
+    const u32 warp = (blockIdx.x * THREADS + threadIdx.x) / 32;
+    for (u32 at = warp; at < count; at += gridDim.x * WARPS) {
+        const u32 number = numbers[at];
+        const u8* const block = address(base) + u64(number) * BLOCK_BYTES;
+        u32 s[8][8] = {}, d[AHEAD][8];
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++) load_once(block + k * ROW_BYTES, lane, d[k]);
+#pragma unroll 1
+        for (u32 row = 0; row < CODED_ROWS - AHEAD; row += AHEAD) {
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k++) {
+                horner(s, d[k]);
+                load_once(block + (row + AHEAD + k) * ROW_BYTES, lane, d[k]);
+            }
+        }
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++) horner(s, d[k]);
+        const u8* const record = block + RECORD_OFFSET;
+        const u64* const identity = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
+        const u32 of_mask = factor(identity, lane);
+        u32 wrong = identity[0] != number;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            add_to_all(s[j], times(MASK_VALUES[j], of_mask));
+#pragma unroll
+            for (int b = 0; b < 8; b++) wrong |= s[j][b];
+        }
+        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(SUMS, lane, record, 0) != 0;
+        if (is_wrong && lane == 0) found[1 + atomicAdd(found, 1)] = number;
+    }
+}
+
 // Whether record and some rows of data are right, by their sums alone; the rows go to the
 // job's data.
 extern "C" __global__ void __launch_bounds__(THREADS)
