@@ -28,7 +28,10 @@ fn main() -> Result<()> {
     let mut worker = Worker::new(&kernels, slots)?;
     let blocks = Blocks::new(&context, count, count, true)?;
     println!("device   {}", context.device());
-    println!("blocks   {count}, {} MiB of data", count * DATA_BYTES >> 20);
+    println!(
+        "blocks   {count}, {} MiB of data",
+        (count * DATA_BYTES) >> 20
+    );
     let identities: Vec<Identity> = (0..count)
         .map(|number| std::array::from_fn(|at| (number * (at + 1)) as u64))
         .collect();

@@ -40,6 +40,50 @@ pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
     })
 }
 
+/// What each of a row's bits adds to the register behind the row, as the tensor cores take it: a bit of
+/// the sum is how many bits of the row are in both it and a row of a matrix, if that is odd.
+///
+/// `fragments[t][h][lane]` is a lane's part of the matrix of 16 by 256 bits for the words `2 t` and
+/// `2 t + 1` of four lanes and the bits of the register from `16 h` on (the PTX ISA's layout of
+/// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` is what the bits that a lane
+/// gets stand for: they are of four lanes each, and the more bytes lie behind those the more zeros.
+pub(crate) struct BitTables {
+    pub(crate) fragments: [[[[u32; 4]; 32]; 2]; 4],
+    pub(crate) columns: [[u32; 8]; 32],
+}
+
+/// The tables for rows of `row_bytes` of which a lane has words at `16 lane` and at `row_bytes / 2 + 16 lane`.
+pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
+    // What bit `bit` of word `word` of a lane adds, behind the row.
+    let adds = |lane: usize, word: usize, bit: usize| {
+        let at = word / 4 * (row_bytes / 2) + 16 * lane + 4 * (word % 4);
+        after_zeros(1 << bit, row_bytes - at)
+    };
+    let fragments = std::array::from_fn(|t| {
+        let all: [[u32; 32]; 8] = std::array::from_fn(|k| {
+            let (lane, word) = (28 + k % 4, 2 * t + k / 4);
+            std::array::from_fn(|bit| adds(lane, word, bit))
+        });
+        std::array::from_fn(|h| {
+            std::array::from_fn(|lane| {
+                std::array::from_fn(|register| {
+                    let row = 16 * h + lane / 4 + 8 * (register % 2);
+                    let k = register / 2 * 4 + lane % 4;
+                    (0..32).fold(0, |word, bit| word | (all[k][bit] >> row & 1) << bit)
+                })
+            })
+        })
+    });
+    let columns = std::array::from_fn(|lane| {
+        std::array::from_fn(|at| {
+            let row = 16 * (at / 4) + lane / 4 + 8 * (at % 4 / 2);
+            let column = 2 * (lane % 4) + at % 2;
+            after_zeros(1 << row, 64 * (7 - column))
+        })
+    });
+    BitTables { fragments, columns }
+}
+
 /// The CRC32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |register, byte| {

@@ -25,7 +25,8 @@ use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES, SHARED_WITH_TABLES_BYTES,
+    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES, SHARED_WITH_DESK_BYTES,
+    SHARED_WITH_TABLES_BYTES,
 };
 use crate::source;
 
@@ -52,7 +53,8 @@ struct Job {
     rows: u32,
     /// Not 0 if rows that are not named become zeros.
     clears: u32,
-    reserved: u32,
+    /// To a multiple of 16 bytes, by which kernels fetch it.
+    reserved: [u32; 3],
 }
 
 /// What a kernel found in a block.
@@ -147,15 +149,26 @@ pub enum Place {
     Block(usize, usize),
 }
 
+/// A kernel that has a block of threads for a block of memory.
+#[derive(Clone, Debug)]
+struct Kernel {
+    function: Function,
+    shared_bytes: usize,
+    /// It has a desk: blocks of threads take one job after another.
+    loops: bool,
+}
+
 /// The kernels of a context.
 #[derive(Clone, Debug)]
 pub struct Kernels {
-    encode: Function,
-    verify: Function,
-    check: Function,
-    update: Function,
-    correct: Function,
+    encode: Kernel,
+    verify: Kernel,
+    check: Kernel,
+    update: Kernel,
+    correct: Kernel,
     scan: Function,
+    /// Blocks of threads that the device has room for at once, of those that take one block of memory after another.
+    at_once: u32,
     context: Context,
 }
 
@@ -189,13 +202,21 @@ impl Kernels {
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
         let module = Module::load(context, &compiled.image())?;
+        let kernel = |name: &str, shared_bytes, loops| {
+            Ok::<_, Error>(Kernel {
+                function: module.function(name)?,
+                shared_bytes,
+                loops,
+            })
+        };
         Ok(Self {
-            encode: module.function("vramfs_encode")?,
-            verify: module.function("vramfs_verify")?,
-            check: module.function("vramfs_check")?,
-            update: module.function("vramfs_update")?,
-            correct: module.function("vramfs_correct")?,
+            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, true)?,
+            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, true)?,
+            check: kernel("vramfs_check", 0, false)?,
+            update: kernel("vramfs_update", 0, false)?,
+            correct: kernel("vramfs_correct", SHARED_BYTES, false)?,
             scan: module.function("vramfs_scan")?,
+            at_once: 2 * context.device().multiprocessors()?,
             context: context.clone(),
         })
     }
@@ -464,8 +485,8 @@ impl Worker {
     /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], those of
     /// the driver.
     pub fn encode(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
-        self.run(&kernel, shared, blocks, work, How::Changes)
+        let kernel = self.kernels.encode.clone();
+        self.run(&kernel, blocks, work, How::Changes)
     }
 
     /// As [`Worker::encode`], and rows that no work names become zeros.
@@ -473,8 +494,8 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn encode_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.encode.clone(), SHARED_WITH_TABLES_BYTES as u32);
-        self.run(&kernel, shared, blocks, work, How::Clears)
+        let kernel = self.kernels.encode.clone();
+        self.run(&kernel, blocks, work, How::Clears)
     }
 
     /// Whether each block is one of the code, and its record right; with an identity, whether it is
@@ -483,8 +504,8 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`], but a block may be named twice.
     pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.verify.clone(), SHARED_BYTES as u32);
-        self.run(&kernel, shared, blocks, work, How::Reads)
+        let kernel = self.kernels.verify.clone();
+        self.run(&kernel, blocks, work, How::Reads)
     }
 
     /// Whether the rows named are what their sums say, and the record right. They come to their place.
@@ -493,7 +514,7 @@ impl Worker {
     /// As [`Worker::verify`].
     pub fn check(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.check.clone();
-        self.run(&kernel, 0, blocks, work, How::Reads)
+        self.run(&kernel, blocks, work, How::Reads)
     }
 
     /// Exchanges the rows named for those at their place. A block in which something that this rests on
@@ -503,7 +524,7 @@ impl Worker {
     /// As [`Worker::encode`].
     pub fn update(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.update.clone();
-        self.run(&kernel, 0, blocks, work, How::Changes)
+        self.run(&kernel, blocks, work, How::Changes)
     }
 
     /// Corrects what is wrong, as far as it can be. No rows come.
@@ -511,8 +532,8 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn correct(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        let (kernel, shared) = (self.kernels.correct.clone(), SHARED_BYTES as u32);
-        self.run(&kernel, shared, blocks, work, How::Changes)
+        let kernel = self.kernels.correct.clone();
+        self.run(&kernel, blocks, work, How::Changes)
     }
 
     /// Which of these blocks are not right, in no order: what [`Worker::verify`] looks at without an identity,
@@ -531,7 +552,7 @@ impl Worker {
         let asked = DeviceBuffer::from_host(numbers, stream)?;
         let mut found = DeviceBuffer::<u32>::zeroed(stream, numbers.len() + 1)?;
         let warps = numbers.len().div_ceil(WARPS);
-        let most = 2 * blocks.context().device().multiprocessors()?;
+        let most = self.kernels.at_once;
         let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS);
         let count = numbers.len() as u32;
         // SAFETY: the kernel reads blocks whose places were looked at and which stay until this has returned, and
@@ -551,8 +572,7 @@ impl Worker {
 
     fn run(
         &mut self,
-        kernel: &Function,
-        shared: u32,
+        kernel: &Kernel,
         blocks: &Blocks,
         work: &[Work<'_>],
         how: How,
@@ -588,7 +608,7 @@ impl Worker {
                 first: it.rows.start as u32,
                 rows: it.rows.len() as u32,
                 clears: u32::from(how == How::Clears),
-                reserved: 0,
+                reserved: [0; 3],
             };
             // What no kernel has written is no success.
             self.papers.outcomes[slot] = Outcome {
@@ -601,11 +621,25 @@ impl Worker {
         }
         let jobs = self.papers.jobs.device_address()?;
         let outcomes = self.papers.outcomes.device_address()?;
-        let launch = Launch::new(work.len() as u32, THREADS).shared_bytes(shared);
+        let count = work.len() as u32;
+        let all = match kernel.loops {
+            true => count.min(self.kernels.at_once),
+            false => count,
+        };
+        let launch = Launch::new(all, THREADS).shared_bytes(kernel.shared_bytes as u32);
         // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
         // until this has returned, and our page-locked memory. This returns when they have ended, or leaves
         // that memory to them.
-        unsafe { launch.run(kernel, &self.copier.stream, (jobs, outcomes)) }?;
+        unsafe {
+            match kernel.loops {
+                true => launch.run(
+                    &kernel.function,
+                    &self.copier.stream,
+                    (jobs, outcomes, count),
+                ),
+                false => launch.run(&kernel.function, &self.copier.stream, (jobs, outcomes)),
+            }
+        }?;
         self.copier.wait()?;
         Ok(&self.papers.outcomes[..work.len()])
     }

@@ -43,8 +43,13 @@ pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
 /// Bytes of shared memory that the kernels take: values at the roots, and words besides.
 pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
-/// With the tables of the sums behind.
-pub(crate) const SHARED_WITH_TABLES_BYTES: usize = SHARED_BYTES + 4 * (2 * 4 * 256 + 8 * 16 * 32);
+/// With the jobs and the tables of the sums behind.
+pub(crate) const SHARED_WITH_TABLES_BYTES: usize =
+    SHARED_BYTES.next_multiple_of(16) + DESK_BYTES + 4 * (8 * 32 * 4);
+/// With the jobs behind.
+pub(crate) const SHARED_WITH_DESK_BYTES: usize = SHARED_BYTES.next_multiple_of(16) + DESK_BYTES;
+/// Two jobs, and whose a block is to be.
+const DESK_BYTES: usize = 2 * 48 + 8 * IDENTITY_WORDS;
 
 const _: () = assert!(IDENTITY_OFFSET.is_multiple_of(8));
 const _: () = assert!(IDENTITY_OFFSET + 8 * IDENTITY_WORDS <= RECORD_SUM_OFFSET);

@@ -34,6 +34,7 @@ pub(crate) fn header() -> String {
         ("MODULUS", usize::from(gf::MODULUS)),
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
+        ("SHARED_WITH_DESK_BYTES", layout::SHARED_WITH_DESK_BYTES),
     ] {
         add(
             &mut text,
@@ -129,6 +130,21 @@ fn sums(text: &mut String) {
         })
         .collect();
     add(text, format_args!("#define SUM_LANES {}\n", list(&nibbles)));
+    let bits = crc::bit_tables(layout::ROW_BYTES);
+    let words: Vec<u32> = bits
+        .fragments
+        .iter()
+        .flatten()
+        .flatten()
+        .flatten()
+        .copied()
+        .collect();
+    add(
+        text,
+        format_args!("#define SUM_FRAGMENTS {}\n", list(&words)),
+    );
+    let words: Vec<u32> = bits.columns.iter().flatten().copied().collect();
+    add(text, format_args!("#define SUM_COLUMNS {}\n", list(&words)));
 }
 
 /// One step of Horner's rule at each root.

@@ -300,6 +300,30 @@ impl Mma {
                     }
                 }
             }
+        } else if self.a == Element::B1 && self.layout == Layout::Mma {
+            // A register is 32 bits of a row of A, or of a column of B.
+            let mut left = [[0u32; MAX_K / 32]; MAX_MN];
+            let mut right = [[0u32; MAX_K / 32]; MAX_MN];
+            for lane in 0..32 {
+                for register in 0..counts[0] {
+                    let (row, at) = self.place(Matrix::A, lane, register, 0, 32);
+                    left[row as usize][at as usize / 32] = a(register, lane) as u32;
+                }
+                for register in 0..counts[1] {
+                    let (at, column) = self.place(Matrix::B, lane, register, 0, 32);
+                    right[column as usize][at as usize / 32] = b(register, lane) as u32;
+                }
+            }
+            for (sum, left) in integers.iter_mut().zip(&left).take(m) {
+                for (sum, right) in sum.iter_mut().zip(&right).take(n) {
+                    let both = left.iter().zip(right);
+                    let ones = both.map(|(x, y)| match self.bit_op {
+                        BitOp::And => x & y,
+                        BitOp::Xor => x ^ y,
+                    });
+                    *sum += i64::from(ones.map(u32::count_ones).sum::<u32>());
+                }
+            }
         } else {
             let mut left = [[0i64; MAX_K]; MAX_MN];
             let mut right = [[0i64; MAX_MN]; MAX_K];

@@ -16,6 +16,9 @@ typedef unsigned char u8;
 constexpr u32 ALL = 0xffffffffu;
 constexpr u32 WARPS = 8;
 constexpr u32 THREADS = 32 * WARPS;
+// Rows that a warp has asked for ahead of those that it computes with.
+constexpr u32 AHEAD = 4;
+constexpr u32 AHEAD_TO_ENCODE = 2;
 
 // What is to be done with a block. The host has the same (engine.rs).
 struct Job {
@@ -25,7 +28,7 @@ struct Job {
     u32 first;     // rows of data: from here
     u32 rows;      // so many, within the rows of data
     u32 clears;    // other rows become zeros
-    u32 reserved;
+    u32 reserved[3];  // to a multiple of 16 bytes
 };
 
 struct Outcome {
@@ -41,7 +44,6 @@ constexpr u32 WRONG_IDENTITY = 4; // it is another block's
 constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
 constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
-constexpr u32 NUMBERS = 2;        // words of an identity that say which block it is
 
 __device__ __forceinline__ u8* address(u64 number) {
     return reinterpret_cast<u8*>(number);
@@ -66,8 +68,14 @@ struct SumTables {
     u32 lanes[8][16][32];   // 16 (31 - lane), by four bits
 };
 
-// From global memory, where whoever computes many has copied them from.
 __device__ const SumTables SUMS = {SUM_WORD, SUM_HALF, SUM_LANES};
+
+// The same as matrices of bits, for the tensor cores (crc.rs).
+struct SumMatrices {
+    uint4 fragments[4][2][32];
+};
+__device__ const u32 FRAGMENTS[4 * 2 * 32 * 4] = SUM_FRAGMENTS;
+__device__ const u32 COLUMNS[32 * 8] = SUM_COLUMNS;
 
 __device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
     return table[0][r & 255] ^ table[1][r >> 8 & 255] ^ table[2][r >> 16 & 255] ^ table[3][r >> 24];
@@ -84,6 +92,26 @@ __device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u
     u32 s = 0;
 #pragma unroll
     for (int k = 0; k < 8; k++) s ^= tables.lanes[k][r >> 4 * k & 15][lane];
+    return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
+}
+
+// The same by the tensor cores: for each of the eight fours of lanes the bits of its sum, and then
+// those of all, with the zeros that lie behind them.
+__device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
+    u32 c[2][4] = {};
+#pragma unroll
+    for (int t = 0; t < 4; t++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint4 a = matrices.fragments[t][h][lane];
+            asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
+                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                : "+r"(c[h][0]), "+r"(c[h][1]), "+r"(c[h][2]), "+r"(c[h][3])
+                : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(d[2 * t]), "r"(d[2 * t + 1]));
+        }
+    u32 s = 0;
+#pragma unroll
+    for (int at = 0; at < 8; at++) s ^= 0u - (c[at / 4][at % 4] & 1) & columns[at];
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
 
@@ -120,19 +148,52 @@ struct Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "as the host has it");
 
+// What a block of threads has of its jobs, which lie in the host's memory: the next one comes while
+// this one is done.
+struct __align__(16) Desk {
+    Job jobs[2];
+    u64 identity[IDENTITY_WORDS];
+};
+
+struct SharedWithDesk {
+    Shared shared;
+    Desk desk;
+};
+static_assert(sizeof(SharedWithDesk) == SHARED_WITH_DESK_BYTES, "as the host has it");
+
 struct SharedWithSums {
     Shared shared;
-    SumTables sums;
+    Desk desk;
+    SumMatrices sums;
 };
 static_assert(sizeof(SharedWithSums) == SHARED_WITH_TABLES_BYTES, "as the host has it");
 
 extern __shared__ __align__(16) u8 dynamic_shared[];
 
-__device__ __forceinline__ void copy_tables(SumTables& to) {
-    const u32* from = reinterpret_cast<const u32*>(&SUMS);
-    u32* into = reinterpret_cast<u32*>(&to);
-    for (u32 at = threadIdx.x; at < sizeof(SumTables) / 4; at += THREADS) into[at] = from[at];
+__device__ __forceinline__ void copy_16(void* to, u64 from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copies_done() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// The first job of a block of threads is on its desk, for all.
+__device__ __forceinline__ void begin(Desk& desk, const Job* jobs, u32 at) {
+    if (threadIdx.x < sizeof(Job) / 16) {
+        copy_16(reinterpret_cast<u8*>(&desk.jobs[0]) + 16 * threadIdx.x, u64(jobs + at) + 16 * threadIdx.x);
+        copies_done();
+    }
     __syncthreads();
+}
+
+// Asks for the next job, and whose this one's block is to be. For all to see behind a barrier that
+// comes behind `copies_done`; one warp does both.
+__device__ __forceinline__ void ask(Desk& desk, const Job* jobs, u32 next, u32 count, u32 turn, const Job& job, u32 lane) {
+    if (next < count && lane < sizeof(Job) / 16)
+        copy_16(reinterpret_cast<u8*>(&desk.jobs[turn ^ 1]) + 16 * lane, u64(jobs + next) + 16 * lane);
+    if (job.identity != 0 && lane < IDENTITY_WORDS * 8 / 16)
+        copy_16(desk.identity + 2 * lane, job.identity + 16 * lane);
 }
 
 // Each warp has read ROWS rows, one warp's behind another's: the values of all, and of the mask
@@ -164,25 +225,30 @@ __device__ __forceinline__ void combine(Shared& shared, u32 warp, u32 lane, cons
 }
 
 // The record from its sums, which are there, and whose the block is. One warp.
-__device__ __forceinline__ void finish_record(const SumTables& tables, u32 lane, u8* record, u64 identity) {
+template <typename SumOf>
+__device__ __forceinline__ void finish_record(SumOf sum_of_row, u32 lane, u8* record, const u64* given) {
     u64* words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
-    const u64* given = reinterpret_cast<const u64*>(identity);
     for (u32 at = lane; at < (ROW_BYTES - MAGIC_OFFSET) / 8; at += 32) {
         u64 word = 0;
         if (at == 0) word = MAGIC;
-        else if (at - 1 < IDENTITY_WORDS) word = identity != 0 ? given[at - 1] : words[at];
+        else if (at - 1 < IDENTITY_WORDS) word = given != nullptr ? given[at - 1] : words[at];
         words[at] = word;
     }
     __syncwarp();
     u32 d[8];
     load(record, lane, d);
-    const u32 sum = sum_of(tables, lane, d);
+    const u32 sum = sum_of_row(d);
     if (lane == 0) *reinterpret_cast<u32*>(record + RECORD_SUM_OFFSET) = sum;
+}
+
+__device__ __forceinline__ void finish_record(u32 lane, u8* record, u64 identity) {
+    const auto by_tables = [&](const u32 (&d)[8]) { return sum_of(SUMS, lane, d); };
+    finish_record(by_tables, lane, record, reinterpret_cast<const u64*>(identity));
 }
 
 // What is wrong with the record. One warp; every lane has the answer. Whether it is another
 // block's, that is, one of another number or generation, or has other owners.
-__device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane, const u8* record, u64 identity) {
+__device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane, const u8* record, const u64* given) {
     u32 d[8];
     load(record, lane, d);
     const u32 said = __shfl_sync(ALL, d[7], 31);
@@ -190,78 +256,114 @@ __device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane,
     u32 state = sum_of(tables, lane, d) == said ? 0 : WRONG_RECORD;
     const u64* words = reinterpret_cast<const u64*>(record + MAGIC_OFFSET);
     bool differs = lane == 0 && words[0] != MAGIC;
-    if (identity != 0) {
-        const u64* given = reinterpret_cast<const u64*>(identity);
+    if (given != nullptr)
         for (u32 at = lane; at < IDENTITY_WORDS; at += 32) differs |= words[1 + at] != given[at];
-    }
     if (__any_sync(ALL, differs)) state |= WRONG_IDENTITY;
     return state;
 }
 
 // Whose a block is to be, or is as its record says.
+__device__ __forceinline__ const u64* identity_of(const Job& job, const u64* given) {
+    return job.identity != 0 ? given : reinterpret_cast<const u64*>(job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
+}
+
 __device__ __forceinline__ const u64* identity_of(const Job& job) {
-    return reinterpret_cast<const u64*>(job.identity != 0 ? job.identity : job.block + RECORD_OFFSET + MAGIC_OFFSET + 8);
+    return identity_of(job, reinterpret_cast<const u64*>(job.identity));
 }
 
 // A row of parity from the values of the data, which are there. Each warp stores one and has it.
-__device__ __forceinline__ void finish_parity(const Shared& shared, const Job& job, u32 warp, u32 lane, u32 (&parity)[8]) {
+__device__ __forceinline__ void finish_parity(const Shared& shared, const Job& job, const u64* identity, u32 warp, u32 lane, u32 (&parity)[8]) {
     u32 v[8][8];
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int b = 0; b < 8; b++) v[j][b] = shared.values[j][b][lane];
     parity_of(warp, v, parity);
-    add_to_all(parity, times(MASK[warp], factor(identity_of(job), lane)));
+    add_to_all(parity, times(MASK[warp], factor(identity, lane)));
     store(address(job.block) + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
 }
 
 // Data rows are the caller's, where the job has some, and else those that are there, or zeros; parity
 // and record are made of them.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_encode(const Job* jobs, Outcome* outcomes) {
+vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
     SharedWithSums& all = *reinterpret_cast<SharedWithSums*>(dynamic_shared);
     Shared& shared = all.shared;
-    const Job job = jobs[blockIdx.x];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    u8* const block = address(job.block);
-    u8* const record = block + RECORD_OFFSET;
-    copy_tables(all.sums);
-    u32 s[8][8] = {};
-    for (u32 at = 0; at < DATA_ROWS / WARPS; at++) {
-        const u32 row = warp * (DATA_ROWS / WARPS) + at;
-        u32 d[8] = {};
-        const bool is_given = job.data != 0 && row - job.first < job.rows;
-        const bool clears = !is_given && job.clears != 0;
-        if (!clears) load(is_given ? address(job.data) + (row - job.first) * ROW_BYTES : block + row * ROW_BYTES, lane, d);
-        if (is_given || clears) store(block + row * ROW_BYTES, lane, d);
-        horner(s, d);
-        const u32 sum = sum_of(all.sums, lane, d);
-        if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+    u32* const fragments = reinterpret_cast<u32*>(&all.sums);
+    for (u32 at = threadIdx.x; at < sizeof(SumMatrices) / 4; at += THREADS) fragments[at] = FRAGMENTS[at];
+    u32 columns[8];
+#pragma unroll
+    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    const auto sum_of_row = [&](const u32 (&d)[8]) { return sum_by_bits(all.sums, columns, lane, d); };
+    begin(all.desk, jobs, blockIdx.x);
+    for (u32 at = blockIdx.x, turn = 0; at < count; at += gridDim.x, turn ^= 1) {
+        const Job job = all.desk.jobs[turn];
+        if (warp == 0) ask(all.desk, jobs, at + gridDim.x, count, turn, job, lane);
+        u8* const block = address(job.block);
+        u8* const record = block + RECORD_OFFSET;
+        const u32 first = warp * (DATA_ROWS / WARPS);
+        const auto is_given = [&](u32 row) { return job.data != 0 && row - job.first < job.rows; };
+        const auto fetch = [&](u32 row, u32 (&d)[8]) {
+            if (is_given(row)) load(address(job.data) + (row - job.first) * ROW_BYTES, lane, d);
+            else if (job.clears == 0) load(block + row * ROW_BYTES, lane, d);
+            else for (int b = 0; b < 8; b++) d[b] = 0;
+        };
+        u32 s[8][8] = {}, d[AHEAD_TO_ENCODE][8];
+#pragma unroll
+        for (u32 k = 0; k < AHEAD_TO_ENCODE; k++) fetch(first + k, d[k]);
+#pragma unroll 1
+        for (u32 of = 0; of < DATA_ROWS / WARPS; of += AHEAD_TO_ENCODE) {
+#pragma unroll
+            for (u32 k = 0; k < AHEAD_TO_ENCODE; k++) {
+                const u32 row = first + of + k;
+                if (is_given(row) || job.clears != 0) store(block + row * ROW_BYTES, lane, d[k]);
+                horner(s, d[k]);
+                const u32 sum = sum_of_row(d[k]);
+                if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+                if (of + AHEAD_TO_ENCODE < DATA_ROWS / WARPS) fetch(row + AHEAD_TO_ENCODE, d[k]);
+            }
+        }
+        if (warp == 0) copies_done();
+        combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
+        u32 parity[8];
+        finish_parity(shared, job, identity_of(job, all.desk.identity), warp, lane, parity);
+        const u32 sum = sum_of_row(parity);
+        if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
+        __syncthreads();
+        if (warp == 0) {
+            finish_record(sum_of_row, lane, record, job.identity != 0 ? all.desk.identity : nullptr);
+            if (lane == 0) outcomes[at] = Outcome{0, 0, 0, 0};
+        }
     }
-    combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
-    u32 parity[8];
-    finish_parity(shared, job, warp, lane, parity);
-    const u32 sum = sum_of(all.sums, lane, parity);
-    if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
-    __syncthreads();
-    if (warp == 0) finish_record(all.sums, lane, record, job.identity);
-    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
 }
 
 // The values at the roots of what is there; rows that the job wants go to its data.
-__device__ __forceinline__ void values_of(Shared& shared, const Job& job, u32 warp, u32 lane) {
+__device__ __forceinline__ void values_of(Shared& shared, const Job& job, const u64* identity, u32 warp, u32 lane) {
     const u8* const block = address(job.block);
-    u32 s[8][8] = {};
-#pragma unroll 2
-    for (u32 at = 0; at < CODED_ROWS / WARPS; at++) {
-        const u32 row = warp * (CODED_ROWS / WARPS) + at;
-        u32 d[8];
-        load(block + row * ROW_BYTES, lane, d);
+    const u32 first = warp * (CODED_ROWS / WARPS);
+    u32 s[8][8] = {}, d[AHEAD][8];
+    const auto take = [&](u32 row, const u32 (&d)[8]) {
         horner(s, d);
-        if (job.data != 0 && row - job.first < job.rows)
-            store(address(job.data) + (row - job.first) * ROW_BYTES, lane, d);
+        if (job.data != 0 && row - job.first < job.rows) store(address(job.data) + (row - job.first) * ROW_BYTES, lane, d);
+    };
+#pragma unroll
+    for (u32 k = 0; k < AHEAD; k++) load(block + (first + k) * ROW_BYTES, lane, d[k]);
+    // One is left over, which is asked for in the last round.
+    static_assert(CODED_ROWS / WARPS % AHEAD == 1, "as the last round expects");
+#pragma unroll 1
+    for (u32 of = 0; of < CODED_ROWS / WARPS - 1; of += AHEAD) {
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++) {
+            const u32 row = first + of + k;
+            take(row, d[k]);
+            if (of + k + AHEAD < CODED_ROWS / WARPS) load(block + (row + AHEAD) * ROW_BYTES, lane, d[k]);
+        }
     }
-    combine<CODED_ROWS / WARPS>(shared, warp, lane, s, factor(identity_of(job), lane));
+    take(first + CODED_ROWS / WARPS - 1, d[0]);
+    if (warp == 0) copies_done();
+    __syncthreads();
+    combine<CODED_ROWS / WARPS>(shared, warp, lane, s, factor(identity, lane));
 }
 
 // Whether any word is none; for every thread. Each warp looks at one root.
@@ -275,15 +377,20 @@ __device__ __forceinline__ bool has_wrong_words(const Shared& shared, u32 warp, 
 // Whether words and record are right. What goes to the job's data is what was looked at: it
 // is right if the answer is 0.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_verify(const Job* jobs, Outcome* outcomes) {
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
-    const Job job = jobs[blockIdx.x];
+vramfs_verify(const Job* jobs, Outcome* outcomes, u32 count) {
+    SharedWithDesk& all = *reinterpret_cast<SharedWithDesk*>(dynamic_shared);
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    values_of(shared, job, warp, lane);
-    u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
-    if (warp == 0) {
-        state |= look_at_record(SUMS, lane, address(job.block) + RECORD_OFFSET, job.identity);
-        if (lane == 0) outcomes[blockIdx.x] = Outcome{state, 0, 0, 0};
+    begin(all.desk, jobs, blockIdx.x);
+    for (u32 at = blockIdx.x, turn = 0; at < count; at += gridDim.x, turn ^= 1) {
+        const Job job = all.desk.jobs[turn];
+        if (warp == 0) ask(all.desk, jobs, at + gridDim.x, count, turn, job, lane);
+        values_of(all.shared, job, identity_of(job, all.desk.identity), warp, lane);
+        u32 state = has_wrong_words(all.shared, warp, lane) ? WRONG_WORDS : 0;
+        if (warp == 0) {
+            const u64* const given = job.identity != 0 ? all.desk.identity : nullptr;
+            state |= look_at_record(SUMS, lane, address(job.block) + RECORD_OFFSET, given);
+            if (lane == 0) outcomes[at] = Outcome{state, 0, 0, 0};
+        }
     }
 }
 
@@ -294,8 +401,6 @@ __device__ __forceinline__ void load_once(const u8* row, u32 lane, u32 (&d)[8]) 
     d[4] = b.x; d[5] = b.y; d[6] = b.z; d[7] = b.w;
 }
 
-// Rows that a warp has asked for ahead of those that it computes with.
-constexpr u32 AHEAD = 4;
 static_assert(CODED_ROWS % AHEAD == 0, "each round takes as many");
 
 // Which of many blocks are not right: words, record, or the number that it says. What is found may
@@ -331,7 +436,7 @@ vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
 #pragma unroll
             for (int b = 0; b < 8; b++) wrong |= s[j][b];
         }
-        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(SUMS, lane, record, 0) != 0;
+        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(SUMS, lane, record, nullptr) != 0;
         if (is_wrong && lane == 0) found[1 + atomicAdd(found, 1)] = number;
     }
 }
@@ -357,7 +462,7 @@ vramfs_check(const Job* jobs, Outcome* outcomes) {
     }
     __syncthreads();
     if (warp == 0) {
-        u32 state = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity);
+        u32 state = look_at_record(SUMS, lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
         if (wrong != 0) state |= WRONG_ROWS;
         if (lane == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
     }
@@ -389,7 +494,7 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     if (lane == 0 && before != sums[DATA_ROWS + warp]) atomicAdd(&wrong, 1);
     __syncthreads();
     // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
-    u32 state = look_at_record(SUMS, lane, record, 0);
+    u32 state = look_at_record(SUMS, lane, record, nullptr);
     if (wrong != 0) state |= WRONG_ROWS;
     const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
     const u64* const given = identity_of(job);
@@ -425,7 +530,7 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     const u32 after = sum_of(SUMS, lane, parity);
     if (lane == 0) sums[DATA_ROWS + warp] = after;
     __syncthreads();
-    if (warp == 0) finish_record(SUMS, lane, record, job.identity);
+    if (warp == 0) finish_record(lane, record, job.identity);
     if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
 }
 
@@ -562,7 +667,7 @@ __device__ void sum_anew(const Job& job, u32 warp, u32 lane) {
         if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
     }
     __syncthreads();
-    if (warp == 0) finish_record(SUMS, lane, record, job.identity);
+    if (warp == 0) finish_record(lane, record, job.identity);
 }
 
 // Parity from the data, which is right.
@@ -578,7 +683,7 @@ __device__ void parity_anew(Shared& shared, const Job& job, u32 warp, u32 lane) 
     }
     combine<DATA_ROWS / WARPS>(shared, warp, lane, s, 0);
     u32 parity[8];
-    finish_parity(shared, job, warp, lane, parity);
+    finish_parity(shared, job, identity_of(job), warp, lane, parity);
 }
 
 // Makes right what can be made right: up to three wrong symbols a word; four; then up to eight
@@ -594,10 +699,10 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
     job.data = 0;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u8* const block = address(job.block);
-    values_of(shared, job, warp, lane);
+    values_of(shared, job, identity_of(job), warp, lane);
     u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
     // One warp looks, so that all go the same way.
-    const u32 of_record = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity);
+    const u32 of_record = look_at_record(SUMS, lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
     if (threadIdx.x == 0) shared.sums_wrong = of_record;
     __syncthreads();
     state |= shared.sums_wrong;
