@@ -850,4 +850,4 @@ fn counted(written: Result<(), (usize, Error)>, part: &[Piece]) -> Result<usize,
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -467,7 +467,56 @@ impl Drop for Scrubber {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
+    use crate::file::tests::memory;
+
+    #[test]
+    fn who_reads_or_writes_what_is_lost_gets_an_error_and_all_else_goes_on() {
+        assert!(
+            Path::new(FUSE).exists() && is_root(),
+            "this test mounts, for which it needs {FUSE} and root\ntry: modprobe fuse, or as root"
+        );
+        let (memory, store) = memory(8);
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            inodes: 100,
+            user: 0,
+            group: 0,
+            mode: 0o755,
+            allow_other: false,
+            cache: Cache::None,
+            threads: 2,
+            scrubs: false,
+            facts: String::new(),
+        };
+        let mount = Mount::new(store, dir.path(), &options).unwrap();
+        // Whoever serves a mount never waits for it: another program makes the calls.
+        let sh = |line: &str| {
+            let mut shell = Command::new("sh");
+            let done = shell.arg("-c").arg(line).env("AT", mount.at()).output();
+            let done = done.unwrap();
+            let said = [done.stdout, done.stderr].concat();
+            (done.status.success(), String::from_utf8(said).unwrap())
+        };
+        assert_eq!(sh("echo text > $AT/file"), (true, String::new()));
+        memory.fails.store(1, Relaxed);
+        for line in ["cat $AT/file", "echo more >> $AT/file", "echo > $AT/new"] {
+            let (is_well, said) = sh(line);
+            let told = said.to_lowercase();
+            assert!(
+                !is_well && (told.contains("input/output") || told.contains("i/o")),
+                "{said}"
+            );
+        }
+        assert_eq!(sh("ls $AT; mkdir $AT/d"), (true, "file\nnew\n".to_owned()));
+        memory.fails.store(0, Relaxed);
+        assert_eq!(sh("cat $AT/file"), (true, "text\n".to_owned()));
+        let at = mount.at().to_owned();
+        drop(mount);
+        assert_eq!(mounted(&at).unwrap(), None);
+    }
 
     #[test]
     fn places_with_spaces_are_found_among_mounts() {

@@ -10,15 +10,15 @@ use crate::engine::{Identity, Outcome, Place, Work};
 use crate::layout::{DATA_ROWS, IDENTITY_WORDS};
 
 /// Blocks in host memory. What is asked of a block has to know whose it is.
-struct Memory {
+pub(crate) struct Memory {
     blocks: Vec<RwLock<(Vec<u8>, Identity)>>,
     /// One call in so many fails; 0: none.
-    fails: AtomicU32,
+    pub(crate) fails: AtomicU32,
     /// No block can be made anew.
     formats_fail: AtomicBool,
 }
 
-struct Host {
+pub(crate) struct Host {
     memory: Arc<Memory>,
     data: Vec<u8>,
     outcomes: Vec<Outcome>,
@@ -130,7 +130,7 @@ impl Access for Host {
     }
 }
 
-fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
+pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
     let block = |_| {
         RwLock::new((
             vec![0xEE; DATA_ROWS * ROW_BYTES],
