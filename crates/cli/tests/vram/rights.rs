@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 
 use rustix::fs::{
-    AtFlags, CWD, Timespec, Timestamps, XattrFlags, getxattr, listxattr, removexattr, setxattr,
-    utimensat,
+    AtFlags, CWD, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr, listxattr, removexattr,
+    setxattr, statx, utimensat,
 };
 use rustix::io::Errno;
 
@@ -15,8 +15,10 @@ fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// The mode alone, of which the kernel need not ask again when something else has changed.
 fn mode(path: &std::path::Path) -> u32 {
-    fs::metadata(path).unwrap().mode() & 0o7777
+    let known = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+    u32::from(known.stx_mode) & 0o7777
 }
 
 #[test]

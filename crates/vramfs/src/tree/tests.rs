@@ -388,3 +388,24 @@ fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
     let bad = tree.set_value(file.inode, acl::ACCESS, b"x", None, 6);
     assert_eq!(bad, Err(Errno::INVAL));
 }
+
+#[test]
+fn what_was_met_in_a_directory_is_known_until_it_is_forgotten() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let made = tree.make(ROOT, b"file", FILE | 0o644, 0, ME, 2).unwrap();
+    let read = |is_told: bool, takes: bool| {
+        let visit = |number: u64, _: &[u8], _: &Attributes| number <= 2 || takes;
+        tree.read_directory(ROOT, 0, is_told, visit).unwrap();
+    };
+    // Told once as it was made; then by what took it with its attributes, and by nothing else.
+    read(true, true);
+    read(true, false);
+    read(false, true);
+    tree.forget(made.inode, 1);
+    tree.unlink(ROOT, b"file", 3).unwrap();
+    assert_eq!((tree.nameless(), tree.inodes().0), (1, 2));
+    assert_eq!(tree.attributes(made.inode).unwrap().links, 0);
+    tree.forget(made.inode, 1);
+    assert_eq!((tree.nameless(), tree.inodes().0), (0, 1));
+    assert_eq!(tree.attributes(made.inode), Err(Errno::STALE));
+}
