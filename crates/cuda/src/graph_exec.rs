@@ -56,6 +56,14 @@ struct Earlier {
     behind: Option<Vec<Event>>,
 }
 
+/// What launches before an update referred to, which are done: it goes when this is
+/// dropped.
+#[derive(Debug)]
+#[must_use = "dropping it may run code of whoever's it was"]
+pub struct Forgotten {
+    _done: Vec<Earlier>,
+}
+
 /// So many updates whose launches cannot be marked are waited for.
 const ENOUGH: usize = 8;
 
@@ -137,6 +145,7 @@ impl GraphExec {
         // stream's. Which context is current matters to a default stream only,
         // and those are never free.
         let noted = self.usual == stream.id() || self.is_usual(stream);
+        let noted = noted && !stream.context().has_ended();
         let epoch = stream.free_epoch().filter(|_| noted && !callback::inside());
         let Some((epoch, launch)) = epoch.zip(stream.graph_launch()) else {
             return Quick::Unusual;
@@ -232,20 +241,28 @@ impl GraphExec {
     /// they are done; says whether nothing is left of it. Waits if too many of
     /// them could not be marked.
     pub fn forget_done(&mut self) -> bool {
-        self.rest
-            .earlier
-            .retain(|earlier| !earlier.behind.as_deref().is_some_and(all_done));
-        if self.rest.earlier.len() >= ENOUGH
-            && self
-                .rest
-                .earlier
-                .iter()
-                .any(|earlier| earlier.behind.is_none())
-            && self.rest.uses.wait() == Waited::Done
+        drop(self.take_done());
+        !self.holds_earlier()
+    }
+
+    /// Whether it holds what only launches before an update referred to.
+    pub fn holds_earlier(&self) -> bool {
+        !self.rest.earlier.is_empty()
+    }
+
+    /// As [`GraphExec::forget_done`], and what is let go is the caller's to drop: for who
+    /// has the graph to himself, which what goes then may ask for.
+    pub fn take_done(&mut self) -> Forgotten {
+        let Rest { earlier, uses, .. } = &mut *self.rest;
+        let is_done = |it: &mut Earlier| it.behind.as_deref().is_some_and(all_done);
+        let mut done: Vec<Earlier> = earlier.extract_if(.., is_done).collect();
+        if earlier.len() >= ENOUGH
+            && earlier.iter().any(|earlier| earlier.behind.is_none())
+            && uses.wait() == Waited::Done
         {
-            self.rest.earlier.clear();
+            done.append(earlier);
         }
-        self.rest.earlier.is_empty()
+        Forgotten { _done: done }
     }
 
     /// Ends its use: it is destroyed when what is returned is dropped, for

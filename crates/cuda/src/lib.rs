@@ -46,7 +46,7 @@ pub use error::{ArgumentError, Error, Failure, LoadFailure, OutOfMemory, Result,
 pub use event::Event;
 pub use fercuda_cuda_sys as sys;
 pub use graph::{Capture, CaptureMode, Graph, HostSlot};
-pub use graph_exec::{GraphExec, RetiredGraph};
+pub use graph_exec::{Forgotten, GraphExec, RetiredGraph};
 pub use image::{Image, ImageError};
 pub use ipc::{IpcEventHandle, IpcMemoryHandle};
 pub use launch::{Argument, Arguments, ByValue, Dim, Launch, Value};

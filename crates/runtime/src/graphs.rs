@@ -401,15 +401,17 @@ impl<K: Key> GraphCache<K> {
         for number in updated {
             // One that is out just now is for later. One that has been let go took with
             // it what it held, and what lies there instead holds nothing or is asked twice.
-            let all_gone = self.shelf.take_at(number).is_some_and(|mut out| {
-                let all_gone = out.value().exec.forget_done();
+            let forgotten = self.shelf.take_at(number).map(|mut out| {
+                let forgotten = out.value().exec.take_done();
+                let all_gone = !out.value().exec.holds_earlier();
                 out.give_back();
+                // What goes now may be the user's, and ask for the same graph.
+                drop(forgotten);
                 all_gone
             });
+            let all_gone = forgotten.unwrap_or(false);
             if !all_gone && self.shelf.has(number) {
-                let mut state = lock(&self.state);
-                state.updated.push(number);
-                self.is_reaping.store(true, Ordering::Relaxed);
+                self.note_updated(&mut lock(&self.state), number);
             }
         }
         self.retire(self.shelf.gone());
@@ -428,13 +430,15 @@ impl<K: Key> GraphCache<K> {
 
     #[cold]
     fn take_slowly(&self, key: &K) -> Option<Out<'_, K, Entry>> {
-        let near = self.shelf.take_near(key);
-        let out = near.or_else(|| self.shelf.take(key));
-        if out.is_none() {
-            lock(&self.state).stats.absent += 1;
+        if let Some(out) = self.shelf.take_near(key) {
+            return Some(out);
         }
         // It may have been looked for in the place of another that was let go meanwhile.
         self.retire(self.shelf.gone());
+        let out = self.shelf.take(key);
+        if out.is_none() {
+            lock(&self.state).stats.absent += 1;
+        }
         out
     }
 
@@ -538,7 +542,11 @@ impl<K: Key> GraphCache<K> {
     ) -> Result<Option<Out<'_, K, Entry>>, GraphError> {
         let key = lock(&self.state).key_of(number)?;
         self.has_room(recorded)?;
-        Ok(self.shelf.take(&key))
+        let out = self.shelf.take(&key);
+        // It may have been invalidated while another had what was there, which is then
+        // somebody else's, and newer.
+        lock(&self.state).key_of(number)?;
+        Ok(out)
     }
 
     fn has_room(&self, recorded: &Recorded) -> Result<(), GraphError> {
@@ -605,10 +613,17 @@ impl<K: Key> GraphCache<K> {
         };
         state.stats.evicted += (before + added - self.shelf.len()) as u64;
         if recorded.updated {
-            state.updated.push(place);
-            self.is_reaping.store(true, Ordering::Relaxed);
+            self.note_updated(&mut state, place);
         }
         (Ok(()), gone)
+    }
+
+    /// What lies there holds what an update has replaced.
+    fn note_updated(&self, state: &mut State<K>, place: u32) {
+        if !state.updated.contains(&place) {
+            state.updated.push(place);
+        }
+        self.is_reaping.store(true, Ordering::Relaxed);
     }
 }
 
@@ -713,5 +728,54 @@ impl Timing {
             device: self.events[1].since(&self.events[0])?,
             completion: self.began.elapsed(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fercuda_cuda::{Cuda, DeviceBuffer};
+
+    use super::*;
+
+    impl Key for u32 {
+        fn generation(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Who waits to replace what was invalidated meanwhile leaves alone what came after.
+    #[test]
+    fn a_recording_that_is_out_of_date_replaces_nothing() {
+        let device = Cuda::from_env().unwrap().device(0).unwrap();
+        let context = Context::primary(device).unwrap();
+        let streams = [(); 2].map(|()| Stream::new(&context).unwrap());
+        let [mut old, mut new] = [(); 2].map(|()| DeviceBuffer::zeroed(&streams[0], 4).unwrap());
+        streams[0].synchronize().unwrap();
+        let cache = GraphCache::<u32>::new(&context, Budget::default()).unwrap();
+        let record = |buffer: &mut DeviceBuffer<u32>, stream: &Stream, value| {
+            let recording = cache.begin(7, stream, RecordOptions::default()).unwrap();
+            buffer.fill(value, stream).unwrap();
+            recording
+        };
+        record(&mut old, &streams[0], 1).finish().unwrap();
+        let out = cache.shelf.take(&7).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let finished = scope.spawn(|| {
+                let recording = record(&mut old, &streams[0], 2);
+                tell.send(()).unwrap();
+                recording.finish()
+            });
+            told.recv().unwrap();
+            // It waits for what is out, or has yet to look.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(cache.invalidate(&7));
+            record(&mut new, &streams[1], 3).finish().unwrap();
+            cache.give_back(out);
+            let refused = finished.join().unwrap().unwrap_err();
+            assert!(matches!(refused, GraphError::Invalidated), "{refused}");
+        });
+        assert!(cache.replay(&7, &streams[1]).unwrap());
+        assert_eq!(new.to_vec(&streams[1]).unwrap(), [3; 4]);
     }
 }

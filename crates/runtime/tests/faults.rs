@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{FAULTY, fail};
-use fercuda_cuda::{Context, DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
+use fercuda_cuda::{CaptureMode, Context, DeviceAddr, DeviceBuffer, Image, Launch, Module, Stream};
 use fercuda_runtime::{
     Allocator, DispatchError, DispatchOptions, Dtype, Error, Layout, Regime, Runtime,
     RuntimeConfig, Session, SessionConfig, TaskArgs, TaskBuffer,
@@ -196,6 +196,13 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         let event = session.stream().record().unwrap();
         let module = Module::load(&runtime.context(), &Image::ptx(FAULTY)).unwrap();
         let function = module.function("beyond").unwrap();
+        // A graph that has been launched in its stream before needs no look at it any more.
+        let own = Stream::new(&runtime.context()).unwrap();
+        let capture = own.begin_capture(CaptureMode::Relaxed).unwrap();
+        managed.fill_bytes(1, &own).unwrap();
+        let mut graph = capture.end().unwrap().instantiate().unwrap();
+        (0..3).for_each(|_| graph.launch(&own).unwrap());
+        own.synchronize().unwrap();
         fail_between_others(&session);
         let refused = runtime.reboot().unwrap_err();
         assert!(matches!(refused, Error::Failed { device: 0 }), "{refused}");
@@ -231,6 +238,8 @@ fn a_fault_is_the_failure_of_the_job_that_caused_it_and_a_reset_recovers() {
         // SAFETY: it is refused.
         let launched = unsafe { Launch::new(1, 1).run(&function, new.stream(), ()) };
         assert!(is_refused(launched));
+        assert!(is_refused(graph.launch(&own)));
+        drop((graph, own));
         drop(still);
         assert_eq!(*lent.back.lock().unwrap(), [false; 2]);
         drop((old, managed, event, function, module));

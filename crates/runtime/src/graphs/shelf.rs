@@ -92,7 +92,8 @@ type Row<K, V> = Box<[Place<K, V>]>;
 // What each use looks at lies first.
 #[repr(C)]
 pub(super) struct Shelf<K, V> {
-    /// Moves on with each use. Two at once may count as one.
+    /// Moves on with each use. Threads at once may set it back; then what goes first is
+    /// not for sure what was used least recently.
     clock: AtomicU64,
     /// Rows of places, each twice as long as the one before. The first is the homes.
     rows: [OnceLock<Row<K, V>>; 24],
@@ -259,7 +260,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
         };
         index.by_key.insert(key, kept);
         index.bytes += bytes;
-        (number, self.shrink(&mut index))
+        (number, self.shrink(&mut index, Some(number)))
     }
 
     /// A place in which there is nothing, near the key's home if there is one.
@@ -296,18 +297,18 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
     pub(super) fn set_budget(&self, bytes: u64) -> Vec<V> {
         let mut index = lock(&self.index);
         index.budget_bytes = bytes;
-        self.shrink(&mut index)
+        self.shrink(&mut index, None)
     }
 
     /// Lets go of the keys of which `which` says so. Says how many they were, and
     /// gives the values that are not out.
     pub(super) fn let_go(&self, which: impl Fn(&K) -> bool) -> (usize, Vec<V>) {
         let mut index = lock(&self.index);
-        let gone: Vec<Kept> = index
-            .by_key
-            .extract_if(|key, _| which(key))
-            .map(|(_, kept)| kept)
-            .collect();
+        // All are asked before the first goes: the question is the user's.
+        let keys = index.by_key.keys().filter(|key| which(key));
+        let keys: Vec<K> = keys.cloned().collect();
+        let gone = keys.iter().filter_map(|key| index.by_key.remove(key));
+        let gone: Vec<Kept> = gone.collect();
         let values = gone
             .iter()
             .filter_map(|kept| self.vacate(&mut index, *kept));
@@ -321,18 +322,22 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
         std::mem::take(&mut lock(&self.index).gone)
     }
 
-    /// Lets go of the least recently used until the rest fits.
-    fn shrink(&self, index: &mut Index<K, V>) -> Vec<V> {
+    /// Lets go of the least recently used until the rest fits; of the one at `but` never,
+    /// which fits alone.
+    fn shrink(&self, index: &mut Index<K, V>, but: Option<u32>) -> Vec<V> {
         let mut gone = Vec::new();
         while index.bytes > index.budget_bytes {
             let used = |kept: &Kept| self.made(kept.place).used.load(Ordering::Relaxed);
-            let oldest = index.by_key.iter().min_by_key(|(_, kept)| used(kept));
+            let others = index.by_key.iter().filter(|(_, it)| Some(it.place) != but);
+            let oldest = others.min_by_key(|(_, kept)| used(kept));
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 break;
             };
-            if let Some(kept) = index.by_key.remove(&oldest) {
-                gone.extend(self.vacate(index, kept));
-            }
+            // A key that is no longer what it was is not found.
+            let Some(kept) = index.by_key.remove(&oldest) else {
+                break;
+            };
+            gone.extend(self.vacate(index, kept));
         }
         gone
     }
@@ -348,6 +353,8 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
             }
             if place.held.call() {
                 index.leaving.push(kept.place);
+                // Who waits for it waits for nothing any more.
+                self.returned.notify_all();
                 return None;
             }
         }
@@ -450,7 +457,7 @@ impl<'s, K: Eq + Hash + Clone, V> Out<'s, K, V> {
         let before = std::mem::replace(&mut kept.bytes, bytes);
         index.bytes = index.bytes - before + bytes;
         self.shelf.note_use(self.place);
-        let gone = self.shelf.shrink(&mut index);
+        let gone = self.shelf.shrink(&mut index, Some(self.number));
         drop(index);
         self.let_go();
         Ok(gone)
