@@ -192,3 +192,21 @@ fn a_daemon_in_the_background_is_there_when_mount_returns() {
         "{told}"
     );
 }
+
+#[test]
+fn blocks_that_nobody_reads_are_looked_at_in_the_background() {
+    let here = Here::new(&["--size=1MiB", "--verify=scrub"]);
+    let bytes: Vec<u8> = (0..300_000u32).map(|it| it as u8).collect();
+    fs::write(here.at("file"), &bytes).unwrap();
+    // The file has three blocks, which come round again and again.
+    while here.figure("scrubbed_blocks") < 7 {
+        std::thread::yield_now();
+    }
+    assert_eq!(
+        (here.figure("corrected_blocks"), here.figure("lost_blocks")),
+        (0, 0)
+    );
+    assert!(fs::read(here.at("file")).unwrap() == bytes);
+    let told = refused(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
+    assert!(told.contains("try: without --ecc off"), "{told}");
+}
