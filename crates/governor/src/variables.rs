@@ -196,6 +196,18 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Chores,
+        "FERCUDA_VRAM_PROGRAMS",
+        "a number, default 60",
+        "random programs over files in VRAM, of 400 steps each (`cargo test -p fercuda-vramfs`)",
+    ),
+    row(
+        Reader::Chores,
+        "FERCUDA_VRAM_ENTRIES",
+        "a number, default 20000",
+        "entries of the directory that is read while it changes (`cargo test -p fercuda-cli --test vram`)",
+    ),
+    row(
+        Reader::Chores,
         "FERCUDA_ISA_RECORD",
         "a file",
         "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
