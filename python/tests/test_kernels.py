@@ -112,9 +112,8 @@ def test_a_fault_is_an_exception_and_a_reset_recovers():
         try:
             assert reboot(runtime, reset_failed=True).was_reset
         except errors.DeviceFaultError:
-            # NVIDIA's driver (580) does not recover; all memory is given back, and the process has to end.
-            assert "software" not in runtime.device_name, runtime.device_name
-            all_is_back()
+            # NVIDIA's driver (580) does not recover. What it has goes with the process, which has to end.
+            assert not runtime.is_software
             raise SystemExit(0)
         del late
         with RuntimeSession("after", runtime=runtime) as session:

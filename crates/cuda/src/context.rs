@@ -9,7 +9,7 @@
 //! (`callback`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
@@ -37,6 +37,8 @@ struct Inner {
     /// It was reset: nothing of it is there.
     ended: AtomicBool,
     orphans: Mutex<Orphans>,
+    /// Those made in it, to be told of a reset.
+    streams: Mutex<Vec<Weak<stream::Core>>>,
     legacy_id: u64,
     legacy_panicked: Panicked,
     per_thread_id: u64,
@@ -117,6 +119,7 @@ impl Context {
                 driver,
                 ended: AtomicBool::new(false),
                 orphans: Mutex::default(),
+                streams: Mutex::default(),
                 legacy_id: stream::next_id(),
                 legacy_panicked: Panicked::default(),
                 per_thread_id: stream::next_id(),
@@ -138,6 +141,15 @@ impl Context {
     #[inline]
     pub(crate) fn driver(&self) -> &'static Driver {
         self.inner.driver
+    }
+
+    /// Has a stream of it told when it is reset.
+    pub(crate) fn note_stream(&self, core: &Arc<stream::Core>) {
+        let mut streams = lock(&self.inner.streams);
+        if streams.len() == streams.capacity() {
+            streams.retain(|it| it.strong_count() > 0);
+        }
+        streams.push(Arc::downgrade(core));
     }
 
     /// The driver's table, with this context current in the calling thread.
@@ -280,6 +292,11 @@ impl Context {
             )?;
         }
         self.inner.ended.store(true, Ordering::Release);
+        let streams = std::mem::take(&mut *lock(&self.inner.streams));
+        streams
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|it| it.end());
         callback::stays_ended_in(self.place());
         let after = Self::primary(device)?;
         let addresses = {

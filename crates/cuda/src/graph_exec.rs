@@ -145,7 +145,6 @@ impl GraphExec {
         // stream's. Which context is current matters to a default stream only,
         // and those are never free.
         let noted = self.usual == stream.id() || self.is_usual(stream);
-        let noted = noted && !stream.context().has_ended();
         let epoch = stream.free_epoch().filter(|_| noted && !callback::inside());
         let Some((epoch, launch)) = epoch.zip(stream.graph_launch()) else {
             return Quick::Unusual;

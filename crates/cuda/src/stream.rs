@@ -190,7 +190,7 @@ pub(crate) struct Core {
     id: u64,
     /// Even while `part` is free, and another number each time: it moves on
     /// before a capture of the stream begins and after it has ended. Always
-    /// odd for default streams.
+    /// odd for default streams. With `CONTEXT_GONE` from a reset on.
     epoch: AtomicU64,
     /// The driver's function, if it has it.
     graph_launch: Option<signatures::cuGraphLaunch>,
@@ -202,6 +202,16 @@ pub(crate) struct Core {
     part: RwLock<Part>,
     /// What the first callback that panicked said.
     panicked: Panicked,
+}
+
+/// In a core's epoch: its context was reset.
+const CONTEXT_GONE: u64 = 1 << 63;
+
+impl Core {
+    /// Its context was reset: it is never free any more.
+    pub(crate) fn end(&self) {
+        self.epoch.fetch_or(CONTEXT_GONE, Ordering::AcqRel);
+    }
 }
 
 fn graph_launch(driver: &Driver) -> Option<signatures::cuGraphLaunch> {
@@ -343,6 +353,9 @@ impl Stream {
             panicked,
         });
         let owner = (kind == Kind::Owned).then(|| Arc::new(Owner(core.clone())));
+        if owner.is_some() {
+            core.context.note_stream(&core);
+        }
         Self {
             core,
             _owner: owner,
@@ -703,7 +716,7 @@ impl Stream {
     #[inline]
     pub(crate) fn free_epoch(&self) -> Option<u64> {
         let epoch = self.epoch();
-        epoch.is_multiple_of(2).then_some(epoch)
+        (epoch & (CONTEXT_GONE | 1) == 0).then_some(epoch)
     }
 
     /// What to compare a [`Stream::free_epoch`] with after the call.
