@@ -34,6 +34,17 @@ pub(crate) struct Wanted {
     pub at: usize,
 }
 
+impl Wanted {
+    fn work<'i>(&self, identity: Option<&'i Identity>) -> Work<'i> {
+        Work {
+            block: self.block as usize,
+            rows: self.rows.clone(),
+            place: Place::Staging(self.at),
+            identity,
+        }
+    }
+}
+
 /// What a run's bytes become.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'d> {
@@ -229,27 +240,18 @@ impl<M: Medium> Store<M> {
     pub(crate) fn read(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
         let blocks: BTreeSet<u32> = wanted.iter().map(|it| it.block).collect();
         for _ in 0..ATTEMPTS {
-            let wrong: Vec<u32> = {
+            let wrong = {
                 let guards: Vec<_> = blocks.iter().map(|it| (*it, self.shared(*it))).collect();
                 let work: Vec<Work<'_>> = wanted
                     .iter()
-                    .map(|it| Work {
-                        block: it.block as usize,
-                        rows: it.rows.clone(),
-                        place: Place::Staging(it.at),
-                        identity: known(&guards, it.block),
-                    })
+                    .map(|it| it.work(known(&guards, it.block)))
                     .collect();
-                let outcomes = access.read(&work)?;
-                let all = wanted.iter().zip(outcomes);
-                all.filter(|(_, outcome)| !outcome.is_clean())
-                    .map(|(it, _)| it.block)
-                    .collect()
+                wrong_of(wanted, access.read(&work)?)
             };
             if wrong.is_empty() {
                 return Ok(());
             }
-            for block in wrong.into_iter().collect::<BTreeSet<_>>() {
+            for block in wrong {
                 let identity = self.alone(block);
                 self.correct(access, block, &identity)?;
             }
@@ -384,19 +386,9 @@ impl<M: Medium> Store<M> {
             }
             let work: Vec<Work<'_>> = kept
                 .iter()
-                .map(|it| Work {
-                    block: it.block as usize,
-                    rows: it.rows.clone(),
-                    place: Place::Staging(it.at),
-                    identity: Some(known_alone(&guards, it.block)),
-                })
+                .map(|it| it.work(Some(known_alone(&guards, it.block))))
                 .collect();
-            let outcomes = access.read(&work).map_err(none)?;
-            let all = kept.iter().zip(outcomes);
-            let wrong: BTreeSet<u32> = all
-                .filter(|(_, outcome)| !outcome.is_clean())
-                .map(|(it, _)| it.block)
-                .collect();
+            let wrong = wrong_of(&kept, access.read(&work).map_err(none)?);
             if wrong.is_empty() {
                 break;
             }
@@ -483,6 +475,14 @@ impl<M: Medium> Store<M> {
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// The blocks of those that are not right.
+fn wrong_of(wanted: &[Wanted], outcomes: &[Outcome]) -> BTreeSet<u32> {
+    let all = wanted.iter().zip(outcomes);
+    all.filter(|(_, outcome)| !outcome.is_clean())
+        .map(|(it, _)| it.block)
+        .collect()
 }
 
 fn known<'g>(
