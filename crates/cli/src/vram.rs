@@ -17,7 +17,7 @@ use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
 use fercuda_vramfs::medium::Verify;
-use fercuda_vramfs::mount::{self, Cache, Mount, Options, Shape};
+use fercuda_vramfs::mount::{self, Cache, Mount, Options, Place, Shape};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, getegid, geteuid, getrlimit};
 use serde_json::{Map, Value};
@@ -267,7 +267,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         facts: facts(args, &device, verify, threads, is_locked)?,
     };
     let mount = Mount::new(store, &args.dir, &options).with_context(what)?;
-    end_by_signal(signals, mount.at().to_owned());
+    end_by_signal(signals, mount.place());
     if args.detached {
         say!("{READY}");
         let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -335,7 +335,7 @@ fn listen() -> Result<UnixStream> {
 }
 
 /// Unmounts when a signal comes; ends this process at the second one, if that is in use.
-fn end_by_signal(mut signals: UnixStream, at: PathBuf) {
+fn end_by_signal(mut signals: UnixStream, place: Place) {
     std::thread::spawn(move || {
         let mut byte = [0];
         let mut was_asked = false;
@@ -345,12 +345,16 @@ fn end_by_signal(mut signals: UnixStream, at: PathBuf) {
                 std::process::exit(1);
             }
             was_asked = true;
-            let gone = mount::unmount(&at, false).or_else(|error| {
+            let gone = place.unmount(false).or_else(|error| {
                 eprintln!("{error}\nit vanishes, and ends when nobody uses it any more");
-                mount::unmount(&at, true)
+                place.unmount(true)
             });
-            if let Err(error) = gone {
-                eprintln!("{error}");
+            match gone {
+                Ok(true) => {}
+                Ok(false) => eprintln!(
+                    "it is not on top where it was mounted: it ends when nobody uses it any more, or at the next signal"
+                ),
+                Err(error) => eprintln!("{error}"),
             }
         }
     });

@@ -4,7 +4,7 @@
 //! blocks that nobody reads, if that was asked for.
 //!
 //! Invariants: nothing is mounted over something else; when a mount is dropped, nothing is mounted by it any more, or it
-//! vanishes with the last who uses it.
+//! vanishes with the last who uses it; what somebody else has mounted there since stays.
 //! Elsewhere: what is answered (`fuse`), the memory (`medium`).
 
 use std::ffi::OsString;
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda::Context;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -116,7 +117,7 @@ pub struct Options {
 /// A filesystem that is mounted.
 #[derive(Debug)]
 pub struct Mount {
-    at: PathBuf,
+    place: Place,
     session: Option<BackgroundSession>,
     scrubber: Option<Scrubber>,
 }
@@ -168,23 +169,30 @@ impl Mount {
             refused(&at, format!("{error}{hint}"))
         };
         let session = Session::new(requests, &at, &config).map_err(failed)?;
+        // If it cannot be told from others the session goes, and what it has mounted with it.
+        let id = id(&at)?;
         let session = session.spawn().map_err(failed)?;
         // There is one: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
         let mount = Self {
             scrubber: options.scrubs.then(|| Scrubber::new(store)),
             session: Some(session),
-            at,
+            place: Place { at, id },
         };
         if options.cache == Cache::Keep {
-            read_ahead(&mount.at);
+            read_ahead(mount.at());
         }
         Ok(mount)
     }
 
     /// Where it is, without symbolic links.
     pub fn at(&self) -> &Path {
-        &self.at
+        &self.place.at
+    }
+
+    /// What takes this mount away, and no other.
+    pub fn place(&self) -> Place {
+        self.place.clone()
     }
 
     /// Until it is unmounted, by whomever.
@@ -199,15 +207,15 @@ impl Mount {
         match answer {
             // So the kernel tells some of the threads that it is over.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
-                match mounted(&self.at)? {
-                    Some(it) if it.is_ours() => Err(refused(
-                        &self.at,
+                match self.place.is_there()? {
+                    true => Err(refused(
+                        self.at(),
                         "somebody has cut the kernel's connection\ntry: fercuda vram umount there",
                     )),
-                    _ => Ok(()),
+                    false => Ok(()),
                 }
             }
-            answer => answer.map_err(|error| refused(&self.at, error)),
+            answer => answer.map_err(|error| refused(self.at(), error)),
         }
     }
 }
@@ -218,12 +226,57 @@ impl Drop for Mount {
         drop(self.scrubber.take());
         if let Some(session) = self.session.take() {
             // It may be unmounted already, and that is as good.
-            if unmount(&self.at, false)
-                .or_else(|_| unmount(&self.at, true))
-                .is_ok()
-            {
+            let place = &self.place;
+            let gone = place.unmount(false).or_else(|_| place.unmount(true));
+            if matches!(gone, Ok(true)) {
                 session.join().unwrap_or_default();
             }
+        }
+    }
+}
+
+/// A mount among all that are or were at a path: its number, which no other has from Linux 6.8 on, and its device's, which
+/// no other has while somebody uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Id {
+    mount: u64,
+    device: (u32, u32),
+}
+
+/// What is on top at a path. Whatever is mounted there is not asked, so that it may be one that answers no more.
+fn id(at: &Path) -> Result<Id> {
+    // STATX_MNT_ID_UNIQUE; an older kernel passes it over.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let how = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let known = statx(CWD, at, how, StatxFlags::MNT_ID | unique);
+    let known = known.map_err(|error| refused(at, error))?;
+    Ok(Id {
+        mount: known.stx_mnt_id,
+        device: (known.stx_dev_major, known.stx_dev_minor),
+    })
+}
+
+/// Where a mount is, and which of those that were there it is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    at: PathBuf,
+    id: Id,
+}
+
+impl Place {
+    fn is_there(&self) -> Result<bool> {
+        Ok(id(&self.at)? == self.id)
+    }
+
+    /// As [`unmount`], this mount alone: whether it was there. It was not if somebody has unmounted it, or mounted
+    /// something over it.
+    ///
+    /// # Errors
+    /// As [`unmount`].
+    pub fn unmount(&self, lazily: bool) -> Result<bool> {
+        match self.is_there()? {
+            true => unmount(&self.at, lazily).map(|()| true),
+            false => Ok(false),
         }
     }
 }

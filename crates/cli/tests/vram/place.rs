@@ -1,7 +1,7 @@
 //! Where it may be mounted, what it says of itself, and how it goes.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -107,6 +107,28 @@ fn a_signal_unmounts_and_a_file_that_is_open_lives_on() {
     assert_eq!(here.daemon.try_wait().unwrap(), None);
     drop(file);
     here.ends();
+}
+
+#[test]
+fn a_signal_to_who_was_unmounted_leaves_what_is_mounted_there_since() {
+    let mut old = Here::plain();
+    let place = old.path().to_str().unwrap().to_owned();
+    let file = old.file("file");
+    assert!(vram(&["umount", "--lazy", &place]).status.success());
+    let done = vram(&["mount", SIZE, "--ecc=off", &place]);
+    assert!(done.status.success());
+    fs::write(old.at("new"), "text").unwrap();
+    kill_process(old.pid(), Signal::TERM).unwrap();
+    // It has heard of it when it says so.
+    let mut said = String::new();
+    let mut errors = BufReader::new(old.daemon.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("not on top"), "{said}");
+    (&file).write_all(b"still").unwrap();
+    drop(file);
+    old.ends();
+    assert_eq!(fs::read(old.at("new")).unwrap(), b"text");
+    assert!(vram(&["umount", &place]).status.success());
 }
 
 #[test]
