@@ -7,7 +7,7 @@
 //! Elsewhere: what is mounted, and how requests are answered (`fercuda-vramfs`).
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -269,17 +269,25 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     let mount = Mount::new(store, &args.dir, &options).with_context(what)?;
     end_by_signal(signals, mount.place());
     if args.detached {
-        say!("{READY}");
+        // Who waited may have gone. This returns then, by which it is unmounted: nobody knows of it.
+        tell(READY)?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         // Nobody waits for this process to leave the directory it was started in.
         std::env::set_current_dir("/")?;
     } else {
-        say!("mounted at {}", mount.at().display());
+        tell(&format!("mounted at {}", mount.at().display()))?;
     }
     mount.wait()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a line to standard output. Unlike [`say!`] it does not end the process, which would leave a dead mount.
+fn tell(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let told = writeln!(out, "{line}").and_then(|()| out.flush());
+    told.context("cannot tell that it is mounted, so it is unmounted again")
 }
 
 /// What it says of itself when it is asked, beside figures.

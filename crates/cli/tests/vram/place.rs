@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -13,6 +14,18 @@ use serde_json::Value;
 use crate::{Here, SOMEBODY, copy_program, fercuda, is_mounted, needs_fuse, refused, vram};
 
 const SIZE: &str = "--size=1MiB";
+/// Far beyond what anything here takes: who waits so long waits for nothing.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Waits for what has to come, and fails if it does not.
+fn comes(what: &str, is_there: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_there() {
+        let waited = begin.elapsed();
+        assert!(waited < DEADLINE, "not {what} after {waited:?}");
+        std::thread::yield_now();
+    }
+}
 
 #[test]
 fn a_place_that_is_not_free_is_refused_with_what_to_try() {
@@ -100,13 +113,33 @@ fn a_signal_unmounts_and_a_file_that_is_open_lives_on() {
     let mut here = Here::plain();
     let file = here.file("file");
     kill_process(here.pid(), Signal::TERM).unwrap();
-    while is_mounted(here.path()) {
-        std::thread::yield_now();
-    }
+    comes("unmounted", || !is_mounted(here.path()));
     (&file).write_all(b"still").unwrap();
     assert_eq!(here.daemon.try_wait().unwrap(), None);
     drop(file);
     here.ends();
+}
+
+#[test]
+fn a_mount_that_can_tell_nobody_is_unmounted() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    for words in [&["--foreground"][..], &["--foreground", "--detached"]] {
+        // Nobody reads what it says, as when Ctrl-C has ended who waits for it.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = fercuda();
+        command
+            .args(["vram", "mount", SIZE, "--ecc=off"])
+            .args(words)
+            .arg(dir.path())
+            .stdout(writer);
+        let done = command.output().unwrap();
+        let told = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{told}");
+        assert!(told.contains("cannot tell that it is mounted"), "{told}");
+        assert!(!is_mounted(dir.path()));
+    }
 }
 
 #[test]
@@ -221,9 +254,7 @@ fn blocks_that_nobody_reads_are_looked_at_in_the_background() {
     let bytes: Vec<u8> = (0..300_000u32).map(|it| it as u8).collect();
     fs::write(here.at("file"), &bytes).unwrap();
     // The file has three blocks, which come round again and again.
-    while here.figure("scrubbed_blocks") < 7 {
-        std::thread::yield_now();
-    }
+    comes("scrubbed", || here.figure("scrubbed_blocks") >= 7);
     assert_eq!(
         (here.figure("corrected_blocks"), here.figure("lost_blocks")),
         (0, 0)
