@@ -51,6 +51,16 @@ impl Chunk {
         first..first + self.run.pages() as usize * PAGE_BYTES
     }
 
+    /// The shortest part of its run that has all pages that were written.
+    fn shortest(self) -> Run {
+        let order = order_for(self.written);
+        Run {
+            page: self.run.page + (window(self.written, order) - self.first()) as u8,
+            order: order as u8,
+            ..self.run
+        }
+    }
+
     /// Whether the run has room for these pages.
     fn has(self, pages: u32) -> bool {
         let all = self.written | pages;
@@ -577,17 +587,18 @@ impl<M: Medium> Store<M> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access().ok_or(Errno::IO)?;
         let mut layout = file.changing();
-        if size < file.size() {
+        if size <= file.size() {
+            // Of the same size too: memory behind the end goes.
             self.clear(access, file, &mut layout.table, size..SIZE_MAX, false)?;
             layout.dirty = 0;
-        } else if size > file.size() {
+        } else {
             self.clean(access, file, &mut layout)?;
         }
         file.size.store(size, Relaxed);
         Ok(())
     }
 
-    /// Makes a hole: zeros, and memory given back as far as nothing else needs it.
+    /// Makes a hole: zeros, and memory given back but for the shortest part of each chunk's run that has the pages left.
     ///
     /// # Errors
     /// `IO`, and what is before the place where it failed is a hole.
@@ -703,11 +714,17 @@ impl<M: Medium> Store<M> {
                 self.space().give(chunk.run);
                 continue;
             }
-            let there = chunk.bytes();
+            let left = Chunk { written, ..chunk };
+            let run = match keeps_memory {
+                true => chunk.run,
+                false => left.shortest(),
+            };
+            let left = Chunk { run, ..left };
+            let there = left.bytes();
             let both = from.max(there.start)..to.min(there.end);
             if both.start < both.end {
                 let change = Change {
-                    run: chunk.run,
+                    run,
                     fresh: None,
                     owner: 0,
                     from: both.start - there.start,
@@ -716,8 +733,12 @@ impl<M: Medium> Store<M> {
                 self.write(access, &[change])
                     .map_err(|(_, error)| told(&error))?;
             }
-            // Of whichever pages are left, they are of the same aligned part.
-            table.set(at, Some(Chunk { written, ..chunk }));
+            table.set(at, Some(left));
+            if run != chunk.run {
+                let gone = chunk.run.pages() - run.pages();
+                file.pages.fetch_sub(u64::from(gone), Relaxed);
+                self.space().narrow(chunk.run, run);
+            }
         }
         Ok(())
     }

@@ -149,7 +149,8 @@ fn memory_is_reserved_and_given_back_as_fallocate_says() {
     file.write_all_at(&[7; 1 << 20], 0).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | KEEP;
     fallocate(&file, punch, 100, (1 << 19) - 50).unwrap();
-    assert_eq!(pages(&file), 128 + 32);
+    // Of the first chunk a page is left, of the second half all.
+    assert_eq!(pages(&file), 128 + 1);
     let zero = FallocateFlags::ZERO_RANGE;
     fallocate(&file, zero, 1 << 19, 1 << 20).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 3 << 19);

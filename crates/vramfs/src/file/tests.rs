@@ -572,3 +572,68 @@ fn a_file_that_grows_alone_takes_all_there_is() {
         store.free(&file);
     }
 }
+
+#[test]
+fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() {
+    let (_, store) = memory(1);
+    let (file, other) = (File::default(), File::default());
+    let page = PAGE_BYTES as u64;
+    let all = vec![7; DATA_BYTES];
+    let free = || store.space().free_pages();
+    type Cut = fn(&Store<Arc<Memory>>, &File);
+    // What is left, and how many pages hold it.
+    let cuts: [(Cut, Range<u64>, u64); 5] = [
+        (|store, file| store.truncate(file, 1).unwrap(), 0..1, 1),
+        (
+            |store, file| store.truncate(file, 5000).unwrap(),
+            0..5000,
+            2,
+        ),
+        (
+            |store, file| store.punch(file, 4096..DATA_BYTES as u64).unwrap(),
+            0..4096,
+            1,
+        ),
+        (
+            |store, file| store.punch(file, 0..DATA_BYTES as u64 - 8192).unwrap(),
+            30 * page..32 * page,
+            2,
+        ),
+        // Of an aligned part of four pages the middle is left, with some of the last.
+        (
+            |store, file| {
+                store.punch(file, 0..9 * 4096).unwrap();
+                store.punch(file, 10 * 4096 + 7..DATA_BYTES as u64).unwrap();
+            },
+            9 * page..10 * page + 7,
+            4,
+        ),
+    ];
+    for (cut, left, pages) in cuts {
+        assert_eq!(store.write_file(&file, 1, 0, &all), Ok(all.len()));
+        assert_eq!(free(), 0);
+        cut(&store, &file);
+        assert_eq!((file.pages(), free()), (pages, 32 - pages));
+        // Others have the rest, and nothing of theirs is seen here.
+        let begin = store.write_file(&other, 2, 0, &[9; 16 * PAGE_BYTES]);
+        assert_eq!(begin, Ok(16 * PAGE_BYTES));
+        store.free(&other);
+        store.truncate(&file, DATA_BYTES as u64).unwrap();
+        let far = match left.start {
+            0 => DATA_BYTES as u64 - 1,
+            _ => 0,
+        };
+        let merged = store.write_file(&file, 1, far, &[0]);
+        assert_eq!((merged, file.pages() > pages), (Ok(1), true));
+        let seen = read(&store, &file, 0, DATA_BYTES);
+        for (at, byte) in seen.iter().enumerate() {
+            assert_eq!(*byte == 7, left.contains(&(at as u64)), "{at}");
+        }
+        store.free(&file);
+        assert_eq!(free(), 32);
+    }
+    // Memory behind the end goes with a cut that leaves the size as it is.
+    store.allocate(&file, 1, 0..all.len() as u64, true).unwrap();
+    store.truncate(&file, 0).unwrap();
+    assert_eq!((file.pages(), free()), (0, 32));
+}
