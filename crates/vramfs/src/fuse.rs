@@ -264,12 +264,15 @@ impl<M: Medium> Requests<M> {
         let counters = self.store.counters();
         let space = self.store.space();
         let (inodes, most) = self.tree.inodes();
+        let (text, most_text) = self.tree.text();
         let page = PAGE_BYTES as u64;
         let rows = [
             ("size_bytes", space.pages() * page),
             ("used_bytes", space.used_pages() * page),
             ("inodes", most),
             ("used_inodes", inodes),
+            ("metadata_bytes", most_text),
+            ("used_metadata_bytes", text),
             ("corrected_blocks", counters.corrected_blocks.load(Relaxed)),
             (
                 "corrected_symbols",
@@ -474,7 +477,8 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (inode, parent) = (number(inode), number(parent));
-        answer_entry(reply, self.tree.link(inode, parent, name.as_bytes(), now()));
+        let link = || self.tree.link(inode, parent, name.as_bytes(), now());
+        answer_entry(reply, self.with_room(link));
     }
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -7,6 +7,8 @@
 //! Locks: whoever changes names has `names` for himself, whoever reads them shares it; an
 //! inode's own lock is held for a moment, with at most that of names around it, never two.
 //!
+//! Whatever a caller makes that stays in the host's memory is counted: a link as an inode, names and values by their bytes.
+//!
 //! Invariants: an inode is there as long as a name leads to it or the kernel knows it; the count of
 //! links of a directory is two and its subdirectories; no directory is within itself.
 //! Elsewhere: entries (`directory`), data (`file`).
@@ -41,6 +43,11 @@ const GROUP_RUNS: u32 = libc::S_IXGRP;
 /// The longest value of an extended attribute, and all of an inode's names together.
 const VALUE_MAX: usize = 64 << 10;
 const VALUES_MAX: usize = 1 << 20;
+/// All names, targets of links and values together may have so many bytes, and so many more for each inode that there can be.
+const TEXT_MAX: u64 = 64 << 20;
+const TEXT_MAX_OF_INODE: u64 = 512;
+/// What a name or a value costs beside its bytes.
+const TEXT_COST: usize = 64;
 /// Inodes in one piece of the table.
 const PIECE: u32 = 4096;
 /// Links that an inode may have.
@@ -165,7 +172,10 @@ pub struct Tree {
     names: RwLock<()>,
     free: Mutex<Vec<u32>>,
     next: AtomicU32,
+    /// Inodes, and the names of files behind the first of each.
     count: AtomicU64,
+    /// Bytes of names, targets and values, with what each costs.
+    text: AtomicU64,
     /// Inodes without a name that are still known.
     nameless: AtomicU64,
     most: u32,
@@ -183,6 +193,18 @@ fn check_name(name: &[u8]) -> Answer<()> {
         1..=NAME_MAX => Ok(()),
         _ => Err(Errno::NAMETOOLONG),
     }
+}
+
+/// What a text of so many bytes takes.
+fn cost(bytes: usize) -> u64 {
+    (bytes + TEXT_COST) as u64
+}
+
+fn text_of(values: &Values) -> u64 {
+    let each = values
+        .iter()
+        .map(|(name, value)| cost(name.len() + value.len()));
+    each.sum()
 }
 
 impl Inode {
@@ -236,10 +258,13 @@ impl Inode {
         self.values.as_ref()?.get(name).map(|value| &**value)
     }
 
-    fn remove_value(&mut self, name: &[u8]) -> Option<Box<[u8]>> {
-        let value = self.values.as_mut()?.remove(name);
-        self.values.take_if(|values| values.is_empty());
-        value
+    /// What its values, and its target if it is a link, take.
+    fn text(&self) -> u64 {
+        let target = match &self.body {
+            Body::Link(target) => cost(target.len()),
+            _ => 0,
+        };
+        target + self.values.as_ref().map_or(0, |values| text_of(values))
     }
 
     /// A name in it came or went, or its bytes were written.
@@ -260,6 +285,7 @@ impl Tree {
             free: Mutex::new(Vec::new()),
             next: AtomicU32::new(ROOT + 1),
             count: AtomicU64::new(1),
+            text: AtomicU64::new(0),
             nameless: AtomicU64::new(0),
             most,
             left: Mutex::new(Vec::new()),
@@ -283,9 +309,33 @@ impl Tree {
         it
     }
 
-    /// How many inodes there are, and how many there can be.
+    /// How many inodes there are, and how many there can be. Each further name of a file counts as one.
     pub fn inodes(&self) -> (u64, u64) {
         (self.count.load(Relaxed), u64::from(self.most))
+    }
+
+    /// How many bytes names, targets of links and values take, and how many they can.
+    pub fn text(&self) -> (u64, u64) {
+        let most = TEXT_MAX + TEXT_MAX_OF_INODE * u64::from(self.most);
+        (self.text.load(Relaxed), most)
+    }
+
+    fn take_text(&self, bytes: u64) -> Answer<()> {
+        let most = self.text().1;
+        let more = |was: u64| was.checked_add(bytes).filter(|now| *now <= most);
+        let taken = self.text.fetch_update(Relaxed, Relaxed, more);
+        taken.map(drop).map_err(|_| Errno::NOSPC)
+    }
+
+    fn give_text(&self, bytes: u64) {
+        self.text.fetch_sub(bytes, Relaxed);
+    }
+
+    /// One inode or name more.
+    fn take_one(&self) -> Answer<()> {
+        let more = |was: u64| (was < u64::from(self.most)).then_some(was + 1);
+        let taken = self.count.fetch_update(Relaxed, Relaxed, more);
+        taken.map(drop).map_err(|_| Errno::NOSPC)
     }
 
     /// How many inodes have no name any more, and go when the kernel forgets them.
@@ -399,7 +449,7 @@ impl Tree {
             if !may_keep_rights {
                 it.lose_rights();
             }
-            it.remove_value(CAPABILITY);
+            self.drop_value(it, CAPABILITY);
             Ok(it.mode != before)
         })
     }
@@ -432,7 +482,7 @@ impl Tree {
     /// Gives an inode another name.
     ///
     /// # Errors
-    /// `PERM` for a directory; `NOENT` for what has no name any more; `EXIST`; `MLINK`; as for [`Tree::make`].
+    /// `PERM` for a directory; `NOENT` for what has no name any more; `MLINK`; as for [`Tree::make`].
     pub fn link(&self, inode: u32, parent: u32, name: &[u8], now: Time) -> Answer<Attributes> {
         check_name(name)?;
         let _names = self.writing();
@@ -443,7 +493,16 @@ impl Tree {
             (_, LINK_MAX..) => Err(Errno::MLINK),
             _ => Ok(()),
         })?;
-        self.enter(parent, name, inode, now)?;
+        match self.find(parent, name) {
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) => self.check_lives(parent)?,
+            Err(error) => return Err(error),
+        }
+        self.take_one()?;
+        if let Err(error) = self.enter(parent, name, inode, now) {
+            self.count.fetch_sub(1, Relaxed);
+            return Err(error);
+        }
         self.with(inode, |it, _| {
             it.links += 1;
             it.changed = now;
@@ -571,7 +630,7 @@ impl Tree {
                 if change.mode.is_none() && !it.is_directory() {
                     it.lose_rights();
                 }
-                it.remove_value(CAPABILITY);
+                self.drop_value(it, CAPABILITY);
             }
             it.accessed = change.accessed.unwrap_or(it.accessed);
             it.modified = change.modified.unwrap_or(it.modified);
@@ -677,32 +736,32 @@ impl Tree {
         let list = is_list.then(|| List::parse(value).ok_or(Errno::INVAL));
         let list = list.transpose()?;
         self.with(inode, |it, _| {
-            if let Some(list) = list.filter(|_| name == acl::ACCESS) {
-                it.mode = it.mode & !PERMISSIONS | list.mode();
-                it.changed = now;
-                if list.is_mode() {
-                    it.remove_value(name);
-                    return Ok(());
+            let list = list.filter(|_| name == acl::ACCESS);
+            let is_mode = list.as_ref().is_some_and(List::is_mode);
+            if is_mode {
+                self.drop_value(it, name);
+            } else {
+                let before = it.value(name).map(|value| cost(name.len() + value.len()));
+                match (must_be, before) {
+                    (Some(true), None) => return Err(Errno::NODATA),
+                    (Some(false), Some(_)) => return Err(Errno::EXIST),
+                    _ => {}
                 }
+                let (after, before) = (cost(name.len() + value.len()), before.unwrap_or(0));
+                let all = it.values.as_ref().map_or(0, |values| text_of(values));
+                if all - before + after > VALUES_MAX as u64 {
+                    return Err(Errno::NOSPC);
+                }
+                self.take_text(after.saturating_sub(before))?;
+                self.give_text(before.saturating_sub(after));
+                let values = it.values.get_or_insert_default();
+                values.insert(name.into(), value.into());
             }
-            let values = it.values.get_or_insert_default();
-            let has = values.contains_key(name);
-            let all: usize = values
-                .iter()
-                .map(|(name, value)| name.len() + value.len())
-                .sum();
-            let answer = match must_be {
-                Some(true) if !has => Err(Errno::NODATA),
-                Some(false) if has => Err(Errno::EXIST),
-                _ if !has && all + name.len() + value.len() > VALUES_MAX => Err(Errno::NOSPC),
-                _ => {
-                    values.insert(name.into(), value.into());
-                    it.changed = now;
-                    Ok(())
-                }
-            };
-            it.values.take_if(|values| values.is_empty());
-            answer
+            if let Some(list) = list {
+                it.mode = it.mode & !PERMISSIONS | list.mode();
+            }
+            it.changed = now;
+            Ok(())
         })
     }
 
@@ -712,10 +771,17 @@ impl Tree {
     /// `NODATA`.
     pub fn remove_value(&self, inode: u32, name: &[u8], now: Time) -> Answer<()> {
         self.with(inode, |it, _| {
-            it.remove_value(name).ok_or(Errno::NODATA)?;
+            self.drop_value(it, name).ok_or(Errno::NODATA)?;
             it.changed = now;
             Ok(())
         })
+    }
+
+    fn drop_value(&self, it: &mut Inode, name: &[u8]) -> Option<()> {
+        let value = it.values.as_mut()?.remove(name)?;
+        it.values.take_if(|values| values.is_empty());
+        self.give_text(cost(name.len() + value.len()));
+        Some(())
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, ()> {
@@ -768,7 +834,8 @@ impl Tree {
             return Err(Errno::EXIST);
         }
         self.check_lives(parent)?;
-        self.with(parent, |it, _| {
+        self.take_text(cost(name.len()))?;
+        let entered = self.with(parent, |it, _| {
             match it.directory()?.entries.insert(name, inode) {
                 Ok(true) => {}
                 Ok(false) => return Err(Errno::EXIST),
@@ -776,12 +843,17 @@ impl Tree {
             }
             it.touch(now);
             Ok(())
-        })
+        });
+        if entered.is_err() {
+            self.give_text(cost(name.len()));
+        }
+        entered
     }
 
     fn leave(&self, parent: u32, name: &[u8], now: Time) -> Answer<()> {
         self.with(parent, |it, _| {
             it.directory()?.entries.remove(name).ok_or(Errno::NOENT)?;
+            self.give_text(cost(name.len()));
             it.touch(now);
             Ok(())
         })
@@ -856,9 +928,10 @@ impl Tree {
         let gone = self.with(inode, |it, _| {
             it.links -= 1;
             it.changed = now;
-            if it.links == 0 {
-                self.nameless.fetch_add(1, Relaxed);
-            }
+            match it.links {
+                0 => self.nameless.fetch_add(1, Relaxed),
+                _ => self.count.fetch_sub(1, Relaxed),
+            };
             Ok(it.links == 0 && it.known == 0)
         });
         if gone == Ok(true) {
@@ -942,13 +1015,7 @@ impl Tree {
         if is_directory && self.with(parent, |it, _| Ok(it.links))? >= LINK_MAX {
             return Err(Errno::MLINK);
         }
-        let inode = self.place(mode, 1 + u32::from(is_directory), body, caller, now)?;
-        if values.is_some() {
-            self.with(inode, |it, _| {
-                it.values = values;
-                Ok(())
-            })?;
-        }
+        let inode = self.place(mode, 1 + u32::from(is_directory), body, values, caller, now)?;
         if let Err(error) = self.enter(parent, name, inode, now) {
             self.with(inode, |it, _| {
                 it.links = 0;
@@ -968,14 +1035,16 @@ impl Tree {
     }
 
     /// A new inode.
-    fn place(&self, mode: u32, links: u32, body: Body, caller: Caller, now: Time) -> Answer<u32> {
-        let free = lock(&self.free).pop();
-        let new = || {
-            let next = |next: u32| (next <= self.most).then(|| next + 1);
-            self.next.fetch_update(AcqRel, Relaxed, next).ok()
-        };
-        let inode = free.or_else(new).ok_or(Errno::NOSPC)?;
-        *lock(&self.node(inode).inode) = Some(Inode {
+    fn place(
+        &self,
+        mode: u32,
+        links: u32,
+        body: Body,
+        values: Option<Box<Values>>,
+        caller: Caller,
+        now: Time,
+    ) -> Answer<u32> {
+        let it = Inode {
             mode,
             links,
             user: caller.user,
@@ -984,11 +1053,30 @@ impl Tree {
             accessed: now,
             modified: now,
             changed: now,
-            values: None,
+            values,
             body,
+        };
+        let text = it.text();
+        self.take_one()?;
+        let free = || lock(&self.free).pop();
+        let new = || {
+            let next = |next: u32| (next <= self.most).then(|| next + 1);
+            self.next.fetch_update(AcqRel, Relaxed, next).ok()
+        };
+        let placed = self.take_text(text).and_then(|()| {
+            let number = free().or_else(new).ok_or(Errno::NOSPC);
+            if number.is_err() {
+                self.give_text(text);
+            }
+            number
         });
-        self.count.fetch_add(1, Relaxed);
-        Ok(inode)
+        match placed {
+            Ok(inode) => *lock(&self.node(inode).inode) = Some(it),
+            Err(_) => {
+                self.count.fetch_sub(1, Relaxed);
+            }
+        }
+        placed
     }
 
     /// Nothing leads to it, and nobody knows it.
@@ -1002,12 +1090,14 @@ impl Tree {
         };
         node.generation.fetch_add(1, AcqRel);
         drop(place);
-        self.count.fetch_sub(1, Relaxed);
-        self.nameless.fetch_sub(1, Relaxed);
+        self.give_text(gone.text());
         if let Body::File(Some(file)) = gone.body {
             lock(&self.left).push(file);
         }
+        // Whoever may have one more finds its number.
         lock(&self.free).push(inode);
+        self.count.fetch_sub(1, Relaxed);
+        self.nameless.fetch_sub(1, Relaxed);
     }
 }
 

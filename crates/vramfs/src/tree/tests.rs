@@ -45,6 +45,13 @@ impl Model {
         2 + within.filter(|it| self.is_directory(**it)).count() as u32
     }
 
+    /// Inodes, and further names of files.
+    fn count(&self) -> u64 {
+        let files = self.kinds.keys().filter(|it| !self.is_directory(**it));
+        let further: u32 = files.map(|it| self.links(*it).saturating_sub(1)).sum();
+        self.kinds.len() as u64 + u64::from(further)
+    }
+
     fn parent(&self, inode: u32) -> Option<u32> {
         let mut all = self.directories.iter();
         all.find(|(_, entries)| entries.values().any(|it| *it == inode))
@@ -140,7 +147,9 @@ impl Model {
 }
 
 fn same(tree: &Tree, model: &Model) {
-    assert_eq!(tree.inodes().0, model.kinds.len() as u64);
+    assert_eq!(tree.inodes().0, model.count());
+    let names: usize = model.directories.values().map(BTreeMap::len).sum();
+    assert_eq!(tree.text().0, names as u64 * cost(1));
     let nameless = model.kinds.keys().filter(|it| model.links(**it) == 0);
     assert_eq!(tree.nameless(), nameless.count() as u64);
     for (inode, kind) in &model.kinds {
@@ -197,7 +206,7 @@ fn random_programs_are_as_the_plainest_tree() {
                     let got = tree.make(at, &called, kind | 0o644, 5, ME, now);
                     let expected = match model.get(at, &called) {
                         Ok(_) => Err(Errno::EXIST),
-                        Err(Errno::NOENT) => model.lives(at).and(match model.kinds.len() {
+                        Err(Errno::NOENT) => model.lives(at).and(match model.count() {
                             60.. => Err(Errno::NOSPC),
                             _ => Ok(()),
                         }),
@@ -223,6 +232,7 @@ fn random_programs_are_as_the_plainest_tree() {
                         Err(Errno::NOTDIR) => Err(Errno::NOTDIR),
                         found => model.lives(at).and(match found {
                             Ok(_) => Err(Errno::EXIST),
+                            Err(_) if model.count() >= 60 => Err(Errno::NOSPC),
                             Err(_) => Ok(inode),
                         }),
                     };
@@ -408,4 +418,81 @@ fn what_was_met_in_a_directory_is_known_until_it_is_forgotten() {
     tree.forget(made.inode, 1);
     assert_eq!((tree.nameless(), tree.inodes().0), (0, 1));
     assert_eq!(tree.attributes(made.inode), Err(Errno::STALE));
+}
+
+#[test]
+fn each_further_name_counts_as_an_inode() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let file = tree.make(ROOT, b"0", FILE | 0o644, 0, ME, 2).unwrap().inode;
+    let link = |name: &str| tree.link(file, ROOT, name.as_bytes(), 3).map(drop);
+    for name in 1..9 {
+        assert_eq!(link(&name.to_string()), Ok(()));
+    }
+    assert_eq!(tree.inodes(), (10, 10));
+    assert_eq!(link("more"), Err(Errno::NOSPC));
+    assert_eq!(link("0"), Err(Errno::EXIST));
+    let made = tree.make(ROOT, b"more", FILE | 0o644, 0, ME, 4);
+    assert_eq!(made, Err(Errno::NOSPC));
+    tree.unlink(ROOT, b"0", 5).unwrap();
+    assert_eq!(link("more"), Ok(()));
+    for name in ["1", "2", "3", "4", "5", "6", "7", "8", "more"] {
+        tree.unlink(ROOT, name.as_bytes(), 6).unwrap();
+    }
+    // It is known still, and is one.
+    assert_eq!(tree.inodes().0, 2);
+    tree.forget(file, 100);
+    assert_eq!((tree.inodes().0, tree.text().0), (1, 0));
+}
+
+#[test]
+fn names_and_values_have_bounds_however_they_come() {
+    let tree = Tree::new(100, 0o755, ME, 1);
+    let value = vec![1; VALUE_MAX];
+    let name = |at: u32| format!("user.{at}").into_bytes();
+    let set = |inode, at, value: &[u8]| tree.set_value(inode, &name(at), value, None, 2);
+    let fits = (VALUES_MAX / (VALUE_MAX + 100)) as u32;
+    // What takes the place of something small is as long as what is new.
+    for at in 0..2 * fits {
+        assert_eq!(set(ROOT, at, b""), Ok(()));
+    }
+    let long = (0..2 * fits).filter(|at| set(ROOT, *at, &value).is_ok());
+    assert_eq!(long.count() as u32, fits);
+    assert_eq!(set(ROOT, fits + 1, &value), Err(Errno::NOSPC));
+    assert_eq!(tree.value(ROOT, &name(fits + 1)), Ok(vec![]));
+    // All inodes together have less than each by itself could have.
+    let mut inodes = vec![];
+    let full = 'all: loop {
+        let called = inodes.len().to_string().into_bytes();
+        let made = tree.make(ROOT, &called, FILE | 0o644, 0, ME, 3).unwrap();
+        inodes.push(made.inode);
+        for at in 0..fits {
+            if set(made.inode, at, &value).is_err() {
+                break 'all made.inode;
+            }
+        }
+    };
+    let (used, most) = tree.text();
+    assert!(
+        used <= most && most - used < VALUE_MAX as u64 + 100,
+        "{used} of {most}"
+    );
+    let target = vec![b'x'; 4000];
+    let links = (0..40).map(|at| tree.make_link(ROOT, &name(at), &target, ME, 4));
+    assert!(links.into_iter().any(|made| made == Err(Errno::NOSPC)));
+    // What is removed has room again, and nothing is counted that is not there.
+    tree.remove_value(full, &name(0), 5).unwrap();
+    assert_eq!(set(full, 0, &value), Ok(()));
+    for at in 0..40 {
+        tree.unlink(ROOT, &name(at), 6).unwrap_or_default();
+    }
+    for (at, inode) in inodes.iter().enumerate() {
+        tree.unlink(ROOT, at.to_string().as_bytes(), 6).unwrap();
+        tree.forget(*inode, 1);
+    }
+    for at in 0..2 * fits {
+        tree.remove_value(ROOT, &name(at), 7).unwrap();
+    }
+    let left = (2..=100).filter_map(|it| tree.attributes(it).ok());
+    left.for_each(|it| tree.forget(it.inode, 1));
+    assert_eq!((tree.inodes().0, tree.text().0), (1, 0));
 }
