@@ -496,3 +496,37 @@ fn names_and_values_have_bounds_however_they_come() {
     left.for_each(|it| tree.forget(it.inode, 1));
     assert_eq!((tree.inodes().0, tree.text().0), (1, 0));
 }
+
+#[test]
+fn an_access_list_that_is_refused_changes_no_mode() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let file = tree.make(ROOT, b"file", FILE | 0o600, 0, ME, 2).unwrap();
+    let list = |entries: &[(u16, u16, u32)]| {
+        let mut value = vec![2, 0, 0, 0];
+        for (tag, may, id) in entries {
+            value.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    };
+    let all = list(&[(1, 7, !0), (2, 7, 99), (4, 7, !0), (16, 7, !0), (32, 7, !0)]);
+    let set = |must| tree.set_value(file.inode, acl::ACCESS, &all, must, 3);
+    assert_eq!(set(Some(true)), Err(Errno::NODATA));
+    for at in 0..100 {
+        let name = format!("user.{at}");
+        let room = VALUES_MAX / 16 - 200;
+        let full = tree.set_value(file.inode, name.as_bytes(), &vec![1; room], None, 3);
+        assert!(full.is_ok() || at >= 16);
+    }
+    while tree
+        .set_value(file.inode, format!("user.x{}", tree.text().0).as_bytes(), b"", None, 3)
+        .is_ok()
+    {}
+    assert_eq!(set(None), Err(Errno::NOSPC));
+    let is = tree.attributes(file.inode).unwrap();
+    assert_eq!((is.mode, is.changed), (file.mode, 3));
+    assert_eq!(tree.value(file.inode, acl::ACCESS), Err(Errno::NODATA));
+    tree.remove_value(file.inode, b"user.0", 4).unwrap();
+    assert_eq!(set(None), Ok(()));
+    assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o777);
+}
