@@ -29,7 +29,7 @@ use crate::file::{SIZE_MAX, Seek};
 use crate::layout::{DATA_BYTES, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::store::Store;
-use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, Time, Tree};
+use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, SUPERUSER, Time, Tree};
 
 /// The kernel asks for no more bytes at once.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
@@ -41,8 +41,6 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const COPY_MAX: u64 = 64 << 20;
 /// An attribute of the root that nobody has set: figures, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
-/// Who may see and set attributes in `trusted.`.
-const SUPERUSER: u32 = 0;
 
 /// What the kernel may keep of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,8 +245,8 @@ impl<M: Medium> Requests<M> {
     }
 
     /// Bytes of a file have changed.
-    fn note_written(&self, inode: u32, may_keep_rights: bool) -> Answer<()> {
-        if self.tree.note_written(inode, may_keep_rights, now())?
+    fn note_written(&self, inode: u32, taker: Option<Caller>) -> Answer<()> {
+        if self.tree.note_written(inode, taker, now())?
             && let Some(notifier) = self.notifier.get()
         {
             // Attributes alone, which the kernel forgets without waiting for anything. It fails if the
@@ -312,7 +310,7 @@ impl<M: Medium> Requests<M> {
             }
             _ => return Err(Errno::OPNOTSUPP),
         }
-        self.note_written(inode, true)
+        self.note_written(inode, None)
     }
 }
 
@@ -546,7 +544,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         inode: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -557,11 +555,12 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         reply: ReplyWrite,
     ) {
         let inode = number(inode);
-        let may_keep_rights = !how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let takes = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let taker = takes.then(|| caller(request, 0));
         let answer = self.tree.file(inode).and_then(|file| {
             let write = || self.store.write_file(&file, inode, offset, bytes);
             let written = self.with_room(write)?;
-            self.note_written(inode, may_keep_rights)?;
+            self.note_written(inode, taker)?;
             Ok(written as u64)
         });
         answer_written(reply, answer);
@@ -649,7 +648,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         inode: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -664,8 +663,9 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         };
         let name = name.as_bytes();
         let set = |()| {
+            let caller = caller(request, 0);
             self.tree
-                .set_value(number(inode), name, value, must_be, now())
+                .set_value(number(inode), name, value, must_be, caller, now())
         };
         answer_empty(reply, check_value_name(name).and_then(set));
     }
@@ -753,7 +753,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             let (source, target) = ((&*source, from_offset), (&*target, to, to_offset));
             let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
             self.tree.note_read(from, now())?;
-            self.note_written(to, true)?;
+            self.note_written(to, None)?;
             Ok(copied)
         };
         answer_written(reply, copy());

@@ -40,6 +40,9 @@ const SET_GROUP: u32 = libc::S_ISGID;
 const SET_USER: u32 = libc::S_ISUID;
 const GROUP_RUNS: u32 = libc::S_IXGRP;
 
+/// Who may do what others may not.
+pub(crate) const SUPERUSER: u32 = 0;
+
 /// The longest value of an extended attribute, and all of an inode's names together.
 const VALUE_MAX: usize = 64 << 10;
 const VALUES_MAX: usize = 1 << 20;
@@ -246,10 +249,10 @@ impl Inode {
         matches!(self.body, Body::Directory(_))
     }
 
-    /// What it may do for others than its owner is off.
-    fn lose_rights(&mut self) {
+    /// What it may do for others than its owner is off; of one that its group cannot run, its group keeps the bit.
+    fn lose_rights(&mut self, is_of_group: bool) {
         self.mode &= !SET_USER;
-        if self.mode & GROUP_RUNS != 0 {
+        if self.mode & GROUP_RUNS != 0 || !is_of_group {
             self.mode &= !SET_GROUP;
         }
     }
@@ -437,17 +440,17 @@ impl Tree {
         })
     }
 
-    /// A file's bytes were written: what it may do for others than its owner is off, as of
-    /// somebody's who did not ask for it. Whether its mode has changed.
+    /// A file's bytes were written, by somebody who takes what it may do for others than its owner, or by nobody who
+    /// does. Whether its mode has changed.
     ///
     /// # Errors
     /// `STALE`.
-    pub fn note_written(&self, inode: u32, may_keep_rights: bool, now: Time) -> Answer<bool> {
+    pub fn note_written(&self, inode: u32, taker: Option<Caller>, now: Time) -> Answer<bool> {
         self.with(inode, |it, _| {
             it.touch(now);
             let before = it.mode;
-            if !may_keep_rights {
-                it.lose_rights();
+            if let Some(taker) = taker {
+                it.lose_rights(taker.group == it.group);
             }
             self.drop_value(it, CAPABILITY);
             Ok(it.mode != before)
@@ -628,7 +631,7 @@ impl Tree {
                 it.group = change.group.unwrap_or(it.group);
                 // Who has it now did not ask for what it may do.
                 if change.mode.is_none() && !it.is_directory() {
-                    it.lose_rights();
+                    it.lose_rights(true);
                 }
                 self.drop_value(it, CAPABILITY);
             }
@@ -713,7 +716,8 @@ impl Tree {
         })
     }
 
-    /// Sets an extended attribute. `must_be` says whether there has to be one.
+    /// Sets an extended attribute. `must_be` says whether there has to be one. An access list of somebody who is not of the
+    /// group takes its bit; other groups of his than his first are not known here.
     ///
     /// # Errors
     /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be, `INVAL` for
@@ -724,6 +728,7 @@ impl Tree {
         name: &[u8],
         value: &[u8],
         must_be: Option<bool>,
+        caller: Caller,
         now: Time,
     ) -> Answer<()> {
         if !(1..=NAME_MAX).contains(&name.len()) {
@@ -759,6 +764,9 @@ impl Tree {
             }
             if let Some(list) = list {
                 it.mode = it.mode & !PERMISSIONS | list.mode();
+                if caller.user != SUPERUSER && caller.group != it.group {
+                    it.mode &= !SET_GROUP;
+                }
             }
             it.changed = now;
             Ok(())

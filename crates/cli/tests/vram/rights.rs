@@ -68,7 +68,12 @@ fn who_writes_a_program_of_another_takes_its_rights() {
     let here = Here::plain();
     let file = here.at("file");
     fs::write(&file, "text").unwrap();
-    for (before, after) in [(0o6777, 0o777), (0o4777, 0o777), (0o2767, 0o2767)] {
+    for (before, after) in [
+        (0o6777, 0o777),
+        (0o4777, 0o777),
+        (0o2767, 0o767),
+        (0o6767, 0o767),
+    ] {
         set_mode(&file, before);
         assert_eq!(mode(&file), before);
         assert!(somebody_may(&format!("echo x >> '{}'", file.display())));

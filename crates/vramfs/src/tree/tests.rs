@@ -327,7 +327,7 @@ fn groups_and_their_bit_are_passed_on() {
 #[test]
 fn extended_attributes_are_set_listed_and_removed() {
     let tree = Tree::new(10, 0o755, ME, 1);
-    let set = |name: &[u8], value: &[u8], must| tree.set_value(ROOT, name, value, must, 2);
+    let set = |name: &[u8], value: &[u8], must| tree.set_value(ROOT, name, value, must, ME, 2);
     assert_eq!(tree.value(ROOT, b"user.a"), Err(Errno::NODATA));
     assert_eq!(set(b"user.a", b"1", Some(true)), Err(Errno::NODATA));
     assert_eq!(set(b"user.a", b"1", Some(false)), Ok(()));
@@ -366,7 +366,7 @@ fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
     let plain = tree.make(ROOT, b"plain", FILE | 0o666, 0, me, 2).unwrap();
     assert_eq!(plain.mode, FILE | 0o600);
     let default = list(7, 6, 7, 4);
-    tree.set_value(ROOT, acl::DEFAULT, &default, None, 3)
+    tree.set_value(ROOT, acl::DEFAULT, &default, None, ME, 3)
         .unwrap();
     let file = tree.make(ROOT, b"file", FILE | 0o640, 0, me, 4).unwrap();
     assert_eq!(file.mode, FILE | 0o640);
@@ -391,11 +391,11 @@ fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
         entry(32, 0, !0),
     ]
     .concat();
-    tree.set_value(file.inode, acl::ACCESS, &mode, None, 6)
+    tree.set_value(file.inode, acl::ACCESS, &mode, None, ME, 6)
         .unwrap();
     assert_eq!(access(file.inode), Err(Errno::NODATA));
     assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o640);
-    let bad = tree.set_value(file.inode, acl::ACCESS, b"x", None, 6);
+    let bad = tree.set_value(file.inode, acl::ACCESS, b"x", None, ME, 6);
     assert_eq!(bad, Err(Errno::INVAL));
 }
 
@@ -449,7 +449,7 @@ fn names_and_values_have_bounds_however_they_come() {
     let tree = Tree::new(100, 0o755, ME, 1);
     let value = vec![1; VALUE_MAX];
     let name = |at: u32| format!("user.{at}").into_bytes();
-    let set = |inode, at, value: &[u8]| tree.set_value(inode, &name(at), value, None, 2);
+    let set = |inode, at, value: &[u8]| tree.set_value(inode, &name(at), value, None, ME, 2);
     let fits = (VALUES_MAX / (VALUE_MAX + 100)) as u32;
     // What takes the place of something small is as long as what is new.
     for at in 0..2 * fits {
@@ -510,16 +510,23 @@ fn an_access_list_that_is_refused_changes_no_mode() {
         value
     };
     let all = list(&[(1, 7, !0), (2, 7, 99), (4, 7, !0), (16, 7, !0), (32, 7, !0)]);
-    let set = |must| tree.set_value(file.inode, acl::ACCESS, &all, must, 3);
+    let set = |must| tree.set_value(file.inode, acl::ACCESS, &all, must, ME, 3);
     assert_eq!(set(Some(true)), Err(Errno::NODATA));
     for at in 0..100 {
         let name = format!("user.{at}");
         let room = VALUES_MAX / 16 - 200;
-        let full = tree.set_value(file.inode, name.as_bytes(), &vec![1; room], None, 3);
+        let full = tree.set_value(file.inode, name.as_bytes(), &vec![1; room], None, ME, 3);
         assert!(full.is_ok() || at >= 16);
     }
     while tree
-        .set_value(file.inode, format!("user.x{}", tree.text().0).as_bytes(), b"", None, 3)
+        .set_value(
+            file.inode,
+            format!("user.x{}", tree.text().0).as_bytes(),
+            b"",
+            None,
+            ME,
+            3,
+        )
         .is_ok()
     {}
     assert_eq!(set(None), Err(Errno::NOSPC));
@@ -529,4 +536,41 @@ fn an_access_list_that_is_refused_changes_no_mode() {
     tree.remove_value(file.inode, b"user.0", 4).unwrap();
     assert_eq!(set(None), Ok(()));
     assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o777);
+}
+
+#[test]
+fn who_is_not_of_the_group_takes_its_bit_by_a_list_and_by_writing() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let stranger = Caller { group: 99, ..ME };
+    let root = Caller {
+        user: SUPERUSER,
+        ..stranger
+    };
+    // Which says no more than a mode.
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, may) in [(1u16, 7u16), (4, 5), (32, 5)] {
+        list.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+        list.extend([0xFF; 4]);
+    }
+    let set = |inode, caller| tree.set_value(inode, acl::ACCESS, &list, None, caller, 3);
+    for (caller, mode) in [(ME, 0o2755), (root, 0o2755), (stranger, 0o755)] {
+        let file = tree.make(ROOT, b"file", FILE | 0o2755, 0, ME, 2).unwrap();
+        set(file.inode, caller).unwrap();
+        let is = tree.attributes(file.inode).unwrap().mode;
+        assert_eq!(is, FILE | mode, "{caller:?}");
+        tree.unlink(ROOT, b"file", 4).unwrap();
+    }
+    for (mode, taker, after) in [
+        (0o2767, None, 0o2767),
+        (0o2767, Some(ME), 0o2767),
+        (0o2767, Some(stranger), 0o767),
+        (0o2777, Some(ME), 0o777),
+        (0o6767, Some(ME), 0o2767),
+    ] {
+        let file = tree.make(ROOT, b"file", FILE | mode, 0, ME, 5).unwrap();
+        let is_changed = tree.note_written(file.inode, taker, 6).unwrap();
+        let is = tree.attributes(file.inode).unwrap().mode;
+        assert_eq!((is, is_changed), (FILE | after, mode != after), "{mode:o}");
+        tree.unlink(ROOT, b"file", 7).unwrap();
+    }
 }
