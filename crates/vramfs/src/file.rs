@@ -14,7 +14,7 @@
 //! Elsewhere: what a run's pages are (`space`), how they are read and written (`store`).
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -133,11 +133,14 @@ impl Table {
         }
     }
 
-    /// Chunks from one on, in order.
-    fn from(&self, at: u32) -> Vec<(u32, Chunk)> {
+    /// Those of these chunks that have a run, in order.
+    fn within(&self, chunks: RangeInclusive<u32>) -> Vec<(u32, Chunk)> {
         match self {
-            Self::First(chunk) if at == 0 => vec![(0, *chunk)],
-            Self::Many(all) => all.range(at..).map(|(at, chunk)| (*at, *chunk)).collect(),
+            Self::First(chunk) if *chunks.start() == 0 => vec![(0, *chunk)],
+            Self::Many(all) => {
+                let all = all.range(chunks);
+                all.map(|(at, chunk)| (*at, *chunk)).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -175,7 +178,13 @@ struct Piece {
     bytes: Range<usize>,
 }
 
-/// The chunks that bytes of a file lie in.
+/// The chunks that bytes of a file lie in, of which there are some.
+fn chunks_of(bytes: &Range<u64>) -> RangeInclusive<u32> {
+    let chunk = DATA_BYTES as u64;
+    (bytes.start / chunk) as u32..=((bytes.end - 1) / chunk) as u32
+}
+
+/// Those chunks, with what of each.
 fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Piece> {
     let chunk = DATA_BYTES as u64;
     let all = bytes.start / chunk..bytes.end.div_ceil(chunk);
@@ -627,8 +636,17 @@ impl<M: Medium> Store<M> {
         self.allocate(file, inode, bytes.clone(), keeps_size)?;
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access().ok_or(Errno::IO)?;
-        let mut layout = file.changing();
-        self.clear(access, file, &mut layout.table, bytes, true)
+        // The file is left to others now and then.
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = bytes.end.min(at + COPY_BYTES);
+            let mut layout = file.changing();
+            self.clear(access, file, &mut layout.table, at..end, true)?;
+            drop(layout);
+            std::thread::yield_now();
+            at = end;
+        }
+        Ok(())
     }
 
     /// Copies bytes from one place to another, which do not overlap; how many, fewer than there are if there
@@ -694,12 +712,12 @@ impl<M: Medium> Store<M> {
         bytes: Range<u64>,
         keeps_memory: bool,
     ) -> Result<(), Errno> {
+        if bytes.start >= bytes.end {
+            return Ok(());
+        }
         let chunk_bytes = DATA_BYTES as u64;
-        for (at, chunk) in table.from((bytes.start / chunk_bytes) as u32) {
+        for (at, chunk) in table.within(chunks_of(&bytes)) {
             let begin = u64::from(at) * chunk_bytes;
-            if begin >= bytes.end {
-                break;
-            }
             let from = bytes.start.saturating_sub(begin) as usize;
             let to = (bytes.end - begin).min(chunk_bytes) as usize;
             let (first, end) = (from.div_ceil(PAGE_BYTES), to / PAGE_BYTES);
@@ -743,10 +761,11 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Has memory for all of these bytes; zeros where nothing was written. The size grows unless it is kept.
+    /// Has memory for all of these bytes; zeros where nothing was written. The size grows unless it is kept. Nobody waits
+    /// for it longer than for a chunk: what is new is made before anything leads to it.
     ///
     /// # Errors
-    /// `FBIG`; `NOSPC`, and what it got so far stays; `IO`.
+    /// `FBIG`; `NOSPC` and `IO`, and chunks without memory have none, but those with some may have more.
     pub fn allocate(
         &self,
         file: &File,
@@ -757,49 +776,127 @@ impl<M: Medium> Store<M> {
         if bytes.end > SIZE_MAX {
             return Err(Errno::FBIG);
         }
-        let needed = bytes
-            .end
-            .saturating_sub(bytes.start)
-            .div_ceil(PAGE_BYTES as u64);
-        if needed.saturating_sub(file.pages()) > self.space().free_pages() {
-            return Err(Errno::NOSPC);
-        }
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access().ok_or(Errno::IO)?;
+        let mut fresh = Fresh {
+            store: self,
+            runs: Vec::new(),
+        };
+        let partial = self.take_holes(file, &bytes, &mut fresh)?;
+        for part in fresh.runs.chunks(access.slots()) {
+            let changes: Vec<Change<'_>> = part
+                .iter()
+                .map(|(piece, new, generation)| Change {
+                    run: new.run,
+                    fresh: Some(*generation),
+                    owner: owner(inode, piece.chunk),
+                    from: 0,
+                    content: Content::Zeros(0),
+                })
+                .collect();
+            let made = self.write(access, &changes);
+            made.map_err(|(_, error)| told(&error))?;
+        }
+        for piece in partial {
+            let mut layout = file.changing();
+            self.fill(access, file, &mut layout.table, inode, &piece)?;
+        }
         let mut layout = file.changing();
         if !keeps_size && bytes.end > file.size() {
             self.clean(access, file, &mut layout)?;
         }
-        for piece in pieces(bytes.clone()) {
-            let pages = pages_of(&piece.bytes);
-            let missing = pages
-                & !layout
-                    .table
-                    .get(piece.chunk)
-                    .map_or(0, |chunk| chunk.written);
-            if missing == 0 {
-                continue;
+        let table = &mut layout.table;
+        let mut met = Vec::new();
+        for (piece, new, _) in std::mem::take(&mut fresh.runs) {
+            if table.get(piece.chunk).is_none() {
+                table.set(piece.chunk, Some(new));
+                file.pages.fetch_add(u64::from(new.run.pages()), Relaxed);
+            } else {
+                // Somebody has written there meanwhile.
+                self.space().give(new.run);
+                met.push(piece);
             }
-            let plan = self.plan_zeros(access, &layout.table, piece.chunk, missing)?;
-            if let Some(generation) = plan.fresh {
-                let merged = plan.merged.as_deref();
-                let change = Change {
-                    run: plan.chunk.run,
-                    fresh: Some(generation),
-                    owner: owner(inode, piece.chunk),
-                    from: 0,
-                    content: merged.map_or(Content::Zeros(0), Content::Bytes),
-                };
-                if let Err((_, error)) = self.write(access, &[change]) {
-                    self.unset(&plan);
-                    return Err(told(&error));
-                }
-            }
-            self.set(file, &mut layout.table, piece.chunk, &plan);
+        }
+        for piece in met {
+            self.fill(access, file, table, inode, &piece)?;
         }
         if !keeps_size {
             file.size.fetch_max(bytes.end, Relaxed);
         }
+        Ok(())
+    }
+
+    /// Takes runs for all chunks of these bytes that have none; the pieces of those that have some, but not all.
+    fn take_holes(
+        &self,
+        file: &File,
+        bytes: &Range<u64>,
+        fresh: &mut Fresh<'_, M>,
+    ) -> Result<Vec<Piece>, Errno> {
+        let layout = file.reading();
+        if bytes.start >= bytes.end {
+            return Ok(Vec::new());
+        }
+        let there = layout.table.within(chunks_of(bytes)).into_iter();
+        let had: u64 = there
+            .map(|(_, chunk)| u64::from(chunk.written.count_ones()))
+            .sum();
+        // Before all of them are looked at, which may be very many.
+        let page = PAGE_BYTES as u64;
+        let needed = bytes.end.div_ceil(page).saturating_sub(bytes.start / page);
+        if needed.saturating_sub(had) > self.space().free_pages() {
+            return Err(Errno::NOSPC);
+        }
+        let mut partial = Vec::new();
+        for piece in pieces(bytes.clone()) {
+            let pages = pages_of(&piece.bytes);
+            match layout.table.get(piece.chunk) {
+                None => {
+                    let taken = self.space().take(order_for(pages));
+                    let (run, generation) = taken.ok_or(Errno::NOSPC)?;
+                    let new = Chunk {
+                        run,
+                        written: pages,
+                    };
+                    fresh.runs.push((piece, new, generation));
+                }
+                Some(chunk) if chunk.written & pages != pages => partial.push(piece),
+                Some(_) => {}
+            }
+        }
+        Ok(partial)
+    }
+
+    /// Has memory for all of a piece.
+    fn fill(
+        &self,
+        access: &mut M::Access,
+        file: &File,
+        table: &mut Table,
+        inode: u32,
+        piece: &Piece,
+    ) -> Result<(), Errno> {
+        let has = table.get(piece.chunk).map_or(0, |chunk| chunk.written);
+        let missing = pages_of(&piece.bytes) & !has;
+        if missing == 0 {
+            return Ok(());
+        }
+        let plan = self.plan_zeros(access, table, piece.chunk, missing)?;
+        if let Some(generation) = plan.fresh {
+            let merged = plan.merged.as_deref();
+            let change = Change {
+                run: plan.chunk.run,
+                fresh: Some(generation),
+                owner: owner(inode, piece.chunk),
+                from: 0,
+                content: merged.map_or(Content::Zeros(0), Content::Bytes),
+            };
+            if let Err((_, error)) = self.write(access, &[change]) {
+                self.unset(&plan);
+                return Err(told(&error));
+            }
+        }
+        self.set(file, table, piece.chunk, &plan);
         Ok(())
     }
 
@@ -822,11 +919,25 @@ impl<M: Medium> Store<M> {
     /// Gives all runs of a file back that nobody can reach any more.
     pub fn free(&self, file: &File) {
         let mut layout = file.changing();
-        for (_, chunk) in std::mem::take(&mut *layout).table.from(0) {
+        for (_, chunk) in std::mem::take(&mut *layout).table.within(0..=u32::MAX) {
             self.space().give(chunk.run);
         }
         file.pages.store(0, Relaxed);
         file.size.store(0, Relaxed);
+    }
+}
+
+/// Runs that nothing leads to yet, for which chunks; those that are left go back.
+struct Fresh<'s, M: Medium> {
+    store: &'s Store<M>,
+    runs: Vec<(Piece, Chunk, u64)>,
+}
+
+impl<M: Medium> Drop for Fresh<'_, M> {
+    fn drop(&mut self) {
+        for (_, chunk, _) in &self.runs {
+            self.store.space().give(chunk.run);
+        }
     }
 }
 

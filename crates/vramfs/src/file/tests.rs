@@ -1,7 +1,8 @@
 //! Random programs over files in host memory, which fails now and then, beside the plainest files.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
@@ -16,6 +17,10 @@ pub(crate) struct Memory {
     pub(crate) fails: AtomicU32,
     /// No block can be made anew.
     formats_fail: AtomicBool,
+    /// Blocks are made anew only by who has it.
+    gate: Mutex<()>,
+    /// So often was it wanted.
+    at_gate: AtomicU32,
 }
 
 pub(crate) struct Host {
@@ -115,6 +120,9 @@ impl Access for Host {
     }
 
     fn format(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        self.memory.at_gate.fetch_add(1, Relaxed);
+        let memory = self.memory.clone();
+        let _gate = memory.gate.lock().unwrap();
         match self.memory.formats_fail.load(Relaxed) {
             true => Err(Error::Copy("as it was told to".into())),
             false => self.put(work, true),
@@ -141,6 +149,8 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         blocks: (0..blocks).map(block).collect(),
         fails: AtomicU32::new(0),
         formats_fail: AtomicBool::new(false),
+        gate: Mutex::new(()),
+        at_gate: AtomicU32::new(0),
     });
     (memory.clone(), Store::new(memory, blocks, blocks, 4))
 }
@@ -636,4 +646,83 @@ fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() 
     store.allocate(&file, 1, 0..all.len() as u64, true).unwrap();
     store.truncate(&file, 0).unwrap();
     assert_eq!((file.pages(), free()), (0, 32));
+}
+
+#[test]
+fn what_is_reserved_in_vain_is_free_again() {
+    let (memory, store) = memory(4);
+    let (file, other) = (File::default(), File::default());
+    let chunk = DATA_BYTES as u64;
+    let two = vec![7; 2 * DATA_BYTES];
+    assert_eq!(store.write_file(&file, 1, 0, &two), Ok(two.len()));
+    let free = || (store.space().free_pages(), file.pages(), file.size());
+    let before = (64, 64, 2 * chunk);
+    assert_eq!(free(), before);
+    // Pages that the file has elsewhere are of no use here.
+    let answer = store.allocate(&file, 1, 16 * chunk..19 * chunk, false);
+    assert_eq!((answer, free()), (Err(Errno::NOSPC), before));
+    memory.formats_fail.store(true, Relaxed);
+    let answer = store.allocate(&file, 1, 16 * chunk..18 * chunk, false);
+    memory.formats_fail.store(false, Relaxed);
+    assert_eq!((answer, free()), (Err(Errno::IO), before));
+    // There are as many pages as are wanted, but not side by side.
+    assert_eq!(store.write_file(&other, 2, 0, b"x"), Ok(1));
+    let end = 18 * chunk - PAGE_BYTES as u64;
+    let answer = store.allocate(&file, 1, 16 * chunk..end, false);
+    assert_eq!((answer, free()), (Err(Errno::NOSPC), (63, 64, 2 * chunk)));
+    store.free(&other);
+    let answer = store.allocate(&file, 1, 16 * chunk..18 * chunk, false);
+    assert_eq!((answer, free()), (Ok(()), (0, 128, 18 * chunk)));
+    assert!(read(&store, &file, 0, two.len()) == two);
+    store.free(&file);
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+#[test]
+fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let (memory, store) = memory(8);
+    let file = File::default();
+    let chunk = DATA_BYTES as u64;
+    assert_eq!(store.write_file(&file, 1, 0, b"text"), Ok(4));
+    assert_eq!(store.write_file(&file, 1, 5 * chunk, b"text"), Ok(4));
+    let gate = memory.gate.lock().unwrap();
+    let begun = memory.at_gate.load(Relaxed);
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let maker = threads.spawn(|| store.allocate(&file, 1, 0..4 * chunk, false));
+        let begin = Instant::now();
+        while memory.at_gate.load(Relaxed) == begun && begin.elapsed() < DEADLINE {
+            std::thread::yield_now();
+        }
+        let is_waiting = memory.at_gate.load(Relaxed) > begun;
+        threads.spawn(|| {
+            let seen = store.read_file(&file, 0, 4, <[u8]>::to_vec).unwrap();
+            let written = store.write_file(&file, 1, 5 * chunk + 1, b"e").unwrap();
+            done.send((seen, written)).unwrap();
+        });
+        let answer = is_done.recv_timeout(DEADLINE);
+        drop(gate);
+        assert_eq!((is_waiting, answer), (true, Ok((b"text".to_vec(), 1))));
+        assert_eq!(maker.join().unwrap(), Ok(()));
+    });
+    assert_eq!(file.pages(), 4 * 32 + 1);
+    // Who wrote where memory was being made keeps what he wrote.
+    let gate = memory.gate.lock().unwrap();
+    let begun = memory.at_gate.load(Relaxed);
+    std::thread::scope(|threads| {
+        let maker = threads.spawn(|| store.allocate(&file, 1, 7 * chunk..9 * chunk, false));
+        let begin = Instant::now();
+        while memory.at_gate.load(Relaxed) == begun && begin.elapsed() < DEADLINE {
+            std::thread::yield_now();
+        }
+        // A page of a block that is cut already is not made anew.
+        let answer = store.write_file(&file, 1, 8 * chunk, b"mine");
+        drop(gate);
+        assert_eq!((answer, maker.join().unwrap()), (Ok(4), Ok(())));
+    });
+    assert_eq!(read(&store, &file, 8 * chunk as usize, 6), b"mine\0\0");
+    assert_eq!(file.pages(), 6 * 32 + 1);
+    store.free(&file);
+    assert_eq!(store.space().used_pages(), 0);
 }
