@@ -178,6 +178,19 @@ struct Piece {
     bytes: Range<usize>,
 }
 
+impl Piece {
+    /// The first half of its pages, which a shorter run may have room for.
+    fn begin(&self) -> Option<Self> {
+        let first = self.bytes.start / PAGE_BYTES;
+        let pages = self.bytes.end.div_ceil(PAGE_BYTES) - first;
+        let end = (first + pages / 2) * PAGE_BYTES;
+        (pages > 1).then(|| Self {
+            chunk: self.chunk,
+            bytes: self.bytes.start..end,
+        })
+    }
+}
+
 /// The chunks that bytes of a file lie in, of which there are some.
 fn chunks_of(bytes: &Range<u64>) -> RangeInclusive<u32> {
     let chunk = DATA_BYTES as u64;
@@ -425,7 +438,8 @@ impl<M: Medium> Store<M> {
         if end > file.size() {
             self.clean(access, file, &mut layout)?;
         }
-        let bytes = contents(part, bytes);
+        let given = bytes;
+        let bytes = contents(part, given);
         let mut plans = Vec::new();
         for (piece, bytes) in part.iter().zip(&bytes) {
             match self.plan(access, &layout.table, piece, bytes) {
@@ -438,8 +452,14 @@ impl<M: Medium> Store<M> {
                     break;
                 }
                 Ok(plan) => plans.push(plan),
-                Err(error) if plans.is_empty() => return Err(error),
-                Err(_) => break,
+                Err(_) if !plans.is_empty() => break,
+                Err(error) => {
+                    let begin = piece.begin().filter(|_| error == Errno::NOSPC);
+                    let begin = begin.ok_or(error)?;
+                    drop(layout);
+                    let given = &given[..begin.bytes.len()];
+                    return self.write_alone(access, file, inode, offset, &[begin], given);
+                }
             }
         }
         let changes: Vec<Change<'_>> = plans

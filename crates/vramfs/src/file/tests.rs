@@ -726,3 +726,36 @@ fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
     store.free(&file);
     assert_eq!(store.space().used_pages(), 0);
 }
+
+#[test]
+fn what_has_room_for_its_beginning_alone_is_a_short_count() {
+    let (_, store) = memory(1);
+    let page = vec![7; PAGE_BYTES];
+    let mut small: Vec<File> = (0..32).map(|_| File::default()).collect();
+    for file in &small {
+        assert_eq!(store.write_file(file, 1, 0, &page), Ok(PAGE_BYTES));
+    }
+    // Every second page is free.
+    for file in small.iter().step_by(2) {
+        store.free(file);
+    }
+    let file = File::default();
+    let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| at as u8 | 1).collect();
+    for at in [0, PAGE_BYTES, 5000] {
+        let done = store.write_file(&file, 2, at as u64, &bytes[at..at + 3 * PAGE_BYTES]);
+        let end = match at {
+            5000 => 2 * PAGE_BYTES,
+            _ => at + PAGE_BYTES,
+        };
+        assert_eq!(done, Ok(end - at), "{at}");
+        assert!(read(&store, &file, at, end - at) == bytes[at..end]);
+        store.free(&file);
+    }
+    store.free(&small.remove(1));
+    let done = store.write_file(&file, 2, 0, &bytes);
+    assert_eq!(done, Ok(2 * PAGE_BYTES));
+    assert!(read(&store, &file, 0, 2 * PAGE_BYTES) == bytes[..2 * PAGE_BYTES]);
+    store.free(&file);
+    small.iter().for_each(|file| store.free(file));
+    assert_eq!(store.space().used_pages(), 0);
+}
