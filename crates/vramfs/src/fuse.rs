@@ -192,9 +192,7 @@ fn answer_value(reply: ReplyXattr, room: u32, answer: Answer<Vec<u8>>) {
 impl<M: Medium> Requests<M> {
     /// Gives back what nobody can reach any more.
     fn sweep(&self) {
-        for file in self.tree.take_left() {
-            self.store.free(&file);
-        }
+        self.tree.sweep(|file| self.store.free(file));
     }
 
     /// Waits for the kernel to forget what has just lost its last name: it says so behind the call that has removed

@@ -179,7 +179,7 @@ pub struct Tree {
     count: AtomicU64,
     /// Bytes of names, targets and values, with what each costs.
     text: AtomicU64,
-    /// Inodes without a name that are still known.
+    /// Inodes without a name that are still known, and data in `left` or on the way from there.
     nameless: AtomicU64,
     most: u32,
     /// Data of inodes that have gone, until the store takes it.
@@ -341,14 +341,18 @@ impl Tree {
         taken.map(drop).map_err(|_| Errno::NOSPC)
     }
 
-    /// How many inodes have no name any more, and go when the kernel forgets them.
+    /// How many inodes have no name any more, and go when the kernel forgets them; those that have gone as long as their
+    /// data are not given back.
     pub fn nameless(&self) -> u64 {
         self.nameless.load(Relaxed)
     }
 
-    /// Data that nobody can reach any more.
-    pub fn take_left(&self) -> Vec<Arc<File>> {
-        std::mem::take(&mut lock(&self.left))
+    /// Gives data back that nobody can reach any more.
+    pub fn sweep(&self, free: impl Fn(&File)) {
+        for file in std::mem::take(&mut *lock(&self.left)) {
+            free(&file);
+            self.nameless.fetch_sub(1, Relaxed);
+        }
     }
 
     /// What is known of an inode.
@@ -1099,13 +1103,15 @@ impl Tree {
         node.generation.fetch_add(1, AcqRel);
         drop(place);
         self.give_text(gone.text());
-        if let Body::File(Some(file)) = gone.body {
-            lock(&self.left).push(file);
-        }
         // Whoever may have one more finds its number.
         lock(&self.free).push(inode);
         self.count.fetch_sub(1, Relaxed);
-        self.nameless.fetch_sub(1, Relaxed);
+        match gone.body {
+            Body::File(Some(file)) => lock(&self.left).push(file),
+            _ => {
+                self.nameless.fetch_sub(1, Relaxed);
+            }
+        }
     }
 }
 
