@@ -10,6 +10,7 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::ErrorKind;
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,11 @@ use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::Context;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -118,7 +119,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mount {
     place: Place,
-    session: Option<BackgroundSession>,
+    session: Option<JoinHandle<std::io::Result<()>>>,
     scrubber: Option<Scrubber>,
 }
 
@@ -171,12 +172,17 @@ impl Mount {
         let session = Session::new(requests, &at, &config).map_err(failed)?;
         // If it cannot be told from others the session goes, and what it has mounted with it.
         let id = id(&at)?;
+        let none = Builder::new().spawn(|| Ok(())).map_err(failed)?;
         let session = session.spawn().map_err(failed)?;
+        // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
+        // that has ended for one that has not. So it does not go: a descriptor stays open.
+        let mut session = ManuallyDrop::new(session);
+        let thread = std::mem::replace(&mut session.guard, none);
         // There is one: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
         let mount = Self {
             scrubber: options.scrubs.then(|| Scrubber::new(store)),
-            session: Some(session),
+            session: Some(thread),
             place: Place { at, id },
         };
         if options.cache == Cache::Keep {
@@ -201,7 +207,10 @@ impl Mount {
     /// [`Error::Mount`] if requests could not be read any more.
     pub fn wait(mut self) -> Result<()> {
         let answer = match self.session.take() {
-            Some(session) => session.join(),
+            Some(session) => {
+                let ended = session.join();
+                ended.unwrap_or_else(|_| Err(std::io::Error::other("what answers has panicked")))
+            }
             None => Ok(()),
         };
         match answer {
@@ -229,7 +238,7 @@ impl Drop for Mount {
             let place = &self.place;
             let gone = place.unmount(false).or_else(|_| place.unmount(true));
             if matches!(gone, Ok(true)) {
-                session.join().unwrap_or_default();
+                session.join().map(drop).unwrap_or_default();
             }
         }
     }
