@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
@@ -153,13 +154,21 @@ fn a_signal_to_who_was_unmounted_leaves_what_is_mounted_there_since() {
     fs::write(old.at("new"), "text").unwrap();
     kill_process(old.pid(), Signal::TERM).unwrap();
     // It has heard of it when it says so.
-    let mut said = String::new();
     let mut errors = BufReader::new(old.daemon.stderr.take().unwrap());
-    errors.read_line(&mut said).unwrap();
+    let (tell, told) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut said = String::new();
+        errors.read_line(&mut said).unwrap();
+        tell.send(said).unwrap();
+        errors
+    });
+    let said = told.recv_timeout(DEADLINE).unwrap();
     assert!(said.contains("not on top"), "{said}");
     (&file).write_all(b"still").unwrap();
     drop(file);
     old.ends();
+    // Until then it had somebody to tell.
+    drop(reader.join().unwrap());
     assert_eq!(fs::read(old.at("new")).unwrap(), b"text");
     assert!(vram(&["umount", &place]).status.success());
 }
