@@ -184,7 +184,7 @@ impl Piece {
         let first = self.bytes.start / PAGE_BYTES;
         let pages = self.bytes.end.div_ceil(PAGE_BYTES) - first;
         let end = (first + pages / 2) * PAGE_BYTES;
-        (pages > 1).then(|| Self {
+        (pages > 1).then_some(Self {
             chunk: self.chunk,
             bytes: self.bytes.start..end,
         })
