@@ -1,7 +1,8 @@
 //! The bytes of a file: which pages of which runs they are in, and what there is nothing of.
 //!
-//! A file is chunks of 128 KiB. A chunk has nothing, or one run: a whole block, or 1 to 16 pages that hold an aligned part
-//! of it, so that a small file takes a few pages. Pages of a run that were never written have zeros, so what is read
+//! A file is chunks of 128 KiB. A chunk has nothing, or extents: aligned parts of it, each in a run as long, in any block. As
+//! long as there is room what is dense is one extent, so a chunk that is written has one, and a small file a few pages; where
+//! there is none, whatever page is free is one. Pages of a run that were never written have zeros, so what is read
 //! needs no look at which they are; they count as holes all the same.
 //!
 //! Locks: a file's own, shared by who reads or overwrites bytes before the end, and had alone by who changes the size or which
@@ -11,9 +12,8 @@
 //! Invariants: bytes behind the end are zeros wherever there is a run, or lie before the file's `dirty` end, and the size does
 //! not grow before those are zeros too, so that a file which grows shows nothing old; a run is one chunk's; pages that are
 //! not called written have zeros. A write that fails may have changed any of the bytes that it was to change.
-//! Elsewhere: what a run's pages are (`space`), how they are read and written (`store`).
+//! Elsewhere: the table of extents (`extents`), what a run's pages are (`space`), how they are read and written (`store`).
 
-use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -21,9 +21,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 
 use crate::error::Error;
+use crate::extents::{Extent, Part, Table, parts};
 use crate::layout::{DATA_BYTES, PAGE_BYTES, PAGES, ROW_BYTES};
 use crate::medium::{Access, Medium};
-use crate::space::{Run, WHOLE};
 use crate::store::{Change, Content, Store, Wanted};
 
 /// No file has more bytes.
@@ -32,54 +32,6 @@ pub const SIZE_MAX: u64 = (DATA_BYTES as u64) << 32;
 /// Bytes that are copied at once.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// A run, and which pages of its chunk were written; a block's number has 24 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Chunk {
-    run: Run,
-    written: u32,
-}
-
-impl Chunk {
-    /// The first page of the chunk that the run has.
-    fn first(self) -> u32 {
-        window(self.written, u32::from(self.run.order))
-    }
-
-    /// The bytes of the chunk that the run has.
-    fn bytes(self) -> Range<usize> {
-        let first = self.first() as usize * PAGE_BYTES;
-        first..first + self.run.pages() as usize * PAGE_BYTES
-    }
-
-    /// The shortest part of its run that has all pages that were written.
-    fn shortest(self) -> Run {
-        let order = order_for(self.written);
-        Run {
-            page: self.run.page + (window(self.written, order) - self.first()) as u8,
-            order: order as u8,
-            ..self.run
-        }
-    }
-
-    /// Whether the run has room for these pages.
-    fn has(self, pages: u32) -> bool {
-        let all = self.written | pages;
-        order_for(all) <= u32::from(self.run.order)
-            && window(all, u32::from(self.run.order)) == self.first()
-    }
-}
-
-/// The first page of the aligned part of `1 << order` pages that has the lowest of these.
-fn window(pages: u32, order: u32) -> u32 {
-    pages.trailing_zeros() >> order << order
-}
-
-/// The shortest aligned part that has all of these pages.
-fn order_for(pages: u32) -> u32 {
-    let (first, last) = (pages.trailing_zeros(), 31 - pages.leading_zeros());
-    32 - (first ^ last).leading_zeros()
-}
-
 /// Pages of a chunk that have any of these bytes.
 fn pages_of(bytes: &Range<usize>) -> u32 {
     let (first, end) = (bytes.start / PAGE_BYTES, bytes.end.div_ceil(PAGE_BYTES));
@@ -87,72 +39,11 @@ fn pages_of(bytes: &Range<usize>) -> u32 {
     mask(end) & !mask(first)
 }
 
-/// A file's runs, and how far bytes that a failed write has left may lie behind its end.
+/// A file's extents, and how far bytes that a failed write has left may lie behind its end.
 #[derive(Debug, Default)]
 struct Layout {
     table: Table,
     dirty: u64,
-}
-
-/// A file's runs by chunk. Most files have one.
-#[derive(Debug, Default)]
-enum Table {
-    #[default]
-    Empty,
-    First(Chunk),
-    Many(BTreeMap<u32, Chunk>),
-}
-
-impl Table {
-    fn get(&self, at: u32) -> Option<Chunk> {
-        match self {
-            Self::First(chunk) if at == 0 => Some(*chunk),
-            Self::Many(all) => all.get(&at).copied(),
-            _ => None,
-        }
-    }
-
-    fn set(&mut self, at: u32, chunk: Option<Chunk>) {
-        match (&mut *self, chunk) {
-            (Self::Many(all), Some(chunk)) => {
-                all.insert(at, chunk);
-            }
-            (Self::Many(all), None) => {
-                all.remove(&at);
-                if all.is_empty() {
-                    *self = Self::Empty;
-                }
-            }
-            (_, Some(chunk)) if at == 0 => *self = Self::First(chunk),
-            (Self::First(first), Some(chunk)) => {
-                *self = Self::Many(BTreeMap::from([(0, *first), (at, chunk)]));
-            }
-            (Self::Empty, Some(chunk)) => *self = Self::Many(BTreeMap::from([(at, chunk)])),
-            (Self::First(_), None) if at == 0 => *self = Self::Empty,
-            (_, None) => {}
-        }
-    }
-
-    /// Those of these chunks that have a run, in order.
-    fn within(&self, chunks: RangeInclusive<u32>) -> Vec<(u32, Chunk)> {
-        match self {
-            Self::First(chunk) if *chunks.start() == 0 => vec![(0, *chunk)],
-            Self::Many(all) => {
-                let all = all.range(chunks);
-                all.map(|(at, chunk)| (*at, *chunk)).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// The first chunk from one on that has a run.
-    fn next(&self, at: u32) -> Option<(u32, Chunk)> {
-        match self {
-            Self::First(chunk) if at == 0 => Some((0, *chunk)),
-            Self::Many(all) => all.range(at..).next().map(|(at, chunk)| (*at, *chunk)),
-            _ => None,
-        }
-    }
 }
 
 /// The bytes of a file. Whoever drops one gives its runs back before ([`Store::free`]).
@@ -178,17 +69,9 @@ struct Piece {
     bytes: Range<usize>,
 }
 
-impl Piece {
-    /// The first half of its pages, which a shorter run may have room for.
-    fn begin(&self) -> Option<Self> {
-        let first = self.bytes.start / PAGE_BYTES;
-        let pages = self.bytes.end.div_ceil(PAGE_BYTES) - first;
-        let end = (first + pages / 2) * PAGE_BYTES;
-        (pages > 1).then_some(Self {
-            chunk: self.chunk,
-            bytes: self.bytes.start..end,
-        })
-    }
+/// What both have.
+fn both(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    one.start.max(other.start)..one.end.min(other.end)
 }
 
 /// The chunks that bytes of a file lie in, of which there are some.
@@ -197,18 +80,20 @@ fn chunks_of(bytes: &Range<u64>) -> RangeInclusive<u32> {
     (bytes.start / chunk) as u32..=((bytes.end - 1) / chunk) as u32
 }
 
+/// What of a file's bytes is in a chunk, as bytes of that; there are some.
+fn within_chunk(chunk: u32, bytes: &Range<u64>) -> Range<usize> {
+    let begin = u64::from(chunk) * DATA_BYTES as u64;
+    let end = (bytes.end - begin).min(DATA_BYTES as u64);
+    bytes.start.saturating_sub(begin) as usize..end as usize
+}
+
 /// Those chunks, with what of each.
 fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Piece> {
     let chunk = DATA_BYTES as u64;
     let all = bytes.start / chunk..bytes.end.div_ceil(chunk);
-    all.map(move |at| {
-        let begin = at * chunk;
-        let from = bytes.start.max(begin) - begin;
-        let to = bytes.end.min(begin + chunk) - begin;
-        Piece {
-            chunk: at as u32,
-            bytes: from as usize..to as usize,
-        }
+    all.map(move |at| Piece {
+        chunk: at as u32,
+        bytes: within_chunk(at as u32, &bytes),
     })
 }
 
@@ -252,15 +137,13 @@ impl File {
         while at * page < size {
             let chunk = (at / PAGES as u64) as u32;
             let written = match table.next(chunk) {
-                Some((found, it)) if found == chunk => it.written >> (at % PAGES as u64),
+                Some(found) if found == chunk => table.written(chunk) >> (at % PAGES as u64),
                 // Nothing until there, or to the end.
                 other => {
                     if what == Seek::Hole {
                         return Ok((at * page).max(from));
                     }
-                    let Some((found, _)) = other else {
-                        return Err(Errno::NXIO);
-                    };
+                    let found = other.ok_or(Errno::NXIO)?;
                     at = u64::from(found) * PAGES as u64;
                     continue;
                 }
@@ -317,31 +200,22 @@ impl<M: Medium> Store<M> {
         for piece in pieces(offset..offset + len as u64) {
             let of_chunk = u64::from(piece.chunk) * DATA_BYTES as u64;
             let place = |byte: usize| (of_chunk + byte as u64 - begin) as usize;
-            let chunk = table.get(piece.chunk);
-            let there = chunk.map_or(0..0, Chunk::bytes);
             let rows = piece.bytes.start / ROW_BYTES * ROW_BYTES
                 ..piece.bytes.end.next_multiple_of(ROW_BYTES);
-            let both = rows.start.max(there.start)..rows.end.min(there.end);
-            let has_any = both.start < both.end;
-            if let (Some(chunk), true) = (chunk, has_any) {
-                let first = usize::from(chunk.run.page) * PAGE_BYTES;
-                let in_block = |byte: usize| (first + byte - there.start) / ROW_BYTES;
-                wanted.push(Wanted {
-                    block: chunk.run.block,
-                    rows: in_block(both.start)..in_block(both.end),
-                    at: place(both.start),
-                });
-            }
-            let (from, to) = match has_any {
-                true => (both.start, both.end),
-                false => (rows.start, rows.start),
+            let mut zeros = |hole: Range<usize>| {
+                let end = place(hole.end).min(access.data().len());
+                access.data_mut()[place(hole.start)..end].fill(0);
             };
-            for hole in [rows.start..from, to..rows.end] {
-                if hole.start < hole.end {
-                    let end = place(hole.end).min(access.data().len());
-                    access.data_mut()[place(hole.start)..end].fill(0);
+            let mut done = rows.start;
+            for extent in table.of(piece.chunk) {
+                let there = both(&rows, &extent.part().bytes());
+                if there.start < there.end {
+                    zeros(done..there.start);
+                    done = there.end;
+                    want(&mut wanted, extent, &there, place(there.start));
                 }
             }
+            zeros(done..rows.end);
         }
         for part in wanted.chunks(access.slots()) {
             self.read(access, part).map_err(|error| told(&error))?;
@@ -349,7 +223,7 @@ impl<M: Medium> Store<M> {
         Ok(take(&access.data()[head..head + len]))
     }
 
-    /// Writes bytes at `offset`; how many. Fewer than there are if there is no more room, or something fails.
+    /// Writes bytes at `offset`; how many. Fewer than there are if there is no more room, no file is that long, or something fails.
     ///
     /// # Errors
     /// `FBIG`; `NOSPC` and `IO` if nothing was written.
@@ -360,19 +234,21 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let end = offset.checked_add(bytes.len() as u64);
-        let end = end.filter(|end| *end <= SIZE_MAX).ok_or(Errno::FBIG)?;
+        let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
+        let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
+        let (bytes, end) = (&bytes[..len as usize], offset + len);
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access().ok_or(Errno::IO)?;
         let mut done = 0;
         let all: Vec<Piece> = pieces(offset..end).collect();
+        let is_roomy = self.is_roomy(all.len() as u64);
         for part in all.chunks(access.slots()) {
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let at = offset + done as u64;
             let written = match self.overwrite(access, file, inode, at, part, given) {
                 Some(written) => written,
-                None => self.write_alone(access, file, inode, at, part, given),
+                None => self.write_alone(access, file, inode, at, part, given, is_roomy),
             };
             match written {
                 Ok(written) => {
@@ -386,6 +262,12 @@ impl<M: Medium> Store<M> {
             }
         }
         Ok(done)
+    }
+
+    /// Whether there is so much room that so many chunks may take more than they need at once. If not, each takes what it needs, and
+    /// what is there stays where it is: so nothing is refused as long as there are as many free pages as it has.
+    fn is_roomy(&self, chunks: u64) -> bool {
+        self.space().free_pages() >= chunks.saturating_mul(PAGES as u64)
     }
 
     /// Writes what lies before the end and was written before; `None` if it is not that.
@@ -402,28 +284,40 @@ impl<M: Medium> Store<M> {
         if offset + bytes.len() as u64 > file.size() {
             return None;
         }
-        let there = |piece: &Piece| {
-            let pages = pages_of(&piece.bytes);
-            let chunk = layout.table.get(piece.chunk);
-            chunk.filter(|chunk| chunk.written & pages == pages)
-        };
-        let chunks: Vec<Chunk> = part.iter().map(there).collect::<Option<_>>()?;
-        let changes: Vec<Change<'_>> = chunks
-            .iter()
-            .zip(part)
-            .zip(contents(part, bytes))
-            .map(|((chunk, piece), bytes)| Change {
-                run: chunk.run,
-                fresh: None,
-                owner: owner(inode, piece.chunk),
-                from: piece.bytes.start - chunk.bytes().start,
-                content: Content::Bytes(bytes),
-            })
-            .collect();
-        Some(counted(self.write(access, &changes), part))
+        let mut changes = Vec::with_capacity(part.len());
+        let mut rest = bytes;
+        for piece in part {
+            let mut left = pages_of(&piece.bytes);
+            for extent in layout.table.of(piece.chunk) {
+                let there = extent.part().bytes();
+                let both = both(&piece.bytes, &there);
+                if both.start < both.end {
+                    left &= !extent.written();
+                    let (bytes, behind) = rest.split_at(both.len());
+                    rest = behind;
+                    changes.push(Change {
+                        run: extent.run(),
+                        fresh: None,
+                        owner: owner(inode, piece.chunk),
+                        from: both.start - there.start,
+                        content: Content::Bytes(bytes),
+                    });
+                }
+            }
+            if left != 0 {
+                return None;
+            }
+        }
+        let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
+        Some(match self.write(access, &changes) {
+            Ok(()) => Ok(bytes.len()),
+            Err((0, error)) => Err(told(&error)),
+            Err((good, _)) => Ok(lens(good)),
+        })
     }
 
     /// Writes whatever it is, with the file for itself.
+    #[expect(clippy::too_many_arguments, reason = "what, where to, and how")]
     fn write_alone(
         &self,
         access: &mut M::Access,
@@ -432,177 +326,190 @@ impl<M: Medium> Store<M> {
         offset: u64,
         part: &[Piece],
         bytes: &[u8],
+        is_roomy: bool,
     ) -> Result<usize, Errno> {
         let mut layout = file.changing();
         let end = offset + bytes.len() as u64;
         if end > file.size() {
             self.clean(access, file, &mut layout)?;
         }
-        let given = bytes;
-        let bytes = contents(part, given);
-        let mut plans = Vec::new();
-        for (piece, bytes) in part.iter().zip(&bytes) {
-            match self.plan(access, &layout.table, piece, bytes) {
-                // It is written where what was there is: alone, so that it is known whether it was.
-                Ok(plan) if plan.is_widened => {
-                    match plans.is_empty() {
-                        true => plans.push(plan),
-                        false => self.unset(&plan),
-                    }
-                    break;
-                }
-                Ok(plan) => plans.push(plan),
-                Err(_) if !plans.is_empty() => break,
-                Err(error) => {
-                    let begin = piece.begin().filter(|_| error == Errno::NOSPC);
-                    let begin = begin.ok_or(error)?;
-                    drop(layout);
-                    let given = &given[..begin.bytes.len()];
-                    return self.write_alone(access, file, inode, offset, &[begin], given);
-                }
+        let mut steps = Vec::new();
+        let mut rest = bytes;
+        for piece in part {
+            let (given, behind) = rest.split_at(piece.bytes.len());
+            rest = behind;
+            let table = &layout.table;
+            match self.plan(access, table, piece, Some(given), is_roomy, &mut steps) {
+                Ok(()) => {}
+                // The beginning is written.
+                Err(_) if !steps.is_empty() => break,
+                Err(error) => return Err(error),
             }
         }
-        let changes: Vec<Change<'_>> = plans
-            .iter()
-            .zip(part)
-            .zip(&bytes)
-            .map(|((plan, piece), bytes)| Change {
-                run: plan.chunk.run,
-                fresh: plan.fresh,
-                owner: owner(inode, piece.chunk),
-                from: plan.from,
-                content: Content::Bytes(plan.merged.as_deref().unwrap_or(bytes)),
-            })
-            .collect();
+        let mut rest = bytes;
+        let mut changes = Vec::with_capacity(steps.len());
+        for step in &steps {
+            let (given, behind) = rest.split_at(step.len);
+            rest = behind;
+            changes.push(step.change(inode, Content::Bytes(given)));
+        }
         let written = self.write(access, &changes);
         let good = match &written {
-            Ok(()) => plans.len(),
+            Ok(()) => steps.len(),
             Err((good, _)) => *good,
         };
-        for (at, plan) in plans.iter().enumerate() {
-            match at < good {
-                true => self.set(file, &mut layout.table, part[at].chunk, plan),
-                false if plan.fresh.is_some() => self.unset(plan),
+        for (at, step) in steps.iter().enumerate() {
+            if at < good {
+                self.set(file, &mut layout.table, step);
+            } else if step.fresh.is_some() {
+                self.space().give(step.extent.run());
+            } else {
                 // Some of it may have been written.
-                false => {
-                    layout.table.set(part[at].chunk, Some(plan.chunk));
-                    layout.dirty = layout.dirty.max(end);
-                }
+                self.set(file, &mut layout.table, step);
+                layout.dirty = layout.dirty.max(end);
             }
         }
-        let written = counted(written, &part[..plans.len()])?;
-        if written > 0 {
-            file.size.fetch_max(offset + written as u64, Relaxed);
+        if let Err((0, error)) = written {
+            return Err(told(&error));
         }
+        let written = steps[..good].iter().map(|it| it.len).sum();
+        file.size.fetch_max(offset + written as u64, Relaxed);
         Ok(written)
     }
 
-    /// A plan was carried out.
-    fn set(&self, file: &File, table: &mut Table, chunk: u32, plan: &Plan) {
-        if plan.fresh.is_some() {
-            let pages = plan.chunk.run.pages();
-            file.pages.fetch_add(u64::from(pages), Relaxed);
-        }
-        table.set(chunk, Some(plan.chunk));
-        if let Some(before) = plan.before {
-            file.pages.fetch_sub(u64::from(before.pages()), Relaxed);
-            if !plan.is_widened {
-                self.space().give(before);
+    /// A step was taken: what is part of a run that it took is there now.
+    fn set(&self, file: &File, table: &mut Table, step: &Step) {
+        let (chunk, pages) = (step.chunk, step.extent.part().pages());
+        if step.fresh.is_some() {
+            let is_part = |it: &Extent| it.part().pages() & pages != 0;
+            let before: Vec<Extent> = table.of(chunk).filter(is_part).collect();
+            file.pages.fetch_add(u64::from(pages.count_ones()), Relaxed);
+            for extent in before {
+                let run = extent.run();
+                table.remove(chunk, extent);
+                file.pages.fetch_sub(u64::from(run.pages()), Relaxed);
+                self.space().give(run);
             }
         }
+        table.set(chunk, step.extent);
     }
 
-    /// A plan was not carried out: nothing leads to the run that it took.
-    fn unset(&self, plan: &Plan) {
-        match plan.before {
-            Some(before) if plan.is_widened => self.space().narrow(plan.chunk.run, before),
-            _ => self.space().give(plan.chunk.run),
+    /// Steps were not taken: nothing leads to the runs that they took.
+    fn unset(&self, steps: &[Step]) {
+        for step in steps.iter().filter(|it| it.fresh.is_some()) {
+            self.space().give(step.extent.run());
         }
     }
 
-    /// Has zeros where failed writes may have left something behind the end, before that moves on.
+    /// Has zeros where failed writes may have left something behind the end, before that moves on. No memory goes, as some of it
+    /// may have just been reserved.
     fn clean(&self, access: &mut M::Access, file: &File, layout: &mut Layout) -> Result<(), Errno> {
         if layout.dirty > file.size() {
-            let left = file.size()..layout.dirty;
-            self.clear(access, file, &mut layout.table, left, false)?;
+            self.blank(access, &layout.table, file.size()..layout.dirty)?;
         }
         layout.dirty = 0;
         Ok(())
     }
 
-    /// How a piece that has no room yet, or has pages that were not written, is written.
+    /// The steps by which a piece has these bytes, or zeros where nothing was written; from its beginning on as many as there is
+    /// room for. What is there and dense with it is joined in a longer run, if there is room for both.
+    ///
+    /// # Errors
+    /// `NOSPC` if a page is missing, and none is free; `IO` if what is there cannot be read.
     fn plan(
         &self,
         access: &mut M::Access,
         table: &Table,
         piece: &Piece,
-        bytes: &[u8],
-    ) -> Result<Plan, Errno> {
+        content: Option<&[u8]>,
+        is_roomy: bool,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), Errno> {
+        let chunk = piece.chunk;
+        let there: Vec<Extent> = table.of(chunk).collect();
         let pages = pages_of(&piece.bytes);
-        let before = table.get(piece.chunk);
-        if let Some(chunk) = before.filter(|chunk| chunk.has(pages)) {
-            return Ok(Plan {
-                chunk: Chunk {
-                    written: chunk.written | pages,
-                    ..chunk
-                },
-                fresh: None,
-                before: None,
-                is_widened: false,
-                from: piece.bytes.start - chunk.bytes().start,
-                merged: None,
-            });
-        }
-        let written = pages | before.map_or(0, |chunk| chunk.written);
+        let missing = pages & !table.held(chunk);
+        let all = pages | table.written(chunk);
         // What grows behind the first chunk will be as long as a chunk.
-        let order = match before.is_some() && piece.chunk > 0 {
-            true => WHOLE,
-            false => order_for(written),
-        };
-        let old = match before {
-            None => None,
-            Some(chunk) => Some((chunk, self.content_of(access, chunk)?)),
-        };
-        let space = self.space();
-        let least = order_for(written);
-        let taken = space.take(order).or_else(|| space.take(least));
-        // Only as a last resort: what is there has to be written anew where it is.
-        let widened = |chunk: Chunk| space.widen(chunk.run, least);
-        let is_widened = taken.is_none();
-        let taken = taken.or_else(|| before.and_then(widened));
-        let (run, generation) = taken.ok_or(Errno::NOSPC)?;
-        let chunk = Chunk { run, written };
-        let first = chunk.bytes().start;
-        let merged = old.map(|(before, old)| {
-            let mut all = vec![0; chunk.bytes().len()];
-            all[before.bytes().start - first..][..old.len()].copy_from_slice(&old);
-            all[piece.bytes.start - first..][..bytes.len()].copy_from_slice(bytes);
-            all
-        });
-        Ok(Plan {
-            chunk,
-            fresh: Some(generation),
-            before: before.map(|chunk| chunk.run),
-            is_widened,
-            from: match merged {
-                None => piece.bytes.start - first,
-                Some(_) => 0,
-            },
-            merged,
-        })
+        let is_prefix = all & all.wrapping_add(1) == 0;
+        let grows = chunk > 0 && !there.is_empty() && is_prefix;
+        let mut joins = is_roomy;
+        let mut left = pages;
+        while left != 0 {
+            let page = left.trailing_zeros();
+            let part = match grows {
+                true => Part::WHOLE,
+                false => Part::dense(all, page),
+            };
+            if joins && missing & part.pages() != 0 {
+                let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                if u32::from(run.order) == part.order {
+                    let merged = self.merged(access, part, &there, piece, content);
+                    let merged = merged.inspect_err(|_| self.space().give(run))?;
+                    let extent = Extent::new(run, all & part.pages());
+                    steps.push(Step::new(piece, extent, Some(generation), merged));
+                    left &= !part.pages();
+                    continue;
+                }
+                // Others have left gaps alone.
+                self.space().give(run);
+                joins = false;
+            }
+            let extent = there.iter().find(|it| it.part().pages() >> page & 1 != 0);
+            let step = match extent {
+                Some(extent) => Step::new(piece, extent.with(pages), None, None),
+                None => {
+                    let part = Part::exact(left & missing);
+                    let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                    let order = u32::from(run.order);
+                    let extent = Extent::new(run, Part { order, ..part }.pages());
+                    Step::new(piece, extent, Some(generation), None)
+                }
+            };
+            left &= !step.extent.part().pages();
+            steps.push(step);
+        }
+        Ok(())
     }
 
-    fn content_of(&self, access: &mut M::Access, chunk: Chunk) -> Result<Vec<u8>, Errno> {
-        let rows_of_page = PAGE_BYTES / ROW_BYTES;
-        let first = usize::from(chunk.run.page) * rows_of_page;
-        let count = chunk.run.pages() as usize * rows_of_page;
-        let wanted = Wanted {
-            block: chunk.run.block,
-            rows: first..first + count,
-            at: 0,
-        };
-        self.read(access, &[wanted]).map_err(|error| told(&error))?;
-        Ok(access.data()[..count * ROW_BYTES].to_vec())
+    /// What a part of a chunk has when a piece of it has these bytes; `None` if there is nothing else.
+    fn merged(
+        &self,
+        access: &mut M::Access,
+        part: Part,
+        there: &[Extent],
+        piece: &Piece,
+        content: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>, Errno> {
+        let bytes = part.bytes();
+        let is_part = |it: &&Extent| it.part().pages() & part.pages() != 0;
+        let before: Vec<Range<usize>> = there
+            .iter()
+            .filter(is_part)
+            .map(|it| it.part().bytes())
+            .collect();
+        if before.is_empty() {
+            return Ok(None);
+        }
+        let mut wanted = Vec::new();
+        for extent in there.iter().filter(is_part) {
+            let there = extent.part().bytes();
+            want(&mut wanted, *extent, &there, there.start - bytes.start);
+        }
+        for some in wanted.chunks(access.slots()) {
+            self.read(access, some).map_err(|error| told(&error))?;
+        }
+        let mut all = vec![0; bytes.len()];
+        for there in before {
+            let there = there.start - bytes.start..there.end - bytes.start;
+            all[there.clone()].copy_from_slice(&access.data()[there]);
+        }
+        if let Some(content) = content {
+            let both = both(&piece.bytes, &bytes);
+            let given = both.start - piece.bytes.start..both.end - piece.bytes.start;
+            all[both.start - bytes.start..both.end - bytes.start].copy_from_slice(&content[given]);
+        }
+        Ok(Some(all))
     }
 
     /// Makes a file as long as that. What was behind the end is gone, also if it grows again.
@@ -618,7 +525,7 @@ impl<M: Medium> Store<M> {
         let mut layout = file.changing();
         if size <= file.size() {
             // Of the same size too: memory behind the end goes.
-            self.clear(access, file, &mut layout.table, size..SIZE_MAX, false)?;
+            self.clear(access, file, &mut layout.table, size..SIZE_MAX)?;
             layout.dirty = 0;
         } else {
             self.clean(access, file, &mut layout)?;
@@ -627,7 +534,7 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Makes a hole: zeros, and memory given back but for the shortest part of each chunk's run that has the pages left.
+    /// Makes a hole: zeros, and memory given back but for dense parts of each run that have the pages left.
     ///
     /// # Errors
     /// `IO`, and what is before the place where it failed is a hole.
@@ -637,7 +544,7 @@ impl<M: Medium> Store<M> {
         let mut layout = file.changing();
         let end = bytes.end.min(SIZE_MAX);
         match bytes.start < end {
-            true => self.clear(access, file, &mut layout.table, bytes.start..end, false),
+            true => self.clear(access, file, &mut layout.table, bytes.start..end),
             false => Ok(()),
         }
     }
@@ -660,9 +567,7 @@ impl<M: Medium> Store<M> {
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min(at + COPY_BYTES);
-            let mut layout = file.changing();
-            self.clear(access, file, &mut layout.table, at..end, true)?;
-            drop(layout);
+            self.blank(access, &file.changing().table, at..end)?;
             std::thread::yield_now();
             at = end;
         }
@@ -724,58 +629,51 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
+    /// Makes zeros of what is there.
+    fn blank(&self, access: &mut M::Access, table: &Table, bytes: Range<u64>) -> Result<(), Errno> {
+        let of_chunk = |(chunk, extent)| zeros(extent, &within_chunk(chunk, &bytes));
+        let changes: Vec<Change<'_>> = table
+            .within(chunks_of(&bytes))
+            .filter_map(of_chunk)
+            .collect();
+        let written = self.write(access, &changes);
+        written.map_err(|(_, error)| told(&error))
+    }
+
     fn clear(
         &self,
         access: &mut M::Access,
         file: &File,
         table: &mut Table,
         bytes: Range<u64>,
-        keeps_memory: bool,
     ) -> Result<(), Errno> {
         if bytes.start >= bytes.end {
             return Ok(());
         }
-        let chunk_bytes = DATA_BYTES as u64;
-        for (at, chunk) in table.within(chunks_of(&bytes)) {
-            let begin = u64::from(at) * chunk_bytes;
-            let from = bytes.start.saturating_sub(begin) as usize;
-            let to = (bytes.end - begin).min(chunk_bytes) as usize;
-            let (first, end) = (from.div_ceil(PAGE_BYTES), to / PAGE_BYTES);
-            let gone = match first < end && !keeps_memory {
+        let all: Vec<(u32, Extent)> = table.within(chunks_of(&bytes)).collect();
+        for (at, extent) in all {
+            let bytes = within_chunk(at, &bytes);
+            if zeros(extent, &bytes).is_none() {
+                continue;
+            }
+            let (first, end) = (bytes.start.div_ceil(PAGE_BYTES), bytes.end / PAGE_BYTES);
+            let gone = match first < end {
                 true => pages_of(&(first * PAGE_BYTES..end * PAGE_BYTES)),
                 false => 0,
             };
-            let written = chunk.written & !gone;
-            if written == 0 {
-                table.set(at, None);
-                file.pages.fetch_sub(u64::from(chunk.run.pages()), Relaxed);
-                self.space().give(chunk.run);
-                continue;
-            }
-            let left = Chunk { written, ..chunk };
-            let run = match keeps_memory {
-                true => chunk.run,
-                false => left.shortest(),
-            };
-            let left = Chunk { run, ..left };
-            let there = left.bytes();
-            let both = from.max(there.start)..to.min(there.end);
-            if both.start < both.end {
-                let change = Change {
-                    run,
-                    fresh: None,
-                    owner: 0,
-                    from: both.start - there.start,
-                    content: Content::Zeros(both.len()),
-                };
-                self.write(access, &[change])
-                    .map_err(|(_, error)| told(&error))?;
-            }
-            table.set(at, Some(left));
-            if run != chunk.run {
-                let gone = chunk.run.pages() - run.pages();
-                file.pages.fetch_sub(u64::from(gone), Relaxed);
-                self.space().narrow(chunk.run, run);
+            let left = extent.written() & !gone;
+            let left: Vec<Extent> = parts(left).map(|it| extent.within(it, left)).collect();
+            let changes: Vec<_> = left.iter().filter_map(|it| zeros(*it, &bytes)).collect();
+            let written = self.write(access, &changes);
+            written.map_err(|(_, error)| told(&error))?;
+            table.remove(at, extent);
+            left.iter().for_each(|it| table.set(at, *it));
+            let held = left.iter().fold(0, |all, it| all | it.part().pages());
+            let gone = extent.part().pages() & !held;
+            if gone != 0 {
+                file.pages.fetch_sub(u64::from(gone.count_ones()), Relaxed);
+                self.space()
+                    .narrow(extent.run(), held >> extent.part().first);
             }
         }
         Ok(())
@@ -798,28 +696,27 @@ impl<M: Medium> Store<M> {
         }
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access().ok_or(Errno::IO)?;
+        if bytes.start >= bytes.end {
+            return Ok(());
+        }
+        let chunks = chunks_of(&bytes);
+        let is_roomy = self.is_roomy(u64::from(chunks.end() - chunks.start()) + 1);
         let mut fresh = Fresh {
             store: self,
-            runs: Vec::new(),
+            steps: Vec::new(),
         };
-        let partial = self.take_holes(file, &bytes, &mut fresh)?;
-        for part in fresh.runs.chunks(access.slots()) {
-            let changes: Vec<Change<'_>> = part
-                .iter()
-                .map(|(piece, new, generation)| Change {
-                    run: new.run,
-                    fresh: Some(*generation),
-                    owner: owner(inode, piece.chunk),
-                    from: 0,
-                    content: Content::Zeros(0),
-                })
+        let partial = self.take_holes(file, &bytes, is_roomy, &mut fresh)?;
+        for part in fresh.steps.chunks(access.slots()) {
+            let steps = part.iter();
+            let changes: Vec<Change<'_>> = steps
+                .map(|step| step.change(inode, Content::Zeros(0)))
                 .collect();
             let made = self.write(access, &changes);
             made.map_err(|(_, error)| told(&error))?;
         }
         for piece in partial {
             let mut layout = file.changing();
-            self.fill(access, file, &mut layout.table, inode, &piece)?;
+            self.fill(access, file, &mut layout.table, inode, &piece, is_roomy)?;
         }
         let mut layout = file.changing();
         if !keeps_size && bytes.end > file.size() {
@@ -827,18 +724,23 @@ impl<M: Medium> Store<M> {
         }
         let table = &mut layout.table;
         let mut met = Vec::new();
-        for (piece, new, _) in std::mem::take(&mut fresh.runs) {
-            if table.get(piece.chunk).is_none() {
-                table.set(piece.chunk, Some(new));
-                file.pages.fetch_add(u64::from(new.run.pages()), Relaxed);
+        for step in std::mem::take(&mut fresh.steps) {
+            if table.held(step.chunk) & step.extent.part().pages() == 0 {
+                self.set(file, table, &step);
             } else {
                 // Somebody has written there meanwhile.
-                self.space().give(new.run);
-                met.push(piece);
+                self.space().give(step.extent.run());
+                met.push(step);
             }
         }
-        for piece in met {
-            self.fill(access, file, table, inode, &piece)?;
+        for step in met {
+            let first = step.extent.written().trailing_zeros() as usize * PAGE_BYTES;
+            let pages = step.extent.written().count_ones() as usize;
+            let piece = Piece {
+                chunk: step.chunk,
+                bytes: first..first + pages * PAGE_BYTES,
+            };
+            self.fill(access, file, table, inode, &piece, is_roomy)?;
         }
         if !keeps_size {
             file.size.fetch_max(bytes.end, Relaxed);
@@ -851,37 +753,50 @@ impl<M: Medium> Store<M> {
         &self,
         file: &File,
         bytes: &Range<u64>,
+        mut is_roomy: bool,
         fresh: &mut Fresh<'_, M>,
     ) -> Result<Vec<Piece>, Errno> {
         let layout = file.reading();
-        if bytes.start >= bytes.end {
-            return Ok(Vec::new());
-        }
-        let there = layout.table.within(chunks_of(bytes)).into_iter();
-        let had: u64 = there
-            .map(|(_, chunk)| u64::from(chunk.written.count_ones()))
-            .sum();
+        let table = &layout.table;
+        let pages_within = |chunk: u32| pages_of(&within_chunk(chunk, bytes));
+        let had = |(chunk, it): (u32, Extent)| {
+            let had = it.part().pages() & pages_within(chunk);
+            u64::from(had.count_ones())
+        };
+        let had: u64 = table.within(chunks_of(bytes)).map(had).sum();
         // Before all of them are looked at, which may be very many.
         let page = PAGE_BYTES as u64;
-        let needed = bytes.end.div_ceil(page).saturating_sub(bytes.start / page);
+        let needed = bytes.end.div_ceil(page) - bytes.start / page;
         if needed.saturating_sub(had) > self.space().free_pages() {
             return Err(Errno::NOSPC);
         }
         let mut partial = Vec::new();
         for piece in pieces(bytes.clone()) {
-            let pages = pages_of(&piece.bytes);
-            match layout.table.get(piece.chunk) {
-                None => {
-                    let taken = self.space().take(order_for(pages));
-                    let (run, generation) = taken.ok_or(Errno::NOSPC)?;
-                    let new = Chunk {
-                        run,
-                        written: pages,
-                    };
-                    fresh.runs.push((piece, new, generation));
+            let mut left = pages_of(&piece.bytes);
+            if table.of(piece.chunk).next().is_some() {
+                if left & !table.written(piece.chunk) != 0 {
+                    partial.push(piece);
                 }
-                Some(chunk) if chunk.written & pages != pages => partial.push(piece),
-                Some(_) => {}
+                continue;
+            }
+            while left != 0 {
+                let part = match is_roomy {
+                    true => Part::dense(left, left.trailing_zeros()),
+                    false => Part::exact(left),
+                };
+                let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
+                let order = u32::from(run.order);
+                if order < part.order && is_roomy {
+                    // Others have left gaps alone.
+                    self.space().give(run);
+                    is_roomy = false;
+                    continue;
+                }
+                let part = Part { order, ..part };
+                let extent = Extent::new(run, left & part.pages());
+                let step = Step::new(&piece, extent, Some(generation), None);
+                fresh.steps.push(step);
+                left &= !part.pages();
             }
         }
         Ok(partial)
@@ -895,110 +810,123 @@ impl<M: Medium> Store<M> {
         table: &mut Table,
         inode: u32,
         piece: &Piece,
+        is_roomy: bool,
     ) -> Result<(), Errno> {
-        let has = table.get(piece.chunk).map_or(0, |chunk| chunk.written);
-        let missing = pages_of(&piece.bytes) & !has;
-        if missing == 0 {
+        if pages_of(&piece.bytes) & !table.written(piece.chunk) == 0 {
             return Ok(());
         }
-        let plan = self.plan_zeros(access, table, piece.chunk, missing)?;
-        if let Some(generation) = plan.fresh {
-            let merged = plan.merged.as_deref();
-            let change = Change {
-                run: plan.chunk.run,
-                fresh: Some(generation),
-                owner: owner(inode, piece.chunk),
-                from: 0,
-                content: merged.map_or(Content::Zeros(0), Content::Bytes),
-            };
-            if let Err((_, error)) = self.write(access, &[change]) {
-                self.unset(&plan);
-                return Err(told(&error));
-            }
+        let mut steps = Vec::new();
+        let planned = self.plan(access, table, piece, None, is_roomy, &mut steps);
+        let made = planned.and_then(|()| {
+            let fresh = steps.iter().filter(|it| it.fresh.is_some());
+            let changes: Vec<Change<'_>> = fresh
+                .map(|step| step.change(inode, Content::Zeros(0)))
+                .collect();
+            let made = self.write(access, &changes);
+            made.map_err(|(_, error)| told(&error))
+        });
+        match made {
+            Ok(()) => steps.iter().for_each(|step| self.set(file, table, step)),
+            Err(_) => self.unset(&steps),
         }
-        self.set(file, table, piece.chunk, &plan);
-        Ok(())
-    }
-
-    fn plan_zeros(
-        &self,
-        access: &mut M::Access,
-        table: &Table,
-        chunk: u32,
-        missing: u32,
-    ) -> Result<Plan, Errno> {
-        let first = missing.trailing_zeros() as usize * PAGE_BYTES;
-        let end = (PAGES - missing.leading_zeros() as usize) * PAGE_BYTES;
-        let piece = Piece {
-            chunk,
-            bytes: first..end,
-        };
-        self.plan(access, table, &piece, &[])
+        made
     }
 
     /// Gives all runs of a file back that nobody can reach any more.
     pub fn free(&self, file: &File) {
         let mut layout = file.changing();
-        for (_, chunk) in std::mem::take(&mut *layout).table.within(0..=u32::MAX) {
-            self.space().give(chunk.run);
+        for (_, extent) in std::mem::take(&mut *layout).table.within(0..=u32::MAX) {
+            self.space().give(extent.run());
         }
         file.pages.store(0, Relaxed);
         file.size.store(0, Relaxed);
     }
 }
 
-/// Runs that nothing leads to yet, for which chunks; those that are left go back.
+/// Steps with runs that nothing leads to yet; those that are left go back.
 struct Fresh<'s, M: Medium> {
     store: &'s Store<M>,
-    runs: Vec<(Piece, Chunk, u64)>,
+    steps: Vec<Step>,
 }
 
 impl<M: Medium> Drop for Fresh<'_, M> {
     fn drop(&mut self) {
-        for (_, chunk, _) in &self.runs {
-            self.store.space().give(chunk.run);
+        self.store.unset(&self.steps);
+    }
+}
+
+/// How part of a piece is written.
+struct Step {
+    chunk: u32,
+    /// What there is then.
+    extent: Extent,
+    /// The generation of its run's block, if that was just taken.
+    fresh: Option<u64>,
+    /// Where in the run the piece's bytes begin, and how many they are.
+    from: usize,
+    len: usize,
+    /// All that the run has then, if it takes others' place.
+    merged: Option<Vec<u8>>,
+}
+
+impl Step {
+    fn new(piece: &Piece, extent: Extent, fresh: Option<u64>, merged: Option<Vec<u8>>) -> Self {
+        let there = extent.part().bytes();
+        let both = both(&piece.bytes, &there);
+        Self {
+            chunk: piece.chunk,
+            extent,
+            fresh,
+            from: both.start - there.start,
+            len: both.len(),
+            merged,
+        }
+    }
+
+    fn change<'d>(&'d self, inode: u32, content: Content<'d>) -> Change<'d> {
+        let (from, content) = match &self.merged {
+            Some(all) => (0, Content::Bytes(all)),
+            None => (self.from, content),
+        };
+        Change {
+            run: self.extent.run(),
+            fresh: self.fresh,
+            owner: owner(inode, self.chunk),
+            from,
+            content,
         }
     }
 }
 
-/// How a piece is to be written.
-struct Plan {
-    chunk: Chunk,
-    /// The generation of a run that was just taken.
-    fresh: Option<u64>,
-    /// A run that the new one takes the place of.
-    before: Option<Run>,
-    /// It is part of the new one.
-    is_widened: bool,
-    /// Where in the run.
-    from: usize,
-    /// All that the run has then, if it takes another's place.
-    merged: Option<Vec<u8>>,
+/// These bytes of an extent are wanted, whole rows; with those before if they lie behind them.
+fn want(all: &mut Vec<Wanted>, extent: Extent, bytes: &Range<usize>, at: usize) {
+    let (block, rows) = (extent.run().block, extent.rows(bytes));
+    if let Some(last) = all.last_mut()
+        && (last.block, last.rows.end) == (block, rows.start)
+        && last.at + last.rows.len() * ROW_BYTES == at
+    {
+        last.rows.end = rows.end;
+        return;
+    }
+    all.push(Wanted { block, rows, at });
+}
+
+/// Zeros where an extent has these bytes of its chunk.
+fn zeros(extent: Extent, bytes: &Range<usize>) -> Option<Change<'static>> {
+    let there = extent.part().bytes();
+    let both = both(bytes, &there);
+    (both.start < both.end).then(|| Change {
+        run: extent.run(),
+        fresh: None,
+        owner: 0,
+        from: both.start - there.start,
+        content: Content::Zeros(both.len()),
+    })
 }
 
 /// Whose a page is, as its block's record says.
 fn owner(inode: u32, chunk: u32) -> u64 {
     u64::from(inode) << 32 | u64::from(chunk)
-}
-
-/// The bytes of each of these pieces.
-fn contents<'b>(part: &[Piece], mut bytes: &'b [u8]) -> Vec<&'b [u8]> {
-    let mut next = |piece: &Piece| {
-        let (first, rest) = bytes.split_at(piece.bytes.len());
-        bytes = rest;
-        first
-    };
-    part.iter().map(&mut next).collect()
-}
-
-/// Bytes that were written of these pieces.
-fn counted(written: Result<(), (usize, Error)>, part: &[Piece]) -> Result<usize, Errno> {
-    let good = match written {
-        Ok(()) => part.len(),
-        Err((0, error)) => return Err(told(&error)),
-        Err((good, _)) => good,
-    };
-    Ok(part[..good].iter().map(|it| it.bytes.len()).sum())
 }
 
 #[cfg(test)]

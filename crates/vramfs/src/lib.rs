@@ -8,6 +8,7 @@ mod crc;
 pub mod directory;
 mod engine;
 mod error;
+mod extents;
 pub mod file;
 mod fuse;
 pub mod gf;

@@ -2,7 +2,8 @@
 //!
 //! A block is free, whole (one owner has all of it), or cut into runs of 1, 2, 4, 8 or 16 pages,
 //! each at a multiple of its length, for what is small. Free blocks are on a stack; cut ones with
-//! room on one of five, by the longest run that they had when they were put there.
+//! room on one of five, by the longest run that they had when they were put there. Who asks for a run gets a
+//! shorter one where none that long is at hand, so nobody looks through all blocks unless there is nothing.
 //!
 //! What changes of a block is in one atomic word: which pages are used, whether it is off
 //! the stack of free ones, whether it is on a stack of cut ones, whether it is to go. So whoever changes it
@@ -16,7 +17,7 @@
 //! Invariant: a page is used by one owner or none; no block has a generation twice.
 //! Elsewhere: the memory (`engine`).
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -38,6 +39,9 @@ const LOOKED_AT: usize = 8;
 
 /// Nothing, where a block would be named.
 const NONE: u32 = u32::MAX;
+
+/// There are no more blocks than that: 2 TiB. Whoever keeps many runs packs them.
+pub const BLOCKS_MAX: u32 = 1 << 24;
 
 /// Pages side by side in one block, `1 << order` of them, from a multiple of that on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +131,14 @@ pub struct Space {
 
 impl Space {
     /// Room for so many blocks, none of which is there yet.
+    ///
+    /// # Panics
+    /// For more than [`BLOCKS_MAX`].
     pub fn new(most: u32) -> Self {
+        assert!(
+            most <= BLOCKS_MAX,
+            "{most} blocks are more than {BLOCKS_MAX}"
+        );
         let links = || (0..most).map(|_| AtomicU32::new(NONE)).collect();
         Self {
             states: (0..most).map(|_| AtomicU64::new(OUT | RETIRED)).collect(),
@@ -206,7 +217,8 @@ impl Space {
         (self.state(block).load(Acquire) & USED) as u32
     }
 
-    /// A run of `1 << order` pages, and the block's generation; `None` if there is none.
+    /// A run of `1 << order` pages, or a shorter one if none of that length is at hand, and the block's generation;
+    /// `None` if no page is nobody's.
     ///
     /// # Panics
     /// For an order beyond [`WHOLE`].
@@ -219,11 +231,11 @@ impl Space {
             let before = self.put_down.load(SeqCst);
             let taken = match order {
                 WHOLE => self.take_free(USED, WHOLE),
-                _ => self
-                    .take_of_cut(order)
-                    .or_else(|| self.take_of_free(order))
-                    .or_else(|| self.take_of_any(order)),
+                _ => self.take_of_cut(order).or_else(|| self.take_of_free(order)),
             };
+            let taken = taken
+                .or_else(|| self.take_shorter(order))
+                .or_else(|| self.take_of_any(order));
             if let Some(taken) = taken {
                 self.used.fetch_add(u64::from(taken.0.pages()), Relaxed);
                 return Some(taken);
@@ -236,36 +248,12 @@ impl Space {
         }
     }
 
-    /// The longer run that a run is part of, and the block's generation, if the rest of that is nobody's. What the
-    /// run has stays where it is.
-    ///
-    /// # Panics
-    /// For an order beyond [`WHOLE`].
-    pub fn widen(&self, run: Run, order: u32) -> Option<(Run, u64)> {
-        assert!(
-            order <= WHOLE,
-            "a run of 2^{order} pages is more than a block"
-        );
-        let wide = Run {
-            page: run.page >> order << order,
-            order: order as u8,
-            ..run
-        };
-        let rest = wide.mask() & !run.mask();
-        let take = |was: u64| (was & (rest | RETIRED) == 0).then_some(was | rest);
-        let state = self.state(run.block);
-        state.fetch_update(AcqRel, Acquire, take).ok()?;
-        self.used.fetch_add(u64::from(rest.count_ones()), Relaxed);
-        // It stays this one as long as the run is ours.
-        Some((wide, self.generations[run.block as usize].load(Relaxed)))
-    }
-
-    /// Gives a run back but for one that is part of it.
+    /// Gives those pages of a run back that are not kept, a bit for each from its first on.
     ///
     /// # Panics
     /// As for [`Space::give`].
-    pub fn narrow(&self, wide: Run, run: Run) {
-        self.give_pages(run.block, wide.mask() & !run.mask());
+    pub fn narrow(&self, run: Run, kept: u32) {
+        self.give_pages(run.block, run.mask() & !(u64::from(kept) << run.page));
     }
 
     /// Gives a run back.
@@ -365,12 +353,7 @@ impl Space {
     /// From the stacks of blocks that had a run of that length; then from a few of the others,
     /// which may have one by now.
     fn take_of_cut(&self, order: u32) -> Option<(Run, u64)> {
-        let of = |list: u32| {
-            let block = self.cut[list as usize].pop(&self.cut_links)?;
-            let taken = self.take_in(block, order);
-            self.list_if_room(block);
-            Some(taken)
-        };
+        let of = |list: u32| self.take_listed(list, order..=order);
         let taken =
             (order..WHOLE).find_map(|list| std::iter::from_fn(|| of(list)).flatten().next());
         let others = (0..order).rev();
@@ -380,35 +363,57 @@ impl Space {
         })
     }
 
+    /// From the stacks of blocks that had shorter ones, the longest that there is. What has become shorter there since is
+    /// put on its own.
+    fn take_shorter(&self, order: u32) -> Option<(Run, u64)> {
+        (0..order).rev().find_map(|list| {
+            let mut all = std::iter::from_fn(|| self.take_listed(list, list..=order));
+            all.by_ref().flatten().next()
+        })
+    }
+
+    /// From the block on top of a stack, the longest run of these orders; `None` if there is no block, within if it has none.
+    fn take_listed(&self, list: u32, orders: RangeInclusive<u32>) -> Option<Option<(Run, u64)>> {
+        // In no hand, since who finds nothing has looked at all cut blocks, on a stack or not.
+        let block = self.cut[list as usize].pop(&self.cut_links)?;
+        let taken = self.take_pages(block, orders, LISTED);
+        if taken.is_none() {
+            self.state(block).fetch_and(!LISTED, AcqRel);
+        }
+        self.list_if_room(block);
+        Some(taken)
+    }
+
     /// From any block that has room: the slow way, when there is no other.
     fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
         (0..self.states.len() as u32).find_map(|block| {
-            let taken = self.take_pages(block, order, 0)?;
+            let taken = self.take_pages(block, 0..=order, 0)?;
             self.list_if_room(block);
             Some(taken)
         })
     }
 
-    /// From a block that was on a stack.
-    fn take_in(&self, block: u32, order: u32) -> Option<(Run, u64)> {
-        let taken = self.take_pages(block, order, LISTED);
-        if taken.is_none() {
-            self.state(block).fetch_and(!LISTED, AcqRel);
-        }
-        taken
-    }
-
-    /// Pages of a block that is cut, and takes these marks from it.
-    fn take_pages(&self, block: u32, order: u32, marks: u64) -> Option<(Run, u64)> {
-        let take = |was: u64| {
+    /// Pages of a block that is cut, the longest run of these orders, and takes these marks from it.
+    fn take_pages(
+        &self,
+        block: u32,
+        orders: RangeInclusive<u32>,
+        marks: u64,
+    ) -> Option<(Run, u64)> {
+        let longest = |was: u64| {
             let is_cut = was & OUT != 0 && was & RETIRED == 0 && was & USED != 0;
-            let page = is_cut.then(|| room(was, order)).flatten()?;
+            let mut orders = orders.clone().rev().filter(|_| is_cut);
+            orders.find_map(|order| Some((room(was, order)?, order)))
+        };
+        let take = |was: u64| {
+            let (page, order) = longest(was)?;
             Some((was | run_mask(order) << page) & !marks)
         };
         let was = self.state(block).fetch_update(AcqRel, Acquire, take).ok()?;
+        let (page, order) = longest(was)?;
         let run = Run {
             block,
-            page: room(was, order)? as u8,
+            page: page as u8,
             order: order as u8,
         };
         // It stays this one as long as the run is ours.
@@ -470,6 +475,10 @@ mod tests {
     }
 
     impl Model {
+        fn used_of(&self, block: u32) -> u32 {
+            self.used.get(&block).copied().unwrap_or(0)
+        }
+
         fn take(&mut self, run: Run, generation: u64) {
             let used = self.used.entry(run.block).or_default();
             assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was somebody's");
@@ -496,6 +505,11 @@ mod tests {
         random
     }
 
+    fn has_whole(space: &Space) -> bool {
+        let taken = space.take(WHOLE);
+        taken.is_some_and(|(run, _)| u32::from(run.order) == WHOLE)
+    }
+
     #[test]
     fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
         let mut random = random();
@@ -511,21 +525,18 @@ mod tests {
                     let order = random.u32(..=WHOLE);
                     match space.take(order) {
                         Some((run, generation)) => {
-                            assert_eq!(u32::from(run.order), order);
                             assert!(
                                 u32::from(run.page).is_multiple_of(run.pages())
                                     && run.block < blocks
                             );
+                            let is_whole = |block| model.used_of(block) == 0;
+                            let is_short = u32::from(run.order) < order;
+                            assert!(u32::from(run.order) <= order);
+                            assert!(!is_short || !(0..blocks).any(is_whole), "{run:?}");
                             model.take(run, generation);
                             held.push(run);
                         }
-                        None => {
-                            let has_room = |block| {
-                                let used = model.used.get(&block).copied().unwrap_or(0);
-                                room(u64::from(used), order).is_some()
-                            };
-                            assert!(!(0..blocks).any(has_room), "there is a run of {order}");
-                        }
+                        None => assert_eq!(pages, blocks * PAGES as u32),
                     }
                 } else if !held.is_empty() {
                     let run = held.swap_remove(random.usize(..held.len()));
@@ -538,7 +549,7 @@ mod tests {
             }
             assert_eq!(space.used_pages(), 0);
             for _ in 0..blocks {
-                assert!(space.take(WHOLE).is_some());
+                assert!(has_whole(&space));
             }
             assert!(space.take(0).is_none());
         }
@@ -564,7 +575,7 @@ mod tests {
         }
         assert!(space.is_gone(0) && space.is_gone(1) && !space.is_gone(2));
         space.add(0..2);
-        assert!((0..4).all(|_| space.take(WHOLE).is_some()));
+        assert!((0..4).all(|_| has_whole(&space)));
         assert!(space.take(0).is_none());
     }
 
@@ -605,21 +616,27 @@ mod tests {
             }
         });
         assert_eq!(space.used_pages(), 0);
-        assert!((0..16).all(|_| space.take(WHOLE).is_some()));
+        assert!((0..16).all(|_| has_whole(&space)));
     }
 
     #[test]
     fn who_finds_nothing_has_missed_nothing() {
-        // Each of four threads has one of four runs at most: there is always one.
+        // Each of four threads has a quarter of the pages at most: there is always one.
         for (blocks, order) in [(1, 3), (4, WHOLE), (2, 4)] {
             let space = Space::new(blocks);
             space.add(0..blocks);
             std::thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
-                        for turn in 0..300_000 {
-                            let run = space.take(order);
-                            space.give(run.unwrap_or_else(|| panic!("turn {turn} of {order}")).0);
+                        for turn in 0..100_000 {
+                            let (mut held, mut left) = (Vec::new(), 1u32 << order);
+                            while left > 0 {
+                                let run = space.take(left.ilog2());
+                                let run = run.unwrap_or_else(|| panic!("turn {turn} of {order}"));
+                                left -= run.0.pages();
+                                held.push(run.0);
+                            }
+                            held.into_iter().for_each(|run| space.give(run));
                         }
                     });
                 }
@@ -642,23 +659,16 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_widened_where_the_rest_is_nobodys() {
-        let space = Space::new(2);
+    fn of_a_run_pages_are_kept_and_the_others_are_found_again() {
+        let space = Space::new(1);
         space.add(0..1);
-        let (one, generation) = space.take(2).unwrap();
-        let (other, _) = space.take(1).unwrap();
-        assert_eq!((one.page, other.page), (0, 4));
-        assert_eq!(space.widen(other, 3), None);
-        let wide = Run { order: 2, ..other };
-        assert_eq!(space.widen(other, 2), Some((wide, generation)));
-        assert_eq!(space.used_pages(), 8);
-        assert_eq!(space.take(2).unwrap().0.page, 8);
-        space.narrow(wide, other);
-        assert_eq!(space.used_of(0), 0xF3F);
-        // What was let go is found again.
-        assert_eq!(space.take(1).unwrap().0.page, 6);
-        space.retire(0..1);
-        assert_eq!(space.widen(other, 2), None);
+        let (one, _) = space.take(2).unwrap();
+        let (other, _) = space.take(3).unwrap();
+        assert_eq!((one.page, other.page), (0, 8));
+        space.narrow(other, 0b1100_0010);
+        assert_eq!((space.used_of(0), space.used_pages()), (0xC20F, 7));
+        let (again, _) = space.take(1).unwrap();
+        assert_eq!((again.page, again.order), (4, 1));
     }
 
     #[test]
@@ -672,8 +682,10 @@ mod tests {
         for run in all.into_iter().filter(|run| run.page != 0) {
             space.give(run);
         }
-        assert!(space.take(WHOLE).is_none());
-        let larger = std::iter::from_fn(|| space.take(3)).count();
-        assert_eq!(larger, 64 * 3);
+        let mut counts = [0; WHOLE as usize];
+        while let Some((run, _)) = space.take(3) {
+            counts[usize::from(run.order)] += 1;
+        }
+        assert_eq!(counts, [64, 64, 64, 64 * 3, 0]);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) enum Content<'d> {
 }
 
 impl Content<'_> {
-    fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Zeros(len) => len,
@@ -306,7 +306,7 @@ impl<M: Medium> Store<M> {
         self.correct(access, block, &identity).map(|()| true)
     }
 
-    /// Changes what runs have. As many of them as a way has slots.
+    /// Changes what runs have: as many at once as a way has slots, and of one block one.
     ///
     /// # Errors
     /// How many were changed, from the first on, and why the next was not.
@@ -384,11 +384,15 @@ impl<M: Medium> Store<M> {
             if kept.is_empty() {
                 break;
             }
-            let work: Vec<Work<'_>> = kept
-                .iter()
-                .map(|it| it.work(Some(known_alone(&guards, it.block))))
-                .collect();
-            let wrong = wrong_of(&kept, access.read(&work).map_err(none)?);
+            let mut wrong = BTreeSet::new();
+            // Two of a change, so maybe more than there are slots.
+            for some in kept.chunks(access.slots()) {
+                let work: Vec<Work<'_>> = some
+                    .iter()
+                    .map(|it| it.work(Some(known_alone(&guards, it.block))))
+                    .collect();
+                wrong.extend(wrong_of(some, access.read(&work).map_err(none)?));
+            }
             if wrong.is_empty() {
                 break;
             }

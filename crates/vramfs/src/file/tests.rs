@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     gate: Mutex<()>,
     /// So often was it wanted.
     at_gate: AtomicU32,
+    /// So often was anything done with blocks.
+    calls: AtomicU32,
 }
 
 pub(crate) struct Host {
@@ -51,6 +53,7 @@ impl Medium for Arc<Memory> {
 
 impl Host {
     fn may_fail(&mut self) -> crate::Result<()> {
+        self.memory.calls.fetch_add(1, Relaxed);
         let fails = self.memory.fails.load(Relaxed);
         match fails > 0 && self.random.u32(..fails) == 0 {
             true => Err(Error::Copy("as it was told to".into())),
@@ -151,6 +154,7 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         formats_fail: AtomicBool::new(false),
         gate: Mutex::new(()),
         at_gate: AtomicU32::new(0),
+        calls: AtomicU32::new(0),
     });
     (memory.clone(), Store::new(memory, blocks, blocks, 4))
 }
@@ -460,7 +464,7 @@ fn absurd_places_are_refused_before_anything_is_allocated() {
         store.allocate(&file, 1, 0..SIZE_MAX, false),
         Err(Errno::NOSPC)
     );
-    assert_eq!(store.write_file(&file, 1, SIZE_MAX - 1, b"x"), Ok(1));
+    assert_eq!(store.write_file(&file, 1, SIZE_MAX - 1, b"xy"), Ok(1));
     assert_eq!((file.size(), file.pages()), (SIZE_MAX, 1));
     assert_eq!(file.seek(0, Seek::Data), Ok(SIZE_MAX - PAGE_BYTES as u64));
     store.free(&file);
@@ -468,8 +472,15 @@ fn absurd_places_are_refused_before_anything_is_allocated() {
 
 #[test]
 fn writers_of_one_block_and_readers_of_others_see_their_own() {
-    let (_, store) = memory(40);
-    let store = &store;
+    // With room for all, and with so little that there are gaps alone.
+    for blocks in [40, 4] {
+        let (_, store) = memory(blocks);
+        write_and_read_beside_each_other(&store);
+        assert_eq!(store.space().used_pages(), 0);
+    }
+}
+
+fn write_and_read_beside_each_other(store: &Store<Arc<Memory>>) {
     std::thread::scope(|threads| {
         for inode in 1..5u32 {
             threads.spawn(move || {
@@ -485,6 +496,8 @@ fn writers_of_one_block_and_readers_of_others_see_their_own() {
                         Ok(done) => done,
                         Err(error) => {
                             assert_eq!(error, Errno::NOSPC);
+                            store.free(file);
+                            model.clear();
                             continue;
                         }
                     };
@@ -499,21 +512,26 @@ fn writers_of_one_block_and_readers_of_others_see_their_own() {
             });
         }
     });
-    assert_eq!(store.space().used_pages(), 0);
 }
 
 #[test]
 fn what_a_failed_write_leaves_behind_the_end_never_shows() {
     const BOTH: u64 = 2 * DATA_BYTES as u64;
     type Grow = fn(&Store<Arc<Memory>>, &File);
-    let grow: [Grow; 3] = [
-        |store, file| store.truncate(file, BOTH).unwrap(),
-        |store, file| {
-            assert_eq!(store.write_file(file, 1, BOTH - 1, &[0]), Ok(1));
-        },
-        |store, file| store.allocate(file, 1, 0..BOTH, false).unwrap(),
+    let grow: [(Grow, u64); 3] = [
+        (|store, file| store.truncate(file, BOTH).unwrap(), 32),
+        (
+            |store, file| {
+                assert_eq!(store.write_file(file, 1, BOTH - 1, &[0]), Ok(1));
+            },
+            32,
+        ),
+        (
+            |store, file| store.allocate(file, 1, 0..BOTH, false).unwrap(),
+            64,
+        ),
     ];
-    for grow in grow {
+    for (grow, pages) in grow {
         let (memory, store) = memory(4);
         let file = File::default();
         let second = DATA_BYTES as u64..BOTH;
@@ -524,7 +542,8 @@ fn what_a_failed_write_leaves_behind_the_end_never_shows() {
         memory.formats_fail.store(false, Relaxed);
         assert_eq!((answer, file.size()), (Err(Errno::IO), 0));
         grow(&store, &file);
-        assert_eq!(file.size(), BOTH);
+        // What was reserved stays so.
+        assert_eq!((file.size(), file.pages()), (BOTH, pages));
         let seen = read(&store, &file, 0, BOTH as usize);
         assert!(seen.iter().all(|byte| *byte == 0));
         store.free(&file);
@@ -609,14 +628,14 @@ fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() 
             30 * page..32 * page,
             2,
         ),
-        // Of an aligned part of four pages the middle is left, with some of the last.
+        // Of an aligned part of four pages the middle is left, with some of the last: two that lie apart.
         (
             |store, file| {
                 store.punch(file, 0..9 * 4096).unwrap();
                 store.punch(file, 10 * 4096 + 7..DATA_BYTES as u64).unwrap();
             },
             9 * page..10 * page + 7,
-            4,
+            2,
         ),
     ];
     for (cut, left, pages) in cuts {
@@ -665,14 +684,17 @@ fn what_is_reserved_in_vain_is_free_again() {
     let answer = store.allocate(&file, 1, 16 * chunk..18 * chunk, false);
     memory.formats_fail.store(false, Relaxed);
     assert_eq!((answer, free()), (Err(Errno::IO), before));
-    // There are as many pages as are wanted, but not side by side.
     assert_eq!(store.write_file(&other, 2, 0, b"x"), Ok(1));
-    let end = 18 * chunk - PAGE_BYTES as u64;
+    let end = 18 * chunk;
     let answer = store.allocate(&file, 1, 16 * chunk..end, false);
     assert_eq!((answer, free()), (Err(Errno::NOSPC), (63, 64, 2 * chunk)));
+    // There are as many pages as are wanted, but not side by side.
+    let end = end - PAGE_BYTES as u64;
+    let answer = store.allocate(&file, 1, 16 * chunk..end, false);
+    assert_eq!((answer, free()), (Ok(()), (0, 127, end)));
+    assert_eq!(store.write_file(&file, 1, end, b"x"), Err(Errno::NOSPC));
     store.free(&other);
-    let answer = store.allocate(&file, 1, 16 * chunk..18 * chunk, false);
-    assert_eq!((answer, free()), (Ok(()), (0, 128, 18 * chunk)));
+    assert_eq!(store.write_file(&file, 1, end, b"x"), Ok(1));
     assert!(read(&store, &file, 0, two.len()) == two);
     store.free(&file);
     assert_eq!(store.space().used_pages(), 0);
@@ -731,31 +753,221 @@ fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
 fn what_has_room_for_its_beginning_alone_is_a_short_count() {
     let (_, store) = memory(1);
     let page = vec![7; PAGE_BYTES];
-    let mut small: Vec<File> = (0..32).map(|_| File::default()).collect();
+    let small: Vec<File> = (0..32).map(|_| File::default()).collect();
     for file in &small {
         assert_eq!(store.write_file(file, 1, 0, &page), Ok(PAGE_BYTES));
     }
-    // Every second page is free.
-    for file in small.iter().step_by(2) {
+    // Three pages that lie apart are free.
+    for file in [&small[3], &small[4], &small[20]] {
         store.free(file);
     }
     let file = File::default();
-    let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| at as u8 | 1).collect();
-    for at in [0, PAGE_BYTES, 5000] {
-        let done = store.write_file(&file, 2, at as u64, &bytes[at..at + 3 * PAGE_BYTES]);
-        let end = match at {
-            5000 => 2 * PAGE_BYTES,
-            _ => at + PAGE_BYTES,
-        };
+    let bytes: Vec<u8> = (0..2 * DATA_BYTES).map(|at| at as u8 | 1).collect();
+    for at in [0, PAGE_BYTES, 5000, DATA_BYTES - 5000] {
+        let done = store.write_file(&file, 2, at as u64, &bytes[at..at + 4 * PAGE_BYTES]);
+        let end = at / PAGE_BYTES * PAGE_BYTES + 3 * PAGE_BYTES;
         assert_eq!(done, Ok(end - at), "{at}");
         assert!(read(&store, &file, at, end - at) == bytes[at..end]);
+        let none = store.write_file(&file, 2, end as u64, &bytes);
+        assert_eq!((none, store.space().free_pages()), (Err(Errno::NOSPC), 0));
         store.free(&file);
     }
-    store.free(&small.remove(1));
-    let done = store.write_file(&file, 2, 0, &bytes);
-    assert_eq!(done, Ok(2 * PAGE_BYTES));
-    assert!(read(&store, &file, 0, 2 * PAGE_BYTES) == bytes[..2 * PAGE_BYTES]);
+    small.iter().for_each(|file| store.free(file));
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+#[test]
+fn pages_far_apart_take_no_more_than_themselves() {
+    let (_, store) = memory(8);
+    let file = File::default();
+    let page = PAGE_BYTES as u64;
+    // Two in each chunk: there are as many as the filesystem has.
+    let place = |at: u64| (at / 2 * PAGES as u64 + at % 2 * 16) * page;
+    for at in 0..8 * 32 {
+        let byte = at as u8 | 1;
+        let done = store.write_file(&file, 1, place(at), &[byte; PAGE_BYTES]);
+        assert_eq!(done, Ok(PAGE_BYTES), "page {at}");
+    }
+    assert_eq!((file.pages(), store.space().free_pages()), (8 * 32, 0));
+    assert_eq!(store.write_file(&file, 1, page, b"x"), Err(Errno::NOSPC));
+    for at in 0..8 * 32 {
+        let seen = read(&store, &file, place(at) as usize, PAGE_BYTES);
+        assert!(seen.iter().all(|byte| *byte == at as u8 | 1), "page {at}");
+    }
+    store.free(&file);
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+#[test]
+fn pages_between_others_files_are_as_good_as_any() {
+    let (_, store) = memory(8);
+    let small: Vec<File> = (0..8 * 32).map(|_| File::default()).collect();
+    for (at, file) in small.iter().enumerate() {
+        let done = store.write_file(file, 1, 0, &[at as u8; PAGE_BYTES]);
+        assert_eq!(done, Ok(PAGE_BYTES));
+    }
+    small.iter().step_by(2).for_each(|file| store.free(file));
+    assert_eq!(store.space().free_pages(), 4 * 32);
+    let file = File::default();
+    let bytes: Vec<u8> = (0..4 * DATA_BYTES).map(|at| (at / 3) as u8).collect();
+    let (begin, rest) = bytes.split_at(2 * PAGE_BYTES);
+    assert_eq!(store.write_file(&file, 2, 0, begin), Ok(begin.len()));
+    let done = store.write_file(&file, 2, begin.len() as u64, rest);
+    assert_eq!(done, Ok(rest.len()));
+    assert_eq!(store.space().free_pages(), 0);
+    assert!(read(&store, &file, 0, bytes.len()) == bytes);
+    // Others' are as they were; and all of it can be written again.
+    for (at, file) in small.iter().enumerate().skip(1).step_by(2) {
+        assert_eq!(read(&store, file, 0, PAGE_BYTES), [at as u8; PAGE_BYTES]);
+    }
+    let again = vec![9; bytes.len()];
+    assert_eq!(store.write_file(&file, 2, 0, &again), Ok(again.len()));
+    assert!(read(&store, &file, 0, bytes.len()) == again);
     store.free(&file);
     small.iter().for_each(|file| store.free(file));
     assert_eq!(store.space().used_pages(), 0);
+}
+
+/// How many extents each chunk has.
+fn extents(file: &File) -> Vec<usize> {
+    let layout = file.reading();
+    let last = file.size().div_ceil(DATA_BYTES as u64) as u32;
+    let all = (0..last).map(|chunk| layout.table.of(chunk).count());
+    all.collect()
+}
+
+#[test]
+fn what_is_dense_is_one_extent_and_asks_the_memory_once() {
+    let (memory, store) = memory(40);
+    let page = [7; PAGE_BYTES];
+    let (small, long) = (File::default(), File::default());
+    for pages in 1..=PAGES {
+        let end = store.write_file(&small, 1, small.size(), &page);
+        assert_eq!(end, Ok(PAGE_BYTES));
+        assert_eq!(small.pages(), (pages as u64).next_power_of_two());
+        assert!(matches!(small.reading().table, Table::First(_)));
+    }
+    let three = vec![8; 3 * DATA_BYTES];
+    let calls = |work: &dyn Fn()| {
+        let begin = memory.calls.load(Relaxed);
+        work();
+        memory.calls.load(Relaxed) - begin
+    };
+    let write = || assert_eq!(store.write_file(&long, 2, 0, &three), Ok(three.len()));
+    assert_eq!((calls(&write), extents(&long)), (1, vec![1, 1, 1]));
+    assert_eq!(calls(&write), 1);
+    let look = || store.read_file(&long, 0, three.len(), |_| ()).unwrap();
+    assert_eq!(calls(&look), 1);
+    store.free(&long);
+    // One page after the other, from behind too, or in any order.
+    let mut random = Rng::new();
+    for chunk in 0..3 {
+        let mut order: Vec<u64> = (0..PAGES as u64).collect();
+        match chunk {
+            0 => order.reverse(),
+            1 => {}
+            _ => random.shuffle(&mut order),
+        }
+        for at in order {
+            let at = chunk * DATA_BYTES as u64 + at * PAGE_BYTES as u64;
+            assert_eq!(store.write_file(&long, 2, at, &page), Ok(PAGE_BYTES));
+        }
+    }
+    assert_eq!((extents(&long), long.pages()), (vec![1, 1, 1], 3 * 32));
+    store.free(&small);
+    store.free(&long);
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+#[test]
+fn nothing_is_refused_as_long_as_there_are_as_many_pages_as_it_has() {
+    let mut random = Rng::with_seed(seed());
+    let (mut refused, mut crowded) = (0, 0);
+    for _ in 0..programs() {
+        let blocks = random.u32(1..5);
+        let (_, store) = memory(blocks);
+        let space = store.space();
+        let mut all: Vec<(File, Vec<u8>)> = (0..50).map(|_| <_>::default()).collect();
+        for step in 0..600 {
+            let inode = random.usize(..all.len());
+            let (file, model) = &mut all[inode];
+            let longest = match random.u32(..4) {
+                0 => 2 * DATA_BYTES,
+                _ => 4 * PAGE_BYTES,
+            };
+            let at = match random.bool() {
+                true => model.len().min(longest),
+                false => random.usize(..longest),
+            };
+            let len = match random.u32(..8) {
+                0 => random.usize(1..longest),
+                1 => PAGE_BYTES,
+                _ => random.usize(1..3 * PAGE_BYTES),
+            };
+            let page = PAGE_BYTES;
+            let has = |at: &usize| {
+                let at = (at * page) as u64;
+                file.seek(at, Seek::Data)
+                    .is_ok_and(|data| data < at + page as u64)
+            };
+            let missing = (at / page..(at + len).div_ceil(page)).filter(|at| !has(at));
+            let (missing, free) = (missing.count() as u64, space.free_pages());
+            match random.u32(..16) {
+                0..=10 => {
+                    let bytes: Vec<u8> = (0..len).map(|_| random.u8(1..)).collect();
+                    let answer = store.write_file(file, inode as u32 + 1, at as u64, &bytes);
+                    let done = answer.unwrap_or_else(|error| {
+                        assert_eq!(error, Errno::NOSPC);
+                        0
+                    });
+                    if done < len {
+                        assert!(missing > free, "step {step}: {missing} of {free}");
+                        assert_eq!(space.free_pages(), 0, "step {step}");
+                        refused += 1;
+                    }
+                    if done > 0 {
+                        model.resize(model.len().max(at + done), 0);
+                        model[at..at + done].copy_from_slice(&bytes[..done]);
+                    }
+                }
+                11 => {
+                    let bytes = at as u64..(at + len) as u64;
+                    match store.allocate(file, inode as u32 + 1, bytes, false) {
+                        Ok(()) => model.resize(model.len().max(at + len), 0),
+                        Err(error) => {
+                            assert_eq!(error, Errno::NOSPC);
+                            assert!(missing > free, "step {step}: {missing} of {free}");
+                            assert_eq!(space.free_pages(), free, "step {step}");
+                        }
+                    }
+                }
+                12 => {
+                    let bytes = at as u64..(at + len) as u64;
+                    store.punch(file, bytes).unwrap();
+                    let end = model.len().min(at + len);
+                    model[at.min(end)..end].fill(0);
+                }
+                13 if random.bool() => {
+                    store.truncate(file, at as u64).unwrap();
+                    model.resize(at, 0);
+                }
+                _ => {
+                    store.free(file);
+                    model.clear();
+                }
+            }
+            let (file, model) = &all[inode];
+            assert!(read(&store, file, 0, model.len()) == *model, "step {step}");
+            crowded += u64::from(extents(file).iter().any(|count| *count > 2));
+            let used: u64 = all.iter().map(|it| it.0.pages()).sum();
+            assert_eq!(space.used_pages(), used, "step {step}");
+        }
+        for (file, model) in &all {
+            assert!(read(&store, file, 0, model.len()) == *model);
+            store.free(file);
+        }
+        assert_eq!(space.used_pages(), 0);
+    }
+    // It was as full and as mixed up as it was to be.
+    assert!(refused > 0 && crowded > 0, "{refused} {crowded}");
 }
