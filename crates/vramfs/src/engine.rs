@@ -25,8 +25,8 @@ use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ROW_BYTES, SHARED_BYTES, SHARED_WITH_DESK_BYTES,
-    SHARED_WITH_TABLES_BYTES,
+    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
+    SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
 
@@ -38,6 +38,8 @@ const OLDEST: (u32, u32) = (8, 0);
 
 /// [`Outcome::is_lost`], among the kernels' bits.
 const LOST: u32 = 32;
+/// [`Outcome::has_wrong_source`], among the kernels' bits.
+const WRONG_SOURCE: u32 = 64;
 
 /// What a block is, by whom it was made for: its number, its generation, the owner of each page.
 pub type Identity = [u64; IDENTITY_WORDS];
@@ -49,12 +51,14 @@ struct Job {
     block: u64,
     data: u64,
     identity: u64,
+    /// What the sums of the rows at `data` have to be, or 0.
+    sums: u64,
     first: u32,
     rows: u32,
     /// Not 0 if rows that are not named become zeros.
     clears: u32,
     /// To a multiple of 16 bytes, by which kernels fetch it.
-    reserved: [u32; 3],
+    reserved: u32,
 }
 
 /// What a kernel found in a block.
@@ -74,6 +78,13 @@ impl Outcome {
         symbols: 0,
         rows: 0,
         words: 0,
+    };
+
+    /// Of what was to have rows that are wrong.
+    #[cfg(test)]
+    pub(crate) const WRONG_SOURCE: Self = Self {
+        state: WRONG_SOURCE,
+        ..Self::CLEAN
     };
 
     /// Nothing was wrong.
@@ -111,6 +122,11 @@ impl Outcome {
         self.state & LOST != 0
     }
 
+    /// Rows of another block, which were to be taken, are not what that says of them.
+    pub fn has_wrong_source(&self) -> bool {
+        self.state & WRONG_SOURCE != 0
+    }
+
     /// So many symbols were corrected.
     pub fn symbols(&self) -> u32 {
         self.symbols
@@ -145,8 +161,11 @@ pub struct Work<'a> {
 pub enum Place {
     /// The worker's page-locked memory from this byte on, a multiple of 16.
     Staging(usize),
-    /// Rows of another block, or of the same one that are not these, from this one on.
+    /// Rows of another block, or of the same one that are not these, from this one on. With the code they are taken if they are what
+    /// their sums say; who changes them at the same time has to be kept away.
     Block(usize, usize),
+    /// Rows are looked at, and come nowhere.
+    Nowhere,
 }
 
 /// A kernel that has a block of threads for a block of memory.
@@ -321,6 +340,8 @@ impl Copier {
             let there = match it.place {
                 Place::Staging(at) => staging + at as u64,
                 Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+                // Nothing is looked at here.
+                Place::Nowhere => 0,
             };
             Ok((blocks.address(it.block)?, there))
         });
@@ -337,6 +358,7 @@ impl Copier {
             // the stream is done with it; `check` has seen to their lengths.
             all = unsafe {
                 let copied = match bytes {
+                    _ if there == 0 => Ok(()),
                     0 => Ok(()),
                     _ => answered(driver.cuMemcpyAsync(to, from, bytes, stream)),
                 };
@@ -387,6 +409,12 @@ impl Copier {
                         return Err(Error::Rows { rows });
                     }
                 }
+                Place::Nowhere if changes && !it.rows.is_empty() => {
+                    return Err(Error::Rows {
+                        rows: it.rows.clone(),
+                    });
+                }
+                Place::Nowhere => {}
             }
         }
         if changes {
@@ -489,7 +517,8 @@ impl Worker {
         self.run(&kernel, blocks, work, How::Changes)
     }
 
-    /// As [`Worker::encode`], and rows that no work names become zeros.
+    /// As [`Worker::encode`], and rows that no work names become zeros. A block that was to have rows of another which are wrong
+    /// is none then.
     ///
     /// # Errors
     /// As [`Worker::encode`].
@@ -518,7 +547,7 @@ impl Worker {
     }
 
     /// Exchanges the rows named for those at their place. A block in which something that this rests on
-    /// is wrong is not changed, and its outcome not clean.
+    /// is wrong is not changed, and its outcome not clean; if rows of another block are, they are not taken.
     ///
     /// # Errors
     /// As [`Worker::encode`].
@@ -600,15 +629,23 @@ impl Worker {
                 _ if it.rows.is_empty() => 0,
                 Place::Staging(at) => data + at as u64,
                 Place::Block(block, row) => blocks.address(block)? + (row * ROW_BYTES) as u64,
+                Place::Nowhere => 0,
+            };
+            let sums = match it.place {
+                Place::Block(block, row) if how != How::Reads => {
+                    blocks.address(block)? + (RECORD_OFFSET + SUMS_OFFSET + 4 * row) as u64
+                }
+                _ => 0,
             };
             self.papers.jobs[slot] = Job {
                 block: blocks.address(it.block)?,
                 data: place,
                 identity,
+                sums,
                 first: it.rows.start as u32,
                 rows: it.rows.len() as u32,
                 clears: u32::from(how == How::Clears),
-                reserved: [0; 3],
+                reserved: 0,
             };
             // What no kernel has written is no success.
             self.papers.outcomes[slot] = Outcome {

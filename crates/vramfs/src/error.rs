@@ -61,6 +61,14 @@ pub enum Error {
         /// Which.
         block: u32,
     },
+    /// Rows of a block were to be copied, and are not what it says of them.
+    #[error(
+        "rows of block {block} are not what their sums say\ntry: to read them, which corrects them"
+    )]
+    Source {
+        /// Which.
+        block: u32,
+    },
     /// The driver refused a copy.
     #[error("the driver refused to copy rows: {0}")]
     Copy(String),

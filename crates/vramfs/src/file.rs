@@ -7,12 +7,14 @@
 //!
 //! Locks: a file's own, shared by who reads or overwrites bytes before the end, and had alone by who changes the size or which
 //! runs it has; blocks' locks (`store`) within it. Who needs a way to the memory has it before the file's lock: who waits
-//! for a way holds nothing that the others wait for.
+//! for a way holds nothing that the others wait for. Only who copies has two files' locks, in the order of their addresses.
 //!
 //! Invariants: bytes behind the end are zeros wherever there is a run, or lie before the file's `dirty` end, and the size does
 //! not grow before those are zeros too, so that a file which grows shows nothing old; a run is one chunk's; pages that are
 //! not called written have zeros. A write that fails may have changed any of the bytes that it was to change.
-//! Elsewhere: the table of extents (`extents`), what a run's pages are (`space`), how they are read and written (`store`).
+//! Elsewhere: copies and moves within the memory (`moving`), the table of extents (`extents`), what a run's pages are (`space`), how they are read and written (`store`).
+
+mod moving;
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +31,7 @@ use crate::store::{Change, Content, Store, Wanted};
 /// No file has more bytes.
 pub const SIZE_MAX: u64 = (DATA_BYTES as u64) << 32;
 
-/// Bytes that are copied at once.
+/// Bytes that are copied or cleared before others have a file again.
 const COPY_BYTES: u64 = 1 << 20;
 
 /// Pages of a chunk that have any of these bytes.
@@ -570,61 +572,6 @@ impl<M: Medium> Store<M> {
             self.blank(access, &file.changing().table, at..end)?;
             std::thread::yield_now();
             at = end;
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from one place to another, which do not overlap; how many, fewer than there are if there
-    /// is no more room, or something fails. What is a hole there is one here.
-    ///
-    /// # Errors
-    /// As [`Store::read_file`] and [`Store::write_file`], if nothing was copied.
-    pub fn copy(&self, from: (&File, u64), to: (&File, u32, u64), len: u64) -> Result<u64, Errno> {
-        let ((source, begin), (target, inode, place)) = (from, to);
-        let len = len.min(source.size().saturating_sub(begin));
-        let end = place.checked_add(len).filter(|end| *end <= SIZE_MAX);
-        end.ok_or(Errno::FBIG)?;
-        let mut done = 0;
-        while done < len {
-            let (at, to) = (begin + done, place + done);
-            let data = source.seek(at, Seek::Data).unwrap_or(u64::MAX);
-            let part = if data > at {
-                let hole = (data - at).min(len - done);
-                let made = self.punch(target, to..to + hole);
-                made.and_then(|()| self.lengthen(target, to + hole))
-                    .map(|()| (hole, hole))
-            } else {
-                let hole = source.seek(at, Seek::Hole).unwrap_or(u64::MAX);
-                let left = (hole - at).min(len - done).min(COPY_BYTES);
-                self.read_file(source, at, left as usize, <[u8]>::to_vec)
-                    .and_then(|bytes| {
-                        let written = self.write_file(target, inode, to, &bytes)?;
-                        Ok((written as u64, bytes.len() as u64))
-                    })
-            };
-            match part {
-                Ok((written, given)) => {
-                    done += written;
-                    // Also where the source has become shorter meanwhile.
-                    if written < given || given == 0 {
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Makes a file at least as long as that.
-    fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
-        let mut layout = file.changing();
-        if size > file.size() {
-            self.clean(access, file, &mut layout)?;
-            file.size.store(size, Relaxed);
         }
         Ok(())
     }

@@ -52,7 +52,14 @@ pub trait Access: Send {
     /// The memory's.
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
 
-    /// Rows become those at their places. A block in which something is wrong is left.
+    /// Rows are looked at where they are, whenever they are read or not.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Rows become those at their places. A block in which something is wrong is left; rows of another are taken only if
+    /// they are what was last written there.
     ///
     /// # Errors
     /// The memory's.
@@ -196,6 +203,13 @@ impl Access for DeviceAccess {
                 copier.fetch(&self.blocks, work)?;
                 Ok(clean(&mut self.clean, work.len()))
             }
+        }
+    }
+
+    fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.check(&self.blocks, work),
+            By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
         }
     }
 

@@ -50,6 +50,13 @@ impl Wanted {
 pub(crate) enum Content<'d> {
     Bytes(&'d [u8]),
     Zeros(usize),
+    /// Rows of a block, none of which any change of the same call changes. They come to whole rows, and to all of a run that was
+    /// just taken, unless that is a block.
+    Rows {
+        block: u32,
+        row: usize,
+        count: usize,
+    },
 }
 
 impl Content<'_> {
@@ -57,13 +64,15 @@ impl Content<'_> {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Zeros(len) => len,
+            Self::Rows { count, .. } => count * ROW_BYTES,
         }
     }
 
-    fn put(self, to: &mut [u8]) {
+    /// The block that it comes from.
+    fn source(self) -> Option<u32> {
         match self {
-            Self::Bytes(bytes) => to.copy_from_slice(bytes),
-            Self::Zeros(_) => to.fill(0),
+            Self::Rows { block, .. } => Some(block),
+            Self::Bytes(_) | Self::Zeros(_) => None,
         }
     }
 }
@@ -309,6 +318,7 @@ impl<M: Medium> Store<M> {
     /// Changes what runs have: as many at once as a way has slots, and of one block one.
     ///
     /// # Errors
+    /// [`Error::Source`] for rows of a block that are wrong: who reads them has them corrected.
     /// How many were changed, from the first on, and why the next was not.
     pub(crate) fn write(
         &self,
@@ -317,15 +327,27 @@ impl<M: Medium> Store<M> {
     ) -> std::result::Result<(), (usize, Error)> {
         let mut done = 0;
         while done < changes.len() {
-            // Of one block one at a time.
-            let mut blocks = BTreeSet::new();
+            // Of one block one at a time, and none that another comes from.
+            let (mut targets, mut sources) = (BTreeSet::new(), BTreeSet::new());
+            let is_apart = |it: &&Change<'_>| {
+                let block = it.run.block;
+                let source = it.content.source().filter(|source| *source != block);
+                let is_apart = !targets.contains(&block)
+                    && !sources.contains(&block)
+                    && source.is_none_or(|source| !targets.contains(&source));
+                if is_apart {
+                    targets.insert(block);
+                    sources.extend(source);
+                }
+                is_apart
+            };
             let rest = &changes[done..];
             let part = rest
                 .iter()
                 .take(access.slots())
-                .take_while(|it| blocks.insert(it.run.block))
+                .take_while(is_apart)
                 .count();
-            self.write_apart(access, &rest[..part], &blocks)
+            self.write_apart(access, &rest[..part], &targets, &sources)
                 .map_err(|(more, error)| (done + more, error))?;
             done += part;
         }
@@ -336,20 +358,20 @@ impl<M: Medium> Store<M> {
         &self,
         access: &mut M::Access,
         changes: &[Change<'_>],
-        blocks: &BTreeSet<u32>,
+        targets: &BTreeSet<u32>,
+        sources: &BTreeSet<u32>,
     ) -> std::result::Result<(), (usize, Error)> {
         let none = |error| (0, error);
-        // The last of them is of one that this call leaves for the next.
-        let blocks: Vec<u32> = blocks
-            .iter()
-            .copied()
-            .filter(|block| changes.iter().any(|it| it.run.block == *block))
-            .collect();
-        let mut guards: Vec<_> = blocks.iter().map(|it| (*it, self.alone(*it))).collect();
+        let guard = |block: &u32| match targets.contains(block) {
+            true => (*block, Guard::Alone(self.alone(*block))),
+            false => (*block, Guard::Shared(self.shared(*block))),
+        };
+        let mut guards: Vec<_> = targets.union(sources).map(guard).collect();
+        look_at_sources(access, changes, &guards).map_err(none)?;
         let identities: Vec<Identity> = changes
             .iter()
             .map(|it| {
-                let is = known_alone(&guards, it.run.block);
+                let is = known_of(&guards, it.run.block);
                 let mut identity = *is;
                 if let Some(generation) = it.fresh {
                     if is[1] != generation {
@@ -376,7 +398,7 @@ impl<M: Medium> Store<M> {
         }
         for (slot, it) in changes.iter().enumerate() {
             let rows = &mut access.data_mut()[slot * DATA_BYTES..][..it.rows().len() * ROW_BYTES];
-            if it.fresh.is_some() {
+            if it.fresh.is_some() && it.content.source().is_none() {
                 rows.fill(0);
             }
         }
@@ -389,7 +411,7 @@ impl<M: Medium> Store<M> {
             for some in kept.chunks(access.slots()) {
                 let work: Vec<Work<'_>> = some
                     .iter()
-                    .map(|it| it.work(Some(known_alone(&guards, it.block))))
+                    .map(|it| it.work(Some(known_of(&guards, it.block))))
                     .collect();
                 wrong.extend(wrong_of(some, access.read(&work).map_err(none)?));
             }
@@ -400,23 +422,31 @@ impl<M: Medium> Store<M> {
                 if attempt == ATTEMPTS {
                     return Err((0, Error::Lost { block }));
                 }
-                self.correct(access, block, known_alone(&guards, block))
+                self.correct(access, block, known_of(&guards, block))
                     .map_err(none)?;
             }
         }
         for (slot, it) in changes.iter().enumerate() {
             let at = slot * DATA_BYTES + it.offset();
-            it.content
-                .put(&mut access.data_mut()[at..at + it.content.len()]);
+            match it.content {
+                Content::Bytes(bytes) => {
+                    access.data_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Content::Zeros(len) => access.data_mut()[at..at + len].fill(0),
+                Content::Rows { .. } => {}
+            }
         }
         let is_made_anew =
-            |at: usize| identities[at][1] != known_alone(&guards, changes[at].run.block)[1];
+            |at: usize| identities[at][1] != known_of(&guards, changes[at].run.block)[1];
         let (anew, there): (Vec<usize>, Vec<usize>) =
             (0..changes.len()).partition(|at| is_made_anew(*at));
         let work = |at: &usize| Work {
             block: changes[*at].run.block as usize,
             rows: changes[*at].rows(),
-            place: Place::Staging(at * DATA_BYTES),
+            place: match changes[*at].content {
+                Content::Rows { block, row, .. } => Place::Block(block as usize, row),
+                Content::Bytes(_) | Content::Zeros(_) => Place::Staging(at * DATA_BYTES),
+            },
             identity: Some(&identities[*at]),
         };
         let mut failed: Option<(usize, Error)> = None;
@@ -425,6 +455,11 @@ impl<M: Medium> Store<M> {
                 failed = Some((at, error));
             }
         };
+        let has_bad_source = |at: usize, outcome: &Outcome| {
+            let block = changes[at].content.source();
+            let block = block.filter(|_| outcome.has_wrong_source())?;
+            Some(Error::Source { block })
+        };
         let mut is_done = vec![false; changes.len()];
         if !anew.is_empty() {
             let all: Vec<Work<'_>> = anew.iter().map(work).collect();
@@ -432,6 +467,9 @@ impl<M: Medium> Store<M> {
                 Ok(outcomes) => {
                     for (at, outcome) in anew.iter().zip(outcomes) {
                         is_done[*at] = outcome.is_clean();
+                        if let Some(error) = has_bad_source(*at, outcome) {
+                            fail(*at, error);
+                        }
                     }
                 }
                 Err(error) => fail(anew[0], error),
@@ -443,25 +481,27 @@ impl<M: Medium> Store<M> {
                 break;
             }
             let all: Vec<Work<'_>> = left.iter().map(work).collect();
-            let wrong: Vec<usize> = match access.update(&all) {
+            let mut wrong = Vec::new();
+            match access.update(&all) {
                 Ok(outcomes) => {
-                    let all = left.iter().zip(outcomes);
-                    all.filter(|(at, outcome)| {
-                        is_done[**at] = outcome.is_clean();
-                        !outcome.is_clean()
-                    })
-                    .map(|(at, _)| *at)
-                    .collect()
+                    for (at, outcome) in left.iter().zip(outcomes) {
+                        is_done[*at] = outcome.is_clean();
+                        match has_bad_source(*at, outcome) {
+                            Some(error) => fail(*at, error),
+                            None if outcome.is_clean() => {}
+                            None => wrong.push(*at),
+                        }
+                    }
                 }
                 Err(error) => {
                     fail(left[0], error);
                     break;
                 }
-            };
+            }
             left = wrong;
             for at in &left {
                 let block = changes[*at].run.block;
-                if let Err(error) = self.correct(access, block, known_alone(&guards, block)) {
+                if let Err(error) = self.correct(access, block, known_of(&guards, block)) {
                     fail(*at, error);
                 }
             }
@@ -470,7 +510,7 @@ impl<M: Medium> Store<M> {
             let block = changes[at].run.block;
             if is_done[at] {
                 let guard = guards.iter_mut().find(|it| it.0 == block);
-                if let Some((_, guard)) = guard {
+                if let Some((_, Guard::Alone(guard))) = guard {
                     **guard = *identity;
                 }
             } else {
@@ -497,13 +537,49 @@ fn known<'g>(
     it.map(|(_, identity)| &**identity)
 }
 
-fn known_alone<'g>(
-    guards: &'g [(u32, RwLockWriteGuard<'_, Identity>)],
-    block: u32,
-) -> &'g Identity {
-    let it = guards.iter().find(|it| it.0 == block);
-    // Whoever asks has locked them all.
-    it.map_or(&[0; IDENTITY_WORDS], |(_, identity)| &**identity)
+/// A block that is changed, or whose rows are taken.
+enum Guard<'g> {
+    Alone(RwLockWriteGuard<'g, Identity>),
+    Shared(RwLockReadGuard<'g, Identity>),
+}
+
+fn known_of<'g>(guards: &'g [(u32, Guard<'_>)], block: u32) -> &'g Identity {
+    match guards.iter().find(|it| it.0 == block) {
+        Some((_, Guard::Alone(identity))) => identity,
+        Some((_, Guard::Shared(identity))) => identity,
+        // Whoever asks has locked them all.
+        None => &[0; IDENTITY_WORDS],
+    }
+}
+
+/// Whether rows that are to be taken are right, and of the blocks that they are to be of: with parity made of what is
+/// wrong nobody could ever tell.
+fn look_at_sources<A: Access>(
+    access: &mut A,
+    changes: &[Change<'_>],
+    guards: &[(u32, Guard<'_>)],
+) -> Result<()> {
+    let work = |it: &Change<'_>| match it.content {
+        Content::Rows { block, row, count } => Some(Work {
+            block: block as usize,
+            rows: row..row + count,
+            place: Place::Nowhere,
+            identity: Some(known_of(guards, block)),
+        }),
+        Content::Bytes(_) | Content::Zeros(_) => None,
+    };
+    let work: Vec<Work<'_>> = changes.iter().filter_map(work).collect();
+    if work.is_empty() {
+        return Ok(());
+    }
+    let outcomes = access.look(&work)?;
+    let mut all = work.iter().zip(outcomes);
+    match all.find(|(_, outcome)| !outcome.is_clean()) {
+        Some((it, _)) => Err(Error::Source {
+            block: it.block as u32,
+        }),
+        None => Ok(()),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

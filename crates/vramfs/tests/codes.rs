@@ -306,6 +306,70 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
     }
 }
 
+#[test]
+fn rows_of_another_block_are_taken_if_they_are_what_their_sums_say() {
+    let mut bench = Bench::new(3);
+    let (blocks, bytes, identities) = bench.encoded(3);
+    for round in 0..8 {
+        // From the first into the second; in the second itself; and a third is made anew of the first.
+        let len = bench.random.usize(1..=DATA_ROWS / 2);
+        let from = bench.random.usize(..=DATA_ROWS / 2 - len);
+        let to = bench.random.usize(DATA_ROWS / 2..=DATA_ROWS - len);
+        let source = round % 2;
+        let work = |block: usize, source: usize| Work {
+            block,
+            rows: to..to + len,
+            place: Place::Block(source, from),
+            identity: Some(&identities[block]),
+        };
+        let rows = |bytes: &[u8], block: usize, first: usize| {
+            let at = block * BLOCK_BYTES + first * ROW_BYTES;
+            bytes[at..at + len * ROW_BYTES].to_vec()
+        };
+        let nowhere = [Work {
+            block: source,
+            rows: from..from + len,
+            place: Place::Nowhere,
+            identity: Some(&identities[source]),
+        }];
+        let mut wrong = bytes.clone();
+        let row = from + bench.random.usize(..len);
+        let at = source * BLOCK_BYTES + row * ROW_BYTES + bench.random.usize(..ROW_BYTES);
+        wrong[at] ^= 1 << bench.random.u32(..8);
+        bench.put(&blocks, &wrong);
+        let looked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
+        assert!(looked.has_wrong_rows() && bench.bytes(&blocks) == wrong);
+        let outcome = bench.worker.update(&blocks, &[work(1, source)]).unwrap()[0];
+        assert!(outcome.has_wrong_source(), "{outcome:?}");
+        assert!(bench.bytes(&blocks) == wrong);
+        let outcome = bench
+            .worker
+            .encode_anew(&blocks, &[work(2, source)])
+            .unwrap()[0];
+        assert!(outcome.has_wrong_source(), "{outcome:?}");
+        let of_third = Work {
+            block: 2,
+            rows: 0..0,
+            ..work(2, source)
+        };
+        assert!(!bench.worker.verify(&blocks, &[of_third]).unwrap()[0].is_clean());
+        // And where all is right.
+        bench.put(&blocks, &bytes);
+        let looked = bench.worker.check(&blocks, &nowhere).unwrap()[0];
+        assert!(looked.is_clean() && bench.bytes(&blocks) == bytes);
+        let both = [work(1, source), work(2, source)];
+        assert!(bench.worker.update(&blocks, &both[..1]).unwrap()[0].is_clean());
+        assert!(bench.worker.encode_anew(&blocks, &both[1..]).unwrap()[0].is_clean());
+        let now = bench.bytes(&blocks);
+        for block in [1, 2] {
+            assert!(rows(&now, block, to) == rows(&bytes, source, from));
+        }
+        let outcomes = bench.worker.verify(&blocks, &rowless(3)).unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean));
+        bench.put(&blocks, &bytes);
+    }
+}
+
 /// Corrects all blocks and says what came of it: corrected to what it was, or lost and left.
 fn corrected(
     bench: &mut Bench,
@@ -624,6 +688,12 @@ fn what_is_not_there_is_refused() {
         twice.to_string().contains("block 0 is named twice"),
         "{twice}"
     );
+    let nothing = Work {
+        place: Place::Nowhere,
+        ..work(0, 3..5)
+    };
+    let nothing = bench.worker.update(&blocks, &[nothing]).unwrap_err();
+    assert!(nothing.to_string().contains("rows 3 to 5"), "{nothing}");
     let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();
     assert!(many.to_string().contains("takes 1"), "{many}");
 }

@@ -25,10 +25,11 @@ struct Job {
     u64 block;     // its address
     u64 data;      // rows of the caller's, 16-byte aligned, or 0
     u64 identity;  // IDENTITY_WORDS words, or 0
+    u64 sums;      // what the sums of the caller's rows have to be, or 0
     u32 first;     // rows of data: from here
     u32 rows;      // so many, within the rows of data
     u32 clears;    // other rows become zeros
-    u32 reserved[3];  // to a multiple of 16 bytes
+    u32 reserved;  // to a multiple of 16 bytes
 };
 
 struct Outcome {
@@ -44,6 +45,7 @@ constexpr u32 WRONG_IDENTITY = 4; // it is another block's
 constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
 constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
+constexpr u32 WRONG_SOURCE = 64;  // the caller's rows are not what their sums say
 
 __device__ __forceinline__ u8* address(u64 number) {
     return reinterpret_cast<u8*>(number);
@@ -283,8 +285,13 @@ __device__ __forceinline__ void finish_parity(const Shared& shared, const Job& j
     store(address(job.block) + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
 }
 
+// Whether a row of the caller's has another sum than it has to have.
+__device__ __forceinline__ bool is_other(const Job& job, u32 row, u32 sum) {
+    return job.sums != 0 && sum != reinterpret_cast<const u32*>(job.sums)[row - job.first];
+}
+
 // Data rows are the caller's, where the job has some, and else those that are there, or zeros; parity
-// and record are made of them.
+// and record are made of them. If a row of the caller's is not what its sum says there is no record then.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
     SharedWithSums& all = *reinterpret_cast<SharedWithSums*>(dynamic_shared);
@@ -309,6 +316,7 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
             else if (job.clears == 0) load(block + row * ROW_BYTES, lane, d);
             else for (int b = 0; b < 8; b++) d[b] = 0;
         };
+        bool has_other = false;
         u32 s[8][8] = {}, d[AHEAD_TO_ENCODE][8];
 #pragma unroll
         for (u32 k = 0; k < AHEAD_TO_ENCODE; k++) fetch(first + k, d[k]);
@@ -321,6 +329,7 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
                 horner(s, d[k]);
                 const u32 sum = sum_of_row(d[k]);
                 if (lane == 0) reinterpret_cast<u32*>(record)[row] = sum;
+                if (is_given(row)) has_other |= is_other(job, row, sum);
                 if (of + AHEAD_TO_ENCODE < DATA_ROWS / WARPS) fetch(row + AHEAD_TO_ENCODE, d[k]);
             }
         }
@@ -330,8 +339,11 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
         finish_parity(shared, job, identity_of(job, all.desk.identity), warp, lane, parity);
         const u32 sum = sum_of_row(parity);
         if (lane == 0) reinterpret_cast<u32*>(record)[DATA_ROWS + warp] = sum;
-        __syncthreads();
-        if (warp == 0) {
+        if (__syncthreads_or(has_other)) {
+            if (threadIdx.x < ROW_BYTES / 4 - MAGIC_OFFSET / 4)
+                reinterpret_cast<u32*>(record)[MAGIC_OFFSET / 4 + threadIdx.x] = 0;
+            if (threadIdx.x == 0) outcomes[at] = Outcome{WRONG_SOURCE, 0, 0, 0};
+        } else if (warp == 0) {
             finish_record(sum_of_row, lane, record, job.identity != 0 ? all.desk.identity : nullptr);
             if (lane == 0) outcomes[at] = Outcome{0, 0, 0, 0};
         }
@@ -470,7 +482,7 @@ vramfs_check(const Job* jobs, Outcome* outcomes) {
 
 // Rows of data become the caller's; parity changes by what the difference contributes to it.
 // Nothing is changed if what that rests on, the rows of before, the parity and the record, is
-// not what its sums say.
+// not what its sums say, or the caller's rows are not.
 extern "C" __global__ void __launch_bounds__(THREADS)
 vramfs_update(const Job* jobs, Outcome* outcomes) {
     __shared__ u32 wrong;
@@ -481,11 +493,15 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     u32* const sums = reinterpret_cast<u32*>(record);
     if (threadIdx.x == 0) wrong = 0;
     __syncthreads();
+    bool has_other = false;
     for (u32 at = warp; at < job.rows; at += WARPS) {
         u32 d[8];
         load(block + (job.first + at) * ROW_BYTES, lane, d);
         const u32 sum = sum_of(SUMS, lane, d);
         if (lane == 0 && sum != sums[job.first + at]) atomicAdd(&wrong, 1);
+        if (job.sums == 0) continue;
+        load(address(job.data) + at * ROW_BYTES, lane, d);
+        has_other |= is_other(job, job.first + at, sum_of(SUMS, lane, d));
     }
     u32 parity[8];
     u8* const parity_row = block + (DATA_ROWS + warp) * ROW_BYTES;
@@ -499,6 +515,8 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
     const u64* const given = identity_of(job);
     if (is[0] != given[0] || is[1] != given[1]) state |= WRONG_IDENTITY;
+    const bool is_bad_source = __syncthreads_or(has_other);
+    if (is_bad_source) state |= WRONG_SOURCE;
     if (__syncthreads_or(state != 0)) {
         if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
         return;
@@ -525,13 +543,15 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
         store(block + (job.first + at) * ROW_BYTES, lane, d);
         const u32 sum = sum_of(SUMS, lane, d);
         if (lane == 0) sums[job.first + at] = sum;
+        // It went wrong in between.
+        has_other |= is_other(job, job.first + at, sum);
     }
     store(parity_row, lane, parity);
     const u32 after = sum_of(SUMS, lane, parity);
     if (lane == 0) sums[DATA_ROWS + warp] = after;
-    __syncthreads();
+    const u32 last = __syncthreads_or(has_other) ? WRONG_SOURCE : 0;
     if (warp == 0) finish_record(lane, record, job.identity);
-    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{0, 0, 0, 0};
+    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{last, 0, 0, 0};
 }
 
 // What is wrong in a word of the code.

@@ -1,5 +1,7 @@
 //! Random programs over files in host memory, which fails now and then, beside the plainest files.
 
+mod moving;
+
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -23,6 +25,12 @@ pub(crate) struct Memory {
     at_gate: AtomicU32,
     /// So often was anything done with blocks.
     calls: AtomicU32,
+    /// Rows that came from the staging or went there, and from block to block.
+    staged_rows: AtomicU32,
+    moved_rows: AtomicU32,
+    /// A block whose rows are found wrong when they are to be taken, and when they are taken; none from `u32::MAX` on.
+    wrong_when_looked_at: AtomicU32,
+    wrong_when_taken: AtomicU32,
 }
 
 pub(crate) struct Host {
@@ -39,7 +47,7 @@ impl Medium for Arc<Memory> {
         Ok(Host {
             memory: self.clone(),
             data: vec![0x5A; 3 * DATA_BYTES],
-            outcomes: vec![Outcome::CLEAN; 16],
+            outcomes: Vec::new(),
             random: Rng::new(),
         })
     }
@@ -67,9 +75,32 @@ impl Host {
         blocks.sort_unstable();
         blocks.dedup();
         assert_eq!(blocks.len(), work.len(), "a block is changed twice at once");
-        for it in work {
-            let Place::Staging(at) = it.place else {
-                panic!("rows of a block");
+        let mut outcomes = vec![Outcome::CLEAN; work.len()];
+        for (it, outcome) in work.iter().zip(&mut outcomes) {
+            let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
+            let count = it.rows.len() as u32;
+            let bytes = match it.place {
+                Place::Staging(at) => {
+                    self.memory.staged_rows.fetch_add(count, Relaxed);
+                    self.data[at..at + rows.len()].to_vec()
+                }
+                Place::Block(source, row) => {
+                    self.memory.moved_rows.fetch_add(count, Relaxed);
+                    let is_beside = row >= it.rows.end || row + it.rows.len() <= it.rows.start;
+                    assert!(
+                        source != it.block || is_beside,
+                        "rows are taken that change"
+                    );
+                    if source == self.memory.wrong_when_taken.load(Relaxed) as usize {
+                        *outcome = Outcome::WRONG_SOURCE;
+                        continue;
+                    }
+                    assert!(source == it.block || blocks.binary_search(&source).is_err());
+                    let block = self.memory.blocks[source].try_read();
+                    let block = block.expect("it is being changed");
+                    block.0[row * ROW_BYTES..][..rows.len()].to_vec()
+                }
+                Place::Nowhere => panic!("rows from nowhere"),
             };
             let mut block = self.memory.blocks[it.block]
                 .try_write()
@@ -81,11 +112,10 @@ impl Host {
                 assert_eq!(block.1[..2], identity[..2], "another's block is changed");
             }
             block.1 = *identity;
-            let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
-            let len = rows.len();
-            block.0[rows].copy_from_slice(&self.data[at..at + len]);
+            block.0[rows].copy_from_slice(&bytes);
         }
-        Ok(&self.outcomes[..work.len()])
+        self.outcomes = outcomes;
+        Ok(&self.outcomes)
     }
 }
 
@@ -114,8 +144,33 @@ impl Access for Host {
             assert_eq!(block.1, *it.identity.unwrap(), "another's block is read");
             let rows = &block.0[it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES];
             self.data[at..at + rows.len()].copy_from_slice(rows);
+            let count = it.rows.len() as u32;
+            self.memory.staged_rows.fetch_add(count, Relaxed);
         }
-        Ok(&self.outcomes[..work.len()])
+        self.outcomes = vec![Outcome::CLEAN; work.len()];
+        Ok(&self.outcomes)
+    }
+
+    fn look(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        self.may_fail()?;
+        let wrong = self.memory.wrong_when_looked_at.load(Relaxed) as usize;
+        let outcome = |it: &Work<'_>| {
+            assert_eq!(it.place, Place::Nowhere);
+            let block = self.memory.blocks[it.block].try_read();
+            let block = block.expect("it is being changed");
+            assert_eq!(
+                block.1,
+                *it.identity.unwrap(),
+                "another's block is looked at"
+            );
+            match it.block == wrong {
+                true => Outcome::WRONG_SOURCE,
+                false => Outcome::CLEAN,
+            }
+        };
+        let outcomes = work.iter().map(outcome).collect();
+        self.outcomes = outcomes;
+        Ok(&self.outcomes)
     }
 
     fn update(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
@@ -133,11 +188,13 @@ impl Access for Host {
     }
 
     fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
-        Ok(&self.outcomes[..work.len()])
+        self.outcomes = vec![Outcome::CLEAN; work.len()];
+        Ok(&self.outcomes)
     }
 
     fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
-        Ok(&self.outcomes[..work.len()])
+        self.outcomes = vec![Outcome::CLEAN; work.len()];
+        Ok(&self.outcomes)
     }
 }
 
@@ -155,6 +212,10 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         gate: Mutex::new(()),
         at_gate: AtomicU32::new(0),
         calls: AtomicU32::new(0),
+        staged_rows: AtomicU32::new(0),
+        moved_rows: AtomicU32::new(0),
+        wrong_when_looked_at: AtomicU32::new(u32::MAX),
+        wrong_when_taken: AtomicU32::new(u32::MAX),
     });
     (memory.clone(), Store::new(memory, blocks, blocks, 4))
 }
@@ -175,6 +236,14 @@ fn seed() -> u64 {
         std::env::var("FERCUDA_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
     eprintln!("FERCUDA_SEED={seed}");
     seed
+}
+
+fn near_of(random: &mut Rng, longest: u64, size: usize) -> u64 {
+    match random.u32(..3) {
+        0 => random.u64(..longest),
+        1 => random.u64(..longest / PAGE_BYTES as u64) * PAGE_BYTES as u64,
+        _ => random.u64(..=size as u64),
+    }
 }
 
 fn check(store: &Store<Arc<Memory>>, file: &File, model: &Model, from: u64, len: usize) {
@@ -207,19 +276,14 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
         for step in 0..400 {
             let inode = random.usize(..all.len());
             let (file, model) = &mut all[inode];
-            let near = |random: &mut Rng| match random.u32(..3) {
-                0 => random.u64(..longest),
-                1 => random.u64(..longest / PAGE_BYTES as u64) * PAGE_BYTES as u64,
-                _ => random.u64(..=model.bytes.len() as u64),
-            };
-            let at = near(&mut random);
+            let at = near_of(&mut random, longest, model.bytes.len());
             let len = match random.u32(..3) {
                 0 => random.usize(1..100),
                 1 => random.usize(1..3 * PAGE_BYTES),
                 _ => random.usize(1..longest as usize),
             };
             memory.fails.store(fails, Relaxed);
-            match random.u32(..10) {
+            match random.u32(..11) {
                 0..=4 => {
                     let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(1..))
                         .take(len)
@@ -306,6 +370,53 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                     }
                 }
                 8 if random.bool() => {
+                    memory.fails.store(0, Relaxed);
+                    let other = random.usize(..all.len());
+                    let from = near_of(&mut random, longest, all[other].1.bytes.len());
+                    let (from, to) = match random.bool() {
+                        // As far in a row here as there.
+                        true => (from / 512 * 512, at / 512 * 512),
+                        false => (from, at),
+                    };
+                    let mut len = len as u64;
+                    if other == inode {
+                        len = len.min(from.abs_diff(to));
+                    }
+                    let bytes: Vec<u8> = {
+                        let all = &all[other].1.bytes;
+                        let from = all.len().min(from as usize);
+                        all[from..all.len().min(from + len as usize)].to_vec()
+                    };
+                    memory.fails.store(fails, Relaxed);
+                    let (target, source) = (&all[inode].0, &all[other].0);
+                    let owner = inode as u32 + 1;
+                    let answer = store.copy((source, from), (target, owner, to), len);
+                    memory.fails.store(0, Relaxed);
+                    let done = answer.unwrap_or_else(|error| {
+                        assert!(error == Errno::NOSPC || error == Errno::IO && fails > 0);
+                        0
+                    }) as usize;
+                    assert!(done <= bytes.len());
+                    let (to, model) = (to as usize, &mut all[inode].1.bytes);
+                    if done > 0 {
+                        model.resize(model.len().max(to + done), 0);
+                        model[to..to + done].copy_from_slice(&bytes[..done]);
+                    }
+                    // Of what was not said to be copied some may be.
+                    let rest = to + done..(to + bytes.len()).min(model.len());
+                    let now = |file: &File, rest: &Range<usize>| {
+                        read(&store, file, rest.start, rest.len())
+                    };
+                    if done < bytes.len() && fails > 0 && rest.start < rest.end {
+                        let now = now(&all[inode].0, &rest);
+                        let model = &mut all[inode].1.bytes;
+                        for (place, byte) in rest.zip(now) {
+                            assert!(byte == model[place] || byte == bytes[place - to], "{place}");
+                            model[place] = byte;
+                        }
+                    }
+                }
+                9 if random.bool() => {
                     let end = at + len as u64;
                     let answer = store.zero(file, inode as u32 + 1, at..end, false);
                     memory.fails.store(0, Relaxed);
@@ -360,54 +471,6 @@ fn read(store: &Store<Arc<Memory>>, file: &File, from: usize, len: usize) -> Vec
         seen.extend(part);
     }
     seen
-}
-
-/// Where data and holes begin.
-fn places(file: &File) -> Vec<u64> {
-    let mut all = Vec::new();
-    let mut at = 0;
-    while let Ok(data) = file.seek(at, Seek::Data) {
-        at = file.seek(data, Seek::Hole).unwrap();
-        all.extend([data, at]);
-    }
-    all
-}
-
-#[test]
-fn a_copy_has_the_bytes_and_the_holes() {
-    let (_, store) = memory(40);
-    let mut random = Rng::new();
-    for _ in 0..40 {
-        let (source, target) = (File::default(), File::default());
-        let mut model = vec![0; random.usize(1..DATA_BYTES * 4)];
-        store.truncate(&source, model.len() as u64).unwrap();
-        for _ in 0..random.usize(..6) {
-            let at = random.usize(..model.len());
-            let end = model.len().min(at + random.usize(1..40_000));
-            let byte = random.u8(1..);
-            model[at..end].fill(byte);
-            let done = store.write_file(&source, 1, at as u64, &model[at..end]);
-            assert_eq!(done, Ok(end - at));
-        }
-        let mut copied = vec![9; random.usize(1..DATA_BYTES * 4)];
-        let done = store.write_file(&target, 2, 0, &copied);
-        assert_eq!(done, Ok(copied.len()));
-        let (from, to) = (random.usize(..model.len()), random.usize(..copied.len()));
-        let len = random.usize(..model.len());
-        let done = store.copy((&source, from as u64), (&target, 2, to as u64), len as u64);
-        let expected = len.min(model.len() - from);
-        assert_eq!(done, Ok(expected as u64));
-        copied.resize(copied.len().max(to + expected), 0);
-        copied[to..to + expected].copy_from_slice(&model[from..from + expected]);
-        assert_eq!(target.size(), copied.len() as u64);
-        assert!(read(&store, &target, 0, copied.len()) == copied);
-        store.free(&target);
-        let whole = model.len() as u64;
-        assert_eq!(store.copy((&source, 0), (&target, 2, 0), whole), Ok(whole));
-        assert_eq!(places(&target), places(&source));
-        store.free(&source);
-        store.free(&target);
-    }
 }
 
 /// After a failure each byte from there on is what it was, or zero.
