@@ -212,6 +212,11 @@ impl Space {
         self.state(block).load(Acquire) & (RETIRED | USED) == RETIRED
     }
 
+    /// How many of these are not gone: not retired, or somebody's still.
+    pub fn left(&self, blocks: Range<u32>) -> u32 {
+        blocks.filter(|block| !self.is_gone(*block)).count() as u32
+    }
+
     /// Which pages of a block are somebody's, a bit each.
     pub fn used_of(&self, block: u32) -> u32 {
         (self.state(block).load(Acquire) & USED) as u32
@@ -570,6 +575,10 @@ mod tests {
         }
         let left = |block| held.iter().any(|run| run.block == block);
         assert!((0..2).all(|block| space.is_gone(block) != left(block)));
+        assert_eq!(
+            space.left(0..4),
+            2 + (0..2).filter(|it| left(*it)).count() as u32
+        );
         for run in held.into_iter().chain(more) {
             space.give(run);
         }

@@ -204,6 +204,25 @@ impl<M: Medium> Store<M> {
         self.identities.len() as u32
     }
 
+    /// Gives the memory of blocks from one on back, which are retired ([`Space::retire`]) and nobody's any more. They can come again
+    /// when there is memory for them.
+    ///
+    /// # Errors
+    /// How many of them are somebody's or not retired; then nothing has changed.
+    pub fn shrink(&self, first: u32) -> std::result::Result<(), u32> {
+        let blocks = first..self.blocks();
+        match self.space.left(blocks.clone()) {
+            0 => {}
+            left => return Err(left),
+        }
+        for block in blocks {
+            // Who is looking at it for no owner's sake has done so; who comes sees that it was never written.
+            self.alone(block)[1] = 0;
+        }
+        self.medium.shrink(first as usize);
+        Ok(())
+    }
+
     /// A way to the memory, for one call.
     ///
     /// # Errors
@@ -312,6 +331,10 @@ impl<M: Medium> Store<M> {
             return Ok(false);
         }
         let identity = self.alone(block);
+        // It may have gone meanwhile.
+        if identity[1] == 0 || self.space.used_of(block) == 0 {
+            return Ok(false);
+        }
         self.correct(access, block, &identity).map(|()| true)
     }
 

@@ -18,10 +18,10 @@ use super::{
     within_chunk,
 };
 use crate::error::Error;
-use crate::extents::{Part, Table};
+use crate::extents::{Extent, Part, Table};
 use crate::layout::{DATA_BYTES, ROW_BYTES};
-use crate::medium::Medium;
-use crate::store::Store;
+use crate::medium::{Access, Medium};
+use crate::store::{Store, Wanted};
 
 /// Bytes of a file from the first that is copied on, whole rows; and the block and the row where they are, unless they are zeros.
 struct Source {
@@ -198,6 +198,172 @@ impl<M: Medium> Store<M> {
         }
     }
 
+    /// Moves what a file has in blocks from `first` on into others; how many pages. They are to be retired ([`Space::retire`]), so that
+    /// nobody takes any of them. Who reads or writes the file waits for some blocks at a time, and sees nothing of it. What was taken
+    /// before they were retired may come into the file behind this, so who asks looks whether any is left
+    /// ([`Space::left`]) and does it again; a file that is given back meanwhile leaves nothing.
+    ///
+    /// # Errors
+    /// `NOSPC` if there is no room elsewhere, and what was moved stays there; `IO` for what is lost, which stays where it is, when all else
+    /// was moved, or where the device fails.
+    ///
+    /// [`Space::retire`]: crate::space::Space::retire
+    /// [`Space::left`]: crate::space::Space::left
+    pub fn evacuate(&self, file: &File, inode: u32, first: u32) -> Result<u64, Errno> {
+        let mut way = self.way().map_err(|error| told(&error))?;
+        let access = way.access().ok_or(Errno::IO)?;
+        let (mut moved, mut is_lost) = (0, false);
+        // A chunk, and a page in it.
+        let mut next = (0, 0);
+        loop {
+            let mut layout = file.changing();
+            let mut moves = Vec::new();
+            let mut answer = Ok(());
+            let is_there = |(chunk, it): &(u32, Extent)| {
+                (*chunk, it.part().first) >= next && it.run().block >= first
+            };
+            let there = layout.table.within(next.0..=u32::MAX).filter(is_there);
+            for (chunk, from) in there.take(access.slots()) {
+                match self.homes(from) {
+                    Ok(to) => moves.push(Move { chunk, from, to }),
+                    Err(error) => {
+                        answer = Err(error);
+                        break;
+                    }
+                }
+            }
+            let row = |it: &Move, to: &Extent| Content::Rows {
+                block: it.from.run().block,
+                row: it.from.rows(&to.part().bytes()).start,
+                count: to.part().bytes().len() / ROW_BYTES,
+            };
+            let written = self.write(access, &changes(&moves, inode, row));
+            let mut good = match &written {
+                Ok(()) => usize::MAX,
+                Err((good, _)) => *good,
+            };
+            let mut rest = moves.into_iter();
+            for it in rest.by_ref() {
+                next = (it.chunk, it.from.part().pages().ilog2() + 1);
+                if it.to.len() <= good {
+                    good = good.saturating_sub(it.to.len());
+                    moved += self.arrive(file, &mut layout.table, &it);
+                    continue;
+                }
+                self.leave(&it);
+                match &written {
+                    Err((_, Error::Source { .. })) => {
+                        let staged = self.move_staged(access, file, &mut layout.table, inode, &it);
+                        match staged {
+                            Ok(Some(pages)) => moved += pages,
+                            Ok(None) => is_lost = true,
+                            Err(error) => answer = Err(error),
+                        }
+                    }
+                    Err((_, error)) => answer = Err(told(error)),
+                    Ok(()) => {}
+                }
+                break;
+            }
+            // Those behind what went wrong have another turn.
+            let has_rest = rest.map(|it| self.leave(&it)).count() > 0;
+            let is_end = layout
+                .table
+                .within(next.0..=u32::MAX)
+                .all(|it| (it.0, it.1.part().first) < next || it.1.run().block < first);
+            drop(layout);
+            answer?;
+            if is_end && !has_rest {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        match is_lost {
+            true => Err(Errno::IO),
+            false => Ok(moved),
+        }
+    }
+
+    /// Runs for what an extent has, of which nothing leads to any yet: one as long, or where there is none several for the pages that
+    /// were written.
+    fn homes(&self, from: Extent) -> Result<Vec<(Extent, u64)>, Errno> {
+        let space = self.space();
+        let order = from.part().order;
+        let (run, generation) = space.take(order).ok_or(Errno::NOSPC)?;
+        if u32::from(run.order) == order {
+            return Ok(vec![(Extent::new(run, from.written()), generation)]);
+        }
+        space.give(run);
+        let (mut all, mut left) = (Vec::new(), from.written());
+        while left != 0 {
+            let part = Part::exact(left);
+            let Some((run, generation)) = space.take(part.order) else {
+                all.iter()
+                    .for_each(|(it, _): &(Extent, u64)| space.give(it.run()));
+                return Err(Errno::NOSPC);
+            };
+            let order = u32::from(run.order);
+            let part = Part { order, ..part };
+            all.push((Extent::new(run, part.pages()), generation));
+            left &= !part.pages();
+        }
+        Ok(all)
+    }
+
+    /// What was moved is there now, and where it was nobody's; how many pages.
+    fn arrive(&self, file: &File, table: &mut Table, it: &Move) -> u64 {
+        table.remove(it.chunk, it.from);
+        it.to.iter().for_each(|(to, _)| table.set(it.chunk, *to));
+        let pages: u32 = it.to.iter().map(|(to, _)| to.run().pages()).sum();
+        // First those that there are more of, so that nobody sees less than none.
+        file.pages.fetch_add(u64::from(pages), Relaxed);
+        let before = it.from.run();
+        file.pages.fetch_sub(u64::from(before.pages()), Relaxed);
+        self.space().give(before);
+        u64::from(pages)
+    }
+
+    /// It was not moved.
+    fn leave(&self, it: &Move) {
+        it.to.iter().for_each(|(to, _)| self.space().give(to.run()));
+    }
+
+    /// Moves what is wrong, corrected; `None` if it is lost.
+    fn move_staged(
+        &self,
+        access: &mut M::Access,
+        file: &File,
+        table: &mut Table,
+        inode: u32,
+        it: &Move,
+    ) -> Result<Option<u64>, Errno> {
+        let all = it.from.part().bytes();
+        let wanted = Wanted {
+            block: it.from.run().block,
+            rows: it.from.rows(&all),
+            at: 0,
+        };
+        match self.read(access, &[wanted]) {
+            Ok(()) => {}
+            Err(Error::Lost { .. }) => return Ok(None),
+            Err(error) => return Err(told(&error)),
+        }
+        let bytes = access.data()[..all.len()].to_vec();
+        let to = self.homes(it.from)?;
+        let it = [Move { to, ..*it }];
+        let part = |_: &Move, to: &Extent| {
+            let there = to.part().bytes();
+            Content::Bytes(&bytes[there.start - all.start..there.end - all.start])
+        };
+        match self.write(access, &changes(&it, inode, part)) {
+            Ok(()) => Ok(Some(self.arrive(file, table, &it[0]))),
+            Err((_, error)) => {
+                self.leave(&it[0]);
+                Err(told(&error))
+            }
+        }
+    }
+
     /// Makes a file at least as long as that.
     fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
@@ -209,6 +375,34 @@ impl<M: Medium> Store<M> {
         }
         Ok(())
     }
+}
+
+/// Where an extent goes, in one or several runs with their blocks' generations.
+struct Move {
+    chunk: u32,
+    from: Extent,
+    to: Vec<(Extent, u64)>,
+}
+
+/// What is written for these, with the content that each run gets.
+fn changes<'d>(
+    moves: &[Move],
+    inode: u32,
+    content: impl Fn(&Move, &Extent) -> Content<'d>,
+) -> Vec<Change<'d>> {
+    let mut all = Vec::new();
+    for it in moves {
+        for (to, generation) in &it.to {
+            all.push(Change {
+                run: to.run(),
+                fresh: Some(*generation),
+                owner: owner(inode, it.chunk),
+                from: 0,
+                content: content(it, to),
+            });
+        }
+    }
+    all
 }
 
 /// Where these bytes of a file are, whole rows, in order and without gaps.

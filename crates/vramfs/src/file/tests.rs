@@ -25,6 +25,8 @@ pub(crate) struct Memory {
     at_gate: AtomicU32,
     /// So often was anything done with blocks.
     calls: AtomicU32,
+    /// There is memory for so many.
+    there: AtomicU32,
     /// Rows that came from the staging or went there, and from block to block.
     staged_rows: AtomicU32,
     moved_rows: AtomicU32,
@@ -52,11 +54,14 @@ impl Medium for Arc<Memory> {
         })
     }
 
-    fn grow(&self, _: usize) -> crate::Result<()> {
+    fn grow(&self, blocks: usize) -> crate::Result<()> {
+        self.there.fetch_max(blocks as u32, Relaxed);
         Ok(())
     }
 
-    fn shrink(&self, _: usize) {}
+    fn shrink(&self, blocks: usize) {
+        self.there.fetch_min(blocks as u32, Relaxed);
+    }
 }
 
 impl Host {
@@ -69,8 +74,19 @@ impl Host {
         }
     }
 
+    fn are_there(&self, work: &[Work<'_>]) {
+        let there = self.memory.there.load(Relaxed) as usize;
+        let source = |place| match place {
+            Place::Block(block, _) => block,
+            Place::Staging(_) | Place::Nowhere => 0,
+        };
+        let mut blocks = work.iter().map(|it| it.block.max(source(it.place)));
+        assert!(blocks.all(|block| block < there), "a block has no memory");
+    }
+
     fn put(&mut self, work: &[Work<'_>], clears: bool) -> crate::Result<&[Outcome]> {
         self.may_fail()?;
+        self.are_there(work);
         let mut blocks: Vec<usize> = work.iter().map(|it| it.block).collect();
         blocks.sort_unstable();
         blocks.dedup();
@@ -134,6 +150,7 @@ impl Access for Host {
 
     fn read(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.may_fail()?;
+        self.are_there(work);
         for it in work {
             let Place::Staging(at) = it.place else {
                 panic!("rows of a block");
@@ -153,6 +170,7 @@ impl Access for Host {
 
     fn look(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.may_fail()?;
+        self.are_there(work);
         let wrong = self.memory.wrong_when_looked_at.load(Relaxed) as usize;
         let outcome = |it: &Work<'_>| {
             assert_eq!(it.place, Place::Nowhere);
@@ -188,6 +206,7 @@ impl Access for Host {
     }
 
     fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
+        self.are_there(work);
         self.outcomes = vec![Outcome::CLEAN; work.len()];
         Ok(&self.outcomes)
     }
@@ -212,6 +231,7 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         gate: Mutex::new(()),
         at_gate: AtomicU32::new(0),
         calls: AtomicU32::new(0),
+        there: AtomicU32::new(blocks),
         staged_rows: AtomicU32::new(0),
         moved_rows: AtomicU32::new(0),
         wrong_when_looked_at: AtomicU32::new(u32::MAX),

@@ -199,3 +199,234 @@ fn who_copies_to_each_other_waits_for_nobody_for_ever() {
     }
     assert_eq!(store.space().used_pages(), 0);
 }
+
+/// Blocks from one on are retired, moved away from and given back.
+fn shrink(store: &Store<Arc<Memory>>, files: &[&File], first: u32) -> u64 {
+    let space = store.space();
+    space.retire(first..store.blocks());
+    let mut moved = 0;
+    while space.left(first..store.blocks()) > 0 {
+        for (inode, file) in files.iter().enumerate() {
+            match store.evacuate(file, inode as u32 + 1, first) {
+                Ok(pages) => moved += pages,
+                // Somebody has room for both what was there and what will be, for a moment.
+                Err(error) => assert_eq!(error, Errno::NOSPC),
+            }
+        }
+    }
+    assert_eq!(store.shrink(first), Ok(()));
+    moved
+}
+
+fn grow(memory: &Arc<Memory>, store: &Store<Arc<Memory>>, first: u32) {
+    memory.grow(store.blocks() as usize).unwrap();
+    store.space().add(first..store.blocks());
+}
+
+#[test]
+fn files_leave_blocks_that_are_to_go_as_they_are() {
+    let mut random = Rng::with_seed(seed());
+    let (mut in_vain, mut divided) = (0, 0);
+    for _ in 0..programs() {
+        let blocks = random.u32(4..12);
+        let (memory, store) = memory(blocks);
+        let space = store.space();
+        let mut all: Vec<(File, Vec<u8>)> = (0..30).map(|_| <_>::default()).collect();
+        for _ in 0..6 {
+            for _ in 0..random.u32(..80) {
+                let inode = random.usize(..all.len());
+                let (file, model) = &mut all[inode];
+                let at = random.usize(..40_000);
+                let len = match random.u32(..4) {
+                    0 => random.usize(1..2 * DATA_BYTES),
+                    _ => random.usize(1..9_000),
+                };
+                match random.u32(..8) {
+                    0 => {
+                        store.free(file);
+                        model.clear();
+                    }
+                    1 => {
+                        store.truncate(file, at as u64).unwrap();
+                        model.resize(at, 0);
+                    }
+                    _ => {
+                        let byte = random.u8(1..);
+                        let bytes = vec![byte; len];
+                        let done = store.write_file(file, inode as u32 + 1, at as u64, &bytes);
+                        let done = done.unwrap_or(0);
+                        if done > 0 {
+                            model.resize(model.len().max(at + done), 0);
+                            model[at..at + done].fill(byte);
+                        }
+                    }
+                }
+            }
+            let before: usize = all
+                .iter()
+                .map(|it| extents(&it.0).iter().sum::<usize>())
+                .sum();
+            let first = random.u32(1..blocks);
+            space.retire(first..blocks);
+            assert_eq!(space.pages(), u64::from(first) * PAGES as u64);
+            let has_room = space.used_pages() <= space.pages();
+            memory.fails.store(random.u32(..2) * 20, Relaxed);
+            // A failure of the memory leaves it where it is.
+            let mut is_refused = false;
+            for _ in 0..40 {
+                for (inode, (file, _)) in all.iter().enumerate() {
+                    match store.evacuate(file, inode as u32 + 1, first) {
+                        Ok(_) => {}
+                        Err(Errno::IO) => assert!(memory.fails.load(Relaxed) > 0),
+                        Err(error) => {
+                            assert_eq!(error, Errno::NOSPC);
+                            is_refused = true;
+                        }
+                    }
+                }
+            }
+            memory.fails.store(0, Relaxed);
+            let left = space.left(first..blocks);
+            if left > 0 {
+                assert!(
+                    is_refused && !has_room,
+                    "{left} of {blocks} from {first} on"
+                );
+                assert_eq!(store.shrink(first), Err(left));
+                in_vain += 1;
+            } else {
+                assert_eq!(store.shrink(first), Ok(()));
+            }
+            let after: usize = all
+                .iter()
+                .map(|it| extents(&it.0).iter().sum::<usize>())
+                .sum();
+            divided += u32::from(after > before);
+            let used: u64 = all.iter().map(|it| it.0.pages()).sum();
+            assert_eq!(space.used_pages(), used);
+            for (file, model) in &all {
+                assert!(read(&store, file, 0, model.len()) == *model);
+            }
+            if left == 0 && random.bool() {
+                // With less room all goes on as before.
+                let (file, model) = &mut all[0];
+                let done = store.write_file(file, 1, 0, &[1; 5000]).unwrap_or(0);
+                model.resize(model.len().max(done), 0);
+                model[..done].fill(1);
+            }
+            grow(&memory, &store, first);
+        }
+        all.iter().for_each(|(file, _)| store.free(file));
+        assert_eq!(
+            (space.used_pages(), space.free_pages()),
+            (0, u64::from(blocks) * 32)
+        );
+    }
+    assert!(in_vain > 0 && divided > 0, "{in_vain} {divided}");
+}
+
+#[test]
+fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
+    let (memory, store) = memory(12);
+    let files = [File::default(), File::default()];
+    let bytes: Vec<u8> = (0..6 * DATA_BYTES).map(|at| (at / 7) as u8).collect();
+    for (file, len) in files.iter().zip([5 * DATA_BYTES, DATA_BYTES / 2]) {
+        assert_eq!(store.write_file(file, 1, 0, &bytes[..len]), Ok(len));
+    }
+    let lower = store.space();
+    // What is in the first six goes to the others first, and back.
+    lower.retire(0..6);
+    let at = |file: &File| file.reading().table.of(0).next().unwrap().run().block;
+    let rows = || [&memory.staged_rows, &memory.moved_rows].map(|it| it.swap(0, Relaxed));
+    rows();
+    for file in &files {
+        store.evacuate(file, 1, 0).unwrap();
+    }
+    let all = (5 * DATA_BYTES + DATA_BYTES / 2) / ROW_BYTES;
+    assert_eq!(rows(), [0, all as u32]);
+    assert!(at(&files[0]) >= 6 && at(&files[1]) >= 6);
+    lower.add(0..6);
+    memory.wrong_when_taken.store(at(&files[0]), Relaxed);
+    memory.wrong_when_looked_at.store(at(&files[1]), Relaxed);
+    assert!(shrink(&store, &files.each_ref(), 6) > 0);
+    let [staged, moved] = rows();
+    assert!(staged > 0 && moved > 0);
+    for (file, len) in files.iter().zip([5 * DATA_BYTES, DATA_BYTES / 2]) {
+        assert!(at(file) < 6);
+        assert!(read(&store, file, 0, len) == bytes[..len]);
+        store.free(file);
+    }
+    assert_eq!(store.space().used_pages(), 0);
+}
+
+/// Tells the others, also if this one fails.
+struct Ends<'e>(&'e AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
+    const DEADLINE: Duration = Duration::from_secs(120);
+    let (memory, store) = memory(24);
+    let files: Vec<File> = (0..12).map(|_| File::default()).collect();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for which in 0..3usize {
+            let (store, files, ended) = (&store, &files, &ended);
+            threads.spawn(move || {
+                let mut random = Rng::new();
+                let mut models = vec![Vec::new(); 4];
+                while !ended.load(Relaxed) {
+                    let of = random.usize(..4);
+                    let (file, model) = (&files[which * 4 + of], &mut models[of]);
+                    let inode = (which * 4 + of) as u32 + 1;
+                    let (at, len) = (random.usize(..100_000), random.usize(1..20_000));
+                    let byte = random.u8(1..);
+                    // What begins anew takes runs again, of blocks that have just come.
+                    if random.u32(..4) == 0 {
+                        store.free(file);
+                        model.clear();
+                    }
+                    let done = store.write_file(file, inode, at as u64, &vec![byte; len]);
+                    match done {
+                        Ok(done) => {
+                            model.resize(model.len().max(at + done), 0);
+                            model[at..at + done].fill(byte);
+                        }
+                        Err(error) => {
+                            assert_eq!(error, Errno::NOSPC);
+                            store.free(file);
+                            model.clear();
+                        }
+                    }
+                    let seen = store.read_file(file, 0, model.len(), <[u8]>::to_vec);
+                    assert!(seen.unwrap() == *model);
+                }
+            });
+        }
+        let all: Vec<&File> = files.iter().collect();
+        let _ends = Ends(&ended);
+        let (mut moved, mut turns) = (0, 0);
+        let begin = Instant::now();
+        while (moved < 300 || turns < 20) && begin.elapsed() < DEADLINE {
+            let first = [12, 18][turns % 2];
+            moved += shrink(&store, &all, first);
+            assert!(!store.scrub(23).unwrap());
+            grow(&memory, &store, first);
+            turns += 1;
+        }
+        assert!(
+            moved >= 300 && turns >= 20,
+            "{moved} pages in {turns} turns"
+        );
+    });
+    files.iter().for_each(|file| store.free(file));
+    assert_eq!(
+        (store.space().used_pages(), store.space().free_pages()),
+        (0, 24 * 32)
+    );
+}
