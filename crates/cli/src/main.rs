@@ -24,6 +24,7 @@ mod terminal;
 mod top;
 mod vram;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -78,6 +79,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(done) = vram::helper::run(&words) {
+        return done.unwrap_or_else(|error| report(&error, 1));
+    }
     let done = match Args::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),

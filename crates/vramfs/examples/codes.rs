@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use fercuda_cuda::{Context, Cuda};
+use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS};
 use fercuda_vramfs::{Blocks, Identity, Kernels, Place, Work, Worker};
 
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     let context = Context::primary(Cuda::from_env()?.device(0)?)?;
     let kernels = Kernels::load(&context)?;
     let slots = count.min(SLOTS);
-    let mut worker = Worker::new(&kernels, slots)?;
+    let mut worker = Worker::new(&kernels, slots, Stream::new(&context)?)?;
     let blocks = Blocks::new(&context, count, count, true)?;
     println!("device   {}", context.device());
     println!(

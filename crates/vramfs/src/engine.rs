@@ -263,17 +263,17 @@ impl Drop for Copier {
 }
 
 impl Copier {
-    /// One with 128 KiB of page-locked memory for each slot.
+    /// One with 128 KiB of page-locked memory for each slot, that works in this stream.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn new(context: &Context, slots: usize) -> Result<Self> {
+    pub fn new(slots: usize, stream: Stream) -> Result<Self> {
         let data = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
         Ok(Self {
-            stream: Stream::new(context)?,
-            data: ManuallyDrop::new(PinnedBuffer::new(context, data)?),
+            data: ManuallyDrop::new(PinnedBuffer::new(stream.context(), data)?),
+            stream,
             slots,
             has_failed: false,
         })
@@ -472,12 +472,16 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// One that takes up to `slots` blocks at once, with 128 KiB of page-locked memory for each.
+    /// One that takes up to `slots` blocks at once, with 128 KiB of page-locked memory for each, and works in this
+    /// stream.
     ///
     /// # Errors
-    /// Those of the driver.
-    pub fn new(kernels: &Kernels, slots: usize) -> Result<Self> {
+    /// [`Error::OtherDevice`] for a stream of another context; those of the driver.
+    pub fn new(kernels: &Kernels, slots: usize, stream: Stream) -> Result<Self> {
         let context = &kernels.context;
+        if stream.context() != context {
+            return Err(Error::OtherDevice);
+        }
         let papers = Papers {
             jobs: PinnedBuffer::new(context, slots)?,
             outcomes: PinnedBuffer::new(context, slots)?,
@@ -485,7 +489,7 @@ impl Worker {
         };
         Ok(Self {
             kernels: kernels.clone(),
-            copier: Copier::new(context, slots)?,
+            copier: Copier::new(slots, stream)?,
             papers: ManuallyDrop::new(papers),
         })
     }

@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Cuda(#[from] fercuda_cuda::Error),
     /// The kernels could not be compiled.
-    #[error("the kernels of the error correction: {0}")]
+    #[error("the kernels of the error correction: {0}\ntry: --ecc off, which has none")]
     Compile(#[from] fercuda_cuda::nvrtc::CompileError),
     /// The device is too old.
     #[error(

@@ -12,23 +12,29 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fastrand::Rng;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use rustix::io::Errno;
 
+use crate::control::{COMMAND, Message, Step};
 use crate::directory::NAME_MAX;
-use crate::file::Seek;
+use crate::error::Error;
+use crate::file::{SIZE_MAX, Seek, told};
 use crate::layout::{DATA_BYTES, PAGE_BYTES};
 use crate::medium::Medium;
+use crate::meter::Meter;
 use crate::store::Store;
+use crate::tools::{FAULTS_MOST, Resize, STEP};
 use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, SUPERUSER, Time, Tree};
 
 /// The kernel asks for no more bytes at once.
@@ -39,6 +45,11 @@ pub(crate) const SLOTS: usize = REQUEST_BYTES as usize / DATA_BYTES + 1;
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes that one request copies; who wants more asks again, and can be interrupted between.
 const COPY_MAX: u64 = 64 << 20;
+/// How long the kernel may be forgetting, and how long it may take between one and the next; also where those that are left were
+/// not forgotten before.
+const SETTLES: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE_LESS: Duration = Duration::from_micros(500);
 /// An attribute of the root that nobody has set: figures, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
 
@@ -62,6 +73,13 @@ pub(crate) struct Requests<M: Medium> {
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// So many inodes without a name were not forgotten when that was waited for.
     pub(crate) held: AtomicU64,
+    /// Threads that wait for some to be forgotten, of so many that answer.
+    pub(crate) waiting: AtomicUsize,
+    pub(crate) threads: usize,
+    pub(crate) reads: Meter,
+    pub(crate) writes: Meter,
+    /// Who may have tools work on it, beside root.
+    pub(crate) owner: u32,
 }
 
 fn number(inode: INodeNo) -> u32 {
@@ -196,21 +214,36 @@ impl<M: Medium> Requests<M> {
     }
 
     /// Waits for the kernel to forget what has just lost its last name: it says so behind the call that has removed
-    /// the name, and another thread may be reading that. Whether anything was forgotten.
+    /// the name, and another thread may be reading that. As long as something is forgotten every now and then; those that
+    /// nobody forgets are open, and who asks next waits for them less long. Whether anything was forgotten.
     fn settle(&self) -> bool {
         let begin = self.tree.nameless();
-        let held = self.held.fetch_min(begin, Relaxed).min(begin);
-        for _ in 0..20 {
-            if self.tree.nameless() <= held {
-                break;
+        // One thread at least is left to read what is waited for.
+        let waiting = self.waiting.fetch_add(1, Relaxed);
+        if begin > 0 && waiting + 1 < self.threads {
+            let held = self.held.fetch_min(begin, Relaxed).min(begin);
+            let start = Instant::now();
+            let (mut left, mut since) = (begin, start);
+            while left > 0 && start.elapsed() < SETTLES {
+                let patience = match left > held {
+                    true => PATIENCE,
+                    false => PATIENCE_LESS,
+                };
+                if since.elapsed() >= patience {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+                let now = self.tree.nameless();
+                if now < left {
+                    since = Instant::now();
+                }
+                left = now;
             }
-            std::thread::sleep(Duration::from_micros(250));
+            self.held.store(left, Relaxed);
         }
-        let left = self.tree.nameless();
-        // These are open; who asks next does not wait for them.
-        self.held.store(left, Relaxed);
+        self.waiting.fetch_sub(1, Relaxed);
         self.sweep();
-        left < begin
+        self.tree.nameless() < begin
     }
 
     /// Tries again what found no room, if there may be some now.
@@ -257,6 +290,7 @@ impl<M: Medium> Requests<M> {
     }
 
     fn figures(&self) -> String {
+        self.settle();
         let counters = self.store.counters();
         let space = self.store.space();
         let (inodes, most) = self.tree.inodes();
@@ -276,9 +310,18 @@ impl<M: Medium> Requests<M> {
             ),
             ("lost_blocks", counters.lost_blocks.load(Relaxed)),
             ("scrubbed_blocks", counters.scrubbed_blocks.load(Relaxed)),
+            ("scrub_rounds", counters.scrub_rounds.load(Relaxed)),
+            ("scrub_failures", counters.scrub_failures.load(Relaxed)),
+            ("device_bytes", self.store.medium().bytes()),
+            ("read_bytes", self.reads.bytes()),
+            ("written_bytes", self.writes.bytes()),
         ];
         let rows = rows.iter().map(|(name, value)| format!("{name} {value}\n"));
-        self.facts.clone() + &rows.collect::<String>()
+        let mut all = self.facts.clone() + &rows.collect::<String>();
+        for (name, meter) in [("read", &self.reads), ("write", &self.writes)] {
+            all += &format!("{name}_latency {}\n", meter.times());
+        }
+        all
     }
 
     fn set(
@@ -295,9 +338,91 @@ impl<M: Medium> Requests<M> {
         self.tree.change(inode, change, now)
     }
 
+    /// A step of a tool's: what it answers, or an error with what it says of it.
+    fn step(&self, inode: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
+        let plain = |error: Errno| (error, [0; 2]);
+        let failed = |error: Error| match error {
+            Error::Room {
+                needed_bytes,
+                free_bytes,
+                ..
+            } => (Errno::NOMEM, [needed_bytes, free_bytes]),
+            error => plain(told(&error)),
+        };
+        match step {
+            Step::Scrub { from } => {
+                let from = u32::try_from(from).unwrap_or(u32::MAX);
+                let it = self.store.scrub(from, STEP, u32::MAX).map_err(failed)?;
+                Ok([it.next, it.looked, it.corrected, it.lost])
+            }
+            Step::Inject { fault, count, seed } => {
+                if !self.store.medium().has_code() {
+                    return Err(plain(Errno::OPNOTSUPP));
+                }
+                let blocks = match inode {
+                    ROOT => self.store.used_blocks(),
+                    _ => {
+                        let file = self.tree.file(inode).map_err(plain)?;
+                        self.store.blocks_of(&file)
+                    }
+                };
+                let mut random = Rng::with_seed(seed);
+                let count = count.min(FAULTS_MOST);
+                let done = self.store.inject(&blocks, fault, count, &mut random);
+                Ok([done.map_err(failed)?, blocks.len() as u64, 0, 0])
+            }
+            Step::Resize { blocks } => {
+                self.settle();
+                match self.store.resize(blocks) {
+                    Ok(()) => Ok([0; 4]),
+                    Err(Resize::Full(pages)) => Err((Errno::NOSPC, [pages, 0])),
+                    Err(Resize::Most(blocks)) => Err((Errno::FBIG, [blocks, 0])),
+                    Err(Resize::Memory(error)) => Err(failed(error)),
+                }
+            }
+            Step::Move { from } => {
+                let (next, moved) = self.empty(from).map_err(plain)?;
+                Ok([next, moved, 0, 0])
+            }
+            Step::Trim => {
+                self.sweep();
+                let left = self.store.trim();
+                Ok([u64::from(left), self.store.medium().bytes(), 0, 0])
+            }
+        }
+    }
+
+    /// Moves what inodes from one on have in retired blocks, for a moment; where the next step begins, 0 at the end, and how many
+    /// pages were moved.
+    fn empty(&self, from: u64) -> Answer<(u64, u64)> {
+        let begin = Instant::now();
+        let most = self.tree.highest();
+        let retired = self.store.retired();
+        let (mut moved, mut is_lost) = (0, false);
+        let mut inode = u32::try_from(from).unwrap_or(u32::MAX).max(ROOT);
+        while inode <= most {
+            if let Ok(file) = self.tree.file(inode) {
+                match self.store.evacuate(&file, inode, retired.start) {
+                    Ok(pages) => moved += pages,
+                    // Others are moved all the same.
+                    Err(Errno::IO) => is_lost = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            inode += 1;
+            if begin.elapsed() >= STEP {
+                break;
+            }
+        }
+        match is_lost {
+            true => Err(Errno::IO),
+            false => Ok((if inode > most { 0 } else { u64::from(inode) }, moved)),
+        }
+    }
+
     fn allocate(&self, inode: u32, offset: u64, len: u64, mode: i32) -> Answer<()> {
-        // The store refuses what no file can have; there is nothing to punch in it.
-        let bytes = offset..offset.saturating_add(len);
+        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
+        let bytes = offset..end.ok_or(Errno::FBIG)?;
         let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let file = self.tree.file(inode)?;
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -323,6 +448,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_HAS_IOCTL_DIR,
         ];
         for flag in wanted {
             config.add_capabilities(flag).unwrap_or_default();
@@ -518,6 +644,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let begin = Instant::now();
         let inode = number(inode);
         let file = match self.tree.file(inode) {
             Ok(file) => file,
@@ -534,6 +661,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             if let Some(reply) = reply.take() {
                 reply.data(bytes);
             }
+            self.reads.note(bytes.len(), begin);
         });
         if let (Err(error), Some(reply)) = (sent, reply) {
             reply.error(code(error));
@@ -552,6 +680,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let begin = Instant::now();
         let inode = number(inode);
         let takes = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let taker = takes.then(|| caller(request, 0));
@@ -559,6 +688,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             let write = || self.store.write_file(&file, inode, offset, bytes);
             let written = self.with_room(write)?;
             self.note_written(inode, taker)?;
+            self.writes.note(written, begin);
             Ok(written as u64)
         });
         answer_written(reply, answer);
@@ -750,13 +880,40 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             let (source, target) = (self.tree.file(from)?, self.tree.file(to)?);
             let (source, target) = ((&*source, from_offset), (&*target, to, to_offset));
             let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
-            if copied > 0 {
-                self.tree.note_read(from, now())?;
-                self.note_written(to, None)?;
-            }
+            self.tree.note_read(from, now())?;
+            self.note_written(to, None)?;
             Ok(copied)
         };
         answer_written(reply, copy());
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        words: &[u8],
+        room: u32,
+        reply: ReplyIoctl,
+    ) {
+        let is_ours = command == COMMAND && room as usize == size_of::<Message>();
+        let Some(step) = Step::read(words).filter(|_| is_ours) else {
+            return reply.error(fuser::Errno::ENOTTY);
+        };
+        if ![SUPERUSER, self.owner].contains(&request.uid()) {
+            return reply.error(fuser::Errno::EPERM);
+        }
+        let mut message: Message = [0; _];
+        match self.step(number(inode), step) {
+            Ok(answer) => message[1..5].copy_from_slice(&answer),
+            Err((error, figures)) => {
+                message[0] = error.raw_os_error() as u64;
+                message[1..3].copy_from_slice(&figures);
+            }
+        }
+        reply.ioctl(0, bytemuck::bytes_of(&message));
     }
 }
 

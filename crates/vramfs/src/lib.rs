@@ -4,6 +4,7 @@
 mod acl;
 mod blocks;
 pub mod code;
+pub mod control;
 mod crc;
 pub mod directory;
 mod engine;
@@ -14,11 +15,14 @@ mod fuse;
 pub mod gf;
 pub mod layout;
 pub mod medium;
+mod meter;
 pub mod mount;
 mod network;
+mod place;
 mod source;
 pub mod space;
 pub mod store;
+mod tools;
 pub mod tree;
 
 pub use blocks::Blocks;

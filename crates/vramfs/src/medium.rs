@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use crate::blocks::Blocks;
 use crate::engine::{Copier, Kernels, Outcome, Work, Worker};
-use crate::error::Result;
+use fercuda_cuda::Stream;
+
+use crate::error::{Error, Result};
 use crate::layout::DATA_BYTES;
 
 /// Memory for blocks.
@@ -24,6 +26,18 @@ pub trait Medium: Send + Sync {
     /// # Errors
     /// Without memory for it.
     fn access(&self) -> Result<Self::Access>;
+
+    /// A way for what can wait: it has one slot, and the memory does others' work first.
+    ///
+    /// # Errors
+    /// As [`Medium::access`].
+    fn background(&self) -> Result<Self::Access>;
+
+    /// Whether what becomes wrong is noticed.
+    fn has_code(&self) -> bool;
+
+    /// Bytes that it takes.
+    fn bytes(&self) -> u64;
 
     /// Adds memory until there are so many blocks.
     ///
@@ -82,6 +96,18 @@ pub trait Access: Send {
     /// # Errors
     /// The memory's.
     fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// Which of these blocks may not be right: all that are not, if nobody changes them meanwhile, and perhaps others.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>>;
+
+    /// Makes something wrong: bits of a block that the mask has, from a byte on, become what they were not.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()>;
 }
 
 /// When rows are compared with their sums.
@@ -123,15 +149,11 @@ impl Device {
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }
-}
 
-impl Medium for Device {
-    type Access = DeviceAccess;
-
-    fn access(&self) -> Result<DeviceAccess> {
+    fn by(&self, slots: usize, stream: Stream) -> Result<DeviceAccess> {
         let by = match &self.kernels {
-            Some(kernels) => By::Kernels(Box::new(Worker::new(kernels, self.slots)?)),
-            None => By::Copies(Copier::new(self.blocks.context(), self.slots)?),
+            Some(kernels) => By::Kernels(Box::new(Worker::new(kernels, slots, stream)?)),
+            None => By::Copies(Copier::new(slots, stream)?),
         };
         Ok(DeviceAccess {
             blocks: self.blocks.clone(),
@@ -140,8 +162,42 @@ impl Medium for Device {
             clean: Vec::new(),
         })
     }
+}
+
+impl Medium for Device {
+    type Access = DeviceAccess;
+
+    fn access(&self) -> Result<DeviceAccess> {
+        self.by(self.slots, Stream::new(self.blocks.context())?)
+    }
+
+    fn background(&self) -> Result<DeviceAccess> {
+        // The driver has few priorities, and takes the lowest for this.
+        self.by(1, Stream::with_priority(self.blocks.context(), i32::MAX)?)
+    }
+
+    fn has_code(&self) -> bool {
+        self.kernels.is_some()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.blocks.bytes() as u64
+    }
 
     fn grow(&self, blocks: usize) -> Result<()> {
+        let context = self.blocks.context();
+        let (free_bytes, total_bytes) = context.memory_info()?;
+        let more = blocks.saturating_sub(self.blocks.len()) as u64;
+        let needed_bytes = more.saturating_mul(self.blocks.block_bytes() as u64);
+        if needed_bytes > free_bytes {
+            return Err(Error::Room {
+                device: context.device().to_string(),
+                size_bytes: more * DATA_BYTES as u64,
+                needed_bytes,
+                free_bytes,
+                total_bytes,
+            });
+        }
         self.blocks.grow(blocks)
     }
 
@@ -245,5 +301,25 @@ impl Access for DeviceAccess {
             By::Kernels(worker) => worker.correct(&self.blocks, work),
             By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
         }
+    }
+    fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.scan(&self.blocks, blocks),
+            By::Copies(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
+        let stream = match &mut self.by {
+            By::Kernels(worker) => worker.copier().stream(),
+            By::Copies(copier) => copier.stream(),
+        };
+        let offset = block * self.blocks.block_bytes() + at;
+        let mut bytes = vec![0; mask.len()];
+        self.blocks.peek(offset, &mut bytes, stream)?;
+        for (byte, mask) in bytes.iter_mut().zip(mask) {
+            *byte ^= mask;
+        }
+        self.blocks.poke(offset, &bytes, stream)
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{
-    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 use crate::engine::{Identity, Outcome, Place, Work};
@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
 use crate::medium::{Access, Medium};
 use crate::space::{Run, Space, WHOLE};
+use crate::tools::Extent;
 
 /// So often something is corrected before it is given up: something else may go wrong meanwhile.
 const ATTEMPTS: usize = 3;
@@ -129,8 +130,12 @@ pub struct Counters {
     pub corrected_symbols: AtomicU64,
     /// Times that something was found that cannot be corrected.
     pub lost_blocks: AtomicU64,
-    /// Blocks that the scrubber has looked at.
+    /// Blocks that were looked at though nobody read them.
     pub scrubbed_blocks: AtomicU64,
+    /// Times that the scrubber has looked at all of them.
+    pub scrub_rounds: AtomicU64,
+    /// Times that it could not.
+    pub scrub_failures: AtomicU64,
 }
 
 impl Counters {
@@ -152,14 +157,52 @@ struct Ways<A> {
     made: usize,
 }
 
+/// What a block's record says.
+type Known = RwLock<Identity>;
+
+/// What blocks' records say, a lock each; host memory for those that there are.
+#[derive(Debug)]
+struct Identities {
+    pieces: Box<[OnceLock<Box<[Known]>>]>,
+    most: u32,
+}
+
+impl Identities {
+    /// Of so many blocks in one piece.
+    const PIECE: u32 = 1024;
+
+    fn new(most: u32) -> Self {
+        let pieces = most.div_ceil(Self::PIECE);
+        Self {
+            pieces: (0..pieces).map(|_| OnceLock::new()).collect(),
+            most,
+        }
+    }
+
+    fn of(&self, block: u32) -> &Known {
+        let piece = block / Self::PIECE;
+        let first = piece * Self::PIECE;
+        let nobody = |block| {
+            let mut identity = [0; IDENTITY_WORDS];
+            identity[0] = u64::from(block);
+            RwLock::new(identity)
+        };
+        let blocks = || (first..first + Self::PIECE).map(nobody).collect();
+        &self.pieces[piece as usize].get_or_init(blocks)[(block - first) as usize]
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Store<M: Medium> {
     medium: M,
     space: Space,
-    /// What each block's record says.
-    identities: Box<[RwLock<Identity>]>,
+    identities: Identities,
+    /// Who looks at blocks that may be nobody's shares it; who adds or takes memory has it alone.
+    extent: RwLock<Extent>,
     ways: Mutex<Ways<M::Access>>,
+    /// The way by which blocks are looked at that nobody reads.
+    background: Mutex<Option<M::Access>>,
     back: Condvar,
     most_ways: usize,
     counters: Counters,
@@ -170,15 +213,15 @@ impl<M: Medium> Store<M> {
     pub fn new(medium: M, blocks: u32, most: u32, threads: usize) -> Self {
         let space = Space::new(most);
         space.add(0..blocks);
-        let nobody = |block| {
-            let mut identity = [0; IDENTITY_WORDS];
-            identity[0] = u64::from(block);
-            RwLock::new(identity)
-        };
         Self {
             medium,
             space,
-            identities: (0..most).map(nobody).collect(),
+            identities: Identities::new(most),
+            extent: RwLock::new(Extent {
+                there: blocks,
+                offered: blocks,
+            }),
+            background: Mutex::new(None),
             ways: Mutex::new(Ways {
                 idle: Vec::new(),
                 made: 0,
@@ -201,26 +244,23 @@ impl<M: Medium> Store<M> {
 
     /// Room for so many blocks, of which some may not be there.
     pub fn blocks(&self) -> u32 {
-        self.identities.len() as u32
+        self.identities.most
     }
 
-    /// Gives the memory of blocks from one on back, which are retired ([`Space::retire`]) and nobody's any more. They can come again
-    /// when there is memory for them.
-    ///
-    /// # Errors
-    /// How many of them are somebody's or not retired; then nothing has changed.
-    pub fn shrink(&self, first: u32) -> std::result::Result<(), u32> {
-        let blocks = first..self.blocks();
-        match self.space.left(blocks.clone()) {
-            0 => {}
-            left => return Err(left),
-        }
-        for block in blocks {
-            // Who is looking at it for no owner's sake has done so; who comes sees that it was never written.
-            self.alone(block)[1] = 0;
-        }
-        self.medium.shrink(first as usize);
-        Ok(())
+    pub(crate) fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    pub(crate) fn extent(&self) -> RwLockReadGuard<'_, Extent> {
+        self.extent.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn extent_alone(&self) -> RwLockWriteGuard<'_, Extent> {
+        self.extent.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn background(&self) -> MutexGuard<'_, Option<M::Access>> {
+        lock(&self.background)
     }
 
     /// A way to the memory, for one call.
@@ -243,26 +283,21 @@ impl<M: Medium> Store<M> {
         }
         ways.made += 1;
         drop(ways);
-        match self.medium.access() {
-            Ok(access) => Ok(Way {
-                store: self,
-                access: Some(access),
-            }),
-            Err(error) => {
-                lock(&self.ways).made -= 1;
-                self.back.notify_one();
-                Err(error)
-            }
-        }
+        let mut way = Way {
+            store: self,
+            access: None,
+        };
+        way.access = Some(self.medium.access()?);
+        Ok(way)
     }
 
-    fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
-        let it = &self.identities[block as usize];
+    pub(crate) fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
+        let it = self.identities.of(block);
         it.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alone(&self, block: u32) -> RwLockWriteGuard<'_, Identity> {
-        let it = &self.identities[block as usize];
+    pub(crate) fn alone(&self, block: u32) -> RwLockWriteGuard<'_, Identity> {
+        let it = self.identities.of(block);
         it.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -295,7 +330,12 @@ impl<M: Medium> Store<M> {
     }
 
     /// Makes a block right, which the caller has for himself.
-    fn correct(&self, access: &mut M::Access, block: u32, identity: &Identity) -> Result<()> {
+    pub(crate) fn correct(
+        &self,
+        access: &mut M::Access,
+        block: u32,
+        identity: &Identity,
+    ) -> Result<()> {
         let work = Work {
             block: block as usize,
             rows: 0..0,
@@ -308,39 +348,6 @@ impl<M: Medium> Store<M> {
             true => Err(Error::Lost { block }),
             false => Ok(()),
         }
-    }
-
-    /// Looks at a whole block and makes it right if it is somebody's; whether something was wrong.
-    ///
-    /// # Errors
-    /// [`Error::Lost`]; the medium's.
-    pub fn scrub(&self, block: u32) -> Result<bool> {
-        let mut way = self.way()?;
-        let access = way.access();
-        let outcome = {
-            let identity = self.shared(block);
-            // Never written, or nobody's: there is nothing to be right.
-            if identity[1] == 0 || self.space.used_of(block) == 0 {
-                return Ok(false);
-            }
-            let work = Work {
-                block: block as usize,
-                rows: 0..0,
-                place: Place::Staging(0),
-                identity: Some(&identity),
-            };
-            access.verify(&[work])?[0]
-        };
-        self.counters.scrubbed_blocks.fetch_add(1, Relaxed);
-        if outcome.is_clean() {
-            return Ok(false);
-        }
-        let identity = self.alone(block);
-        // It may have gone meanwhile.
-        if identity[1] == 0 || self.space.used_of(block) == 0 {
-            return Ok(false);
-        }
-        self.correct(access, block, &identity).map(|()| true)
     }
 
     /// Changes what runs have: as many at once as a way has slots, and of one block one.
@@ -617,25 +624,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A way to the memory, which goes back when this is dropped.
 pub(crate) struct Way<'s, M: Medium> {
     store: &'s Store<M>,
-    /// Until then.
     access: Option<M::Access>,
 }
 
 impl<M: Medium> Way<'_, M> {
     /// It.
-    pub(crate) fn access(&mut self) -> &mut M::Access {
-        let Some(access) = &mut self.access else {
-            unreachable!("only who drops a way takes what it has");
-        };
-        access
+    pub(crate) fn access(&mut self) -> Option<&mut M::Access> {
+        self.access.as_mut()
     }
 }
 
 impl<M: Medium> Drop for Way<'_, M> {
     fn drop(&mut self) {
-        if let Some(access) = self.access.take() {
-            lock(&self.store.ways).idle.push(access);
-            self.store.back.notify_one();
+        let mut ways = lock(&self.store.ways);
+        match self.access.take() {
+            Some(access) => ways.idle.push(access),
+            // It could not be made.
+            None => ways.made -= 1,
         }
+        drop(ways);
+        self.store.back.notify_one();
     }
 }

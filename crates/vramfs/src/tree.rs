@@ -317,6 +317,11 @@ impl Tree {
         (self.count.load(Relaxed), u64::from(self.most))
     }
 
+    /// No inode has a higher number.
+    pub fn highest(&self) -> u32 {
+        self.next.load(Relaxed) - 1
+    }
+
     /// How many bytes names, targets of links and values take, and how many they can.
     pub fn text(&self) -> (u64, u64) {
         let most = TEXT_MAX + TEXT_MAX_OF_INODE * u64::from(self.most);

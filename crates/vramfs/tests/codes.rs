@@ -48,7 +48,7 @@ impl Bench {
         let kernels = Kernels::load(&context).unwrap();
         Self {
             stream: Stream::new(&context).unwrap(),
-            worker: Worker::new(&kernels, slots).unwrap(),
+            worker: Worker::new(&kernels, slots, Stream::new(&context).unwrap()).unwrap(),
             random: Rng::with_seed(seed),
             _one: one,
         }
@@ -57,7 +57,8 @@ impl Bench {
     fn worker(slots: usize) -> Worker {
         let device = Cuda::from_env().unwrap().device(0).unwrap();
         let context = Context::primary(device).unwrap();
-        Worker::new(&Kernels::load(&context).unwrap(), slots).unwrap()
+        let stream = Stream::new(&context).unwrap();
+        Worker::new(&Kernels::load(&context).unwrap(), slots, stream).unwrap()
     }
 
     fn blocks(&self, count: usize) -> Blocks {

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::layout::BLOCK_BYTES;
 use fercuda_vramfs::medium::{Device, Verify};
-use fercuda_vramfs::mount::{Cache, Mount, Options, mounted};
+use fercuda_vramfs::mount::{Cache, Forbidden, Mount, Options, Scrub, mounted};
 use fercuda_vramfs::store::Store;
 use fercuda_vramfs::{Blocks, Kernels};
 
@@ -61,7 +61,8 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
         allow_other: false,
         cache: Cache::None,
         threads: THREADS,
-        scrubs: false,
+        scrub: Scrub::Off,
+        forbidden: Forbidden::default(),
         facts: String::new(),
     };
     let mount = Mount::new(store, dir.path(), &options).unwrap();

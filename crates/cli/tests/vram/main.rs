@@ -14,6 +14,7 @@ mod limits;
 mod names;
 mod place;
 mod rights;
+mod tools;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -214,13 +214,13 @@ fn shrink(store: &Store<Arc<Memory>>, files: &[&File], first: u32) -> u64 {
             }
         }
     }
-    assert_eq!(store.shrink(first), Ok(()));
+    store.extent_alone().offered = first;
+    assert_eq!(store.trim(), 0);
     moved
 }
 
-fn grow(memory: &Arc<Memory>, store: &Store<Arc<Memory>>, first: u32) {
-    memory.grow(store.blocks() as usize).unwrap();
-    store.space().add(first..store.blocks());
+fn grow(store: &Store<Arc<Memory>>) {
+    store.resize(u64::from(store.blocks())).unwrap();
 }
 
 #[test]
@@ -292,10 +292,12 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
                     is_refused && !has_room,
                     "{left} of {blocks} from {first} on"
                 );
-                assert_eq!(store.shrink(first), Err(left));
+                store.extent_alone().offered = first;
+                assert_eq!(store.trim(), left);
                 in_vain += 1;
             } else {
-                assert_eq!(store.shrink(first), Ok(()));
+                store.extent_alone().offered = first;
+                assert_eq!(store.trim(), 0);
             }
             let after: usize = all
                 .iter()
@@ -314,7 +316,7 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
                 model.resize(model.len().max(done), 0);
                 model[..done].fill(1);
             }
-            grow(&memory, &store, first);
+            grow(&store);
         }
         all.iter().for_each(|(file, _)| store.free(file));
         assert_eq!(
@@ -371,7 +373,7 @@ impl Drop for Ends<'_> {
 #[test]
 fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
     const DEADLINE: Duration = Duration::from_secs(120);
-    let (memory, store) = memory(24);
+    let (_, store) = memory(24);
     let files: Vec<File> = (0..12).map(|_| File::default()).collect();
     let ended = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -415,8 +417,8 @@ fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
         while (moved < 300 || turns < 20) && begin.elapsed() < DEADLINE {
             let first = [12, 18][turns % 2];
             moved += shrink(&store, &all, first);
-            assert!(!store.scrub(23).unwrap());
-            grow(&memory, &store, first);
+            assert_eq!(store.scrub(23, Duration::ZERO, 1).unwrap().corrected, 0);
+            grow(&store);
             turns += 1;
         }
         assert!(

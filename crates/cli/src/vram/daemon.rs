@@ -1,32 +1,31 @@
-//! `fercuda vram`: files in device memory, mounted, looked at and unmounted.
+//! `fercuda vram mount`: the process that a mount is.
 //!
-//! A mount is a process: this one in the foreground, else one that it starts and waits for until files can be used. It ends
-//! when it is unmounted, which a signal to end asks for too.
+//! It is this one in the foreground, else one that it starts and waits for until files can be used. It ends when it is
+//! unmounted, which a signal to end asks for too.
 //!
 //! Invariant: whoever gets status 0 from `mount` has it mounted.
 //! Elsewhere: what is mounted, and how requests are answered (`fercuda-vramfs`).
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
 use fercuda_vramfs::medium::Verify;
-use fercuda_vramfs::mount::{self, Cache, Mount, Options, Place, Shape};
+use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
 use rustix::mm::MlockAllFlags;
-use rustix::process::{Resource, getegid, geteuid, getrlimit};
-use serde_json::{Map, Value};
+use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::out::say;
 use crate::run::DeviceKind;
 use crate::run::child::is_ignored;
-use crate::terminal::bytes;
 
 /// What a daemon says when files can be used.
 const READY: &str = "ready";
@@ -35,24 +34,6 @@ const THREADS: usize = 16;
 /// Inodes that there can be at least, unless fewer are asked for.
 const INODES: u64 = 1 << 20;
 
-/// Files in device memory, corrected by the device.
-#[derive(clap::Args)]
-#[command(after_help = "\
-What is in it is gone when it is unmounted, when its process ends, and when the
-device fails. It is for scratch files, not for what you want to keep.")]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(clap::Subcommand)]
-enum What {
-    Mount(Box<MountArgs>),
-    Umount(UmountArgs),
-    Df(Shown),
-    Stat(Shown),
-}
-
 /// Mounts an empty filesystem in device memory at an empty directory.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -60,10 +41,11 @@ Returns when files can be used; a process stays behind, and ends when it is
 unmounted. With --foreground it is this one. SIGTERM, SIGINT and SIGHUP unmount
 it; while somebody has a file open there it vanishes, and ends after the last.
 
-With --ecc rs each 128 KiB of data take 137 KiB of the device, and --verify read
-compares what is read with its sums before anybody gets it. With --verify scrub
-that is done in the background, a twentieth of the time. The default is scrub on
-a device with ECC of its own, and read on others.
+With --ecc rs each 128 KiB of data take 137 KiB of the device. All of it is looked
+at again and again in the background, by work that the device does when it has
+no other, and what is wrong is corrected. --verify read compares what is read
+with its sums besides, before anybody gets it; --verify scrub leaves that out.
+The default is scrub on a device with ECC of its own, and read on others.
 
 Root, or fusermount3, is needed to mount; root, to let others in by default.
 
@@ -74,7 +56,7 @@ Examples:
   fercuda vram mount /mnt/vram --size 8GiB
   fercuda vram mount scratch --size 256MiB --device soft --foreground
   fercuda vram df; fercuda vram stat /mnt/vram; fercuda vram umount /mnt/vram")]
-struct MountArgs {
+pub(crate) struct MountArgs {
     /// The directory, without entries.
     dir: PathBuf,
     /// Room for data, such as 8GiB.
@@ -111,10 +93,23 @@ struct MountArgs {
     /// Let others use it too, as far as modes let them.
     #[arg(long)]
     allow_other: bool,
+    /// Pass over bits that set the user or group of who runs a program there.
+    #[arg(long)]
+    nosuid: bool,
+    /// Open no devices there.
+    #[arg(long)]
+    nodev: bool,
+    /// Run no programs there.
+    #[arg(long)]
+    noexec: bool,
     /// Requests that are answered at a time [default: as many as there are
     /// processors, 2 to 16].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     threads: Option<u16>,
+    /// Data that are looked at in the background in a second at most, or off
+    /// [default: as much as can be in a twentieth of the time].
+    #[arg(long, value_name = "BYTES", value_parser = scrub_rate)]
+    scrub_rate: Option<Scrub>,
     /// Stay here until it is unmounted.
     #[arg(long)]
     foreground: bool,
@@ -135,7 +130,7 @@ enum Ecc {
 enum When {
     /// Before anybody gets them.
     Read,
-    /// In the background.
+    /// In the background alone.
     Scrub,
 }
 
@@ -147,47 +142,39 @@ enum Keeps {
     Keep,
 }
 
-/// Takes it away, with all that is in it.
-#[derive(clap::Args)]
-struct UmountArgs {
-    /// Where it is mounted.
-    dir: PathBuf,
-    /// Also while it is in use: it vanishes now, and ends with its last user.
-    #[arg(long)]
-    lazy: bool,
-}
-
-/// How much is used, or what it is and what went wrong so far.
-#[derive(clap::Args)]
-struct Shown {
-    /// Where it is mounted [default: everywhere].
-    dirs: Vec<PathBuf>,
-    /// Print a JSON array of objects instead of text.
-    #[arg(long)]
-    json: bool,
-}
-
 fn octal(text: &str) -> Result<u32, String> {
     let value = u32::from_str_radix(text, 8).ok().filter(|it| *it <= 0o7777);
     value.ok_or_else(|| "not an octal number up to 7777".to_owned())
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    match &args.what {
-        What::Mount(args) if args.foreground => serve(args),
-        What::Mount(args) => detach(args),
-        What::Umount(args) => umount(args),
-        What::Df(args) => df(args),
-        What::Stat(args) => stat(args),
+fn scrub_rate(text: &str) -> Result<Scrub, String> {
+    match text {
+        "off" => Ok(Scrub::Off),
+        text => text
+            .parse::<Bytes>()
+            .map(|rate| Scrub::Rate(rate.get()))
+            .map_err(|error| error.to_string()),
+    }
+}
+
+pub(super) fn mount(args: &MountArgs) -> Result<ExitCode> {
+    match args.foreground {
+        true => serve(args),
+        false => detach(args),
     }
 }
 
 /// Starts a process that stays, and waits until it is ready.
 fn detach(args: &MountArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
+    // Behind the command's name: what follows a lone dash is a directory.
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let name = words.iter().position(|word| word == "mount");
+    let (before, behind) = words.split_at(name.map_or(0, |at| at + 1));
     let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
+        .args(before)
         .args(["--foreground", "--detached"])
+        .args(behind)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -218,6 +205,12 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         // It fails where this leads a session already, which is what is wanted.
         rustix::process::setsid().map(drop).unwrap_or_default();
     }
+    let has_code = args.ecc == Ecc::Rs;
+    let scrub = match args.scrub_rate {
+        Some(_) if !has_code => bail!("--scrub-rate needs the code\ntry: without --ecc off"),
+        None if !has_code => Scrub::Off,
+        asked => asked.unwrap_or(Scrub::Share),
+    };
     // Before anything is mounted: who sends one is heard.
     let signals = listen()?;
     let cuda = match args.device {
@@ -240,7 +233,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     };
     let shape = Shape {
         size_bytes: args.size.get(),
-        has_code: args.ecc == Ecc::Rs,
+        has_code,
         verify: match verify {
             When::Read => Verify::Read,
             When::Scrub => Verify::Scrub,
@@ -248,7 +241,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         threads,
     };
     let store = mount::store(&context, &shape).with_context(what)?;
-    let is_locked = !device.cuda().is_software() && lock_memory();
+    let is_locked = !device.cuda().is_software() && stay_in_memory();
     let pages = args.size.get() / 4096;
     let options = Options {
         inodes: args
@@ -263,7 +256,12 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
             Keeps::Keep => Cache::Keep,
         },
         threads,
-        scrubs: shape.has_code && verify == When::Scrub,
+        scrub,
+        forbidden: Forbidden {
+            suid: args.nosuid,
+            dev: args.nodev,
+            exec: args.noexec,
+        },
         facts: facts(args, &device, verify, threads, is_locked)?,
     };
     let mount = Mount::new(store, &args.dir, &options).with_context(what)?;
@@ -308,8 +306,9 @@ fn facts(
         Keeps::Keep => "keep",
     };
     Ok(format!(
-        "device {}\necc {}\nverify {}\ncache {cache}\nthreads {threads}\nlocked {is_locked}\npid {}\n",
+        "device {}\ndevice_number {}\necc {}\nverify {}\ncache {cache}\nthreads {threads}\nlocked {is_locked}\npid {}\n",
         device.name()?,
+        args.number,
         ecc[0],
         ecc[1],
         std::process::id(),
@@ -323,8 +322,14 @@ fn corrects_itself(device: &Device) -> Result<bool> {
 }
 
 /// Keeps this process's memory where it is, as far as it is used: who swaps to files here would wait for itself. Where only
-/// a part may be locked none is: what comes later would be refused its memory.
-fn lock_memory() -> bool {
+/// a part may be locked none is: what comes later would be refused its memory. Nor is memory for it found by writing to
+/// what it serves, and it is not ended to find some: what it holds is others' data.
+fn stay_in_memory() -> bool {
+    if geteuid().is_root() {
+        // It needs more than root where there are capabilities; without it all else is as it was.
+        configure_io_flusher_behavior(true).unwrap_or_default();
+        std::fs::write("/proc/self/oom_score_adj", "-1000").unwrap_or_default();
+    }
     let may = geteuid().is_root() || getrlimit(Resource::Memlock).current.is_none();
     let how = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     may && rustix::mm::mlockall(how).is_ok()
@@ -366,113 +371,4 @@ fn end_by_signal(mut signals: UnixStream, place: Place) {
             }
         }
     });
-}
-
-/// Where it is, also if what is mounted there answers no more.
-fn place(dir: &Path) -> Result<PathBuf> {
-    let parent = match dir.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let place = match dir.file_name() {
-        Some(name) if !dir.is_symlink() => parent.canonicalize().map(|it| it.join(name)),
-        _ => dir.canonicalize(),
-    };
-    place.with_context(|| format!("cannot find {}", dir.display()))
-}
-
-fn umount(args: &UmountArgs) -> Result<ExitCode> {
-    let what = || format!("cannot unmount {}", args.dir.display());
-    let place = place(&args.dir).with_context(what)?;
-    match mount::mounted(&place).with_context(what)? {
-        None => Err(anyhow!("nothing is mounted there")).with_context(what)?,
-        Some(it) if !it.is_ours() => {
-            let other = anyhow!("it is {}, of type {}\ntry: umount", it.source, it.kind);
-            Err(other).with_context(what)?;
-        }
-        Some(_) => mount::unmount(&place, args.lazy).with_context(what)?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What each says of itself, by name.
-fn told(args: &Shown) -> Result<Vec<Map<String, Value>>> {
-    let dirs = match args.dirs.is_empty() {
-        true => mount::all()?,
-        false => args.dirs.clone(),
-    };
-    let of = |dir: &PathBuf| {
-        let text =
-            mount::figures(dir).with_context(|| format!("cannot look at {}", dir.display()))?;
-        let mut all = Map::new();
-        all.insert("dir".to_owned(), dir.display().to_string().into());
-        for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
-            let value = match value.parse::<u64>() {
-                Ok(number) => number.into(),
-                Err(_) => value.into(),
-            };
-            all.insert(name.to_owned(), value);
-        }
-        Ok(all)
-    };
-    dirs.iter().map(of).collect()
-}
-
-fn shown(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
-}
-
-fn stat(args: &Shown) -> Result<ExitCode> {
-    let all = told(args)?;
-    if args.json {
-        say!("{}", serde_json::to_string(&all)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    for one in &all {
-        for (name, value) in one {
-            say!("{:<18} {}", name.replace('_', " "), shown(value));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn df(args: &Shown) -> Result<ExitCode> {
-    let all = told(args)?;
-    if args.json {
-        let names = ["dir", "size_bytes", "used_bytes", "inodes", "used_inodes"];
-        let part = |one: &Map<String, Value>| {
-            let one = one
-                .iter()
-                .filter(|(name, _)| names.contains(&name.as_str()));
-            one.map(|(name, value)| (name.clone(), value.clone()))
-                .collect()
-        };
-        let all: Vec<Map<String, Value>> = all.iter().map(part).collect();
-        say!("{}", serde_json::to_string(&all)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    say!(
-        "{:>10} {:>10} {:>10} {:>10} {:>10}  mounted at",
-        "size",
-        "used",
-        "free",
-        "inodes",
-        "used"
-    );
-    for one in &all {
-        let figure = |name: &str| one.get(name).and_then(Value::as_u64).unwrap_or(0);
-        let (size, used) = (figure("size_bytes"), figure("used_bytes"));
-        say!(
-            "{:>10} {:>10} {:>10} {:>10} {:>10}  {}",
-            bytes(size),
-            bytes(used),
-            bytes(size.saturating_sub(used)),
-            figure("inodes"),
-            figure("used_inodes"),
-            one.get("dir").map(shown).unwrap_or_default()
-        );
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,277 @@
+//! What filesystems in device memory say of themselves, and taking them away.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, anyhow};
+use fercuda_vramfs::mount;
+use serde_json::{Map, Value};
+
+use crate::out::say;
+use crate::report;
+use crate::terminal::{bytes, duration};
+
+/// Takes it away, with all that is in it.
+#[derive(clap::Args)]
+pub(crate) struct UmountArgs {
+    /// Where it is mounted.
+    dir: PathBuf,
+    /// Also while it is in use: it vanishes now, and ends with its last user.
+    #[arg(long)]
+    lazy: bool,
+}
+
+#[derive(clap::Args)]
+struct Shown {
+    /// Where it is mounted [default: everywhere].
+    dirs: Vec<PathBuf>,
+    /// Print a JSON array of objects instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How much there is room for, and how much of it is used.
+#[derive(clap::Args)]
+#[command(after_help = "\
+What says nothing (its daemon has ended, or you may not look) is an error that is
+printed, and the others are shown all the same.
+
+Exit status: 0; 1 if one of them says nothing.
+
+Examples:
+  fercuda vram df
+  fercuda vram df --json /mnt/vram")]
+pub(crate) struct DfArgs {
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// All that it says of itself: what it is, what was done, what went wrong.
+#[derive(clap::Args)]
+#[command(after_help = "\
+`corrected` and `lost` count since it was mounted. Latencies are those of the
+requests that the kernel made, from when they were read to the answer.
+
+Exit status: 0; 1 if one of them says nothing.
+
+Examples:
+  fercuda vram stat /mnt/vram
+  fercuda vram stat --json | python3 -m json.tool")]
+pub(crate) struct StatArgs {
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// What a filesystem says of itself, by name.
+#[derive(Clone)]
+pub(super) struct Figures(Map<String, Value>);
+
+impl Figures {
+    pub(super) fn of(dir: &Path) -> Result<Self> {
+        Ok(Self::read(dir, &mount::figures(dir)?))
+    }
+
+    pub(super) fn read(dir: &Path, text: &str) -> Self {
+        let mut all = Map::new();
+        all.insert("dir".to_owned(), dir.display().to_string().into());
+        for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let numbers: Option<Vec<u64>> = value.split(' ').map(|it| it.parse().ok()).collect();
+            let value = match numbers.as_deref() {
+                Some([number]) => (*number).into(),
+                Some(several) => several.into(),
+                None => value.into(),
+            };
+            all.insert(name.to_owned(), value);
+        }
+        Self(all)
+    }
+
+    /// Of these, or of all that are mounted; what says nothing is printed as an error. Whether all of them said something.
+    pub(super) fn all(dirs: &[PathBuf]) -> Result<(Vec<Self>, bool)> {
+        let dirs = match dirs.is_empty() {
+            true => mount::all()?,
+            false => dirs.to_vec(),
+        };
+        let mut all = Vec::new();
+        for dir in &dirs {
+            let told = Self::of(dir).with_context(|| format!("cannot look at {}", dir.display()));
+            match told {
+                Ok(told) => all.push(told),
+                Err(error) => {
+                    report(&error, 1);
+                }
+            }
+        }
+        let is_all = all.len() == dirs.len();
+        Ok((all, is_all))
+    }
+
+    fn value(&self, name: &str) -> Result<&Value> {
+        let none = || {
+            anyhow!(
+                "it says no {name}: it is of another version of this program\ntry: fercuda vram umount and mount again"
+            )
+        };
+        self.0.get(name).ok_or_else(none)
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<u64> {
+        let value = self.value(name)?;
+        value
+            .as_u64()
+            .ok_or_else(|| anyhow!("{name} is {value}, where a number should be"))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<&str> {
+        let value = self.value(name)?;
+        value
+            .as_str()
+            .ok_or_else(|| anyhow!("{name} is {value}, where a word should be"))
+    }
+
+    /// How often requests took how long.
+    pub(super) fn times(&self, name: &str) -> Result<Times> {
+        let counts = self.value(name)?.as_array();
+        let counts = counts.map(|all| all.iter().filter_map(Value::as_u64).collect());
+        counts
+            .map(Times)
+            .ok_or_else(|| anyhow!("{name} has no counts"))
+    }
+}
+
+/// How many requests took less than 1 us, less than 2 us, less than 4 us, and so on, and not less than the one before.
+#[derive(Clone)]
+pub(super) struct Times(Vec<u64>);
+
+impl Times {
+    /// Those that came since.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let before = before.0.iter().chain(std::iter::repeat(&0));
+        let pairs = self.0.iter().zip(before);
+        Self(pairs.map(|(now, was)| now.saturating_sub(*was)).collect())
+    }
+
+    pub(super) fn counts(&self) -> &[u64] {
+        &self.0
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// So many seconds, or fewer, took this part of them; nothing if there was none.
+    pub(super) fn within(&self, part: f64) -> Option<f64> {
+        let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let mut limits = (0..).map(|power| 1e-6 * f64::from(1u32 << power));
+        self.0
+            .iter()
+            .zip(&mut limits)
+            .find(|(count, _)| {
+                seen += **count;
+                seen >= wanted
+            })
+            .map(|(_, limit)| limit)
+    }
+
+    fn shown(&self) -> String {
+        let parts = [(0.5, "half"), (0.99, "99 %"), (0.999, "99.9 %")];
+        let all = parts.iter().filter_map(|(part, name)| {
+            let limit = self.within(*part)?;
+            Some(format!("{name} within {}", duration(limit)))
+        });
+        let all: Vec<String> = all.collect();
+        match all.is_empty() {
+            true => "none".to_owned(),
+            false => all.join(", "),
+        }
+    }
+}
+
+/// Where it is, also if what is mounted there answers no more.
+fn place(dir: &Path) -> Result<PathBuf> {
+    let parent = match dir.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let place = match dir.file_name() {
+        Some(name) if !dir.is_symlink() => parent.canonicalize().map(|it| it.join(name)),
+        _ => dir.canonicalize(),
+    };
+    place.with_context(|| format!("cannot find {}", dir.display()))
+}
+
+pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
+    let what = || format!("cannot unmount {}", args.dir.display());
+    let place = place(&args.dir).with_context(what)?;
+    match mount::mounted(&place).with_context(what)? {
+        None => Err(anyhow!("nothing is mounted there")).with_context(what)?,
+        Some(it) if !it.is_ours() => {
+            let other = anyhow!("it is {}, of type {}\ntry: umount", it.source, it.kind);
+            Err(other).with_context(what)?;
+        }
+        Some(_) => mount::unmount(&place, args.lazy).with_context(what)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
+    let (all, is_all) = Figures::all(&args.shown.dirs)?;
+    if args.shown.json {
+        let all: Vec<&Map<String, Value>> = all.iter().map(|one| &one.0).collect();
+        say!("{}", serde_json::to_string(&all)?);
+    } else {
+        for one in &all {
+            for (name, value) in &one.0 {
+                let shown = match value {
+                    Value::String(text) => text.clone(),
+                    Value::Array(_) => one.times(name)?.shown(),
+                    value => value.to_string(),
+                };
+                say!("{:<20} {shown}", name.replace('_', " "));
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(!is_all)))
+}
+
+pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
+    let (all, is_all) = Figures::all(&args.shown.dirs)?;
+    let status = ExitCode::from(u8::from(!is_all));
+    if args.shown.json {
+        let names = ["dir", "size_bytes", "used_bytes", "inodes", "used_inodes"];
+        let part = |one: &Figures| {
+            let named = one
+                .0
+                .iter()
+                .filter(|(name, _)| names.contains(&name.as_str()));
+            named
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect()
+        };
+        let all: Vec<Map<String, Value>> = all.iter().map(part).collect();
+        say!("{}", serde_json::to_string(&all)?);
+        return Ok(status);
+    }
+    say!(
+        "{:>10} {:>10} {:>10} {:>10} {:>10}  mounted at",
+        "size",
+        "used",
+        "free",
+        "inodes",
+        "used"
+    );
+    for one in &all {
+        let (size, used) = (one.number("size_bytes")?, one.number("used_bytes")?);
+        say!(
+            "{:>10} {:>10} {:>10} {:>10} {:>10}  {}",
+            bytes(size),
+            bytes(used),
+            bytes(size.saturating_sub(used)),
+            one.number("inodes")?,
+            one.number("used_inodes")?,
+            one.text("dir")?
+        );
+    }
+    Ok(status)
+}

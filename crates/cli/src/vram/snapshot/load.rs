@@ -1,0 +1,566 @@
+//! Making files of a snapshot, when all of it was found to be right.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek as _, SeekFrom};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use indicatif::ProgressBar;
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
+use sha2::{Digest as _, Sha256};
+use tar::{Archive, EntryType};
+
+use super::{
+    HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex, sum,
+};
+use crate::out::say;
+use crate::terminal::{bytes, count};
+use crate::vram::show::Figures;
+use crate::vram::tools::bar;
+
+/// No list, no records of a member and no map of a sparse file are longer.
+const TEXT_BYTES_MOST: u64 = 1 << 30;
+/// Bytes without any that is not zero are a hole.
+const HOLE_BYTES: usize = 128 << 10;
+
+pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
+    let what = || format!("cannot load {}", args.file.display());
+    Figures::of(&args.dir).with_context(what)?;
+    let mut entries = args.dir.read_dir().with_context(what)?;
+    if let Some(entry) = entries.next() {
+        let name = entry.with_context(what)?.file_name();
+        bail!(
+            "{} has entries, as {}\ntry: a filesystem that was just mounted",
+            args.dir.display(),
+            name.display()
+        );
+    }
+    let file = File::open(&args.file).with_context(what)?;
+    let is = file.metadata().with_context(what)?;
+    if !is.is_file() {
+        bail!("{} is no file", args.file.display());
+    }
+    let found = check(&file, is.len()).with_context(what)?;
+    let figures = Figures::of(&args.dir).with_context(what)?;
+    let room = figures.number("size_bytes")? - figures.number("used_bytes")?;
+    if found.data_bytes > room {
+        bail!(
+            "{} has {} of data, and {} has room for {}\ntry: fercuda vram grow",
+            args.file.display(),
+            bytes(found.data_bytes),
+            args.dir.display(),
+            bytes(room)
+        );
+    }
+    let how = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&args.dir, how, Mode::empty()).with_context(what)?;
+    let mut loader = Loader {
+        root,
+        is_root: rustix::process::geteuid().is_root(),
+        directories: Vec::new(),
+        bar: bar("loading", found.data_bytes, true),
+        files: 0,
+        data_bytes: 0,
+    };
+    loader.all(&file, found.end).with_context(what)?;
+    loader.bar.finish_and_clear();
+    say!(
+        "{} with {} of data loaded to {}",
+        count(loader.files, "file"),
+        bytes(loader.data_bytes),
+        args.dir.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A snapshot that is what its list says.
+struct Found {
+    /// Where its list begins.
+    end: u64,
+    /// Bytes of data of its files, at most.
+    data_bytes: u64,
+}
+
+/// A line of the list.
+struct Listed<'l> {
+    sum: &'l str,
+    begin: u64,
+    bytes: u64,
+    name: &'l str,
+}
+
+impl<'l> Listed<'l> {
+    fn read(line: &'l str) -> Option<Self> {
+        let mut words = line.splitn(4, ' ');
+        let sum = words.next().filter(|sum| sum.len() == 64)?;
+        let (begin, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self {
+            sum,
+            begin,
+            bytes,
+            name: words.next()?,
+        })
+    }
+}
+
+/// Compares all of it with its list.
+fn check(file: &File, len: u64) -> Result<Found> {
+    let (end, list) = list(file)?;
+    let (all, own) = list
+        .trim_end_matches('\n')
+        .rsplit_once('\n')
+        .map(|(all, own)| (format!("{all}\n"), own))
+        .context("its list of members is empty: it is altered")?;
+    let mut lines = all.lines();
+    if lines.next() != Some(HEAD) {
+        bail!(
+            "its list of members begins with another line than \"{HEAD}\": it is altered, or of a later version of this program"
+        );
+    }
+    if sum(all.as_bytes()) != own {
+        bail!("its list of members is altered: its sum is another");
+    }
+    let bar = bar("comparing", end, true);
+    let mut at = 0;
+    let mut part = vec![0; PART_BYTES];
+    for line in lines {
+        let member = Listed::read(line)
+            .with_context(|| format!("its list of members has a line that says nothing: {line}"))?;
+        let next = member.begin.checked_add(member.bytes);
+        let next = next.filter(|next| member.begin == at && *next <= end.min(len));
+        let next =
+            next.with_context(|| format!("its list of members has a gap at \"{}\"", member.name))?;
+        let mut hash = Sha256::new();
+        while at < next {
+            let wanted = part.len().min((next - at) as usize);
+            let got = file.read_at(&mut part[..wanted], at)?;
+            if got == 0 {
+                bail!("it ends within \"{}\": it is cut off", member.name);
+            }
+            hash.update(&part[..got]);
+            at += got as u64;
+            bar.set_position(at);
+        }
+        if hex(hash.finalize()) != member.sum {
+            bail!("\"{}\" is altered: its sum is another", member.name);
+        }
+    }
+    bar.finish_and_clear();
+    if at != end {
+        bail!("it has members that its list does not name, from byte {at} on: it is altered");
+    }
+    Ok(Found {
+        end,
+        data_bytes: members(file, end)?,
+    })
+}
+
+/// Where the list begins, and what it says.
+fn list(file: &File) -> Result<(u64, String)> {
+    let mut begin = file;
+    begin.seek(SeekFrom::Start(0))?;
+    let mut archive = Archive::new(file);
+    let mut last = None;
+    let cut = |last: &Option<String>| match last {
+        Some(name) => anyhow!(
+            "it ends behind \"{name}\" without a list of its members: it is cut off, or altered there, or not of fercuda vram save"
+        ),
+        None => anyhow!("it is no snapshot of fercuda vram save"),
+    };
+    for entry in archive.entries_with_seek()?.raw(true) {
+        let mut entry = entry.map_err(|_| cut(&last))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if name != LIST {
+            last = Some(name);
+            continue;
+        }
+        let begin = entry.raw_header_position();
+        if entry.size() > TEXT_BYTES_MOST {
+            bail!(
+                "its list of members is altered: it would have {} bytes",
+                entry.size()
+            );
+        }
+        let mut text = String::new();
+        let got = entry.read_to_string(&mut text);
+        got.map_err(|_| anyhow!("its list of members is cut off, or altered"))?;
+        if text.len() as u64 != entry.size() {
+            bail!("its list of members is cut off");
+        }
+        return Ok((begin, text));
+    }
+    Err(cut(&last))
+}
+
+/// Bytes of data that its members have.
+fn members(file: &File, end: u64) -> Result<u64> {
+    let mut begin = file;
+    begin.seek(SeekFrom::Start(0))?;
+    let mut archive = Archive::new(file);
+    let mut all = 0;
+    for entry in archive.entries_with_seek()?.raw(true) {
+        let entry = entry?;
+        if entry.raw_header_position() >= end {
+            break;
+        }
+        if entry.header().entry_type() == EntryType::Regular {
+            all += entry.size();
+        }
+    }
+    Ok(all)
+}
+
+/// Records of a member: what stands before it, and says more than its header can.
+#[derive(Default)]
+struct Records(Vec<(String, Vec<u8>)>);
+
+impl Records {
+    /// Each is its own length, a blank, a key, an equals sign, a value and a newline.
+    fn read(mut text: &[u8]) -> Option<Self> {
+        let mut all = Vec::new();
+        while !text.is_empty() {
+            let blank = text.iter().position(|byte| *byte == b' ')?;
+            let len: usize = std::str::from_utf8(&text[..blank]).ok()?.parse().ok()?;
+            let record = text.get(blank + 1..len)?.strip_suffix(b"\n")?;
+            let equals = record.iter().position(|byte| *byte == b'=')?;
+            let key = std::str::from_utf8(&record[..equals]).ok()?;
+            all.push((key.to_owned(), record[equals + 1..].to_vec()));
+            text = &text[len..];
+        }
+        Some(Self(all))
+    }
+
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        let it = self.0.iter().find(|(it, _)| it == key);
+        it.map(|(_, value)| &**value)
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        std::str::from_utf8(self.get(key)?).ok()?.parse().ok()
+    }
+
+    /// Seconds, and what is added to them.
+    fn time(&self, key: &str) -> Option<Timespec> {
+        let text = std::str::from_utf8(self.get(key)?).ok()?;
+        let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+        let (sign, whole) = match whole.strip_prefix('-') {
+            Some(whole) => (-1, whole),
+            None => (1, whole),
+        };
+        let rest: i128 = format!("{rest:0<9}").get(..9)?.parse().ok()?;
+        let all = sign * (whole.parse::<i64>().ok()? as i128 * 1_000_000_000 + rest);
+        Some(Timespec {
+            tv_sec: i64::try_from(all.div_euclid(1_000_000_000)).ok()?,
+            tv_nsec: all.rem_euclid(1_000_000_000) as _,
+        })
+    }
+
+    fn values(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let named = |(key, value): &'_ (String, Vec<u8>)| -> Option<(usize, usize)> {
+            key.starts_with(VALUE).then_some((VALUE.len(), value.len()))
+        };
+        self.0
+            .iter()
+            .filter(move |it| named(it).is_some())
+            .map(|(key, value)| (&key[VALUE.len()..], &**value))
+    }
+}
+
+/// What every member has.
+struct Attributes {
+    mode: u32,
+    user: u32,
+    group: u32,
+    records: Records,
+}
+
+struct Loader {
+    root: OwnedFd,
+    is_root: bool,
+    /// Their times are set when all that is in them is there.
+    directories: Vec<(PathBuf, Attributes)>,
+    bar: ProgressBar,
+    files: usize,
+    data_bytes: u64,
+}
+
+impl Loader {
+    fn all(&mut self, file: &File, end: u64) -> Result<()> {
+        let mut begin = file;
+        begin.seek(SeekFrom::Start(0))?;
+        let mut archive = Archive::new(BufReader::with_capacity(PART_BYTES, file));
+        let mut records = Records::default();
+        for entry in archive.entries()?.raw(true) {
+            let mut entry = entry?;
+            if entry.raw_header_position() >= end {
+                break;
+            }
+            if entry.header().entry_type() == EntryType::XHeader {
+                let mut text = Vec::new();
+                entry
+                    .by_ref()
+                    .take(TEXT_BYTES_MOST)
+                    .read_to_end(&mut text)?;
+                records = Records::read(&text).context("a member's records say nothing")?;
+                continue;
+            }
+            let records = std::mem::take(&mut records);
+            let name = [SPARSE_NAME, "path"]
+                .iter()
+                .find_map(|key| records.get(key));
+            let name = match name {
+                Some(name) => name.to_vec(),
+                None => entry.path_bytes().into_owned(),
+            };
+            let name = PathBuf::from(std::ffi::OsStr::from_bytes(&name));
+            self.member(&mut entry, &name, records)
+                .with_context(|| format!("its member {}", name.display()))?;
+        }
+        // What is within goes first, as its times change those of what it is in.
+        for (name, attributes) in std::mem::take(&mut self.directories).into_iter().rev() {
+            let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
+            let set = match name.file_name() {
+                Some(last) => self.set(&parent, last.as_ref(), &attributes, false),
+                None => self.set(&self.root, Path::new("."), &attributes, false),
+            };
+            set.with_context(|| format!("its member {}", name.display()))?;
+        }
+        Ok(())
+    }
+
+    /// A directory below the root, to which no link leads.
+    fn directory(&self, name: &Path) -> Result<OwnedFd> {
+        let name = match name == Path::new("") {
+            true => Path::new("."),
+            false => name,
+        };
+        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let opened = rustix::fs::openat2(&self.root, name, how, Mode::empty(), within);
+        opened.with_context(|| format!("the directory {}", name.display()))
+    }
+
+    fn member(
+        &mut self,
+        entry: &mut tar::Entry<'_, impl Read>,
+        name: &Path,
+        records: Records,
+    ) -> Result<()> {
+        let is_plain =
+            |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        if !name.components().all(is_plain) {
+            bail!("its name leads out of the snapshot");
+        }
+        let header = entry.header().clone();
+        let number = |value: u64| u32::try_from(value).context("an owner that there cannot be");
+        let attributes = Attributes {
+            mode: header.mode()? & 0o7777,
+            user: number(header.uid()?)?,
+            group: number(header.gid()?)?,
+            records,
+        };
+        let kind = header.entry_type();
+        let Some(last) = name.file_name().map(Path::new) else {
+            if kind != EntryType::Directory {
+                bail!("it has no name");
+            }
+            self.directories.push((PathBuf::new(), attributes));
+            return Ok(());
+        };
+        let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
+        let target = match attributes.records.get("linkpath") {
+            Some(target) => Some(target.to_vec()),
+            None => entry.link_name_bytes().map(std::borrow::Cow::into_owned),
+        };
+        let target = || {
+            let target = target.as_deref().context("it leads nowhere")?;
+            Ok::<_, anyhow::Error>(Path::new(std::ffi::OsStr::from_bytes(target)))
+        };
+        // Nobody else may look before all is as it was.
+        let first = Mode::RUSR | Mode::WUSR;
+        match kind {
+            EntryType::Directory => {
+                let first = first | Mode::XUSR;
+                rustix::fs::mkdirat(&parent, last, first)?;
+                self.directories.push((name.to_owned(), attributes));
+                return Ok(());
+            }
+            EntryType::Link => {
+                let target = target()?;
+                let from = self.directory(target.parent().unwrap_or(Path::new("")))?;
+                let of = target.file_name().context("it leads nowhere")?;
+                rustix::fs::linkat(&from, of, &parent, last, AtFlags::empty())?;
+                return Ok(());
+            }
+            EntryType::Symlink => {
+                rustix::fs::symlinkat(target()?, &parent, last)?;
+                self.files += 1;
+                return self.set(&parent, last, &attributes, true);
+            }
+            EntryType::Fifo | EntryType::Char | EntryType::Block => {
+                let device = match kind {
+                    EntryType::Fifo => 0,
+                    _ => {
+                        let (major, minor) = (header.device_major()?, header.device_minor()?);
+                        rustix::fs::makedev(major.unwrap_or(0), minor.unwrap_or(0))
+                    }
+                };
+                let kind = match kind {
+                    EntryType::Fifo => FileType::Fifo,
+                    EntryType::Char => FileType::CharacterDevice,
+                    _ => FileType::BlockDevice,
+                };
+                rustix::fs::mknodat(&parent, last, kind, first, device)?;
+            }
+            EntryType::Regular => {
+                let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(&parent, last, how | OFlags::NOFOLLOW, first)?;
+                self.data(entry, &File::from(file), &attributes.records)?;
+            }
+            other => bail!("it is of a type that save does not make: {other:?}"),
+        }
+        self.files += 1;
+        self.set(&parent, last, &attributes, false)
+    }
+
+    /// Writes a file's bytes where they were.
+    fn data(&mut self, entry: &mut impl Read, file: &File, records: &Records) -> Result<()> {
+        let mut part = vec![0; PART_BYTES];
+        if records.get(SPARSE_MAJOR).is_none() {
+            let end = self.extent(entry, file, 0, u64::MAX, &mut part)?;
+            file.set_len(end)?;
+            return Ok(());
+        }
+        let size = records.number(SPARSE_SIZE).context("it has no size")?;
+        let mut map = Map::new(entry);
+        let count = map.number()?;
+        let mut extents = Vec::new();
+        for _ in 0..count {
+            extents.push((map.number()?, map.number()?));
+        }
+        map.end()?;
+        file.set_len(size)?;
+        for (at, len) in extents {
+            if at.checked_add(len).is_none_or(|end| end > size) {
+                bail!("it has data beyond its end");
+            }
+            let end = self.extent(entry, file, at, len, &mut part)?;
+            if end != at + len {
+                bail!("it has fewer data than it says");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes so many bytes, or as many as there are, from a place on; where they end. What is zero is left to be a hole.
+    fn extent(
+        &mut self,
+        entry: &mut impl Read,
+        file: &File,
+        begin: u64,
+        len: u64,
+        part: &mut [u8],
+    ) -> Result<u64> {
+        let mut at = begin;
+        let mut source = entry.take(len);
+        loop {
+            let mut got = 0;
+            while got < part.len() {
+                match source.read(&mut part[got..])? {
+                    0 => break,
+                    more => got += more,
+                }
+            }
+            if got == 0 {
+                return Ok(at);
+            }
+            for (place, bytes) in part[..got].chunks(HOLE_BYTES).enumerate() {
+                if bytes.iter().any(|byte| *byte != 0) {
+                    file.write_all_at(bytes, at + (place * HOLE_BYTES) as u64)?;
+                }
+            }
+            at += got as u64;
+            self.data_bytes += got as u64;
+            self.bar.inc(got as u64);
+        }
+    }
+
+    /// Owner, mode, attributes and times, in the order in which none takes from another.
+    fn set(&self, parent: &OwnedFd, name: &Path, it: &Attributes, is_link: bool) -> Result<()> {
+        let itself = AtFlags::SYMLINK_NOFOLLOW;
+        if self.is_root {
+            let (user, group) = (Uid::from_raw(it.user), Gid::from_raw(it.group));
+            rustix::fs::chownat(parent, name, Some(user), Some(group), itself)?;
+        }
+        if !is_link {
+            // What has this name was made here, and is no link.
+            let mode = Mode::from_raw_mode(it.mode);
+            rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
+        }
+        // There is no call that has both a directory and a name for it.
+        let path =
+            PathBuf::from(format!("/proc/self/fd/{}", parent.as_fd().as_raw_fd())).join(name);
+        for (key, value) in it.records.values() {
+            rustix::fs::lsetxattr(&path, key, value, XattrFlags::empty())
+                .with_context(|| format!("its attribute {key}"))?;
+        }
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: it.records.time("atime").unwrap_or(none),
+            last_modification: it.records.time("mtime").unwrap_or(none),
+        };
+        rustix::fs::utimensat(parent, name, &times, itself)?;
+        Ok(())
+    }
+}
+
+/// Where a sparse file's data are: a number a line, to a multiple of 512 bytes.
+struct Map<'e, R> {
+    source: &'e mut R,
+    read: usize,
+}
+
+impl<'e, R: Read> Map<'e, R> {
+    fn new(source: &'e mut R) -> Self {
+        Self { source, read: 0 }
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let mut byte = [0];
+        self.source.read_exact(&mut byte)?;
+        self.read += 1;
+        Ok(byte[0])
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        let mut value = 0u64;
+        loop {
+            match self.byte()? {
+                b'\n' => return Ok(value),
+                digit @ b'0'..=b'9' => {
+                    let next = value
+                        .checked_mul(10)
+                        .and_then(|it| it.checked_add(u64::from(digit - b'0')));
+                    value = next.context("its map has a number that there cannot be")?;
+                }
+                _ => bail!("its map has something else than numbers"),
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        while !self.read.is_multiple_of(512) {
+            self.byte()?;
+        }
+        Ok(())
+    }
+}

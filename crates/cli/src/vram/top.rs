@@ -1,0 +1,321 @@
+//! `fercuda vram top`: what filesystems in device memory do now.
+//!
+//! Invariant: drawing depends on two readings, the time between and the size alone; the terminal is as it was when this
+//! ends. Elsewhere: where the figures come from (`show`).
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fercuda_vramfs::mount;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::text::Line;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::show::{Figures, Times};
+use crate::out::say;
+use crate::terminal::{bytes, clipped, duration};
+
+/// How often they are asked.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a signal may wait to be seen.
+const LOOK: Duration = Duration::from_millis(200);
+/// How high a bar can be.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Shows what they do now: bytes and requests a second, how long these take.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Under each filesystem and each device: what is read and written a second; how
+long requests of the kernel took in the last second, a bar for each power of two
+from 1 us on; what was corrected and lost since it was mounted.
+
+Keys: p pauses; q, Escape or Ctrl-C ends. Where stdout is no terminal, or with
+--once, one second is looked at and printed.
+
+Examples:
+  fercuda vram top
+  fercuda vram top --once /mnt/vram")]
+pub(crate) struct Args {
+    /// Where it is mounted [default: everywhere].
+    dirs: Vec<PathBuf>,
+    /// Print one second and end.
+    #[arg(long)]
+    once: bool,
+}
+
+/// What is shown when nothing is mounted.
+const NOBODY: &str =
+    "No filesystem in device memory is mounted.\ntry: fercuda vram mount DIR --size 1GiB";
+
+struct Reading {
+    all: Vec<Figures>,
+    at: Instant,
+}
+
+impl Reading {
+    fn new(dirs: &[PathBuf]) -> Result<Self> {
+        let dirs = match dirs.is_empty() {
+            true => mount::all()?,
+            false => dirs.to_vec(),
+        };
+        // What says nothing any more was unmounted, or its daemon has ended.
+        let all = dirs.iter().filter_map(|dir| Figures::of(dir).ok());
+        Ok(Self {
+            all: all.collect(),
+            at: Instant::now(),
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if args.once || !std::io::stdout().is_terminal() {
+        // Who names one that says nothing hears why.
+        let (_, is_all) = Figures::all(&args.dirs)?;
+        let before = Reading::new(&args.dirs)?;
+        std::thread::sleep(EVERY);
+        let now = Reading::new(&args.dirs)?;
+        for line in lines(&before, &now, 80) {
+            say!("{}", line.trim_end());
+        }
+        return Ok(ExitCode::from(u8::from(!is_all)));
+    }
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
+        let flag = Arc::clone(&signal);
+        signal_hook::flag::register_usize(number, flag, number as usize)
+            .context("cannot listen for signals")?;
+    }
+    let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
+    let ended = draw(&mut terminal, &args.dirs, &signal);
+    // Dropping it shows the cursor again.
+    drop(terminal);
+    ratatui::restore();
+    ended?;
+    let number = signal.load(Ordering::Relaxed);
+    if number != 0 {
+        // Whoever waits for this process is to see what ended it.
+        signal_hook::low_level::emulate_default_handler(number as i32)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(terminal: &mut DefaultTerminal, dirs: &[PathBuf], signal: &AtomicUsize) -> Result<()> {
+    let mut before = Reading::new(dirs)?;
+    let mut now = Reading::new(dirs)?;
+    let mut is_paused = false;
+    while signal.load(Ordering::Relaxed) == 0 {
+        if !is_paused && now.at.elapsed() >= EVERY {
+            before = std::mem::replace(&mut now, Reading::new(dirs)?);
+        }
+        terminal.draw(|frame| {
+            let area = frame.area();
+            let all = lines(&before, &now, usize::from(area.width));
+            let all = all.into_iter().take(usize::from(area.height));
+            let all: Vec<Line<'_>> = all.map(Line::from).collect();
+            frame.render_widget(ratatui::text::Text::from(all), area);
+        })?;
+        if event::poll(LOOK)?
+            && let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => break,
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
+                KeyCode::Char('p') => is_paused = !is_paused,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What one filesystem, or all on a device, did between two readings.
+#[derive(Clone)]
+struct Work {
+    read_bytes: u64,
+    written_bytes: u64,
+    reads: Times,
+    writes: Times,
+}
+
+impl Work {
+    fn between(before: Option<&Figures>, now: &Figures) -> Result<Self> {
+        let bytes = |name: &str| -> Result<u64> {
+            let was = before.map_or(Ok(0), |it| it.number(name))?;
+            Ok(now.number(name)?.saturating_sub(was))
+        };
+        let times = |name: &str| -> Result<Times> {
+            let now = now.times(name)?;
+            Ok(match before {
+                Some(before) => now.since(&before.times(name)?),
+                None => now,
+            })
+        };
+        Ok(Self {
+            read_bytes: bytes("read_bytes")?,
+            written_bytes: bytes("written_bytes")?,
+            reads: times("read_latency")?,
+            writes: times("write_latency")?,
+        })
+    }
+}
+
+/// A bar for each count.
+fn bars(times: &Times) -> String {
+    let counts = times.counts();
+    let most = counts.iter().max().copied().unwrap_or(0).max(1);
+    let bar = |count: &u64| match count {
+        0 => ' ',
+        // What was there at all is seen.
+        count => BARS[((count * 8).div_ceil(most) as usize).clamp(1, 8) - 1],
+    };
+    counts.iter().map(bar).collect()
+}
+
+/// All filesystems in the memory of one.
+struct Device {
+    name: String,
+    used_bytes: u64,
+    taken_bytes: u64,
+    read_rate: f64,
+    write_rate: f64,
+}
+
+fn lines(before: &Reading, now: &Reading, width: usize) -> Vec<String> {
+    if now.all.is_empty() {
+        return NOBODY.lines().map(|line| clipped(line, width)).collect();
+    }
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let seconds = if seconds > 0.0 { seconds } else { 1.0 };
+    let mut lines = Vec::new();
+    let mut devices = Vec::new();
+    for one in &now.all {
+        let is_same = |it: &&Figures| {
+            it.text("dir").ok() == one.text("dir").ok()
+                && it.number("pid").ok() == one.number("pid").ok()
+        };
+        let was = before.all.iter().find(is_same);
+        match of_one(was, one, seconds, &mut devices) {
+            Ok(part) => lines.extend(part),
+            Err(error) => lines.push(error.to_string().replace('\n', "; ")),
+        }
+    }
+    lines.push(String::new());
+    for device in devices {
+        lines.push(format!(
+            "device {}: {} of data in {}, {}/s read, {}/s written",
+            device.name,
+            bytes(device.used_bytes),
+            bytes(device.taken_bytes),
+            bytes(device.read_rate as u64),
+            bytes(device.write_rate as u64)
+        ));
+    }
+    lines.iter().map(|line| clipped(line, width)).collect()
+}
+
+fn of_one(
+    was: Option<&Figures>,
+    one: &Figures,
+    seconds: f64,
+    devices: &mut Vec<Device>,
+) -> Result<Vec<String>> {
+    let work = Work::between(was, one)?;
+    let read_rate = work.read_bytes as f64 / seconds;
+    let write_rate = work.written_bytes as f64 / seconds;
+    let (size, used) = (one.number("size_bytes")?, one.number("used_bytes")?);
+    let mut lines = vec![format!(
+        "{}  {} of {} used, {}",
+        one.text("dir")?,
+        bytes(used),
+        bytes(size),
+        one.text("device")?
+    )];
+    for (name, rate, times) in [
+        ("read", read_rate, &work.reads),
+        ("write", write_rate, &work.writes),
+    ] {
+        let within = |part: f64| times.within(part).map_or("-".to_owned(), duration);
+        lines.push(format!(
+            "  {name:<6}{:>10}/s {:>7.0}/s half {:>7} 99 % {:>7} {}",
+            bytes(rate as u64),
+            times.count() as f64 / seconds,
+            within(0.5),
+            within(0.99),
+            bars(times)
+        ));
+    }
+    lines.push(format!(
+        "  blocks corrected {}, lost {}, scrubbed {}",
+        one.number("corrected_blocks")?,
+        one.number("lost_blocks")?,
+        one.number("scrubbed_blocks")?
+    ));
+    let name = format!("{} {}", one.number("device_number")?, one.text("device")?);
+    let place = devices.iter().position(|it| it.name == name);
+    let place = place.unwrap_or_else(|| {
+        devices.push(Device {
+            name,
+            used_bytes: 0,
+            taken_bytes: 0,
+            read_rate: 0.0,
+            write_rate: 0.0,
+        });
+        devices.len() - 1
+    });
+    let device = &mut devices[place];
+    device.used_bytes += used;
+    device.taken_bytes += one.number("device_bytes")?;
+    device.read_rate += read_rate;
+    device.write_rate += write_rate;
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(reads: &str, bytes: u64, at: Instant) -> Reading {
+        let text = format!(
+            "device A device\ndevice_number 1\npid 7\nsize_bytes 8388608\nused_bytes 4194304\ndevice_bytes 9437184\n\
+             corrected_blocks 3\nlost_blocks 0\nscrubbed_blocks 12\nread_bytes {bytes}\nwritten_bytes 0\n\
+             read_latency {reads}\nwrite_latency 0 0 0\n"
+        );
+        let all = vec![Figures::read("/mnt/vram".as_ref(), &text)];
+        Reading { all, at }
+    }
+
+    #[test]
+    fn what_is_shown_is_what_was_done_between_two_readings() {
+        let begin = Instant::now();
+        let before = reading("5 5 0", 1 << 20, begin);
+        let now = reading("5 103 2", 5 << 20, begin + Duration::from_secs(2));
+        let shown = lines(&before, &now, 80);
+        assert_eq!(
+            shown,
+            [
+                "/mnt/vram  4.0 MiB of 8.0 MiB used, A device",
+                "  read     2.0 MiB/s      50/s half 2.00 us 99 % 4.00 us  █▁",
+                "  write        0 B/s       0/s half       - 99 %       -    ",
+                "  blocks corrected 3, lost 0, scrubbed 12",
+                "",
+                "device 1 A device: 4.0 MiB of data in 9.0 MiB, 2.0 MiB/s read, 0 B/s written",
+            ]
+        );
+        for width in [1, 20, 79] {
+            let narrow = lines(&before, &now, width);
+            assert!(narrow.iter().all(|line| line.chars().count() <= width));
+        }
+        let none = Reading {
+            all: Vec::new(),
+            at: begin,
+        };
+        assert!(lines(&before, &none, 80)[0].contains("No filesystem"));
+    }
+}

@@ -1,0 +1,374 @@
+//! Directories that a filesystem is mounted at, and what is mounted where.
+//!
+//! Root's mounts are made by descriptors: the directory is looked at and mounted over by the same one, so whoever owns it
+//! cannot have another in its place between. Who is not root has a program that may.
+//!
+//! Invariants: nothing is mounted over something else; a mount is unmounted by its number, and what somebody else has
+//! mounted there since stays.
+//! Elsewhere: who answers (`mount`).
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+};
+
+use crate::error::{Error, Result};
+use crate::fuse::FIGURES;
+
+/// What is said to be mounted.
+pub(crate) const SOURCE: &str = "vramfs";
+/// Where the kernel gives requests out.
+pub(crate) const FUSE: &str = "/dev/fuse";
+/// Programs that mount for who may not.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// A mount among all that are or were at a path: its number, which no other has from Linux 6.8 on, and its device's, which
+/// no other has while somebody uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id {
+    mount: u64,
+    device: (u32, u32),
+}
+
+/// What is on top at a path. Whatever is mounted there is not asked, so that it may be one that answers no more.
+pub(crate) fn id(at: &Path) -> Result<Id> {
+    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    id_of(CWD, at, how).map_err(|error| refused(at, error))
+}
+
+fn id_of(from: impl AsFd, name: &Path, how: AtFlags) -> rustix::io::Result<Id> {
+    // STATX_MNT_ID_UNIQUE; an older kernel passes it over.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let how = how | AtFlags::STATX_DONT_SYNC;
+    let known = statx(from, name, how, StatxFlags::MNT_ID | unique)?;
+    Ok(Id {
+        mount: known.stx_mnt_id,
+        device: (known.stx_dev_major, known.stx_dev_minor),
+    })
+}
+
+/// Where a mount is, and which of those that were there it is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub(crate) at: PathBuf,
+    pub(crate) id: Id,
+}
+
+impl Place {
+    pub(crate) fn is_there(&self) -> Result<bool> {
+        Ok(id(&self.at)? == self.id)
+    }
+
+    /// As [`unmount`], this mount alone: whether it was there. It was not if somebody has unmounted it, or mounted
+    /// something over it.
+    ///
+    /// # Errors
+    /// As [`unmount`].
+    pub fn unmount(&self, lazily: bool) -> Result<bool> {
+        match self.is_there()? {
+            true => unmount(&self.at, lazily).map(|()| true),
+            false => Ok(false),
+        }
+    }
+}
+
+pub(crate) const HINT_PERMISSION: &str =
+    "\ntry: as root, or with fusermount3 (of the package fuse3) installed";
+
+pub(crate) fn refused(at: &Path, why: impl Display) -> Error {
+    Error::Mount {
+        at: at.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Takes what is mounted there away. If it is in use, only `lazily`: then it vanishes at once, and ends when the last
+/// who uses it is done.
+///
+/// # Errors
+/// [`Error::Mount`]: nothing is mounted there, it is in use, or the caller may not.
+pub fn unmount(at: &Path, lazily: bool) -> Result<()> {
+    let flags = match lazily {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(refused(
+            at,
+            "it is in use\ntry: again when nobody has a file or a working directory there, or --lazy",
+        )),
+        Err(Errno::INVAL) => Err(refused(at, "nothing is mounted there")),
+        Err(Errno::PERM) if !is_root() => helped(at, lazily),
+        Err(error) => Err(refused(at, error)),
+    }
+}
+
+fn helped(at: &Path, lazily: bool) -> Result<()> {
+    for helper in HELPERS {
+        let mut command = Command::new(helper);
+        command.arg("-u").args(lazily.then_some("-z"));
+        match command.arg("--").arg(at).output() {
+            Ok(done) if done.status.success() => return Ok(()),
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+                return Err(refused(at, format!("{helper} says: {said}")));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(at, format!("{helper}: {error}"))),
+        }
+    }
+    Err(refused(
+        at,
+        format!("it is somebody else's to unmount{HINT_PERMISSION}"),
+    ))
+}
+
+/// A directory without anything in it or over it.
+#[derive(Debug)]
+pub(crate) struct Free {
+    /// Without symbolic links.
+    pub(crate) at: PathBuf,
+    directory: OwnedFd,
+}
+
+impl Free {
+    /// Of what is at a path.
+    ///
+    /// # Errors
+    /// [`Error::Mount`]: it is none.
+    pub(crate) fn new(at: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| match error.raw_os_error() {
+            Some(libc::ENOTCONN) => refused(
+                at,
+                "what is mounted there has no daemon any more\ntry: fercuda vram umount there first",
+            ),
+            Some(libc::ENOTDIR) => refused(at, "it is no directory"),
+            _ => refused(at, error),
+        };
+        let place = at.canonicalize().map_err(failed)?;
+        // Who has made a link of a part of it since has nothing mounted elsewhere.
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat2(CWD, &place, how, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        let directory = directory.map_err(|error| failed(error.into()))?;
+        if let Some(it) = mounted(&place)? {
+            let why = format!(
+                "{} is mounted there already, of type {}\ntry: another directory, or fercuda vram umount there first",
+                it.source, it.kind
+            );
+            return Err(refused(at, why));
+        }
+        for entry in Dir::read_from(&directory).map_err(|error| failed(error.into()))? {
+            let entry = entry.map_err(|error| failed(error.into()))?;
+            let name = entry.file_name().to_string_lossy();
+            if name != "." && name != ".." {
+                let why = format!(
+                    "it has entries, as {name}, which would be hidden\ntry: an empty directory"
+                );
+                return Err(refused(at, why));
+            }
+        }
+        if !Path::new(FUSE).exists() {
+            let why = format!("the kernel has no FUSE: there is no {FUSE}\ntry: modprobe fuse");
+            return Err(refused(at, why));
+        }
+        Ok(Self {
+            at: place,
+            directory,
+        })
+    }
+}
+
+/// What whoever uses a mount may not do there, whatever modes say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forbidden {
+    /// Bits that set the user or the group of who runs a program are passed over.
+    pub suid: bool,
+    /// Devices cannot be opened.
+    pub dev: bool,
+    /// Programs cannot be run.
+    pub exec: bool,
+}
+
+/// A filesystem that is mounted nowhere yet, and asks already.
+#[derive(Debug)]
+pub(crate) struct Detached {
+    context: OwnedFd,
+    flags: MountAttrFlags,
+}
+
+impl Detached {
+    /// One whose requests come by the descriptor that is returned with it. Root alone may.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn new(
+        allow_other: bool,
+        forbidden: Forbidden,
+    ) -> rustix::io::Result<(Self, OwnedFd)> {
+        let how = OFlags::RDWR | OFlags::CLOEXEC;
+        let requests = rustix::fs::open(FUSE, how, Mode::empty())?;
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let group = rustix::process::getegid().as_raw().to_string();
+        for (key, value) in [
+            ("source", SOURCE),
+            ("subtype", SOURCE),
+            ("fd", &requests.as_raw_fd().to_string()),
+            // The root is a directory.
+            ("rootmode", "40000"),
+            ("user_id", &user),
+            ("group_id", &group),
+        ] {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        fsconfig_set_flag(&context, "default_permissions")?;
+        if allow_other {
+            fsconfig_set_flag(&context, "allow_other")?;
+        }
+        fsconfig_create(&context)?;
+        let mut flags = MountAttrFlags::MOUNT_ATTR_RELATIME;
+        for (is_forbidden, flag) in [
+            (forbidden.suid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+            (forbidden.dev, MountAttrFlags::MOUNT_ATTR_NODEV),
+            (forbidden.exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        ] {
+            flags.set(flag, is_forbidden);
+        }
+        Ok((Self { context, flags }, requests))
+    }
+
+    /// Mounts it over a directory.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn attach(&self, free: Free) -> rustix::io::Result<Place> {
+        let mount = fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, self.flags)?;
+        let id = id_of(&mount, Path::new(""), AtFlags::EMPTY_PATH)?;
+        let both =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(&mount, "", &free.directory, "", both)?;
+        Ok(Place { at: free.at, id })
+    }
+}
+
+/// What is mounted somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub at: PathBuf,
+    /// Its type.
+    pub kind: String,
+    /// What is said to be mounted: a device, or just a word.
+    pub source: String,
+}
+
+impl Mounted {
+    /// Whether it is such a filesystem.
+    pub fn is_ours(&self) -> bool {
+        self.kind.starts_with("fuse") && self.source == SOURCE
+    }
+}
+
+fn table() -> Result<Vec<Mounted>> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    let text = std::fs::read(TABLE).map_err(|error| refused(Path::new(TABLE), error))?;
+    let of_line = |line: &[u8]| {
+        // The place is the fifth field; behind a lone dash come type and source.
+        let mut fields = line.split(|byte| *byte == b' ').map(unescaped);
+        let at = PathBuf::from(OsString::from_vec(fields.nth(4)?));
+        let mut fields = fields.skip_while(|field| field != b"-").skip(1);
+        let mut text = || Some(String::from_utf8_lossy(&fields.next()?).into_owned());
+        Some(Mounted {
+            at,
+            kind: text()?,
+            source: text()?,
+        })
+    };
+    let lines = text.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(of_line).collect())
+}
+
+/// What is mounted at a place, if anything is: the last, which is on top.
+///
+/// # Errors
+/// [`Error::Mount`] if the kernel does not say.
+pub fn mounted(at: &Path) -> Result<Option<Mounted>> {
+    Ok(table()?.into_iter().rfind(|it| it.at == at))
+}
+
+/// Where such filesystems are mounted.
+///
+/// # Errors
+/// [`Error::Mount`] if the kernel does not say.
+pub fn all() -> Result<Vec<PathBuf>> {
+    let ours = table()?.into_iter().filter(Mounted::is_ours);
+    Ok(ours.map(|it| it.at).collect())
+}
+
+/// Spaces and the like are there as a backslash and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|_| byte == b'\\');
+        let value = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(value.unwrap_or(byte));
+        rest = match value {
+            Some(_) => &behind[3..],
+            None => behind,
+        };
+    }
+    bytes
+}
+
+/// What the filesystem that is mounted there says of itself: names and values, a line each.
+///
+/// # Errors
+/// [`Error::Mount`] if it is none of ours.
+pub fn figures(at: &Path) -> Result<String> {
+    let mut value = vec![0; 1 << 16];
+    let len = rustix::fs::getxattr(at, FIGURES, &mut value[..]);
+    let len = len.map_err(|error| match error {
+        Errno::NOTCONN => refused(
+            at,
+            "its daemon has ended, and what it held is gone\ntry: fercuda vram umount there",
+        ),
+        Errno::NOENT | Errno::ACCESS => refused(at, error),
+        _ => refused(
+            at,
+            "it is not where such a filesystem is mounted\ntry: the directory that was given to fercuda vram mount",
+        ),
+    })?;
+    value.truncate(len);
+    String::from_utf8(value).map_err(|_| refused(at, "its figures are no text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_with_spaces_are_found_among_mounts() {
+        assert_eq!(unescaped(br"/a\040b\134c\x"), br"/a b\c\x");
+        assert_eq!(unescaped(b"\\04"), b"\\04");
+        assert!(mounted(Path::new("/proc")).unwrap().is_some());
+        assert_eq!(mounted(Path::new("/proc/self")).unwrap(), None);
+    }
+}
