@@ -20,6 +20,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use fercuda_cuda::sys::types::CUresult;
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -99,9 +100,15 @@ fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// What a caller of the system hears: lost data and a device that fails are both `EIO`.
-pub(crate) fn told(_error: &Error) -> Errno {
-    Errno::IO
+/// What a caller of the system hears: lost data and a device that fails are both `EIO`; where the host or the device has no memory for what
+/// a request needs beside the file's, trying again helps.
+pub(crate) fn told(error: &Error) -> Errno {
+    match error {
+        Error::Cuda(error) if error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
+            Errno::NOMEM
+        }
+        _ => Errno::IO,
+    }
 }
 
 impl File {
@@ -186,7 +193,7 @@ impl<M: Medium> Store<M> {
         take: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let layout = file.reading();
         let table = &layout.table;
         let size = file.size();
@@ -240,7 +247,7 @@ impl<M: Medium> Store<M> {
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let mut done = 0;
         let all: Vec<Piece> = pieces(offset..end).collect();
         let is_roomy = self.is_roomy(all.len() as u64);
@@ -523,7 +530,7 @@ impl<M: Medium> Store<M> {
             return Err(Errno::FBIG);
         }
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let mut layout = file.changing();
         if size <= file.size() {
             // Of the same size too: memory behind the end goes.
@@ -542,7 +549,7 @@ impl<M: Medium> Store<M> {
     /// `IO`, and what is before the place where it failed is a hole.
     pub fn punch(&self, file: &File, bytes: Range<u64>) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let mut layout = file.changing();
         let end = bytes.end.min(SIZE_MAX);
         match bytes.start < end {
@@ -564,7 +571,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<(), Errno> {
         self.allocate(file, inode, bytes.clone(), keeps_size)?;
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         // The file is left to others now and then.
         let mut at = bytes.start;
         while at < bytes.end {
@@ -642,7 +649,7 @@ impl<M: Medium> Store<M> {
             return Err(Errno::FBIG);
         }
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         if bytes.start >= bytes.end {
             return Ok(());
         }

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use crate::control::{COMMAND, Message, Step};
 use crate::directory::NAME_MAX;
 use crate::error::Error;
-use crate::file::{SIZE_MAX, Seek, told};
+use crate::file::{Seek, told};
 use crate::layout::{DATA_BYTES, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
@@ -421,8 +421,8 @@ impl<M: Medium> Requests<M> {
     }
 
     fn allocate(&self, inode: u32, offset: u64, len: u64, mode: i32) -> Answer<()> {
-        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
-        let bytes = offset..end.ok_or(Errno::FBIG)?;
+        // The store refuses what no file can have; there is nothing to punch in it.
+        let bytes = offset..offset.saturating_add(len);
         let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let file = self.tree.file(inode)?;
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -880,8 +880,10 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             let (source, target) = (self.tree.file(from)?, self.tree.file(to)?);
             let (source, target) = ((&*source, from_offset), (&*target, to, to_offset));
             let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
-            self.tree.note_read(from, now())?;
-            self.note_written(to, None)?;
+            if copied > 0 {
+                self.tree.note_read(from, now())?;
+                self.note_written(to, None)?;
+            }
             Ok(copied)
         };
         answer_written(reply, copy());

@@ -283,12 +283,17 @@ impl<M: Medium> Store<M> {
         }
         ways.made += 1;
         drop(ways);
-        let mut way = Way {
-            store: self,
-            access: None,
-        };
-        way.access = Some(self.medium.access()?);
-        Ok(way)
+        match self.medium.access() {
+            Ok(access) => Ok(Way {
+                store: self,
+                access: Some(access),
+            }),
+            Err(error) => {
+                lock(&self.ways).made -= 1;
+                self.back.notify_one();
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
@@ -624,25 +629,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A way to the memory, which goes back when this is dropped.
 pub(crate) struct Way<'s, M: Medium> {
     store: &'s Store<M>,
+    /// Until then.
     access: Option<M::Access>,
 }
 
 impl<M: Medium> Way<'_, M> {
     /// It.
-    pub(crate) fn access(&mut self) -> Option<&mut M::Access> {
-        self.access.as_mut()
+    pub(crate) fn access(&mut self) -> &mut M::Access {
+        let Some(access) = &mut self.access else {
+            unreachable!("only who drops a way takes what it has");
+        };
+        access
     }
 }
 
 impl<M: Medium> Drop for Way<'_, M> {
     fn drop(&mut self) {
-        let mut ways = lock(&self.store.ways);
-        match self.access.take() {
-            Some(access) => ways.idle.push(access),
-            // It could not be made.
-            None => ways.made -= 1,
+        if let Some(access) = self.access.take() {
+            lock(&self.store.ways).idle.push(access);
+            self.store.back.notify_one();
         }
-        drop(ways);
-        self.store.back.notify_one();
     }
 }

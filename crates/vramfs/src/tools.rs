@@ -149,7 +149,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<u64> {
         let mut done = 0;
         let mut way = self.way()?;
-        let access = way.access().ok_or(Error::Failed)?;
+        let access = way.access();
         let _extent = self.extent();
         for _ in 0..count {
             let Some(block) = random.choice(blocks) else {

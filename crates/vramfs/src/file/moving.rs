@@ -105,7 +105,7 @@ impl<M: Medium> Store<M> {
         len: u64,
     ) -> Result<Option<u64>, Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
         let before = (is_other && is_first).then(|| source.reading());
@@ -211,7 +211,7 @@ impl<M: Medium> Store<M> {
     /// [`Space::left`]: crate::space::Space::left
     pub fn evacuate(&self, file: &File, inode: u32, first: u32) -> Result<u64, Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let (mut moved, mut is_lost) = (0, false);
         // A chunk, and a page in it.
         let mut next = (0, 0);
@@ -367,7 +367,7 @@ impl<M: Medium> Store<M> {
     /// Makes a file at least as long as that.
     fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
-        let access = way.access().ok_or(Errno::IO)?;
+        let access = way.access();
         let mut layout = file.changing();
         if size > file.size() {
             self.clean(access, file, &mut layout)?;

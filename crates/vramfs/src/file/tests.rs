@@ -25,6 +25,8 @@ pub(crate) struct Memory {
     at_gate: AtomicU32,
     /// So often was anything done with blocks.
     calls: AtomicU32,
+    /// The host has no memory for another staging.
+    has_no_ways: AtomicBool,
     /// There is memory for so many.
     there: AtomicU32,
     /// Rows that came from the staging or went there, and from block to block.
@@ -46,6 +48,16 @@ impl Medium for Arc<Memory> {
     type Access = Host;
 
     fn access(&self) -> crate::Result<Host> {
+        if self.has_no_ways.load(Relaxed) {
+            let error = fercuda_cuda::OutOfMemory {
+                call: "cuMemHostAlloc",
+                asked_bytes: 1,
+                free_and_total_bytes: None,
+                parked_bytes: 0,
+                device: String::new(),
+            };
+            return Err(fercuda_cuda::Error::OutOfMemory(Box::new(error)).into());
+        }
         Ok(Host {
             memory: self.clone(),
             data: vec![0x5A; 3 * DATA_BYTES],
@@ -252,6 +264,7 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         gate: Mutex::new(()),
         at_gate: AtomicU32::new(0),
         calls: AtomicU32::new(0),
+        has_no_ways: AtomicBool::new(false),
         there: AtomicU32::new(blocks),
         staged_rows: AtomicU32::new(0),
         moved_rows: AtomicU32::new(0),
@@ -1074,4 +1087,21 @@ fn nothing_is_refused_as_long_as_there_are_as_many_pages_as_it_has() {
     }
     // It was as full and as mixed up as it was to be.
     assert!(refused > 0 && crowded > 0, "{refused} {crowded}");
+}
+
+#[test]
+fn who_finds_no_memory_for_a_way_is_told_so_and_takes_nobody_elses() {
+    let (memory, _) = memory(2);
+    let store = Store::new(memory.clone(), 2, 2, 1);
+    let file = File::default();
+    for _ in 0..3 {
+        memory.has_no_ways.store(true, Relaxed);
+        assert_eq!(store.write_file(&file, 1, 0, b"x"), Err(Errno::NOMEM));
+    }
+    // The only one there can be is there for who comes next.
+    memory.has_no_ways.store(false, Relaxed);
+    assert_eq!(store.write_file(&file, 1, 0, b"x"), Ok(1));
+    store.punch(&file, 1..u64::MAX).unwrap();
+    assert_eq!((file.size(), file.pages()), (1, 1));
+    store.free(&file);
 }
