@@ -80,6 +80,13 @@ impl Outcome {
         words: 0,
     };
 
+    /// Of what cannot be corrected.
+    #[cfg(test)]
+    pub(crate) const LOST: Self = Self {
+        state: LOST,
+        ..Self::CLEAN
+    };
+
     /// Of what was to have rows that are wrong.
     #[cfg(test)]
     pub(crate) const WRONG_SOURCE: Self = Self {

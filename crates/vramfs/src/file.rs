@@ -16,6 +16,7 @@
 
 mod moving;
 
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -249,25 +250,31 @@ impl<M: Medium> Store<M> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
         let mut done = 0;
-        let all: Vec<Piece> = pieces(offset..end).collect();
-        let is_roomy = self.is_roomy(all.len() as u64);
-        for part in all.chunks(access.slots()) {
+        let is_roomy = self.is_roomy(pieces(offset..end).count() as u64);
+        let mut lost = BTreeSet::new();
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let part: Vec<Piece> = pieces(at..end).take(access.slots()).collect();
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
-            let at = offset + done as u64;
-            let written = match self.overwrite(access, file, inode, at, part, given) {
-                Some(written) => written,
-                None => self.write_alone(access, file, inode, at, part, given, is_roomy),
+            let known = lost.len();
+            let written = match known {
+                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost),
+                _ => None,
             };
-            match written {
-                Ok(written) => {
-                    done += written;
-                    if written < len {
-                        break;
-                    }
+            let written = match written {
+                Some(written) => written,
+                None => {
+                    self.write_alone(access, file, inode, at, &part, given, is_roomy, &mut lost)
                 }
+            };
+            done += written.unwrap_or(0);
+            match written {
+                Ok(written) if written == len => {}
+                // What is lost is written elsewhere.
+                _ if lost.len() > known => {}
                 Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+                _ => break,
             }
         }
         Ok(done)
@@ -280,6 +287,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Writes what lies before the end and was written before; `None` if it is not that.
+    #[expect(clippy::too_many_arguments, reason = "what, where to, and how")]
     fn overwrite(
         &self,
         access: &mut M::Access,
@@ -288,6 +296,7 @@ impl<M: Medium> Store<M> {
         offset: u64,
         part: &[Piece],
         bytes: &[u8],
+        lost: &mut BTreeSet<u32>,
     ) -> Option<Result<usize, Errno>> {
         let layout = file.reading();
         if offset + bytes.len() as u64 > file.size() {
@@ -318,7 +327,9 @@ impl<M: Medium> Store<M> {
             }
         }
         let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        Some(match self.write(access, &changes) {
+        let written = self.write(access, &changes);
+        lost.extend(lost_block(&written));
+        Some(match written {
             Ok(()) => Ok(bytes.len()),
             Err((0, error)) => Err(told(&error)),
             Err((good, _)) => Ok(lens(good)),
@@ -336,19 +347,25 @@ impl<M: Medium> Store<M> {
         part: &[Piece],
         bytes: &[u8],
         is_roomy: bool,
+        lost: &mut BTreeSet<u32>,
     ) -> Result<usize, Errno> {
         let mut layout = file.changing();
         let end = offset + bytes.len() as u64;
         if end > file.size() {
             self.clean(access, file, &mut layout)?;
         }
+        let terms = Terms {
+            is_roomy,
+            lost,
+            size: file.size(),
+        };
         let mut steps = Vec::new();
         let mut rest = bytes;
         for piece in part {
             let (given, behind) = rest.split_at(piece.bytes.len());
             rest = behind;
             let table = &layout.table;
-            match self.plan(access, table, piece, Some(given), is_roomy, &mut steps) {
+            match self.plan(access, table, piece, Some(given), &terms, &mut steps) {
                 Ok(()) => {}
                 // The beginning is written.
                 Err(_) if !steps.is_empty() => break,
@@ -363,6 +380,7 @@ impl<M: Medium> Store<M> {
             changes.push(step.change(inode, Content::Bytes(given)));
         }
         let written = self.write(access, &changes);
+        lost.extend(lost_block(&written));
         let good = match &written {
             Ok(()) => steps.len(),
             Err((good, _)) => *good,
@@ -394,13 +412,25 @@ impl<M: Medium> Store<M> {
             let before: Vec<Extent> = table.of(chunk).filter(is_part).collect();
             file.pages.fetch_add(u64::from(pages.count_ones()), Relaxed);
             for extent in before {
-                let run = extent.run();
                 table.remove(chunk, extent);
-                file.pages.fetch_sub(u64::from(run.pages()), Relaxed);
-                self.space().give(run);
+                // Nothing, unless it is lost and was replaced in part.
+                let left = apart(extent, extent.written() & !pages);
+                self.shorten(file, extent, &left);
+                left.iter().for_each(|it| table.set(chunk, *it));
             }
         }
         table.set(chunk, step.extent);
+    }
+
+    /// Of an extent these are left.
+    fn shorten(&self, file: &File, extent: Extent, left: &[Extent]) {
+        let held = left.iter().fold(0, |all, it| all | it.part().pages());
+        let gone = extent.part().pages() & !held;
+        if gone != 0 {
+            file.pages.fetch_sub(u64::from(gone.count_ones()), Relaxed);
+            self.space()
+                .narrow(extent.run(), held >> extent.part().first);
+        }
     }
 
     /// Steps were not taken: nothing leads to the runs that they took.
@@ -421,28 +451,36 @@ impl<M: Medium> Store<M> {
     }
 
     /// The steps by which a piece has these bytes, or zeros where nothing was written; from its beginning on as many as there is
-    /// room for. What is there and dense with it is joined in a longer run, if there is room for both.
+    /// room for. What is there and dense with it is joined in a longer run, if there is room for both. Pages of a lost block have
+    /// others take their place if nothing of them stays.
     ///
     /// # Errors
-    /// `NOSPC` if a page is missing, and none is free; `IO` if what is there cannot be read.
+    /// `NOSPC` if a page is missing, and none is free.
     fn plan(
         &self,
         access: &mut M::Access,
         table: &Table,
         piece: &Piece,
         content: Option<&[u8]>,
-        is_roomy: bool,
+        terms: &Terms<'_>,
         steps: &mut Vec<Step>,
     ) -> Result<(), Errno> {
         let chunk = piece.chunk;
         let there: Vec<Extent> = table.of(chunk).collect();
         let pages = pages_of(&piece.bytes);
-        let missing = pages & !table.held(chunk);
+        let whole = terms.whole(piece);
+        let is_replaced = |it: &&Extent| {
+            let touched = it.part().pages() & pages;
+            terms.lost.contains(&it.run().block) && touched & !whole == 0
+        };
+        let replaced = there.iter().filter(is_replaced);
+        let replaced = replaced.fold(0, |all, it| all | it.part().pages()) & pages;
+        let missing = pages & !table.held(chunk) | replaced;
         let all = pages | table.written(chunk);
         // What grows behind the first chunk will be as long as a chunk.
         let is_prefix = all & all.wrapping_add(1) == 0;
         let grows = chunk > 0 && !there.is_empty() && is_prefix;
-        let mut joins = is_roomy;
+        let mut joins = terms.is_roomy && replaced == 0;
         let mut left = pages;
         while left != 0 {
             let page = left.trailing_zeros();
@@ -452,20 +490,23 @@ impl<M: Medium> Store<M> {
             };
             if joins && missing & part.pages() != 0 {
                 let (run, generation) = self.space().take(part.order).ok_or(Errno::NOSPC)?;
-                if u32::from(run.order) == part.order {
-                    let merged = self.merged(access, part, &there, piece, content);
-                    let merged = merged.inspect_err(|_| self.space().give(run))?;
+                let merged = match u32::from(run.order) == part.order {
+                    true => self.merged(access, part, &there, piece, content),
+                    // Others have left gaps alone.
+                    false => Err(Errno::NOSPC),
+                };
+                if let Ok(merged) = merged {
                     let extent = Extent::new(run, all & part.pages());
                     steps.push(Step::new(piece, extent, Some(generation), merged));
                     left &= !part.pages();
                     continue;
                 }
-                // Others have left gaps alone.
+                // What cannot be read stays where it is, too.
                 self.space().give(run);
                 joins = false;
             }
             let extent = there.iter().find(|it| it.part().pages() >> page & 1 != 0);
-            let step = match extent {
+            let step = match extent.filter(|_| replaced >> page & 1 == 0) {
                 Some(extent) => Step::new(piece, extent.with(pages), None, None),
                 None => {
                     let part = Part::exact(left & missing);
@@ -615,20 +656,21 @@ impl<M: Medium> Store<M> {
                 true => pages_of(&(first * PAGE_BYTES..end * PAGE_BYTES)),
                 false => 0,
             };
-            let left = extent.written() & !gone;
-            let left: Vec<Extent> = parts(left).map(|it| extent.within(it, left)).collect();
+            let stays = extent.written() & !gone;
+            let left = parts(stays).map(|it| extent.within(it, stays));
+            let mut left: Vec<Extent> = left.collect();
             let changes: Vec<_> = left.iter().filter_map(|it| zeros(*it, &bytes)).collect();
-            let written = self.write(access, &changes);
-            written.map_err(|(_, error)| told(&error))?;
+            if let Err((_, error)) = self.write(access, &changes) {
+                // Nothing can be written into what is lost, but whole pages of it can go.
+                left = apart(extent, stays);
+                let is_lost = matches!(error, Error::Lost { .. });
+                if !is_lost || left.iter().any(|it| zeros(*it, &bytes).is_some()) {
+                    return Err(told(&error));
+                }
+            }
             table.remove(at, extent);
             left.iter().for_each(|it| table.set(at, *it));
-            let held = left.iter().fold(0, |all, it| all | it.part().pages());
-            let gone = extent.part().pages() & !held;
-            if gone != 0 {
-                file.pages.fetch_sub(u64::from(gone.count_ones()), Relaxed);
-                self.space()
-                    .narrow(extent.run(), held >> extent.part().first);
-            }
+            self.shorten(file, extent, &left);
         }
         Ok(())
     }
@@ -770,7 +812,8 @@ impl<M: Medium> Store<M> {
             return Ok(());
         }
         let mut steps = Vec::new();
-        let planned = self.plan(access, table, piece, None, is_roomy, &mut steps);
+        let terms = Terms::new(is_roomy);
+        let planned = self.plan(access, table, piece, None, &terms, &mut steps);
         let made = planned.and_then(|()| {
             let fresh = steps.iter().filter(|it| it.fresh.is_some());
             let changes: Vec<Change<'_>> = fresh
@@ -817,6 +860,62 @@ impl<M: Medium> Drop for Fresh<'_, M> {
     fn drop(&mut self) {
         self.store.unset(&self.steps);
     }
+}
+
+/// How runs are taken for a piece.
+struct Terms<'l> {
+    /// See `is_roomy`.
+    is_roomy: bool,
+    /// Blocks that are lost.
+    lost: &'l BTreeSet<u32>,
+    /// The file's.
+    size: u64,
+}
+
+impl Terms<'static> {
+    fn new(is_roomy: bool) -> Self {
+        static NONE: BTreeSet<u32> = BTreeSet::new();
+        Self {
+            is_roomy,
+            lost: &NONE,
+            size: 0,
+        }
+    }
+}
+
+impl Terms<'_> {
+    /// Pages of which a piece has all that the file has of them.
+    fn whole(&self, piece: &Piece) -> u32 {
+        let begin = u64::from(piece.chunk) * DATA_BYTES as u64;
+        let first = piece.bytes.start.next_multiple_of(PAGE_BYTES);
+        let end = match begin + piece.bytes.end as u64 >= self.size {
+            true => piece.bytes.end.next_multiple_of(PAGE_BYTES),
+            false => piece.bytes.end / PAGE_BYTES * PAGE_BYTES,
+        };
+        match first < end {
+            true => pages_of(&(first..end)),
+            false => 0,
+        }
+    }
+}
+
+/// The block that is lost, if that is why it was not written.
+fn lost_block(written: &Result<(), (usize, Error)>) -> Option<u32> {
+    match written {
+        Err((_, Error::Lost { block })) => Some(*block),
+        _ => None,
+    }
+}
+
+/// Parts of an extent that have these pages of it and no others.
+fn apart(extent: Extent, pages: u32) -> Vec<Extent> {
+    let mut left = pages;
+    let next = || {
+        let part = (left != 0).then(|| Part::exact(left))?;
+        left &= !part.pages();
+        Some(extent.within(part, pages))
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// How part of a piece is written.

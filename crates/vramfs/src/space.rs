@@ -6,7 +6,7 @@
 //! shorter one where none that long is at hand, so nobody looks through all blocks unless there is nothing.
 //!
 //! What changes of a block is in one atomic word: which pages are used, whether it is off
-//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go. So whoever changes it
+//! the stack of free ones, whether it is on a stack of cut ones, whether it is to go, or nothing can be written into it. So whoever changes it
 //! knows all of it; whoever sees the last page given back puts it on the stack, alone. Who takes a
 //! block from the stack of free ones gives it its next generation; runs of a cut block have the same one,
 //! and are told apart by their owners.
@@ -33,6 +33,8 @@ const OUT: u64 = 1 << 32;
 const LISTED: u64 = 1 << 33;
 /// It is not given out any more.
 const RETIRED: u64 = 1 << 34;
+/// Nor this one, until all of it was given back.
+const SHUNNED: u64 = 1 << 35;
 
 /// Blocks of lower lists that are looked at again before a free one is cut.
 const LOOKED_AT: usize = 8;
@@ -62,6 +64,15 @@ impl Run {
 
     fn mask(self) -> u64 {
         run_mask(u32::from(self.order)) << self.page
+    }
+}
+
+/// Pages of a block that are somebody's or can be.
+fn counted(state: u64) -> u64 {
+    match state & (RETIRED | SHUNNED) {
+        0 => PAGES as u64,
+        SHUNNED => u64::from((state & USED).count_ones()),
+        _ => 0,
     }
 }
 
@@ -187,7 +198,7 @@ impl Space {
                 .fetch_update(AcqRel, Acquire, |was| Some(come(was)));
             let was = was.unwrap_or_else(|was| was);
             assert!(was & RETIRED != 0, "block {block} is there already");
-            self.capacity.fetch_add(PAGES as u64, Relaxed);
+            self.capacity.fetch_add(counted(come(was)), Relaxed);
             match was & (USED | OUT) {
                 OUT => self.free.push(&self.free_links, block),
                 _ => self.list_if_room(block),
@@ -201,9 +212,17 @@ impl Space {
         for block in blocks {
             // Where it is on a stack, whoever finds it there leaves it out.
             let was = self.state(block).fetch_or(RETIRED, AcqRel);
-            if was & RETIRED == 0 {
-                self.capacity.fetch_sub(PAGES as u64, Relaxed);
-            }
+            self.capacity.fetch_sub(counted(was), Relaxed);
+        }
+    }
+
+    /// Gives no more of a block out until all of it was given back, and then as any other: nothing can be written into it, but
+    /// it can be made anew. Its free pages are no pages of the store's as long.
+    pub fn shun(&self, block: u32) {
+        let mark = |was: u64| (was & USED != 0 && was & SHUNNED == 0).then_some(was | SHUNNED);
+        if let Ok(was) = self.state(block).fetch_update(AcqRel, Acquire, mark) {
+            let gone = counted(was) - counted(was | SHUNNED);
+            self.capacity.fetch_sub(gone, Relaxed);
         }
     }
 
@@ -280,9 +299,10 @@ impl Space {
             );
             let left = was & !pages;
             let is_empty = left & USED == 0;
-            let now = match (is_empty, was & (LISTED | RETIRED)) {
+            let now = match (is_empty, was & (LISTED | RETIRED | SHUNNED)) {
                 // Free, unless it is to go.
-                (true, flags) if flags & RETIRED == 0 => left & !OUT,
+                (true, flags) if flags & RETIRED == 0 => left & !(OUT | SHUNNED),
+                (true, _) => left & !SHUNNED,
                 (false, 0) => left | LISTED,
                 _ => left,
             };
@@ -290,7 +310,13 @@ impl Space {
                 was = other;
                 continue;
             }
+            // In this order, so that nobody sees more free than there are.
+            let (before, behind) = (counted(was), counted(now));
+            self.capacity
+                .fetch_sub(before.saturating_sub(behind), Relaxed);
             self.used.fetch_sub(u64::from(pages.count_ones()), Relaxed);
+            self.capacity
+                .fetch_add(behind.saturating_sub(before), Relaxed);
             if now & OUT == 0 {
                 self.free.push(&self.free_links, block);
             } else if now & !was & LISTED != 0 {
@@ -347,7 +373,7 @@ impl Space {
     /// Puts a cut block with room on a stack, if it is on none.
     fn list_if_room(&self, block: u32) {
         let mark = |was: u64| {
-            let is_cut = was & OUT != 0 && was & (LISTED | RETIRED) == 0;
+            let is_cut = was & OUT != 0 && was & (LISTED | RETIRED | SHUNNED) == 0;
             (is_cut && was & USED != USED && was & USED != 0).then_some(was | LISTED)
         };
         if let Ok(was) = self.state(block).fetch_update(AcqRel, Acquire, mark) {
@@ -406,7 +432,7 @@ impl Space {
         marks: u64,
     ) -> Option<(Run, u64)> {
         let longest = |was: u64| {
-            let is_cut = was & OUT != 0 && was & RETIRED == 0 && was & USED != 0;
+            let is_cut = was & OUT != 0 && was & (RETIRED | SHUNNED) == 0 && was & USED != 0;
             let mut orders = orders.clone().rev().filter(|_| is_cut);
             orders.find_map(|order| Some((room(was, order)?, order)))
         };
@@ -523,9 +549,23 @@ mod tests {
             let space = Space::new(blocks + 4);
             space.add(0..blocks);
             let (mut model, mut held) = (Model::default(), Vec::new());
+            let mut shunned = Vec::new();
             for _ in 0..400 {
                 let pages: u32 = held.iter().map(|run: &Run| run.pages()).sum();
                 assert_eq!(space.used_pages(), u64::from(pages));
+                shunned.retain(|block| model.used_of(*block) != 0);
+                let free = |block: &u32| model.used_of(*block).count_zeros();
+                let away: u32 = shunned.iter().map(free).sum();
+                let all = blocks * PAGES as u32 - away;
+                assert_eq!(space.pages(), u64::from(all));
+                if random.u32(..50) == 0 {
+                    let block = random.u32(..blocks);
+                    space.shun(block);
+                    if model.used_of(block) != 0 && !shunned.contains(&block) {
+                        shunned.push(block);
+                    }
+                    continue;
+                }
                 if random.u32(..100) < 60 {
                     let order = random.u32(..=WHOLE);
                     match space.take(order) {
@@ -537,11 +577,12 @@ mod tests {
                             let is_whole = |block| model.used_of(block) == 0;
                             let is_short = u32::from(run.order) < order;
                             assert!(u32::from(run.order) <= order);
+                            assert!(!shunned.contains(&run.block), "{run:?}");
                             assert!(!is_short || !(0..blocks).any(is_whole), "{run:?}");
                             model.take(run, generation);
                             held.push(run);
                         }
-                        None => assert_eq!(pages, blocks * PAGES as u32),
+                        None => assert_eq!(pages, all),
                     }
                 } else if !held.is_empty() {
                     let run = held.swap_remove(random.usize(..held.len()));

@@ -350,7 +350,11 @@ impl<M: Medium> Store<M> {
         let outcome = access.correct(&[work])?[0];
         self.counters.note(outcome);
         match outcome.is_lost() {
-            true => Err(Error::Lost { block }),
+            true => {
+                // Nobody could write what he takes of it.
+                self.space.shun(block);
+                Err(Error::Lost { block })
+            }
             false => Ok(()),
         }
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 
 use super::{
-    COPY_BYTES, Change, Content, File, Piece, SIZE_MAX, Seek, both, chunks_of, owner, pieces, told,
-    within_chunk,
+    COPY_BYTES, Change, Content, File, Piece, SIZE_MAX, Seek, Terms, both, chunks_of, owner,
+    pieces, told, within_chunk,
 };
 use crate::error::Error;
 use crate::extents::{Extent, Part, Table};
@@ -123,10 +123,10 @@ impl<M: Medium> Store<M> {
             self.clean(access, target, &mut layout)?;
         }
         let all: Vec<Piece> = pieces(to..end).collect();
-        let is_roomy = self.is_roomy(all.len() as u64);
+        let terms = Terms::new(self.is_roomy(all.len() as u64));
         let mut steps = Vec::new();
         for piece in &all {
-            match self.plan(access, &layout.table, piece, None, is_roomy, &mut steps) {
+            match self.plan(access, &layout.table, piece, None, &terms, &mut steps) {
                 Ok(()) => {}
                 // The beginning is copied.
                 Err(_) if !steps.is_empty() => break,
