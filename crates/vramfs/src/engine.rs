@@ -20,7 +20,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::sys::types::CUresult;
-use fercuda_cuda::{Context, DeviceBuffer, Function, Launch, Module, PinnedBuffer, Stream};
+use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer, Stream};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
@@ -248,6 +248,41 @@ impl Kernels {
     }
 }
 
+/// Moves rows of many blocks by one launch, where each copy of the driver's would take as long as the bytes do.
+#[derive(Clone, Debug)]
+pub struct Mover {
+    function: Function,
+    context: Context,
+}
+
+/// Bytes that one block of threads moves, 16 a thread four times.
+const MOVED_BYTES: u32 = 4 * 16 * THREADS;
+
+/// Rows that are moved, as the kernel reads it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Moved {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    reserved: u64,
+}
+
+impl Mover {
+    /// The kernel, which needs no compiler but the driver's.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn load(context: &Context) -> Result<Self> {
+        let text = source::mover(THREADS);
+        let module = Module::load(context, &Image::ptx(&text))?;
+        Ok(Self {
+            function: module.function(source::MOVER)?,
+            context: context.clone(),
+        })
+    }
+}
+
 /// A stream, and page-locked memory that the device reads and writes: copies of rows, as they are. For
 /// one thread at a time.
 #[derive(Debug)]
@@ -255,6 +290,8 @@ pub struct Copier {
     stream: Stream,
     /// Dropped unless the device may still be using it.
     data: ManuallyDrop<PinnedBuffer<u8>>,
+    /// What moves several pieces, and what it is told: as the data.
+    mover: Option<(Mover, ManuallyDrop<PinnedBuffer<Moved>>)>,
     slots: usize,
     /// The device may be using the staging for ever.
     has_failed: bool,
@@ -265,21 +302,36 @@ impl Drop for Copier {
         if !self.has_failed {
             // SAFETY: it is dropped once, here; the device is done with it.
             unsafe { ManuallyDrop::drop(&mut self.data) };
+            if let Some((_, list)) = &mut self.mover {
+                // SAFETY: as before.
+                unsafe { ManuallyDrop::drop(list) };
+            }
         }
     }
 }
 
 impl Copier {
-    /// One with 128 KiB of page-locked memory for each slot, that works in this stream.
+    /// One with 128 KiB of page-locked memory for each slot, that works in this stream; with a mover, for several pieces
+    /// at once.
     ///
     /// # Errors
-    /// Those of the driver.
-    pub fn new(slots: usize, stream: Stream) -> Result<Self> {
+    /// Those of the driver; [`Error::OtherDevice`] for a mover of another context.
+    pub fn new(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
         let data = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
+        let context = stream.context();
+        let mover = mover.map(|mover| {
+            if mover.context != *context {
+                return Err(Error::OtherDevice);
+            }
+            let list = PinnedBuffer::new(context, slots)?;
+            Ok((mover.clone(), ManuallyDrop::new(list)))
+        });
+        let mover = mover.transpose()?;
         Ok(Self {
-            data: ManuallyDrop::new(PinnedBuffer::new(stream.context(), data)?),
+            data: ManuallyDrop::new(PinnedBuffer::new(context, data)?),
+            mover,
             stream,
             slots,
             has_failed: false,
@@ -353,19 +405,51 @@ impl Copier {
             Ok((blocks.address(it.block)?, there))
         });
         let places: Vec<(u64, u64)> = places.collect::<Result<_>>()?;
-        for (it, (block, there)) in work.iter().zip(places) {
+        let moved = |it: &Work<'_>, (block, there): (u64, u64)| {
             let rows = block + (it.rows.start * ROW_BYTES) as u64;
-            let bytes = it.rows.len() * ROW_BYTES;
             let (to, from) = if stores { (rows, there) } else { (there, rows) };
+            let bytes = match there {
+                0 => 0,
+                _ => it.rows.len() * ROW_BYTES,
+            };
+            (to, from, bytes)
+        };
+        let is_launched = match &mut self.mover {
+            Some((mover, list)) if work.len() > 1 && work.len() <= list.len() => {
+                for (slot, (it, place)) in list.iter_mut().zip(work.iter().zip(&places)) {
+                    let (to, from, bytes) = moved(it, *place);
+                    *slot = Moved {
+                        from,
+                        to,
+                        bytes: bytes as u64,
+                        reserved: 0,
+                    };
+                }
+                let parts = (DATA_BYTES as u32).div_ceil(MOVED_BYTES);
+                let launch = Launch::new((parts, work.len() as u32), THREADS);
+                let list = list.device_address()?;
+                // SAFETY: the kernel reads the list and moves the bytes that it says, which lie within blocks that
+                // are there, or within the page-locked memory; this returns when it has ended, or leaves that to it.
+                unsafe { launch.run(&mover.function, &self.stream, (list,)) }?;
+                true
+            }
+            _ => false,
+        };
+        for (it, place) in work.iter().zip(places) {
+            let (to, from, bytes) = moved(it, place);
+            let (block, rows) = (place.0, &it.rows);
             let ends = [
-                (block, it.rows.start * ROW_BYTES),
-                (rows + bytes as u64, DATA_BYTES - it.rows.end * ROW_BYTES),
+                (block, rows.start * ROW_BYTES),
+                (
+                    block + (rows.end * ROW_BYTES) as u64,
+                    DATA_BYTES - rows.end * ROW_BYTES,
+                ),
             ];
             // SAFETY: both lie within blocks that are there, or within the page-locked memory, which stays until
             // the stream is done with it; `check` has seen to their lengths.
             all = unsafe {
                 let copied = match bytes {
-                    _ if there == 0 => Ok(()),
+                    _ if is_launched => Ok(()),
                     0 => Ok(()),
                     _ => answered(driver.cuMemcpyAsync(to, from, bytes, stream)),
                 };
@@ -496,7 +580,7 @@ impl Worker {
         };
         Ok(Self {
             kernels: kernels.clone(),
-            copier: Copier::new(slots, stream)?,
+            copier: Copier::new(slots, stream, None)?,
             papers: ManuallyDrop::new(papers),
         })
     }

@@ -27,5 +27,5 @@ pub mod tree;
 
 pub use blocks::Blocks;
 pub use crc::crc32c;
-pub use engine::{Copier, Identity, Kernels, Outcome, Place, Work, Worker};
+pub use engine::{Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker};
 pub use error::{Error, Result};

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use crate::blocks::Blocks;
-use crate::engine::{Copier, Kernels, Outcome, Work, Worker};
+use crate::engine::{Copier, Kernels, Mover, Outcome, Work, Worker};
 use fercuda_cuda::Stream;
 
 use crate::error::{Error, Result};
@@ -125,21 +125,25 @@ pub struct Device {
     blocks: Arc<Blocks>,
     /// None without a code.
     kernels: Option<Kernels>,
+    /// Where it is quicker than copies of the driver's.
+    mover: Option<Mover>,
     verify: Verify,
     slots: usize,
 }
 
 impl Device {
-    /// Blocks, and the kernels if they have the code. Each access has so many slots.
+    /// Blocks, and the kernels if they have the code, or what moves their rows. Each access has so many slots.
     pub fn new(
         blocks: Arc<Blocks>,
         kernels: Option<Kernels>,
+        mover: Option<Mover>,
         verify: Verify,
         slots: usize,
     ) -> Self {
         Self {
             blocks,
             kernels,
+            mover,
             verify,
             slots,
         }
@@ -153,7 +157,7 @@ impl Device {
     fn by(&self, slots: usize, stream: Stream) -> Result<DeviceAccess> {
         let by = match &self.kernels {
             Some(kernels) => By::Kernels(Box::new(Worker::new(kernels, slots, stream)?)),
-            None => By::Copies(Copier::new(slots, stream)?),
+            None => By::Copies(Copier::new(slots, stream, self.mover.as_ref())?),
         };
         Ok(DeviceAccess {
             blocks: self.blocks.clone(),
@@ -249,9 +253,11 @@ impl Access for DeviceAccess {
     }
 
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        match (&mut self.by, self.verify) {
-            (By::Kernels(worker), Verify::Read) => worker.check(&self.blocks, work),
-            (By::Kernels(worker), Verify::Scrub) => {
+        // To look at several costs a launch, which takes less than copies of as many.
+        let looks = self.verify == Verify::Read || work.len() > 1;
+        match (&mut self.by, looks) {
+            (By::Kernels(worker), true) => worker.check(&self.blocks, work),
+            (By::Kernels(worker), false) => {
                 worker.copier().fetch(&self.blocks, work)?;
                 Ok(clean(&mut self.clean, work.len()))
             }

@@ -21,7 +21,7 @@ use fercuda_cuda::Context;
 use fuser::{Config, MountOption, Session, SessionACL};
 
 use crate::blocks::Blocks;
-use crate::engine::Kernels;
+use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
 pub use crate::fuse::Cache;
 use crate::fuse::{Requests, SLOTS, now};
@@ -86,7 +86,10 @@ pub fn store(context: &Context, shape: &Shape) -> Result<Store<Device>> {
     let most = u32::try_from(total_bytes / block_bytes).unwrap_or(u32::MAX);
     let most = most.clamp(count, BLOCKS_MAX);
     let blocks = Blocks::new(context, count as usize, most as usize, shape.has_code)?;
-    let device = Device::new(Arc::new(blocks), kernels, shape.verify, SLOTS);
+    // The software device copies at once, and would run a kernel step by step.
+    let is_quicker = !shape.has_code && !context.device().cuda().is_software();
+    let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
+    let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
     Ok(Store::new(device, count, most, shape.threads))
 }
 

@@ -198,3 +198,54 @@ fn parity_of(text: &mut String) {
     }
     text.push_str("    }\n}\n");
 }
+
+/// The name of [`mover`]'s kernel.
+pub(crate) const MOVER: &str = "vramfs_move";
+
+/// PTX of a kernel that moves rows: a block of so many threads for each part of each entry of a list (where from, where to, how
+/// many bytes, 32 bytes each), which each thread moves by 16 bytes four times. All loads are under way before the first store.
+pub(crate) fn mover(threads: u32) -> String {
+    const AT_ONCE: u32 = 4;
+    let stride = 16 * threads;
+    let mut loads = String::new();
+    let mut stores = String::new();
+    for k in 0..AT_ONCE {
+        let words: Vec<String> = (0..4).map(|word| format!("%w{}", 4 * k + word)).collect();
+        let words = words.join(", ");
+        loads += &format!(
+            "    add.u64 %offset{k}, %first, {};\n\
+             \x20   setp.lt.u64 %there{k}, %offset{k}, %bytes;\n\
+             \x20   add.u64 %address, %from, %offset{k};\n\
+             \x20   @%there{k} ld.global.v4.u32 {{{words}}}, [%address];\n",
+            k * stride
+        );
+        stores += &format!(
+            "    add.u64 %address, %to, %offset{k};\n\
+             \x20   @%there{k} st.global.v4.u32 [%address], {{{words}}};\n"
+        );
+    }
+    format!(
+        ".version 6.0\n.target sm_50\n.address_size 64\n\
+         .visible .entry {MOVER}(.param .u64 list)\n\
+         {{\n\
+         \x20   .reg .pred %there<{AT_ONCE}>;\n\
+         \x20   .reg .b32 %w<{words}>, %thread, %part, %entry;\n\
+         \x20   .reg .b64 %offset<{AT_ONCE}>, %first, %within, %from, %to, %bytes, %address, %list, %place;\n\
+         \x20   ld.param.u64 %list, [list];\n\
+         \x20   mov.u32 %thread, %tid.x;\n\
+         \x20   mov.u32 %part, %ctaid.x;\n\
+         \x20   mov.u32 %entry, %ctaid.y;\n\
+         \x20   mul.wide.u32 %place, %entry, 32;\n\
+         \x20   add.u64 %place, %list, %place;\n\
+         \x20   ld.global.v2.u64 {{%from, %to}}, [%place];\n\
+         \x20   ld.global.u64 %bytes, [%place+16];\n\
+         \x20   mul.wide.u32 %first, %part, {part};\n\
+         \x20   mul.wide.u32 %within, %thread, 16;\n\
+         \x20   add.u64 %first, %first, %within;\n\
+         {loads}{stores}\
+         \x20   ret;\n\
+         }}\n",
+        words = 4 * AT_ONCE,
+        part = AT_ONCE * stride,
+    )
+}

@@ -19,7 +19,7 @@ use std::sync::{
 
 use crate::engine::{Identity, Outcome, Place, Work};
 use crate::error::{Error, Result};
-use crate::layout::{DATA_BYTES, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
+use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
 use crate::medium::{Access, Medium};
 use crate::space::{Run, Space, WHOLE};
 use crate::tools::Extent;
@@ -480,8 +480,16 @@ impl<M: Medium> Store<M> {
                 Content::Rows { .. } => {}
             }
         }
-        let is_made_anew =
-            |at: usize| identities[at][1] != known_of(&guards, changes[at].run.block)[1];
+        // A block of which all is given needs nothing of what it had; with rows of another that are wrong it would be none.
+        let is_given = |it: &Change<'_>| {
+            it.rows().len() == DATA_ROWS
+                && it.kept().next().is_none()
+                && it.content.source().is_none()
+        };
+        let is_made_anew = |at: usize| {
+            let it = &changes[at];
+            identities[at][1] != known_of(&guards, it.run.block)[1] || is_given(it)
+        };
         let (anew, there): (Vec<usize>, Vec<usize>) =
             (0..changes.len()).partition(|at| is_made_anew(*at));
         let work = |at: &usize| Work {

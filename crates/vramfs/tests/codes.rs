@@ -16,7 +16,9 @@ use fercuda_vramfs::layout::{
     BLOCK_BYTES, CODED_ROWS, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, IDENTITY_WORDS, MAGIC,
     MAGIC_OFFSET, RECORD_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, WORDS, factor, place,
 };
-use fercuda_vramfs::{Blocks, Identity, Kernels, Outcome, Place, Work, Worker, crc32c};
+use fercuda_vramfs::{
+    Blocks, Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker, crc32c,
+};
 
 /// Findings of the software device are the process's; so tests run one after the other.
 static ONE: Mutex<()> = Mutex::new(());
@@ -760,4 +762,76 @@ fn a_scan_finds_each_block_that_is_not_right_and_no_other() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("23"), "{error}");
+}
+
+#[test]
+fn rows_are_moved_by_one_launch_as_by_copies() {
+    const SLOTS: usize = 3;
+    let mut bench = Bench::new(1);
+    let context = bench.stream.context().clone();
+    let mover = Mover::load(&context).unwrap();
+    let stream = || Stream::new(&context).unwrap();
+    let mut launching = Copier::new(SLOTS, stream(), Some(&mover)).unwrap();
+    let mut copying = Copier::new(SLOTS, stream(), None).unwrap();
+    // One has blocks that the other has not, with the same content.
+    let blocks = [(); 2].map(|()| Blocks::new(&context, SLOTS + 1, SLOTS + 1, false).unwrap());
+    let all = |blocks: &Blocks, stream: &Stream| {
+        let mut bytes = vec![0; (SLOTS + 1) * DATA_BYTES];
+        blocks.peek(0, &mut bytes, stream).unwrap();
+        bytes
+    };
+    let mut bytes = vec![0; (SLOTS + 1) * DATA_BYTES];
+    bench.random.fill(&mut bytes);
+    for blocks in &blocks {
+        blocks.poke(0, &bytes, &bench.stream).unwrap();
+    }
+    for round in 0..12 {
+        let rows: Vec<_> = (0..SLOTS)
+            .map(|_| {
+                let first = bench.random.usize(..DATA_ROWS);
+                first..bench.random.usize(first..=DATA_ROWS)
+            })
+            .collect();
+        let work: Vec<Work<'_>> = (0..SLOTS)
+            .map(|slot| Work {
+                block: slot,
+                rows: rows[slot].clone(),
+                place: match slot {
+                    // Of a block that none of them changes.
+                    0 if round % 3 == 1 => Place::Block(SLOTS, 0),
+                    slot => Place::Staging(slot * DATA_BYTES),
+                },
+                identity: None,
+            })
+            .map(|mut it| {
+                if let Place::Block(..) = it.place {
+                    it.rows = 0..it.rows.len();
+                }
+                it
+            })
+            .collect();
+        bench.random.fill(&mut bytes[..SLOTS * DATA_BYTES]);
+        for copier in [&mut launching, &mut copying] {
+            copier
+                .data_mut()
+                .copy_from_slice(&bytes[..SLOTS * DATA_BYTES]);
+        }
+        match round % 3 {
+            0 => {
+                launching.fetch(&blocks[0], &work).unwrap();
+                copying.fetch(&blocks[1], &work).unwrap();
+                assert!(launching.data() == copying.data());
+            }
+            1 => {
+                launching.put(&blocks[0], &work).unwrap();
+                copying.put(&blocks[1], &work).unwrap();
+            }
+            _ => {
+                launching.put_anew(&blocks[0], &work).unwrap();
+                copying.put_anew(&blocks[1], &work).unwrap();
+            }
+        }
+        let both = blocks.each_ref().map(|it| all(it, &bench.stream));
+        assert!(both[0] == both[1], "round {round}");
+    }
 }

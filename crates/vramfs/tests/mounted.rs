@@ -50,7 +50,7 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
     let blocks = Blocks::new(&context, BLOCKS as usize, BLOCKS as usize, true).unwrap();
     let blocks = Arc::new(blocks);
     let kernels = Kernels::load(&context).unwrap();
-    let device = Device::new(blocks.clone(), Some(kernels), Verify::Read, 9);
+    let device = Device::new(blocks.clone(), Some(kernels), None, Verify::Read, 9);
     let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
