@@ -236,6 +236,12 @@ impl Space {
         blocks.filter(|block| !self.is_gone(*block)).count() as u32
     }
 
+    /// Whether pages of a block are somebody's, who took the first of them in this generation.
+    pub fn is_of(&self, block: u32, generation: u64) -> bool {
+        // The generation was set before the first page was taken.
+        self.used_of(block) != 0 && self.generations[block as usize].load(Relaxed) == generation
+    }
+
     /// Which pages of a block are somebody's, a bit each.
     pub fn used_of(&self, block: u32) -> u32 {
         (self.state(block).load(Acquire) & USED) as u32

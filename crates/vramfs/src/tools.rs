@@ -114,8 +114,8 @@ impl<M: Medium> Store<M> {
     fn look_again(&self, access: &mut M::Access, block: u32) -> Result<bool> {
         let outcome = {
             let identity = self.shared(block);
-            // Never written, or nobody's: there is nothing to be right.
-            if identity[1] == 0 || self.space().used_of(block) == 0 {
+            // Never written, nobody's, or not yet written since it was taken: there is nothing to be right.
+            if !self.space().is_of(block, identity[1]) {
                 return Ok(false);
             }
             let work = Work {
@@ -130,7 +130,7 @@ impl<M: Medium> Store<M> {
             return Ok(false);
         }
         let identity = self.alone(block);
-        if self.space().used_of(block) == 0 {
+        if !self.space().is_of(block, identity[1]) {
             return Ok(false);
         }
         self.correct(access, block, &identity).map(|()| true)
@@ -156,7 +156,7 @@ impl<M: Medium> Store<M> {
                 break;
             };
             let identity = self.alone(*block);
-            if identity[1] == 0 || self.space().used_of(*block) == 0 {
+            if !self.space().is_of(*block, identity[1]) {
                 continue;
             }
             let (at, mask) = spoilt(fault, random);
@@ -262,7 +262,8 @@ fn spoilt(fault: Fault, random: &mut Rng) -> (usize, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::BLOCK_BYTES;
+    use crate::layout::{BLOCK_BYTES, DATA_BYTES};
+    use crate::space::WHOLE;
 
     #[test]
     fn faults_are_what_they_are_called_and_lie_within_a_block() {
@@ -292,5 +293,21 @@ mod tests {
                 }
             }
         }
+    }
+    #[test]
+    fn what_was_taken_and_not_yet_written_is_not_looked_at() {
+        let (memory, store) = crate::file::tests::memory(1);
+        let file = crate::file::File::default();
+        assert_eq!(
+            store.write_file(&file, 1, 0, &[1; DATA_BYTES]),
+            Ok(DATA_BYTES)
+        );
+        store.free(&file);
+        // What the block has is what it had before, and that may be anything.
+        memory.lost.store(0, Relaxed);
+        let taken = store.space().take(WHOLE).unwrap();
+        let found = store.scrub(0, STEP, u32::MAX).unwrap();
+        assert_eq!((found.looked, found.corrected, found.lost), (1, 0, 0));
+        store.space().give(taken.0);
     }
 }
