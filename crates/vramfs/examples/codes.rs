@@ -52,13 +52,19 @@ fn main() -> Result<()> {
     let in_place = works(0);
     let numbers: Vec<u32> = (0..count as u32).collect();
     let mut worst = 0;
-    for (what, each) in [("scan", count), ("verify", slots), ("encode", slots)] {
+    for (what, each) in [
+        ("scan", count),
+        ("refresh", count),
+        ("verify", slots),
+        ("encode", slots),
+    ] {
         let mut times = Vec::new();
         for _ in 0..20 {
             for part in in_place.chunks(each) {
                 let began = Instant::now();
                 let wrong = match what {
                     "scan" => worker.scan(&blocks, &numbers)?.len(),
+                    "refresh" => worker.refresh(&blocks, &numbers)?.len(),
                     "verify" => wrong(worker.verify(&blocks, part)?),
                     _ => wrong(worker.encode(&blocks, part)?),
                 };

@@ -47,9 +47,13 @@ pub(crate) fn shift_tables(bytes: usize) -> [[u32; 256]; 4] {
 /// `2 t + 1` of four lanes and the bits of the register from `16 h` on (the PTX ISA's layout of
 /// `mma.m16n8k256`), as if those lanes were the last four. `columns[lane]` is what the bits that a lane
 /// gets stand for: they are of four lanes each, and the more bytes lie behind those the more zeros.
+///
+/// `joins[h][lane]` is a second matrix that makes sums of these bits, eight rows' at once: a row's are a column of
+/// 256, of which the four lanes that have it give 64 each, the bits of eight lanes one behind the other.
 pub(crate) struct BitTables {
     pub(crate) fragments: [[[[u32; 4]; 32]; 2]; 4],
     pub(crate) columns: [[u32; 8]; 32],
+    pub(crate) joins: [[[u32; 4]; 32]; 2],
 }
 
 /// The tables for rows of `row_bytes` of which a lane has words at `16 lane` and at `row_bytes / 2 + 16 lane`.
@@ -74,14 +78,29 @@ pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
             })
         })
     });
-    let columns = std::array::from_fn(|lane| {
+    let columns: [[u32; 8]; 32] = std::array::from_fn(|lane| {
         std::array::from_fn(|at| {
             let row = 16 * (at / 4) + lane / 4 + 8 * (at % 4 / 2);
             let column = 2 * (lane % 4) + at % 2;
             after_zeros(1 << row, 64 * (7 - column))
         })
     });
-    BitTables { fragments, columns }
+    let joins = std::array::from_fn(|h| {
+        std::array::from_fn(|lane| {
+            std::array::from_fn(|register| {
+                let row = 16 * h + lane / 4 + 8 * (register % 2);
+                let first = 8 * (lane % 4) + register / 2 * 4;
+                (0..32).fold(0, |word, bit| {
+                    word | (columns[first + bit / 8][bit % 8] >> row & 1) << bit
+                })
+            })
+        })
+    });
+    BitTables {
+        fragments,
+        columns,
+        joins,
+    }
 }
 
 /// The CRC32C of `bytes`.

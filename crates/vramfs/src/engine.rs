@@ -26,7 +26,7 @@ use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
     DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
-    SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
+    SHARED_TO_REFRESH_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
 
@@ -193,6 +193,7 @@ pub struct Kernels {
     update: Kernel,
     correct: Kernel,
     scan: Function,
+    refresh: Function,
     /// Blocks of threads that the device has room for at once, of those that take one block of memory after another.
     at_once: u32,
     context: Context,
@@ -242,6 +243,7 @@ impl Kernels {
             update: kernel("vramfs_update", 0, false)?,
             correct: kernel("vramfs_correct", SHARED_BYTES, false)?,
             scan: module.function("vramfs_scan")?,
+            refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
             context: context.clone(),
         })
@@ -667,6 +669,38 @@ impl Worker {
     /// # Errors
     /// [`Error::NoBlock`]; [`Error::OtherDevice`]; those of the driver.
     pub fn scan(&mut self, blocks: &Blocks, numbers: &[u32]) -> Result<Vec<u32>> {
+        let kernel = self.kernels.scan.clone();
+        self.sweep(&kernel, 0, blocks, numbers)
+    }
+
+    /// Makes parity, sums and record of what the rows of data hold now, which somebody else has changed in place: a
+    /// kernel of ours, or another process. Data stay as they are, and so does whose a block is. What the
+    /// record says of the rows is not looked at, so what was wrong in them is right from then on. A block whose record is not
+    /// right, or says another number, is left as it is and named in the answer, in no order. At the memory's speed.
+    ///
+    /// # Errors
+    /// As [`Worker::scan`], and [`Error::Twice`]: a record that one makes may look wrong to another.
+    pub fn refresh(&mut self, blocks: &Blocks, numbers: &[u32]) -> Result<Vec<u32>> {
+        if !numbers.is_sorted_by(|one, next| one < next) {
+            let mut all = numbers.to_vec();
+            all.sort_unstable();
+            if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+                let block = pair[0] as usize;
+                return Err(Error::Twice { block });
+            }
+        }
+        let kernel = self.kernels.refresh.clone();
+        self.sweep(&kernel, SHARED_TO_REFRESH_BYTES, blocks, numbers)
+    }
+
+    /// Has a warp take one of these blocks after another, and returns those that the kernel names.
+    fn sweep(
+        &mut self,
+        kernel: &Function,
+        shared_bytes: usize,
+        blocks: &Blocks,
+        numbers: &[u32],
+    ) -> Result<Vec<u32>> {
         self.copier.check(blocks, &[], false)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
@@ -677,13 +711,14 @@ impl Worker {
         let mut found = DeviceBuffer::<u32>::zeroed(stream, numbers.len() + 1)?;
         let warps = numbers.len().div_ceil(WARPS);
         let most = self.kernels.at_once;
-        let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS);
+        let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS)
+            .shared_bytes(shared_bytes as u32);
         let count = numbers.len() as u32;
-        // SAFETY: the kernel reads blocks whose places were looked at and which stay until this has returned, and
+        // SAFETY: the kernel touches blocks whose places were looked at and which stay until this has returned, and
         // writes no more numbers than it was given behind their count.
         unsafe {
             launch.run(
-                &self.kernels.scan,
+                kernel,
                 stream,
                 (blocks.address(0)?, &asked, count, &mut found),
             )

@@ -35,6 +35,7 @@ pub(crate) fn header() -> String {
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
         ("SHARED_WITH_DESK_BYTES", layout::SHARED_WITH_DESK_BYTES),
+        ("SHARED_TO_REFRESH_BYTES", layout::SHARED_TO_REFRESH_BYTES),
     ] {
         add(
             &mut text,
@@ -145,6 +146,8 @@ fn sums(text: &mut String) {
     );
     let words: Vec<u32> = bits.columns.iter().flatten().copied().collect();
     add(text, format_args!("#define SUM_COLUMNS {}\n", list(&words)));
+    let words: Vec<u32> = bits.joins.iter().flatten().flatten().copied().collect();
+    add(text, format_args!("#define SUM_JOINS {}\n", list(&words)));
 }
 
 /// One step of Horner's rule at each root.

@@ -706,16 +706,7 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn a_scan_finds_each_block_that_is_not_right_and_no_other() {
     let mut bench = Bench::new(23);
-    let blocks = bench.blocks(23);
-    let mut identities: Vec<Identity> = (0..23)
-        .map(|_| std::array::from_fn(|_| bench.random.u64(..)))
-        .collect();
-    for (number, identity) in (0..).zip(&mut identities) {
-        identity[0] = number;
-    }
-    bench.random.fill(bench.worker.data_mut());
-    let outcomes = bench.worker.encode(&blocks, &whole(&identities)).unwrap();
-    assert!(outcomes.iter().all(Outcome::is_clean));
+    let (blocks, _) = numbered(&mut bench, 23);
     let right = bench.bytes(&blocks);
     let all: Vec<u32> = (0..23).collect();
     assert_eq!(bench.worker.scan(&blocks, &all).unwrap(), []);
@@ -834,4 +825,125 @@ fn rows_are_moved_by_one_launch_as_by_copies() {
         let both = blocks.each_ref().map(|it| all(it, &bench.stream));
         assert!(both[0] == both[1], "round {round}");
     }
+}
+
+/// Blocks of random data whose records say their own numbers.
+fn numbered(bench: &mut Bench, count: usize) -> (Blocks, Vec<Identity>) {
+    let blocks = bench.blocks(count);
+    let mut identities: Vec<Identity> = (0..count)
+        .map(|_| std::array::from_fn(|_| bench.random.u64(..)))
+        .collect();
+    for (number, identity) in (0..).zip(&mut identities) {
+        identity[0] = number;
+    }
+    bench.random.fill(bench.worker.data_mut());
+    let outcomes = bench.worker.encode(&blocks, &whole(&identities)).unwrap();
+    assert!(outcomes.iter().all(Outcome::is_clean));
+    (blocks, identities)
+}
+
+/// Rows of data that were changed behind the code's back are right after a refresh, as if they had been
+/// encoded; what is not asked for is as it was, and so is a block whose record is not right.
+#[test]
+fn a_refresh_is_what_encoding_the_same_data_gives() {
+    const COUNT: usize = 19;
+    let mut bench = Bench::new(COUNT);
+    let (blocks, identities) = numbered(&mut bench, COUNT);
+    let right = bench.bytes(&blocks);
+    for round in 0..3 {
+        let mut bytes = right.clone();
+        for block in bytes.chunks_mut(BLOCK_BYTES) {
+            let count = bench.random.usize(..4);
+            for row in some(&mut bench.random, count, DATA_ROWS) {
+                bench
+                    .random
+                    .fill(&mut block[row * ROW_BYTES..][..ROW_BYTES]);
+            }
+            // Whatever lies in parity and sums is made anew, too.
+            if bench.random.bool() {
+                bench.random.fill(&mut block[DATA_BYTES..RECORD_OFFSET]);
+            }
+        }
+        // As encoding has it, which `a_block_is_what_the_format_says` holds against the format.
+        bench.put(&blocks, &bytes);
+        let in_place: Vec<Work<'_>> = whole(&identities)
+            .into_iter()
+            .map(|it| Work { rows: 0..0, ..it })
+            .collect();
+        let outcomes = bench.worker.encode(&blocks, &in_place).unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean));
+        let encoded = bench.bytes(&blocks);
+        // In any order, all of them at first.
+        let mut asked: Vec<u32> = (0..COUNT as u32).collect();
+        bench.random.shuffle(&mut asked);
+        if round > 0 {
+            asked.truncate(bench.random.usize(..COUNT));
+        }
+        // Bits anywhere in the record, and another block's, which is right but for its number.
+        let mut bad = Vec::new();
+        for number in (0..COUNT).filter(|_| round > 0) {
+            let record = number * BLOCK_BYTES + RECORD_OFFSET..(number + 1) * BLOCK_BYTES;
+            match bench.random.u8(..8) {
+                0 | 1 => {
+                    let at = bench.random.usize(record);
+                    bytes[at] ^= 1 << bench.random.u8(..8);
+                }
+                2 => {
+                    let other = (number + 1) % COUNT * BLOCK_BYTES;
+                    bytes[record].copy_from_slice(&right[other + RECORD_OFFSET..][..ROW_BYTES]);
+                }
+                3 => {
+                    // Its sum is right, and what it begins with is not.
+                    bytes[record.start + MAGIC_OFFSET] ^= 1;
+                    sum(&mut bytes[record]);
+                }
+                _ => continue,
+            }
+            bad.push(number as u32);
+        }
+        bench.put(&blocks, &bytes);
+        let mut found = bench.worker.refresh(&blocks, &asked).unwrap();
+        found.sort_unstable();
+        bad.retain(|it| asked.contains(it));
+        assert_eq!(found, bad, "of {asked:?}");
+        let after = bench.bytes(&blocks);
+        for number in 0..COUNT {
+            let of = |bytes: &'_ [u8]| bytes[number * BLOCK_BYTES..][..BLOCK_BYTES].to_vec();
+            let is_made = asked.contains(&(number as u32)) && !bad.contains(&(number as u32));
+            let expected = of(if is_made { &encoded } else { &bytes });
+            let differs = (0..BLOCK_BYTES).find(|at| of(&after)[*at] != expected[*at]);
+            assert_eq!(differs, None, "block {number} of {asked:?}, not {bad:?}");
+        }
+        let made: Vec<u32> = asked.into_iter().filter(|it| !bad.contains(it)).collect();
+        assert_eq!(bench.worker.scan(&blocks, &made).unwrap(), []);
+        let work: Vec<Work<'_>> = whole(&identities)
+            .into_iter()
+            .filter(|it| made.contains(&(it.block as u32)))
+            .collect();
+        let outcomes = bench.worker.verify(&blocks, &work).unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+        let outcomes = bench.worker.check(&blocks, &work).unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn a_refresh_of_what_is_not_there_or_named_twice_changes_nothing() {
+    let mut bench = Bench::new(3);
+    let (blocks, _) = numbered(&mut bench, 3);
+    let mut bytes = bench.bytes(&blocks);
+    for block in bytes.chunks_mut(BLOCK_BYTES) {
+        block[bench.random.usize(..DATA_BYTES)] ^= 1;
+    }
+    bench.put(&blocks, &bytes);
+    assert_eq!(bench.worker.refresh(&blocks, &[]).unwrap(), []);
+    for (asked, says) in [
+        (vec![2, 0, 2], "block 2 is named twice"),
+        (vec![1, 1], "block 1 is named twice"),
+        (vec![0, 3], "block 3 is beyond the last of 3"),
+    ] {
+        let error = bench.worker.refresh(&blocks, &asked).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!(bench.bytes(&blocks) == bytes);
 }

@@ -78,6 +78,7 @@ struct SumMatrices {
 };
 __device__ const u32 FRAGMENTS[4 * 2 * 32 * 4] = SUM_FRAGMENTS;
 __device__ const u32 COLUMNS[32 * 8] = SUM_COLUMNS;
+__device__ const u32 JOINS[2 * 32 * 4] = SUM_JOINS;
 
 __device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
     return table[0][r & 255] ^ table[1][r >> 8 & 255] ^ table[2][r >> 16 & 255] ^ table[3][r >> 24];
@@ -97,6 +98,14 @@ __device__ __forceinline__ u32 sum_of(const SumTables& tables, u32 lane, const u
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
 
+// Adds how many bits are in both, of each row of one and each column of the other.
+__device__ __forceinline__ void multiply(u32 (&c)[4], const uint4& a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
 // The same by the tensor cores: for each of the eight fours of lanes the bits of its sum, and then
 // those of all, with the zeros that lie behind them.
 __device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
@@ -104,13 +113,7 @@ __device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u3
 #pragma unroll
     for (int t = 0; t < 4; t++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint4 a = matrices.fragments[t][h][lane];
-            asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
-                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                : "+r"(c[h][0]), "+r"(c[h][1]), "+r"(c[h][2]), "+r"(c[h][3])
-                : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(d[2 * t]), "r"(d[2 * t + 1]));
-        }
+        for (int h = 0; h < 2; h++) multiply(c[h], matrices.fragments[t][h][lane], d[2 * t], d[2 * t + 1]);
     u32 s = 0;
 #pragma unroll
     for (int at = 0; at < 8; at++) s ^= 0u - (c[at / 4][at % 4] & 1) & columns[at];
@@ -178,6 +181,16 @@ __device__ __forceinline__ void copy_16(void* to, u64 from) {
 
 __device__ __forceinline__ void copies_done() {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// What was asked for since the last call is one group.
+__device__ __forceinline__ void copies_asked() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// All groups but the last are there.
+__device__ __forceinline__ void copies_done_but_last() {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
 }
 
 // The first job of a block of threads is on its desk, for all.
@@ -450,6 +463,181 @@ vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
         }
         const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(SUMS, lane, record, nullptr) != 0;
         if (is_wrong && lane == 0) found[1 + atomicAdd(found, 1)] = number;
+    }
+}
+
+// What a warp keeps of a block while it refreshes it.
+struct Notes {
+    u32 bits[CODED_ROWS / AHEAD][32];  // of four rows' sums, see `bits_of_two`; then sums, see `join`
+    uint4 half[32];                    // the second half of the record, without its own sum
+    u8 rows[AHEAD][ROW_BYTES];         // of data, on their way; each lane reads what it has asked for
+};
+
+struct SharedToRefresh {
+    SumMatrices sums;
+    uint4 joins[2][32];
+    Notes notes[WARPS];
+};
+static_assert(sizeof(SharedToRefresh) == SHARED_TO_REFRESH_BYTES, "as the host has it");
+static_assert(AHEAD == 4 && DATA_ROWS % AHEAD == 0, "four rows' bits are a word");
+static_assert(MAGIC_OFFSET >= ROW_BYTES / 2 && MAGIC_OFFSET % 16 == 0, "a lane's sixteen bytes are sums or none");
+
+// The bits that this lane has of the sums of two rows: eight of the first, and of the second from bit 16 on. What
+// each stands for the second matrix knows, so no row waits for all lanes.
+__device__ __forceinline__ u32 bits_of_two(const SumMatrices& matrices, u32 lane, const u32 (&x)[8], const u32 (&y)[8]) {
+    u32 bits = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        // One after the other: there are no registers for both.
+        __syncwarp();
+        u32 of_x[4] = {}, of_y[4] = {};
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const uint4 a = matrices.fragments[t][h][lane];
+            multiply(of_x, a, x[2 * t], x[2 * t + 1]);
+            multiply(of_y, a, y[2 * t], y[2 * t + 1]);
+        }
+        // Each counts to 1024 at most.
+#pragma unroll
+        for (int at = 0; at < 4; at++) bits |= (of_x[at] + (of_y[at] << 16)) << (4 * h + at) & 0x10001u << (4 * h + at);
+    }
+    return bits;
+}
+
+// Of all rows' bits their sums: those of the rows from 8 g on come to `bits[2 g]`.
+__device__ __forceinline__ void join(Notes& notes, const uint4 (&joins)[2][32], u32 lane) {
+    const uint4 a[2] = {joins[0][lane], joins[1][lane]};
+    const u32 row = lane / 4, byte = row % 2 * 2 + row / 2 % 2, pick = byte | (4 + byte) << 4;
+    const auto of_four = [&](const uint4& from) {
+        return __byte_perm(__byte_perm(from.x, from.y, pick), __byte_perm(from.z, from.w, pick), 0x5410);
+    };
+#pragma unroll 1
+    for (u32 two = 0; two < CODED_ROWS / AHEAD; two += 2) {
+        const uint4* const from = reinterpret_cast<const uint4*>(&notes.bits[two + row / 4][lane % 4 * 8]);
+        const u32 low = of_four(from[0]), high = of_four(from[1]);
+        u32 sums[2] = {};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            u32 c[4] = {};
+            multiply(c, a[h], low, high);
+#pragma unroll
+            for (int at = 0; at < 4; at++) sums[at % 2] |= (c[at] & 1) << (16 * h + 8 * (at / 2));
+        }
+#pragma unroll
+        for (int of = 0; of < 2; of++) {
+            sums[of] <<= lane / 4;
+#pragma unroll
+            for (int by = 4; by < 32; by *= 2) sums[of] |= __shfl_xor_sync(ALL, sums[of], by);
+        }
+        // All have read, as all have given what they read.
+        if (lane < 4) *reinterpret_cast<uint2*>(&notes.bits[two][2 * lane]) = make_uint2(sums[0] ^ SUM_OF_ZEROS, sums[1] ^ SUM_OF_ZEROS);
+    }
+    __syncwarp();
+}
+
+// The CRC32C of a row, where the columns are not at hand.
+__device__ __forceinline__ u32 sum_once(const SumMatrices& matrices, u32 lane, const u32 (&d)[8]) {
+    u32 columns[8];
+#pragma unroll
+    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    return sum_by_bits(matrices, columns, lane, d);
+}
+
+// Parity, sums and record of what the rows of data are now; whose the block is stays. A block whose record
+// is not right is left as it is, and found. Each warp takes one after another, as in `vramfs_scan`.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
+    SharedToRefresh& all = *reinterpret_cast<SharedToRefresh*>(dynamic_shared);
+    const u32 lane = threadIdx.x % 32;
+    for (u32 at = threadIdx.x; at < sizeof(all.sums) / 4; at += THREADS) reinterpret_cast<u32*>(&all.sums)[at] = FRAGMENTS[at];
+    for (u32 at = threadIdx.x; at < sizeof(all.joins) / 4; at += THREADS) reinterpret_cast<u32*>(all.joins)[at] = JOINS[at];
+    __syncthreads();
+    Notes& notes = all.notes[threadIdx.x / 32];
+    const u64* const words = reinterpret_cast<const u64*>(notes.half) + (MAGIC_OFFSET - ROW_BYTES / 2) / 8;
+    for (u32 at = (blockIdx.x * THREADS + threadIdx.x) / 32; at < count; at += gridDim.x * WARPS) {
+        const u32 number = numbers[at];
+        u8* const block = address(base) + u64(number) * BLOCK_BYTES;
+        u8* const record = block + RECORD_OFFSET;
+        // Two rows are asked for together, into the place of those that two rounds before took.
+        const auto ask_for = [&](u32 row) {
+#pragma unroll
+            for (u32 part = 0; part < 4; part++) {
+                const u32 at = part * (ROW_BYTES / 2) + 16 * lane;
+                copy_16(notes.rows[row % AHEAD] + at, u64(block + row * ROW_BYTES) + at);
+            }
+        };
+        bool is_wrong;
+        {
+            u32 r[8];
+            load_once(record, lane, r);
+#pragma unroll
+            for (u32 row = 0; row < AHEAD; row += 2) {
+                ask_for(row);
+                copies_asked();
+            }
+            const u32 said = __shfl_sync(ALL, r[7], 31);
+            if (lane == 31) r[7] = 0;
+            __syncwarp();
+            notes.half[lane] = make_uint4(r[4], r[5], r[6], r[7]);
+            is_wrong = sum_once(all.sums, lane, r) != said;
+            __syncwarp();
+            is_wrong |= words[0] != MAGIC || words[1] != number;
+        }
+        if (is_wrong) {
+            if (lane == 0) found[1 + atomicAdd(found, 1)] = number;
+            copies_done();
+            continue;
+        }
+        u32 s[8][8] = {};
+#pragma unroll 1
+        for (u32 row = 0; row < DATA_ROWS; row += AHEAD) {
+            u32 bits = 0;
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k += 2) {
+                u32 d[2][8];
+                copies_done_but_last();
+                load(notes.rows[k], lane, d[0]);
+                load(notes.rows[k + 1], lane, d[1]);
+                // All of it is in registers before something else comes there.
+                __syncwarp();
+                if (row + AHEAD < DATA_ROWS) ask_for(row + AHEAD + k);
+                copies_asked();
+                bits |= bits_of_two(all.sums, lane, d[0], d[1]) << 4 * k;
+                horner(s, d[0]);
+                horner(s, d[1]);
+            }
+            notes.bits[row / AHEAD][lane] = bits;
+        }
+        const u32 of_mask = factor(words + 1, lane);
+#pragma unroll
+        for (u32 i = 0; i < 8; i += AHEAD) {
+            u32 bits = 0;
+#pragma unroll
+            for (u32 k = 0; k < AHEAD; k += 2) {
+                u32 p[2][8];
+#pragma unroll
+                for (u32 of = 0; of < 2; of++) {
+                    // What two rows have in common is computed for each: there are no registers to keep it in.
+#pragma unroll
+                    for (int at = 0; at < 64; at++) asm volatile("" : "+r"(s[at / 8][at % 8]));
+                    parity_of(i + k + of, s, p[of]);
+                    add_to_all(p[of], times(MASK[i + k + of], of_mask));
+                    store(block + (DATA_ROWS + i + k + of) * ROW_BYTES, lane, p[of]);
+                }
+                bits |= bits_of_two(all.sums, lane, p[0], p[1]) << 4 * k;
+            }
+            notes.bits[(DATA_ROWS + i) / AHEAD][lane] = bits;
+        }
+        __syncwarp();
+        join(notes, all.joins, lane);
+        const auto sums = [&](u32 first) { return *reinterpret_cast<const uint4*>(&notes.bits[first / 8 * 2][first % 8]); };
+        const uint4 a = sums(4 * lane);
+        const uint4 b = lane < (MAGIC_OFFSET - ROW_BYTES / 2) / 16 ? sums(ROW_BYTES / 8 + 4 * lane) : notes.half[lane];
+        u32 r[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        const u32 sum = sum_once(all.sums, lane, r);
+        if (lane == 31) r[7] = sum;
+        store(record, lane, r);
+        __syncwarp();
     }
 }
 
