@@ -1,7 +1,7 @@
 //! A folder, and an archive of it, to carry to a machine that has a GPU and no Rust.
 //!
 //! Holds the optimised test, bench and example programs, the `fercuda` program, the
-//! drop-in library, the kernels as text, the foreign clients, and one script,
+//! drop-in library, the kernels as text, the foreign clients, filesystem suites, and one script,
 //! `run.sh OUTPUT_DIR [STEPS]`, that runs all of it, or the steps whose names a regular
 //! expression finds, and leaves a table and logs.
 //!
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, conformance, dist, python, setup, shell};
+use crate::{cargo, conformance, dist, python, setup, shell, suites};
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
@@ -105,12 +105,17 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     }
     for made in &programs {
         if let Some(program) = &made.executable
-            && made.package != "xtask"
             && made.package != "cli"
         {
-            carry(program, &out.join("bin").join(&made.target))?;
+            // Of ours it runs the filesystem suites there.
+            let name = match made.package.as_str() {
+                "xtask" => "xtask",
+                _ => &made.target,
+            };
+            carry(program, &out.join("bin").join(name))?;
         }
     }
+    suites::carry(&out.join("suites"), carry)?;
     carry(
         &drop_in.join("libcuda.so.1"),
         &out.join("dropin/libcuda.so.1"),
@@ -319,7 +324,7 @@ step() { # KIND NAME COMMAND...
 attempt() { # KIND NAME COMMAND...: whether it succeeded, wanted or not
   local kind=$1 name=$2 start=$SECONDS status=0 limit=300
   shift 2
-  [[ $kind == gpu ]] && limit=1800
+  [[ $kind == gpu || $kind == vram ]] && limit=1800
   timeout "${FERCUDA_STEP_LIMIT:-$limit}" "$@" > "$out/$kind-$name.log" 2>&1 || status=$?
   record "$kind" "$name" "$status" $((SECONDS - start))
   grep -h '^test .*FAILED' "$out/$kind-$name.log" | sed 's/^/    /' | tee -a "$out/table.txt"
@@ -342,6 +347,10 @@ run corpus testkit compare bin/fercuda-filetest compare "$here/corpus" --json "$
 "#;
 
 const RUN_TAIL: &str = r#"
+for suite in pjdfstest fsx stress-ng; do
+  step vram "$suite" "$here/bin/xtask" suites "$suite" --device "$FERCUDA_DEVICE" --fercuda "$here/bin/fercuda" \
+    --bin-dir "$here/suites" --out "$out/suites" --json "$out/vram-$suite.json"
+done
 if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
   for file in "$here"/files/tests/clients/test_*.py; do
     name=$(basename "$file" .py)
@@ -482,6 +491,17 @@ mod tests {
             (&results["failures"], &results["steps"][1]["rc"]),
             (&1.into(), &3.into())
         );
+        // Suites are given what the bundle has of them.
+        fs::create_dir(folder.join("bin")).unwrap();
+        program(&folder.join("bin/xtask"), 0);
+        let (said, succeeded, _) = ran(folder, "^vram-");
+        assert_eq!((&*said, succeeded), ("3 run, 0 failed", true));
+        let log = fs::read_to_string(folder.join("out/vram-fsx.log")).unwrap();
+        let wanted = format!(
+            "given suites fsx --device soft --fercuda {0}/bin/fercuda --bin-dir {0}/suites",
+            folder.display()
+        );
+        assert!(log.starts_with(&wanted), "{log}");
         // A name that nothing has is no success.
         let (said, succeeded, _) = ran(folder, "no-such-step");
         assert_eq!((&*said, succeeded), ("0 run, 0 failed", false));

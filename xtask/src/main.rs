@@ -24,6 +24,7 @@ mod python;
 mod record;
 mod setup;
 mod shell;
+mod suites;
 mod test;
 mod tidy;
 
@@ -90,6 +91,9 @@ enum Chore {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Run pjdfstest, fsx and stress-ng's class filesystem on mounts in device
+    /// memory; install what is missing of them into build/.
+    Suites(suites::Args),
     /// Run the benchmarks, optimised.
     Bench {
         /// Only benches whose name contains this.
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),
         Chore::Conformance { dry_run } => conformance::run(dry_run),
+        Chore::Suites(args) => suites::run(&args),
         Chore::Bench { filter } => bench::run(filter.as_deref()),
     };
     match done {
