@@ -34,6 +34,9 @@ const STRESS_SIZED: [&str; 3] = ["hdd", "iomix", "fallocate"];
 
 /// What fsx does, and how often: all that it can on Linux. `sendfile` takes two milliseconds on any filesystem.
 const FSX: &str = "\
+[opsize]
+min = 1
+
 [weights]
 close_open = 1
 invalidate = 1

@@ -193,6 +193,18 @@ impl<M: Medium> Store<M> {
         len: usize,
         take: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Errno> {
+        self.bring_file(file, offset, len, false, take)
+    }
+
+    /// As [`Store::read_file`]; surely looked at, for what will be coded again.
+    fn bring_file<R>(
+        &self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        is_sure: bool,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
         let layout = file.reading();
@@ -228,7 +240,11 @@ impl<M: Medium> Store<M> {
             zeros(done..rows.end);
         }
         for part in wanted.chunks(access.slots()) {
-            self.read(access, part).map_err(|error| told(&error))?;
+            let brought = match is_sure {
+                true => self.read(access, part),
+                false => self.show(access, part),
+            };
+            brought.map_err(|error| told(&error))?;
         }
         Ok(take(&access.data()[head..head + len]))
     }

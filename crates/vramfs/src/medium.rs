@@ -3,8 +3,7 @@
 //! On a device: with the code's kernels, or plain copies where there is none (`--ecc=off`). For
 //! tests of what lies above there is a medium in host memory that fails when it is told to.
 //!
-//! Invariant: what [`Access::read`] calls clean is what was written last, if rows are checked when they
-//! are read; else it is what the memory has.
+//! Invariant: what [`Access::read`] calls clean is what was written last, with a code; else it is what the memory has.
 //! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
 
 use std::sync::Arc;
@@ -60,11 +59,20 @@ pub trait Access: Send {
     /// The same, to be written.
     fn data_mut(&mut self) -> &mut [u8];
 
-    /// Rows come to their places. A block may be named more than once.
+    /// Rows come to their places, and were looked at. A block may be named more than once.
     ///
     /// # Errors
     /// The memory's.
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
+
+    /// As [`Access::read`], for who only shows them to somebody: they may not have been looked at, if that was asked for
+    /// ([`Verify::Scrub`]). Nothing may be made of them that says that they are right.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        self.read(work)
+    }
 
     /// Rows are looked at where they are, whenever they are read or not.
     ///
@@ -253,19 +261,26 @@ impl Access for DeviceAccess {
     }
 
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
-        // To look at several costs a launch, which takes less than copies of as many.
-        let looks = self.verify == Verify::Read || work.len() > 1;
-        match (&mut self.by, looks) {
-            (By::Kernels(worker), true) => worker.check(&self.blocks, work),
-            (By::Kernels(worker), false) => {
-                worker.copier().fetch(&self.blocks, work)?;
-                Ok(clean(&mut self.clean, work.len()))
-            }
-            (By::Copies(copier), _) => {
+        match &mut self.by {
+            By::Kernels(worker) => worker.check(&self.blocks, work),
+            By::Copies(copier) => {
                 copier.fetch(&self.blocks, work)?;
                 Ok(clean(&mut self.clean, work.len()))
             }
         }
+    }
+
+    fn show(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        // To look at several costs a launch, which takes less than copies of as many.
+        let looks = self.verify == Verify::Read || work.len() > 1;
+        if looks {
+            return self.read(work);
+        }
+        match &mut self.by {
+            By::Kernels(worker) => worker.copier().fetch(&self.blocks, work)?,
+            By::Copies(copier) => copier.fetch(&self.blocks, work)?,
+        }
+        Ok(clean(&mut self.clean, work.len()))
     }
 
     fn look(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {

@@ -311,6 +311,24 @@ impl<M: Medium> Store<M> {
     /// # Errors
     /// [`Error::Lost`]; the medium's.
     pub(crate) fn read(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
+        self.bring(access, wanted, M::Access::read)
+    }
+
+    /// As [`Store::read`], for who only shows them to somebody: they may not have been looked at
+    /// ([`Access::show`]).
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) fn show(&self, access: &mut M::Access, wanted: &[Wanted]) -> Result<()> {
+        self.bring(access, wanted, M::Access::show)
+    }
+
+    fn bring(
+        &self,
+        access: &mut M::Access,
+        wanted: &[Wanted],
+        bring: impl for<'a> Fn(&'a mut M::Access, &[Work<'_>]) -> Result<&'a [Outcome]>,
+    ) -> Result<()> {
         let blocks: BTreeSet<u32> = wanted.iter().map(|it| it.block).collect();
         for _ in 0..ATTEMPTS {
             let wrong = {
@@ -319,7 +337,7 @@ impl<M: Medium> Store<M> {
                     .iter()
                     .map(|it| it.work(known(&guards, it.block)))
                     .collect();
-                wrong_of(wanted, access.read(&work)?)
+                wrong_of(wanted, bring(access, &work)?)
             };
             if wrong.is_empty() {
                 return Ok(());

@@ -8,9 +8,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use fercuda_cuda::{Context, Cuda, Stream};
+use fercuda_vramfs::file::File;
 use fercuda_vramfs::layout::BLOCK_BYTES;
 use fercuda_vramfs::medium::{Device, Verify};
 use fercuda_vramfs::mount::{Cache, Forbidden, Mount, Options, Scrub, mounted};
@@ -108,6 +110,80 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
     assert!(done.status.success(), "{done:?}");
     drop(mount);
     assert_eq!(mounted(&at).unwrap(), None);
+    let found = fercuda_softgpu::control::take_findings();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn what_is_coded_again_was_looked_at_also_where_reads_are_not() {
+    let seed = match std::env::var("FERCUDA_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("FERCUDA_SEED={seed}");
+    let mut random = Rng::with_seed(seed);
+    let device = Cuda::from_env().unwrap().device(0).unwrap();
+    let context = Context::primary(device).unwrap();
+    let blocks = Blocks::new(&context, BLOCKS as usize, BLOCKS as usize, true).unwrap();
+    let blocks = Arc::new(blocks);
+    let kernels = Kernels::load(&context).unwrap();
+    let device = Device::new(blocks.clone(), Some(kernels), None, Verify::Scrub, 9);
+    let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
+    let stream = Stream::new(&context).unwrap();
+    let len = 5000;
+    for what in ["write", "grow", "copy", "move"] {
+        let (file, other) = (File::default(), File::default());
+        let mut bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
+        store.write_file(&file, 1, 0, &bytes).unwrap();
+        // A bit of the file's second row, wherever that is.
+        for block in 0..BLOCKS as usize {
+            let mut all = vec![0; BLOCK_BYTES];
+            blocks.peek(block * BLOCK_BYTES, &mut all, &stream).unwrap();
+            let found = all.windows(1024).position(|it| *it == bytes[1024..2048]);
+            if let Some(at) = found {
+                let byte = [all[at + 100] ^ 4];
+                blocks
+                    .poke(block * BLOCK_BYTES + at + 100, &byte, &stream)
+                    .unwrap();
+            }
+        }
+        match what {
+            "write" => {
+                store.write_file(&file, 1, 1500, b"x").unwrap();
+                bytes[1500] = b'x';
+            }
+            "grow" => {
+                let more = vec![7; 20_000];
+                store.write_file(&file, 1, len as u64, &more).unwrap();
+                bytes.extend(more);
+            }
+            "copy" => {
+                // Once in whole rows, once not.
+                let copied = store.copy((&file, 0), (&other, 2, 0), 4096).unwrap();
+                assert_eq!(copied, 4096);
+                let copied = store.copy((&file, 1000), (&other, 2, 4097), 2000).unwrap();
+                assert_eq!(copied, 2000);
+                let seen = store.read_file(&other, 0, 1 << 17, <[u8]>::to_vec).unwrap();
+                assert!(seen[..4096] == bytes[..4096], "{what}");
+                assert!(seen[4097..] == bytes[1000..3000], "{what}");
+            }
+            _ => {
+                store.space().retire(0..8);
+                store.evacuate(&file, 1, 0).unwrap();
+                store.space().add(0..8);
+            }
+        }
+        let seen = store.read_file(&file, 0, 1 << 17, <[u8]>::to_vec).unwrap();
+        // What was only shown may be wrong as long as nobody has looked, and is what it was behind that.
+        if what != "copy" {
+            assert!(seen == bytes, "{what}");
+        }
+        assert_eq!(store.scrub(0, Duration::MAX, u32::MAX).unwrap().lost, 0);
+        let seen = store.read_file(&file, 0, 1 << 17, <[u8]>::to_vec).unwrap();
+        assert!(seen == bytes, "{what}, scrubbed");
+        store.free(&file);
+        store.free(&other);
+    }
     let found = fercuda_softgpu::control::take_findings();
     assert!(found.is_empty(), "{found:#?}");
 }

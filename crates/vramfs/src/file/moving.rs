@@ -92,7 +92,7 @@ impl<M: Medium> Store<M> {
             true => len.min(row - at % row),
             false => len,
         };
-        let bytes = self.read_file(source, at, len as usize, <[u8]>::to_vec)?;
+        let bytes = self.bring_file(source, at, len as usize, true, <[u8]>::to_vec)?;
         let written = self.write_file(target, inode, to, &bytes)?;
         Ok(written as u64)
     }
