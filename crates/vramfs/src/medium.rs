@@ -199,8 +199,10 @@ impl Medium for Device {
     fn grow(&self, blocks: usize) -> Result<()> {
         let context = self.blocks.context();
         let (free_bytes, total_bytes) = context.memory_info()?;
+        // The last piece may reach further than the blocks.
+        let needed_bytes = (blocks as u64).saturating_mul(self.blocks.block_bytes() as u64);
+        let needed_bytes = needed_bytes.saturating_sub(self.bytes());
         let more = blocks.saturating_sub(self.blocks.len()) as u64;
-        let needed_bytes = more.saturating_mul(self.blocks.block_bytes() as u64);
         if needed_bytes > free_bytes {
             return Err(Error::Room {
                 device: context.device().to_string(),

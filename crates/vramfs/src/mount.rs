@@ -201,20 +201,27 @@ impl Mount {
             let session = Session::new(requests_of, &at, &config).map_err(failed)?;
             // If it cannot be told from others the session goes, and what it has mounted with it.
             let id = id(&at)?;
+            let at = at.clone();
             (session, Place { at, id })
         };
-        let session = session.spawn().map_err(|error| refused(&place.at, error))?;
+        // From here on what fails unmounts it.
+        let mut mount = Self {
+            scrubber: None,
+            session: None,
+            place,
+        };
+        let session = session.spawn().map_err(|error| refused(&at, error))?;
         // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
         // that has ended for one that has not. So it does not go: a descriptor stays open.
         let mut session = ManuallyDrop::new(session);
         let thread = std::mem::replace(&mut session.guard, none);
         // There is one: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
-        let mount = Self {
-            scrubber: (options.scrub != Scrub::Off).then(|| Scrubber::new(store, options.scrub)),
-            session: Some(thread),
-            place,
-        };
+        mount.session = Some(thread);
+        if options.scrub != Scrub::Off {
+            let scrubber = Scrubber::new(store, options.scrub);
+            mount.scrubber = Some(scrubber.map_err(|error| refused(&at, error))?);
+        }
         if options.cache == Cache::Keep {
             read_ahead(mount.at());
         }
@@ -263,13 +270,13 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Before the memory goes.
         drop(self.scrubber.take());
-        if let Some(session) = self.session.take() {
-            // It may be unmounted already, and that is as good.
-            let place = &self.place;
-            let gone = place.unmount(false).or_else(|_| place.unmount(true));
-            if matches!(gone, Ok(true)) {
-                session.join().map(drop).unwrap_or_default();
-            }
+        // It may be unmounted already, and that is as good.
+        let place = &self.place;
+        let gone = place.unmount(false).or_else(|_| place.unmount(true));
+        if let Some(session) = self.session.take()
+            && matches!(gone, Ok(true))
+        {
+            session.join().map(drop).unwrap_or_default();
         }
     }
 }
@@ -292,7 +299,7 @@ struct Scrubber {
 }
 
 impl Scrubber {
-    fn new<M: Medium + 'static>(store: Arc<Store<M>>, how: Scrub) -> Self {
+    fn new<M: Medium + 'static>(store: Arc<Store<M>>, how: Scrub) -> std::io::Result<Self> {
         let (end, ended) = mpsc::channel();
         let most = match how {
             // A tenth of a second's, or one.
@@ -300,7 +307,7 @@ impl Scrubber {
             _ => u64::from(u32::MAX),
         };
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
-        let thread = std::thread::spawn(move || {
+        let thread = Builder::new().spawn(move || {
             let mut from = 0;
             let mut round = 0;
             loop {
@@ -337,11 +344,11 @@ impl Scrubber {
                     return;
                 }
             }
-        });
-        Self {
+        })?;
+        Ok(Self {
             end: Some(end),
             thread: Some(thread),
-        }
+        })
     }
 }
 

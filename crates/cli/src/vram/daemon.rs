@@ -41,12 +41,12 @@ Returns when files can be used; a process stays behind, and ends when it is
 unmounted. With --foreground it is this one. SIGTERM, SIGINT and SIGHUP unmount
 it; while somebody has a file open there it vanishes, and ends after the last.
 
-With --ecc rs each 128 KiB of data take 137 KiB of the device. All of it is looked
-at again and again in the background, by work that the device does when it has
-no other, and what is wrong is corrected. --verify read compares what is read
-with its sums besides, before anybody gets it; --verify scrub does so only where
-it costs nothing, which is for calls that reach over several blocks.
-The default is scrub on a device with ECC of its own, and read on others.
+With --ecc rs each 128 KiB of data take 137 KiB of the device. All of it is
+looked at again and again in the background, by work that the device does when
+it has no other, and what is wrong is corrected. --verify read compares what is
+read with its sums besides, before anybody gets it; --verify scrub does so only
+where it costs nothing, which is for calls that reach over several blocks. The
+default is scrub on a device with ECC of its own, and read on others.
 
 Root, or fusermount3, is needed to mount; root, to let others in by default.
 

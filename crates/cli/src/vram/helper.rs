@@ -15,9 +15,37 @@ const NAME: &str = "mount.vramfs";
 /// How it is called.
 const USAGE: &str = "mount.vramfs SOURCE DIR [-fnsv] [-o OPTION,...] [-t TYPE] [-N NAMESPACE]";
 /// Options that say nothing to a filesystem, or what it does anyhow.
-const PASSED_OVER: [&str; 18] = [
-    "defaults", "rw", "auto", "noauto", "nofail", "_netdev", "suid", "dev", "exec", "async",
-    "relatime", "atime", "diratime", "user", "nouser", "users", "owner", "group",
+const PASSED_OVER: [&str; 16] = [
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "async",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nouser",
+];
+/// What is forbidden, and by which words: those of who may mount do so too.
+const FORBIDDEN: [(&str, &str, &[&str]); 3] = [
+    (
+        "nosuid",
+        "suid",
+        &["nosuid", "user", "users", "owner", "group"],
+    ),
+    (
+        "nodev",
+        "dev",
+        &["nodev", "user", "users", "owner", "group"],
+    ),
+    ("noexec", "exec", &["noexec", "user", "users"]),
 ];
 
 /// What is to be started if this program has that name.
@@ -91,13 +119,20 @@ impl Called {
             nvrtc: None,
         };
         let mut allows_other = true;
+        let mut forbidden = [false; FORBIDDEN.len()];
         for option in options.split(',').filter(|it| !it.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            let flag = match key {
-                "nosuid" | "nodev" | "noexec" => {
-                    called.words.push(format!("--{key}").into());
-                    continue;
+            // The last word counts.
+            let mut is_known = false;
+            for (is_forbidden, (_, allows, forbids)) in forbidden.iter_mut().zip(FORBIDDEN) {
+                if key == allows || forbids.contains(&key) {
+                    (*is_forbidden, is_known) = (key != allows, true);
                 }
+            }
+            if is_known {
+                continue;
+            }
+            let flag = match key {
                 "allow_other" => {
                     allows_other = true;
                     continue;
@@ -136,6 +171,9 @@ impl Called {
                 flag
             };
             called.words.push(format!("--{flag}={value}").into());
+        }
+        for (_, (flag, ..)) in forbidden.iter().zip(FORBIDDEN).filter(|it| *it.0) {
+            called.words.push(format!("--{flag}").into());
         }
         if allows_other {
             called.words.push("--allow-other".into());
@@ -190,7 +228,7 @@ mod tests {
             words(
                 "vramfs /mnt/vram -o rw,size=8g,mode=1777,nosuid,x-systemd.automount,nr_inodes=2m"
             ),
-            "vram mount --size=8GiB --mode=1777 --nosuid --inodes=2097152 --allow-other -- /mnt/vram"
+            "vram mount --size=8GiB --mode=1777 --inodes=2097152 --nosuid --allow-other -- /mnt/vram"
         );
         assert_eq!(
             words("none dir -n -osize=100MiB,ecc=off,noallow_other -t vramfs -o scrub_rate=1g"),
@@ -199,6 +237,10 @@ mod tests {
         assert_eq!(
             words("none dir -s -o size=1k,odd=5"),
             "vram mount --size=1KiB --allow-other -- dir"
+        );
+        assert_eq!(
+            words("none dir -o users,dev,noatime,size=1k"),
+            "vram mount --size=1KiB --nosuid --noexec --allow-other -- dir"
         );
         assert_eq!(read("none dir -f -o size=1k").unwrap(), None);
         let called = read("none dir -o nvrtc=/opt/n.so").unwrap().unwrap();

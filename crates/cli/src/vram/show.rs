@@ -33,8 +33,8 @@ struct Shown {
 /// How much there is room for, and how much of it is used.
 #[derive(clap::Args)]
 #[command(after_help = "\
-What says nothing (its daemon has ended, or you may not look) is an error that is
-printed, and the others are shown all the same.
+What says nothing (its daemon has ended, or you may not look) is an error that
+is printed, and the others are shown all the same.
 
 Exit status: 0; 1 if one of them says nothing.
 

@@ -130,10 +130,10 @@ enum Kind {
 /// Makes something wrong in blocks that are in use, to see it corrected.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Of a directory, any block in use may be hit; of a file in it, those that have its
-data. One fault of any kind in a block is corrected; so are several, as long as
-they touch four rows at most. What is beyond that is lost: who reads it gets an
-error.
+Of a directory, any block in use may be hit; of a file in it, those that have
+its data. One fault of any kind in a block is corrected; so are several, as long
+as they touch four rows at most. What is beyond that is lost: who reads it gets
+an error.
 
 Exit status: 0; 1 if nothing could be made wrong.
 

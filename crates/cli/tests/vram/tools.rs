@@ -197,6 +197,9 @@ fn fill(at: &Path) {
         .collect();
     fs::write(at.join("bytes"), &bytes).unwrap();
     fs::write(at.join("empty"), "").unwrap();
+    // A socket with two names, of which neither is saved.
+    let _socket = std::os::unix::net::UnixListener::bind(at.join("socket")).unwrap();
+    fs::hard_link(at.join("socket"), at.join("socket too")).unwrap();
     fs::create_dir_all(at.join("directory/within").join(&long)).unwrap();
     let deep = at.join("directory/within").join(&long).join(&long);
     fs::write(&deep, "deep").unwrap();
@@ -305,7 +308,10 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
     let told = refused(&["save", place, within.to_str().unwrap()]);
     assert!(told.contains("lies in the filesystem"), "{told}");
     well(&["load", target, saved]);
-    let (was, is) = (known(here.path()), known(other.path()));
+    let (mut was, is) = (known(here.path()), known(other.path()));
+    for name in ["socket", "socket too"] {
+        was.remove(Path::new(name)).unwrap();
+    }
     assert_eq!(
         was.keys().collect::<Vec<_>>(),
         is.keys().collect::<Vec<_>>()
@@ -317,9 +323,56 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
     let told = refused(&["load", target, saved]);
     assert!(told.contains("has entries"), "{told}");
     well(&["save", "--force", target, saved]);
+    // What cannot be saved is named, and the others are saved.
+    let named = other.at(".fercuda-vram-snapshot");
+    fs::write(&named, "whatever").unwrap();
+    lsetxattr(other.at("empty"), "user.a=b", b"", XattrFlags::empty()).unwrap();
+    let told = refused(&["save", "--force", target, saved]);
+    for name in ["a list of that name", "user.a=b"] {
+        assert!(told.contains(name), "{told}");
+    }
+    let third = Here::plain();
+    well(&["load", third.path().to_str().unwrap(), saved]);
+    let (mut was, is) = (known(other.path()), known(third.path()));
+    was.remove(Path::new("empty"));
+    was.remove(Path::new(".fercuda-vram-snapshot"));
+    assert_eq!(
+        was.keys().collect::<Vec<_>>(),
+        is.keys().collect::<Vec<_>>()
+    );
     let small = Here::new(&["--size=128KiB", "--ecc=off"]);
     let told = refused(&["load", small.path().to_str().unwrap(), saved]);
     assert!(told.contains("try: fercuda vram grow"), "{told}");
+}
+
+#[test]
+fn what_cannot_be_read_is_saved_as_zeros_and_named() {
+    let here = Here::new(&["--size=2MiB", "--scrub-rate=off", "--verify=read"]);
+    let place = here.path().to_str().unwrap();
+    // Whole blocks, of which each file has its own.
+    let bytes = vec![7; 256 << 10];
+    fs::write(here.at("lost"), &bytes).unwrap();
+    fs::write(here.at("kept"), &bytes).unwrap();
+    let name = here.at("lost");
+    let name = name.to_str().unwrap();
+    well(&["inject", name, "--kind=row", "--count=300"]);
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let told = refused(&["save", place, file.to_str().unwrap()]);
+    assert!(
+        told.contains("lost") && told.contains("what cannot be read is zeros"),
+        "{told}"
+    );
+    let other = Here::plain();
+    well(&[
+        "load",
+        other.path().to_str().unwrap(),
+        file.to_str().unwrap(),
+    ]);
+    assert!(fs::read(other.at("kept")).unwrap() == bytes);
+    let seen = fs::read(other.at("lost")).unwrap();
+    assert_eq!(seen.len(), bytes.len());
+    assert!(seen.iter().all(|byte| [0, 7].contains(byte)) && seen.contains(&0));
 }
 
 #[test]

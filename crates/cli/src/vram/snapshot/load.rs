@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek as _, SeekFrom};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
@@ -24,8 +24,8 @@ use crate::terminal::{bytes, count};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
 
-/// No list, no records of a member and no map of a sparse file are longer.
-const TEXT_BYTES_MOST: u64 = 1 << 30;
+/// No records of a member and no map of a sparse file are longer.
+const TEXT_BYTES_MOST: u64 = 64 << 20;
 /// Bytes without any that is not zero are a hole.
 const HOLE_BYTES: usize = 128 << 10;
 
@@ -48,7 +48,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     }
     let found = check(&file, is.len()).with_context(what)?;
     let figures = Figures::of(&args.dir).with_context(what)?;
-    let room = figures.number("size_bytes")? - figures.number("used_bytes")?;
+    let room = figures.number("size_bytes")?;
+    let room = room.saturating_sub(figures.number("used_bytes")?);
     if found.data_bytes > room {
         bail!(
             "{} has {} of data, and {} has room for {}\ntry: fercuda vram grow",
@@ -111,7 +112,7 @@ impl<'l> Listed<'l> {
 
 /// Compares all of it with its list.
 fn check(file: &File, len: u64) -> Result<Found> {
-    let (end, list) = list(file)?;
+    let (end, list) = list(file, len)?;
     let (all, own) = list
         .trim_end_matches('\n')
         .rsplit_once('\n')
@@ -162,7 +163,7 @@ fn check(file: &File, len: u64) -> Result<Found> {
 }
 
 /// Where the list begins, and what it says.
-fn list(file: &File) -> Result<(u64, String)> {
+fn list(file: &File, len: u64) -> Result<(u64, String)> {
     let mut begin = file;
     begin.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::new(file);
@@ -181,7 +182,7 @@ fn list(file: &File) -> Result<(u64, String)> {
             continue;
         }
         let begin = entry.raw_header_position();
-        if entry.size() > TEXT_BYTES_MOST {
+        if entry.size() > len {
             bail!(
                 "its list of members is altered: it would have {} bytes",
                 entry.size()
@@ -192,6 +193,14 @@ fn list(file: &File) -> Result<(u64, String)> {
         got.map_err(|_| anyhow!("its list of members is cut off, or altered"))?;
         if text.len() as u64 != entry.size() {
             bail!("its list of members is cut off");
+        }
+        // Behind it is nothing but the end of an archive: two blocks of zeros.
+        let text_end = entry.raw_file_position() + entry.size();
+        let mut rest = vec![0; (text_end.next_multiple_of(512) - text_end + 1024) as usize];
+        let is_end =
+            text_end + rest.len() as u64 == len && file.read_exact_at(&mut rest, text_end).is_ok();
+        if !is_end || rest.iter().any(|byte| *byte != 0) {
+            bail!("it does not end behind its list of members: it is altered or cut off");
         }
         return Ok((begin, text));
     }
@@ -491,24 +500,30 @@ impl Loader {
         }
     }
 
-    /// Owner, mode, attributes and times, in the order in which none takes from another.
+    /// Owner, attributes, mode and times, in the order in which none takes from another.
     fn set(&self, parent: &OwnedFd, name: &Path, it: &Attributes, is_link: bool) -> Result<()> {
-        let itself = AtFlags::SYMLINK_NOFOLLOW;
+        // What was made here, whatever has its name by now: who owns it can rename it.
+        let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(parent, name, how, Mode::empty())?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", made.as_raw_fd()));
         if self.is_root {
             let (user, group) = (Uid::from_raw(it.user), Gid::from_raw(it.group));
-            rustix::fs::chownat(parent, name, Some(user), Some(group), itself)?;
+            rustix::fs::chownat(&made, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
+        }
+        // A mode may take the right to set attributes; access lists are part of it.
+        let (lists, others): (Vec<_>, Vec<_>) = it
+            .records
+            .values()
+            .partition(|(key, _)| key.starts_with("system."));
+        let may = |key: &str| self.is_root || key.starts_with("user.");
+        for (key, value) in others.into_iter().filter(|(key, _)| may(key)) {
+            set_value(&path, key, value)?;
         }
         if !is_link {
-            // What has this name was made here, and is no link.
-            let mode = Mode::from_raw_mode(it.mode);
-            rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
+            rustix::fs::chmod(&path, Mode::from_raw_mode(it.mode))?;
         }
-        // There is no call that has both a directory and a name for it.
-        let path =
-            PathBuf::from(format!("/proc/self/fd/{}", parent.as_fd().as_raw_fd())).join(name);
-        for (key, value) in it.records.values() {
-            rustix::fs::lsetxattr(&path, key, value, XattrFlags::empty())
-                .with_context(|| format!("its attribute {key}"))?;
+        for (key, value) in lists {
+            set_value(&path, key, value)?;
         }
         let none = Timespec {
             tv_sec: 0,
@@ -518,9 +533,14 @@ impl Loader {
             last_access: it.records.time("atime").unwrap_or(none),
             last_modification: it.records.time("mtime").unwrap_or(none),
         };
-        rustix::fs::utimensat(parent, name, &times, itself)?;
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty())?;
         Ok(())
     }
+}
+
+fn set_value(path: &Path, key: &str, value: &[u8]) -> Result<()> {
+    let set = rustix::fs::setxattr(path, key, value, XattrFlags::empty());
+    set.with_context(|| format!("its attribute {key}"))
 }
 
 /// Where a sparse file's data are: a number a line, to a multiple of 512 bytes.
@@ -535,6 +555,9 @@ impl<'e, R: Read> Map<'e, R> {
     }
 
     fn byte(&mut self) -> Result<u8> {
+        if self.read as u64 >= TEXT_BYTES_MOST {
+            bail!("its map has no end");
+        }
         let mut byte = [0];
         self.source.read_exact(&mut byte)?;
         self.read += 1;

@@ -1,8 +1,9 @@
 //! Writing a snapshot.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -26,6 +27,8 @@ use crate::terminal::{bytes, count, plain};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
 
+/// Bytes that are lost together.
+const BLOCK_BYTES: usize = fercuda_vramfs::layout::DATA_BYTES;
 /// Names in a header are no longer.
 const NAME_BYTES: usize = 100;
 
@@ -67,6 +70,7 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
         members: 0,
         data_bytes: 0,
         passed_over: Vec::new(),
+        is_broken: false,
     };
     saver.tree().with_context(what)?;
     let Saver {
@@ -151,6 +155,8 @@ struct Saver {
     data_bytes: u64,
     /// What was not saved as it is, and why.
     passed_over: Vec<String>,
+    /// The file could not be written, so nothing more can.
+    is_broken: bool,
 }
 
 impl Saver {
@@ -160,24 +166,27 @@ impl Saver {
         while let Some(name) = left.pop() {
             let path = self.root.join(&name);
             let what = || format!("cannot save {}", plain(&path));
-            let is_directory = match self.member(&name, &path) {
-                Ok(is_directory) => is_directory,
+            let entries = match self.member(&name, &path) {
+                Ok(true) => names(&path),
+                Ok(false) => continue,
+                Err(error) => Err(error),
+            };
+            match entries {
+                Ok(mut entries) => {
+                    entries.sort_unstable_by(|a, b| b.cmp(a));
+                    left.extend(entries.into_iter().map(|entry| name.join(entry)));
+                }
+                Err(error) if self.is_broken || name == Path::new("") => {
+                    return Err(error).with_context(what);
+                }
                 // It went meanwhile.
-                Err(error) if is_gone(&error) && name != Path::new("") => continue,
-                Err(error) => return Err(error).with_context(what),
-            };
-            if !is_directory {
-                continue;
+                Err(error) if is_gone(&error) => {}
+                Err(error) => {
+                    // Others are saved all the same.
+                    let why = format!("{}: {error:#}", plain(&path));
+                    self.passed_over.push(why);
+                }
             }
-            let entries = match path.read_dir() {
-                Ok(entries) => entries,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).with_context(what),
-            };
-            let names = entries.map(|entry| Ok(entry?.file_name()));
-            let mut names: Vec<OsString> = names.collect::<Result<_>>().with_context(what)?;
-            names.sort_unstable_by(|a, b| b.cmp(a));
-            left.extend(names.into_iter().map(|entry| name.join(entry)));
         }
         Ok(())
     }
@@ -187,6 +196,12 @@ impl Saver {
         let is = path.symlink_metadata()?;
         if is.dev() != self.device {
             let why = format!("{}: another filesystem is mounted there", plain(path));
+            self.passed_over.push(why);
+            return Ok(false);
+        }
+        if name == Path::new(LIST) {
+            // As the last member is called, which this would be taken for.
+            let why = format!("{}: snapshots have a list of that name", plain(path));
             self.passed_over.push(why);
             return Ok(false);
         }
@@ -206,14 +221,12 @@ impl Saver {
             true => b"./".to_vec(),
             false => name.as_os_str().as_bytes().to_vec(),
         };
-        if is.nlink() > 1 && kind != FileType::Directory {
-            if let Some(first) = self.links.get(&is.ino()) {
-                let target = first.as_os_str().as_bytes().to_vec();
-                header.set_entry_type(EntryType::Link);
-                self.put(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
-                return Ok(false);
-            }
-            self.links.insert(is.ino(), name.to_owned());
+        let has_names = is.nlink() > 1 && kind != FileType::Directory;
+        if has_names && let Some(first) = self.links.get(&is.ino()) {
+            let target = first.as_os_str().as_bytes().to_vec();
+            header.set_entry_type(EntryType::Link);
+            self.put(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
+            return Ok(false);
         }
         records.extend(values(path)?);
         match kind {
@@ -221,7 +234,7 @@ impl Saver {
                 header.set_entry_type(EntryType::Directory);
                 self.put(header, &stored, None, records, std::io::empty())?;
             }
-            FileType::RegularFile => self.file(header, &stored, path, records)?,
+            FileType::RegularFile => self.file(header, &stored, path, &is, records)?,
             FileType::Symlink => {
                 let target = path.read_link()?.into_os_string().into_vec();
                 header.set_entry_type(EntryType::Symlink);
@@ -247,6 +260,9 @@ impl Saver {
                 self.put(header, &stored, None, records, std::io::empty())?;
             }
         }
+        if has_names {
+            self.links.insert(is.ino(), name.to_owned());
+        }
         self.members += usize::from(kind != FileType::Directory);
         Ok(kind == FileType::Directory)
     }
@@ -256,15 +272,22 @@ impl Saver {
         mut header: Header,
         name: &[u8],
         path: &Path,
+        is: &Metadata,
         mut records: Vec<(String, Vec<u8>)>,
     ) -> Result<()> {
-        let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
+        let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // Something else may be there by now, which is not to be waited for.
+        let how = how | OFlags::NOATIME | OFlags::NONBLOCK;
         let none = rustix::fs::Mode::empty();
         let file = rustix::fs::open(path, how, none)
             // Only its owner may leave its time of access alone.
             .or_else(|_| rustix::fs::open(path, how - OFlags::NOATIME, none))?;
         let file = File::from(file);
         let before = file.metadata()?;
+        let which = |it: &Metadata| (it.dev(), it.ino(), it.mode() & libc::S_IFMT);
+        if which(&before) != which(is) {
+            bail!("something else has come in its place meanwhile");
+        }
         let extents = extents(&file, before.len())?;
         let bytes_there: u64 = extents.iter().map(|it| it.1).sum();
         header.set_entry_type(EntryType::Regular);
@@ -284,17 +307,23 @@ impl Saver {
             }
         }
         header.set_size(map.len() as u64 + bytes_there);
+        let failed = Cell::new(None);
         let data = Extents {
             file: &file,
             left: extents.into(),
             bar: &self.bar.clone(),
+            failed: &failed,
         };
         // Whoever copies it takes a few KiB at a time, for which nobody is to ask the kernel.
         let data = BufReader::with_capacity(PART_BYTES, data);
         self.put(header, name, None, records, map.as_slice().chain(data))?;
         self.data_bytes += bytes_there;
         let after = file.metadata()?;
-        let state = |it: &std::fs::Metadata| (it.len(), it.mtime(), it.mtime_nsec());
+        if let Some(error) = failed.take() {
+            let why = format!("{}: {error}; what cannot be read is zeros", plain(path));
+            self.passed_over.push(why);
+        }
+        let state = |it: &Metadata| (it.len(), it.mtime(), it.mtime_nsec());
         if state(&before) != state(&after) {
             let why = format!("{}: it was changed while it was saved", plain(path));
             self.passed_over.push(why);
@@ -329,8 +358,14 @@ impl Saver {
         let records = records
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_slice()));
-        self.archive.append_pax_extensions(records)?;
-        self.archive.append(&header, data)?;
+        let archive = &mut self.archive;
+        let done = archive
+            .append_pax_extensions(records)
+            .and_then(|()| archive.append(&header, data));
+        if let Err(error) = done {
+            self.is_broken = true;
+            return Err(error).context("the snapshot cannot be written");
+        }
         let (sum, begin, len) = self.archive.get_mut().take();
         let name = String::from_utf8_lossy(name).escape_debug().to_string();
         self.list += &format!("{sum} {begin} {len} {name}\n");
@@ -350,6 +385,12 @@ impl Saver {
         self.archive.finish()?;
         Ok(self)
     }
+}
+
+/// What is in a directory.
+fn names(path: &Path) -> Result<Vec<OsString>> {
+    let entries = path.read_dir()?;
+    entries.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 fn is_gone(error: &anyhow::Error) -> bool {
@@ -424,6 +465,8 @@ struct Extents<'f> {
     file: &'f File,
     left: VecDeque<(u64, u64)>,
     bar: &'f ProgressBar,
+    /// Why some of them could not be read.
+    failed: &'f Cell<Option<std::io::Error>>,
 }
 
 impl Read for Extents<'_> {
@@ -432,14 +475,21 @@ impl Read for Extents<'_> {
             return Ok(0);
         };
         let wanted = usize::try_from(*len).map_or(bytes.len(), |len| len.min(bytes.len()));
-        let got = match self.file.read_at(&mut bytes[..wanted], *at)? {
-            // It was cut meanwhile, which is told.
-            0 => {
-                bytes[..wanted].fill(0);
-                wanted
-            }
-            got => got,
+        // Not beyond a block: one that is lost says nothing of the next.
+        let wanted = wanted.min(BLOCK_BYTES - (*at % BLOCK_BYTES as u64) as usize);
+        let got = match self.file.read_at(&mut bytes[..wanted], *at) {
+            Ok(0) => Err(None),
+            Ok(got) => Ok(got),
+            Err(error) => Err(Some(error)),
         };
+        let got = got.unwrap_or_else(|error| {
+            // It was cut meanwhile, which is told, as is what cannot be read.
+            bytes[..wanted].fill(0);
+            if error.is_some() {
+                self.failed.set(error);
+            }
+            wanted
+        });
         *at += got as u64;
         *len -= got as u64;
         if *len == 0 {
