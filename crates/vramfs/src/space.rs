@@ -217,13 +217,15 @@ impl Space {
     }
 
     /// Gives no more of a block out until all of it was given back, and then as any other: nothing can be written into it, but
-    /// it can be made anew. Its free pages are no pages of the store's as long.
-    pub fn shun(&self, block: u32) {
+    /// it can be made anew. Its free pages are no pages of the store's as long. Whether it was given out until now.
+    pub fn shun(&self, block: u32) -> bool {
         let mark = |was: u64| (was & USED != 0 && was & SHUNNED == 0).then_some(was | SHUNNED);
-        if let Ok(was) = self.state(block).fetch_update(AcqRel, Acquire, mark) {
+        let was = self.state(block).fetch_update(AcqRel, Acquire, mark);
+        if let Ok(was) = was {
             let gone = counted(was) - counted(was | SHUNNED);
             self.capacity.fetch_sub(gone, Relaxed);
         }
+        was.is_ok()
     }
 
     /// Whether the block is retired and nobody's.

@@ -128,7 +128,7 @@ pub struct Counters {
     pub corrected_blocks: AtomicU64,
     /// Symbols that were wrong.
     pub corrected_symbols: AtomicU64,
-    /// Times that something was found that cannot be corrected.
+    /// Blocks that were found to have what cannot be corrected.
     pub lost_blocks: AtomicU64,
     /// Blocks that were looked at though nobody read them.
     pub scrubbed_blocks: AtomicU64,
@@ -140,9 +140,7 @@ pub struct Counters {
 
 impl Counters {
     fn note(&self, outcome: Outcome) {
-        if outcome.is_lost() {
-            self.lost_blocks.fetch_add(1, Relaxed);
-        } else if outcome.is_corrected() {
+        if outcome.is_corrected() {
             self.corrected_blocks.fetch_add(1, Relaxed);
             self.corrected_symbols
                 .fetch_add(u64::from(outcome.symbols()), Relaxed);
@@ -369,8 +367,10 @@ impl<M: Medium> Store<M> {
         self.counters.note(outcome);
         match outcome.is_lost() {
             true => {
-                // Nobody could write what he takes of it.
-                self.space.shun(block);
+                // Nobody could write what he takes of it. Who looks again finds it as it is known.
+                let is_new = self.space.shun(block);
+                let lost = &self.counters.lost_blocks;
+                lost.fetch_add(u64::from(is_new), Relaxed);
                 Err(Error::Lost { block })
             }
             false => Ok(()),

@@ -192,7 +192,8 @@ impl<M: Medium> Store<M> {
             target.size.fetch_max(to + copied, Relaxed);
         }
         match written {
-            Err((_, Error::Source { .. })) if copied == 0 => Ok(None),
+            // What is wrong is read, which corrects it; what is lost there is written elsewhere.
+            Err((_, Error::Source { .. } | Error::Lost { .. })) if copied == 0 => Ok(None),
             Err((_, error)) if copied == 0 => Err(told(&error)),
             _ => Ok(Some(copied)),
         }
@@ -260,6 +261,8 @@ impl<M: Medium> Store<M> {
                             Err(error) => answer = Err(error),
                         }
                     }
+                    // Where it was to go is lost, and nobody is given any more of that: it stays until the next time.
+                    Err((_, Error::Lost { block })) if *block != it.from.run().block => {}
                     Err((_, error)) => answer = Err(told(error)),
                     Ok(()) => {}
                 }
