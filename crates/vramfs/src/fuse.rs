@@ -48,7 +48,7 @@ const COPY_MAX: u64 = 64 << 20;
 /// How long the kernel may be forgetting, and how long it may take between one and the next; also where those that are left were
 /// not forgotten before.
 const SETTLES: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_millis(20);
 const PATIENCE_LESS: Duration = Duration::from_micros(500);
 /// An attribute of the root that nobody has set: figures, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
