@@ -105,7 +105,7 @@ pub trait Access: Send {
     /// The memory's.
     fn correct(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
 
-    /// Which of these blocks may not be right: all that are not, if nobody changes them meanwhile, and perhaps others.
+    /// Which of these blocks, which nobody changes meanwhile, may not be right: all that are not, and perhaps others.
     ///
     /// # Errors
     /// The memory's.

@@ -22,7 +22,7 @@ use crate::store::Store;
 /// How long a step takes, about.
 pub(crate) const STEP: Duration = Duration::from_millis(20);
 /// Blocks that are looked at at once, to begin with; more while that takes no time.
-const LOOKED_AT: u32 = 64;
+const LOOKED_AT: u32 = 16;
 const LOOKED_AT_MOST: u32 = 8192;
 /// No more faults at once.
 pub(crate) const FAULTS_MOST: u64 = 1024;
@@ -96,7 +96,11 @@ impl<M: Medium> Store<M> {
     }
 
     fn look_at(&self, access: &mut M::Access, used: &[u32], answer: &mut Scrubbed) -> Result<()> {
-        let suspect = access.scan(used)?;
+        let suspect = {
+            // In the order in which all lock them. Who changes one waits for as long as the scan takes.
+            let _shared: Vec<_> = used.iter().map(|block| self.shared(*block)).collect();
+            access.scan(used)?
+        };
         let looked = used.len() as u64;
         answer.looked += looked;
         self.counters().scrubbed_blocks.fetch_add(looked, Relaxed);
