@@ -49,7 +49,7 @@ const COPY_MAX: u64 = 64 << 20;
 /// not forgotten before.
 const SETTLES: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(20);
-const PATIENCE_LESS: Duration = Duration::from_micros(500);
+const PATIENCE_LESS: Duration = Duration::from_millis(5);
 /// An attribute of the root that nobody has set: figures, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
 

@@ -19,7 +19,7 @@ const SIZE: &str = "--size=1MiB";
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits for what has to come, and fails if it does not.
-fn comes(what: &str, is_there: impl Fn() -> bool) {
+pub(super) fn comes(what: &str, is_there: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_there() {
         let waited = begin.elapsed();
