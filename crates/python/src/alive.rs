@@ -175,6 +175,13 @@ impl<T: Send> Kept<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }
+
+    /// It, whose end is the caller's care from now on.
+    pub(crate) fn into_inner(self) -> T {
+        let mut kept = ManuallyDrop::new(self);
+        // SAFETY: `self` is not dropped, and nothing uses it any more.
+        unsafe { ManuallyDrop::take(&mut kept.0) }
+    }
 }
 
 impl<T: Send> Deref for Kept<T> {

@@ -26,6 +26,7 @@ mod requests;
 mod session;
 mod stream;
 mod triton;
+mod vram;
 
 use pyo3::prelude::*;
 
@@ -60,6 +61,7 @@ fn _fercuda(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernels::PyScalar>()?;
     module.add_class::<triton::PyTritonKernel>()?;
     module.add_class::<plan::PyPlan>()?;
+    module.add_class::<vram::PyVramFile>()?;
     module.add_function(wrap_pyfunction!(probe::drivers, module)?)?;
     module.add_function(wrap_pyfunction!(probe::nvrtc, module)?)?;
     module.add_function(wrap_pyfunction!(probe::is_hooked, module)?)?;

@@ -3,6 +3,7 @@
 //! Invariant: whatever may wait for the device, or for who waits for it, is done without
 //! the interpreter's lock.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fercuda_cuda::{DeviceAddr, Error as CudaError, Image, Select};
@@ -26,6 +27,7 @@ use crate::job::PyJob;
 use crate::kernels::{PyFunction, PyModule};
 use crate::requests::PyRequests;
 use crate::stream;
+use crate::vram::PyVramFile;
 
 /// A device and its pool. See the stubs.
 #[pyclass(frozen, weakref, name = "Runtime", module = "fercuda_runtime._fercuda")]
@@ -542,6 +544,11 @@ impl PySession {
         let lender = deleter.map(|it| Deleter(Some(it)));
         let layout = layout.map_err(|error| errors::layout(py, error))?;
         self.lent(py, address, layout, Place::Cuda, lender)
+    }
+
+    #[pyo3(signature = (path, *, writable=false))]
+    fn map_vram(&self, py: Python<'_>, path: PathBuf, writable: bool) -> PyResult<PyVramFile> {
+        PyVramFile::open(py, &self.session, path, writable)
     }
 
     fn __repr__(&self) -> String {

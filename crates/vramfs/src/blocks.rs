@@ -5,6 +5,7 @@
 //! when whoever shrinks says that nobody uses what lies beyond.
 //! Elsewhere: what is done with blocks (`engine`), whose they are (`space`).
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,13 +18,31 @@ use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 /// Memory comes in pieces of so many blocks at most: 2048 with a code are 274 MiB.
 const PIECE_BLOCKS: usize = 2048;
 
+/// Memory, and where it is mapped.
+#[derive(Debug)]
+struct Piece {
+    memory: PhysicalMemory,
+    mapped: DeviceBuffer<u8>,
+}
+
+/// Part of the blocks' memory as another process can map it.
+#[derive(Debug)]
+pub struct Shared {
+    /// Where it begins, in bytes from the first block's first.
+    pub at: u64,
+    /// So many there are.
+    pub bytes: u64,
+    /// What names it.
+    pub memory: OwnedFd,
+}
+
 /// Memory for blocks, with or without their code. See the module.
 #[derive(Debug)]
 pub struct Blocks {
     context: Context,
     range: VirtualRange,
     /// Side by side, from the range's start.
-    pieces: Mutex<Vec<DeviceBuffer<u8>>>,
+    pieces: Mutex<Vec<Piece>>,
     count: AtomicUsize,
     most: usize,
     block_bytes: usize,
@@ -83,7 +102,7 @@ impl Blocks {
 
     /// Bytes of device memory that they take.
     pub fn bytes(&self) -> usize {
-        self.pieces().iter().map(DeviceBuffer::len).sum()
+        self.pieces().iter().map(|it| it.mapped.len()).sum()
     }
 
     /// The context that they are in.
@@ -101,13 +120,15 @@ impl Blocks {
         }
         let mut pieces = self.pieces();
         let before = pieces.len();
-        let mut end: usize = pieces.iter().map(DeviceBuffer::len).sum();
+        let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
         let needed = (count * self.block_bytes).next_multiple_of(self.granularity_bytes);
         let piece = (PIECE_BLOCKS * self.block_bytes).next_multiple_of(self.granularity_bytes);
         while end < needed {
             let bytes = piece.min(needed - end);
-            let made = PhysicalMemory::shareable(&self.context, bytes)
-                .and_then(|memory| self.range.map(end, &memory, &[self.context.device()]));
+            let made = PhysicalMemory::shareable(&self.context, bytes).and_then(|memory| {
+                let mapped = self.range.map(end, &memory, &[self.context.device()])?;
+                Ok(Piece { memory, mapped })
+            });
             match made {
                 Ok(made) => pieces.push(made),
                 Err(error) => {
@@ -125,9 +146,9 @@ impl Blocks {
     pub fn shrink(&self, count: usize) {
         let mut pieces = self.pieces();
         self.count.fetch_min(count, Release);
-        let mut end: usize = pieces.iter().map(DeviceBuffer::len).sum();
+        let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
         while let Some(last) = pieces.last() {
-            end -= last.len();
+            end -= last.mapped.len();
             if end < count * self.block_bytes {
                 return;
             }
@@ -177,14 +198,41 @@ impl Blocks {
         }
         let mut first = 0;
         for piece in self.pieces().iter_mut() {
-            let last = first + piece.len();
+            let last = first + piece.mapped.len();
             let part = offset.max(first)..end.min(last);
             if part.start < part.end {
-                work(piece, part.start - first..part.end - first)?;
+                work(&mut piece.mapped, part.start - first..part.end - first)?;
             }
             first = last;
         }
         Ok(())
+    }
+
+    /// The memory that these blocks lie in, in its order, as other processes can map it; who has it can read and change all that
+    /// lies there, other blocks too.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn share(&self, blocks: &[u32]) -> Result<Vec<Shared>> {
+        let mut wanted = blocks.to_vec();
+        wanted.sort_unstable();
+        let mut all = Vec::new();
+        let mut first = 0;
+        for piece in self.pieces().iter() {
+            let last = first + piece.mapped.len();
+            // The first block that reaches into it.
+            let at = wanted.partition_point(|it| (*it as usize + 1) * self.block_bytes <= first);
+            let is_wanted = |it: &u32| (*it as usize) * self.block_bytes < last;
+            if wanted.get(at).is_some_and(is_wanted) {
+                all.push(Shared {
+                    at: first as u64,
+                    bytes: piece.mapped.len() as u64,
+                    memory: piece.memory.export()?,
+                });
+            }
+            first = last;
+        }
+        Ok(all)
     }
 
     /// Where a block begins.
@@ -198,7 +246,7 @@ impl Blocks {
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Vec<DeviceBuffer<u8>>> {
+    fn pieces(&self) -> MutexGuard<'_, Vec<Piece>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

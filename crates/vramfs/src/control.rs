@@ -5,10 +5,15 @@
 //!
 //! Invariant: what was asked for in a way that is not known here is refused. Who may ask is the server's to say (`fuse`).
 //! Elsewhere: the work (`tools`).
-#![expect(unsafe_code, reason = "an ioctl, whose command says what it touches")]
+#![expect(
+    unsafe_code,
+    reason = "an ioctl, whose command says what it touches, and an option of a socket"
+)]
 
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -73,6 +78,14 @@ pub enum Step {
     /// Gives memory beyond the room back if it is nobody's: how many blocks still are somebody's, and
     /// how much memory there is.
     Trim,
+    /// Lends the memory of the file that is asked to who listens at a socket of this name ([`crate::import`]); the user that will
+    /// come by it.
+    Export {
+        /// An abstract socket's, as [`crate::export::name`] makes it of this.
+        name: [u64; 2],
+        /// To who writes there, too.
+        writes: bool,
+    },
 }
 
 impl Step {
@@ -89,6 +102,10 @@ impl Step {
             Self::Resize { blocks } => (*what, rest[0]) = (3, blocks),
             Self::Move { from } => (*what, rest[0]) = (4, from),
             Self::Trim => *what = 5,
+            Self::Export { name, writes } => {
+                *what = 6;
+                (rest[0], rest[1], rest[2]) = (name[0], name[1], u64::from(writes));
+            }
         }
         words
     }
@@ -107,6 +124,10 @@ impl Step {
             3 => Self::Resize { blocks: first },
             4 => Self::Move { from: first },
             5 => Self::Trim,
+            6 => Self::Export {
+                name: [first, second],
+                writes: third == 1,
+            },
             _ => return None,
         };
         (step.words() == words).then_some(step)
@@ -210,6 +231,15 @@ impl Control {
         Ok((done, blocks))
     }
 
+    /// Has the memory of this file come by a socket, from which user.
+    ///
+    /// # Errors
+    /// As [`Control::scrub`]; it is no file.
+    pub(crate) fn export(&self, name: [u64; 2], writes: bool) -> Result<u32> {
+        let [user, ..] = self.ask(Step::Export { name, writes })?;
+        Ok(user as u32)
+    }
+
     /// Sees to there being room for so many blocks of data; `done` hears of how many blocks beyond are left to go, as they go.
     /// Bytes of device memory that it has then.
     ///
@@ -235,7 +265,31 @@ impl Control {
     }
 }
 
-fn refused(at: &Path, error: Errno) -> Error {
+/// Who listens, or has connected, at the other end of a socket: the process, 0 if it cannot be seen from here, and the user.
+pub(crate) fn peer(link: &UnixStream) -> std::result::Result<(i32, u32), Errno> {
+    let mut who = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut bytes = size_of_val(&who) as libc::socklen_t;
+    // SAFETY: of this option the kernel writes no more than that many bytes, of numbers that may be any.
+    let answer = unsafe {
+        libc::getsockopt(
+            link.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &mut bytes,
+        )
+    };
+    match answer {
+        0 => Ok((who.pid, who.uid)),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+pub(crate) fn refused(at: &Path, error: Errno) -> Error {
     let why = match error {
         Errno::NOTTY | Errno::NOSYS | Errno::INVAL => "it is not where such a filesystem is mounted, or one of another version of this program\ntry: the directory that was given to fercuda vram mount".to_owned(),
         Errno::NOTCONN => "its daemon has ended, and what it held is gone\ntry: fercuda vram umount there".to_owned(),
@@ -271,6 +325,21 @@ fn failed(at: &Path, step: Step, error: Errno, rest: &[u64]) -> Error {
         (Step::Move { .. }, Errno::IO) => {
             "a file has something in memory that is to go, and it cannot be read\nThe room is as small as was asked for, and the memory stays\ntry: remove files that cannot be read (fercuda vram scrub --now), and again".to_owned()
         }
+        (Step::Move { .. }, Errno::BUSY) => {
+            "a file has something in memory that is to go, and another process uses it there (fercuda vram export)\nThe room is as small as was asked for, and the memory stays\ntry: again when that has ended".to_owned()
+        }
+        (Step::Export { .. }, Errno::ISDIR | Errno::INVAL) => {
+            "only a file has memory to export".to_owned()
+        }
+        (Step::Export { .. }, Errno::SRCH) => {
+            "the daemon cannot see this process, by whose end it would know that the memory is not used any more\ntry: a process in the daemon's namespaces, or a daemon in its own".to_owned()
+        }
+        (Step::Export { .. }, Errno::CONNREFUSED) => {
+            "the daemon does not reach this process's socket\ntry: a process in the daemon's network namespace".to_owned()
+        }
+        (Step::Export { .. }, Errno::AGAIN) => {
+            "too many files of it are exported already\ntry: fewer at a time".to_owned()
+        }
         (_, error) => error.to_string(),
     };
     Error::Mount {
@@ -295,6 +364,10 @@ mod tests {
             Step::Resize { blocks: 9 },
             Step::Move { from: 3 },
             Step::Trim,
+            Step::Export {
+                name: [3, u64::MAX],
+                writes: true,
+            },
         ];
         for step in faults.into_iter().chain(others) {
             let words = step.words();
@@ -304,7 +377,7 @@ mod tests {
             assert_eq!(Step::read(bytemuck::bytes_of(&more)), None);
             assert_eq!(Step::read(&bytemuck::bytes_of(&words)[1..]), None);
         }
-        for what in [0, 6, u64::MAX] {
+        for what in [0, 7, u64::MAX] {
             let mut words = [0; WORDS];
             words[0] = what;
             assert_eq!(Step::read(bytemuck::bytes_of(&words)), None);

@@ -587,6 +587,11 @@ impl Worker {
         })
     }
 
+    /// How many blocks it takes at once.
+    pub fn slots(&self) -> usize {
+        self.copier.slots
+    }
+
     /// Its stream and page-locked memory.
     pub fn copier(&mut self) -> &mut Copier {
         &mut self.copier

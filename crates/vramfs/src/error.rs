@@ -118,6 +118,19 @@ pub enum Error {
         /// Why, and what to try.
         why: String,
     },
+    /// Bytes of a borrowed file that are in several pieces.
+    #[error(
+        "the {len} bytes from byte {offset} on do not lie side by side in the device's memory\ntry: each of the file's segments by itself"
+    )]
+    Apart {
+        /// The first.
+        offset: u64,
+        /// So many.
+        len: u64,
+    },
+    /// A file was borrowed to be read.
+    #[error("the file was borrowed to be read\ntry: to borrow it to write there")]
+    ReadOnly,
     /// More than there can be.
     #[error("{blocks} blocks are more than there are addresses for")]
     Size {

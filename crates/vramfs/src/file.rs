@@ -14,6 +14,7 @@
 //! not called written have zeros. A write that fails may have changed any of the bytes that it was to change.
 //! Elsewhere: copies and moves within the memory (`moving`), the table of extents (`extents`), what a run's pages are (`space`), how they are read and written (`store`).
 
+mod lending;
 mod moving;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ use crate::extents::{Extent, Part, Table, parts};
 use crate::layout::{DATA_BYTES, PAGE_BYTES, PAGES, ROW_BYTES};
 use crate::medium::{Access, Medium};
 use crate::store::{Change, Content, Store, Wanted};
+use lending::Lent;
+pub(crate) use lending::{Lending, Loan};
 
 /// No file has more bytes.
 pub const SIZE_MAX: u64 = (DATA_BYTES as u64) << 32;
@@ -43,11 +46,12 @@ fn pages_of(bytes: &Range<usize>) -> u32 {
     mask(end) & !mask(first)
 }
 
-/// A file's extents, and how far bytes that a failed write has left may lie behind its end.
+/// A file's extents, how far bytes that a failed write has left may lie behind its end, and who else has its memory.
 #[derive(Debug, Default)]
 struct Layout {
     table: Table,
     dirty: u64,
+    lent: Lent,
 }
 
 /// The bytes of a file. Whoever drops one gives its runs back before ([`Store::free`]).
@@ -123,12 +127,30 @@ impl File {
         self.pages.load(Relaxed)
     }
 
-    fn reading(&self) -> RwLockReadGuard<'_, Layout> {
+    fn layout_shared(&self) -> RwLockReadGuard<'_, Layout> {
         self.layout.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changing(&self) -> RwLockWriteGuard<'_, Layout> {
+    fn layout_alone(&self) -> RwLockWriteGuard<'_, Layout> {
         self.layout.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For who reads bytes, which nobody else writes.
+    fn reading(&self) -> Result<RwLockReadGuard<'_, Layout>, Errno> {
+        let layout = self.layout_shared();
+        match layout.lent {
+            Lent::Writer => Err(Errno::BUSY),
+            Lent::No | Lent::Readers(_) => Ok(layout),
+        }
+    }
+
+    /// For who changes bytes or runs, of which nobody else has any.
+    fn changing(&self) -> Result<RwLockWriteGuard<'_, Layout>, Errno> {
+        let layout = self.layout_alone();
+        match layout.lent {
+            Lent::No => Ok(layout),
+            Lent::Readers(_) | Lent::Writer => Err(Errno::BUSY),
+        }
     }
 
     /// The next data or hole at or behind `from`.
@@ -136,7 +158,7 @@ impl File {
     /// # Errors
     /// `NXIO` behind the end, or for data where there is none.
     pub fn seek(&self, from: u64, what: Seek) -> Result<u64, Errno> {
-        let layout = self.reading();
+        let layout = self.layout_shared();
         let table = &layout.table;
         let size = self.size();
         if from >= size {
@@ -207,7 +229,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<R, Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
-        let layout = file.reading();
+        let layout = file.reading()?;
         let table = &layout.table;
         let size = file.size();
         if offset >= size || len == 0 {
@@ -314,8 +336,8 @@ impl<M: Medium> Store<M> {
         bytes: &[u8],
         lost: &mut BTreeSet<u32>,
     ) -> Option<Result<usize, Errno>> {
-        let layout = file.reading();
-        if offset + bytes.len() as u64 > file.size() {
+        let layout = file.layout_shared();
+        if layout.lent != Lent::No || offset + bytes.len() as u64 > file.size() {
             return None;
         }
         let mut changes = Vec::with_capacity(part.len());
@@ -365,7 +387,7 @@ impl<M: Medium> Store<M> {
         is_roomy: bool,
         lost: &mut BTreeSet<u32>,
     ) -> Result<usize, Errno> {
-        let mut layout = file.changing();
+        let mut layout = file.changing()?;
         let end = offset + bytes.len() as u64;
         if end > file.size() {
             self.clean(access, file, &mut layout)?;
@@ -588,7 +610,7 @@ impl<M: Medium> Store<M> {
         }
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
-        let mut layout = file.changing();
+        let mut layout = file.changing()?;
         if size <= file.size() {
             // Of the same size too: memory behind the end goes.
             self.clear(access, file, &mut layout.table, size..SIZE_MAX)?;
@@ -607,7 +629,7 @@ impl<M: Medium> Store<M> {
     pub fn punch(&self, file: &File, bytes: Range<u64>) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
-        let mut layout = file.changing();
+        let mut layout = file.changing()?;
         let end = bytes.end.min(SIZE_MAX);
         match bytes.start < end {
             true => self.clear(access, file, &mut layout.table, bytes.start..end),
@@ -633,7 +655,7 @@ impl<M: Medium> Store<M> {
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min(at + COPY_BYTES);
-            self.blank(access, &file.changing().table, at..end)?;
+            self.blank(access, &file.changing()?.table, at..end)?;
             std::thread::yield_now();
             at = end;
         }
@@ -727,10 +749,10 @@ impl<M: Medium> Store<M> {
             made.map_err(|(_, error)| told(&error))?;
         }
         for piece in partial {
-            let mut layout = file.changing();
+            let mut layout = file.changing()?;
             self.fill(access, file, &mut layout.table, inode, &piece, is_roomy)?;
         }
-        let mut layout = file.changing();
+        let mut layout = file.changing()?;
         if !keeps_size && bytes.end > file.size() {
             self.clean(access, file, &mut layout)?;
         }
@@ -768,7 +790,7 @@ impl<M: Medium> Store<M> {
         mut is_roomy: bool,
         fresh: &mut Fresh<'_, M>,
     ) -> Result<Vec<Piece>, Errno> {
-        let layout = file.reading();
+        let layout = file.reading()?;
         let table = &layout.table;
         let pages_within = |chunk: u32| pages_of(&within_chunk(chunk, bytes));
         let had = |(chunk, it): (u32, Extent)| {
@@ -847,7 +869,7 @@ impl<M: Medium> Store<M> {
 
     /// Blocks that it has runs in.
     pub(crate) fn blocks_of(&self, file: &File) -> Vec<u32> {
-        let layout = file.reading();
+        let layout = file.layout_shared();
         let all = layout.table.within(0..=u32::MAX);
         let mut all: Vec<u32> = all.map(|(_, extent)| extent.run().block).collect();
         all.sort_unstable();
@@ -855,14 +877,25 @@ impl<M: Medium> Store<M> {
         all
     }
 
-    /// Gives all runs of a file back that nobody can reach any more.
-    pub fn free(&self, file: &File) {
-        let mut layout = file.changing();
+    /// Whether it has anything in blocks from this one on.
+    pub(crate) fn has_behind(&self, file: &File, first: u32) -> bool {
+        let layout = file.layout_shared();
+        let mut all = layout.table.within(0..=u32::MAX);
+        all.any(|(_, extent)| extent.run().block >= first)
+    }
+
+    /// Gives all runs of a file back that nobody can reach any more; not if its memory is lent, and then it returns `false`.
+    pub fn free(&self, file: &File) -> bool {
+        let mut layout = file.layout_alone();
+        if layout.lent != Lent::No {
+            return false;
+        }
         for (_, extent) in std::mem::take(&mut *layout).table.within(0..=u32::MAX) {
             self.space().give(extent.run());
         }
         file.pages.store(0, Relaxed);
         file.size.store(0, Relaxed);
+        true
     }
 }
 

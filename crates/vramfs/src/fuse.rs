@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use crate::control::{COMMAND, Message, Step};
 use crate::directory::NAME_MAX;
 use crate::error::Error;
+use crate::export::{Exports, Lender};
 use crate::file::{Seek, told};
 use crate::layout::{DATA_BYTES, PAGE_BYTES};
 use crate::medium::Medium;
@@ -64,7 +65,7 @@ pub enum Cache {
 
 /// A tree and a store, as the kernel asks for them.
 pub(crate) struct Requests<M: Medium> {
-    pub(crate) tree: Tree,
+    pub(crate) tree: Arc<Tree>,
     pub(crate) store: Arc<Store<M>>,
     pub(crate) cache: Cache,
     /// What does not change, of the figures.
@@ -80,6 +81,8 @@ pub(crate) struct Requests<M: Medium> {
     pub(crate) writes: Meter,
     /// Who may have tools work on it, beside root.
     pub(crate) owner: u32,
+    /// Files that are other processes' too.
+    pub(crate) exports: Arc<Exports>,
 }
 
 fn number(inode: INodeNo) -> u32 {
@@ -207,7 +210,7 @@ fn answer_value(reply: ReplyXattr, room: u32, answer: Answer<Vec<u8>>) {
     }
 }
 
-impl<M: Medium> Requests<M> {
+impl<M: Medium + 'static> Requests<M> {
     /// Gives back what nobody can reach any more.
     fn sweep(&self) {
         self.tree.sweep(|file| self.store.free(file));
@@ -313,6 +316,7 @@ impl<M: Medium> Requests<M> {
             ("scrub_rounds", counters.scrub_rounds.load(Relaxed)),
             ("scrub_failures", counters.scrub_failures.load(Relaxed)),
             ("device_bytes", self.store.medium().bytes()),
+            ("exported_files", self.exports.count() as u64),
             ("read_bytes", self.reads.bytes()),
             ("written_bytes", self.writes.bytes()),
         ];
@@ -339,7 +343,7 @@ impl<M: Medium> Requests<M> {
     }
 
     /// A step of a tool's: what it answers, or an error with what it says of it.
-    fn step(&self, inode: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
+    fn step(&self, inode: u32, user: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
         let plain = |error: Errno| (error, [0; 2]);
         let failed = |error: Error| match error {
             Error::Room {
@@ -389,6 +393,19 @@ impl<M: Medium> Requests<M> {
                 let left = self.store.trim();
                 Ok([u64::from(left), self.store.medium().bytes(), 0, 0])
             }
+            Step::Export { name, writes } => {
+                let lender = Lender {
+                    store: self.store.clone(),
+                    tree: self.tree.clone(),
+                    exports: self.exports.clone(),
+                    notifier: self.notifier.clone(),
+                    file: self.tree.file(inode).map_err(plain)?,
+                    inode,
+                    writes,
+                };
+                lender.begin(name, user).map_err(plain)?;
+                Ok([u64::from(self.owner), 0, 0, 0])
+            }
         }
     }
 
@@ -398,7 +415,7 @@ impl<M: Medium> Requests<M> {
         let begin = Instant::now();
         let most = self.tree.highest();
         let retired = self.store.retired();
-        let (mut moved, mut is_lost) = (0, false);
+        let (mut moved, mut is_lost, mut is_lent) = (0, false, false);
         let mut inode = u32::try_from(from).unwrap_or(u32::MAX).max(ROOT);
         while inode <= most {
             if let Ok(file) = self.tree.file(inode) {
@@ -406,6 +423,7 @@ impl<M: Medium> Requests<M> {
                     Ok(pages) => moved += pages,
                     // Others are moved all the same.
                     Err(Errno::IO) => is_lost = true,
+                    Err(Errno::BUSY) => is_lent |= self.store.has_behind(&file, retired.start),
                     Err(error) => return Err(error),
                 }
             }
@@ -414,9 +432,10 @@ impl<M: Medium> Requests<M> {
                 break;
             }
         }
-        match is_lost {
-            true => Err(Errno::IO),
-            false => Ok((if inode > most { 0 } else { u64::from(inode) }, moved)),
+        match (is_lost, is_lent) {
+            (true, _) => Err(Errno::IO),
+            (_, true) => Err(Errno::BUSY),
+            _ => Ok((if inode > most { 0 } else { u64::from(inode) }, moved)),
         }
     }
 
@@ -908,7 +927,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
             return reply.error(fuser::Errno::EPERM);
         }
         let mut message: Message = [0; _];
-        match self.step(number(inode), step) {
+        match self.step(number(inode), request.uid(), step) {
             Ok(answer) => message[1..5].copy_from_slice(&answer),
             Err((error, figures)) => {
                 message[0] = error.raw_os_error() as u64;

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Shared};
 use crate::engine::{Copier, Kernels, Mover, Outcome, Work, Worker};
 use fercuda_cuda::Stream;
 
@@ -46,6 +46,25 @@ pub trait Medium: Send + Sync {
 
     /// Gives memory back that is not needed for so many. Nobody may use others.
     fn shrink(&self, blocks: usize);
+
+    /// The memory that these blocks lie in, for other processes; `None` where it cannot be theirs.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn share(&self, _blocks: &[u32]) -> Result<Option<Sharing>> {
+        Ok(None)
+    }
+}
+
+/// Memory of blocks, as another process maps it.
+#[derive(Debug)]
+pub struct Sharing {
+    /// Which device's it is, by its UUID.
+    pub device: [u8; 16],
+    /// Bytes from one block's first to the next one's.
+    pub block_bytes: u64,
+    /// It, in its order.
+    pub parts: Vec<Shared>,
 }
 
 /// One thread's way to the memory, with staging for rows that come and go.
@@ -110,6 +129,13 @@ pub trait Access: Send {
     /// # Errors
     /// The memory's.
     fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>>;
+
+    /// Makes parity, sums and record of what these blocks hold now, which somebody else has changed where it is; each in a work
+    /// without rows, with whose it is. Nobody else uses them meanwhile.
+    ///
+    /// # Errors
+    /// The memory's.
+    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()>;
 
     /// Makes something wrong: bits of a block that the mask has, from a byte on, become what they were not.
     ///
@@ -218,6 +244,14 @@ impl Medium for Device {
     fn shrink(&self, blocks: usize) {
         self.blocks.shrink(blocks);
     }
+
+    fn share(&self, blocks: &[u32]) -> Result<Option<Sharing>> {
+        Ok(Some(Sharing {
+            device: self.blocks.context().device().uuid()?,
+            block_bytes: self.blocks.block_bytes() as u64,
+            parts: self.blocks.share(blocks)?,
+        }))
+    }
 }
 
 #[derive(Debug)]
@@ -325,11 +359,27 @@ impl Access for DeviceAccess {
             By::Copies(_) => Ok(clean(&mut self.clean, work.len())),
         }
     }
+
     fn scan(&mut self, blocks: &[u32]) -> Result<Vec<u32>> {
         match &mut self.by {
             By::Kernels(worker) => worker.scan(&self.blocks, blocks),
             By::Copies(_) => Ok(Vec::new()),
         }
+    }
+
+    fn refresh(&mut self, work: &[Work<'_>]) -> Result<()> {
+        let By::Kernels(worker) = &mut self.by else {
+            return Ok(());
+        };
+        let blocks: Vec<u32> = work.iter().map(|it| it.block as u32).collect();
+        let left = worker.refresh(&self.blocks, &blocks)?;
+        // Those whose record is not right. It is made of what is known.
+        let is_left = |it: &&Work<'_>| left.contains(&(it.block as u32));
+        let left: Vec<Work<'_>> = work.iter().filter(is_left).cloned().collect();
+        for some in left.chunks(worker.slots()) {
+            worker.encode(&self.blocks, some)?;
+        }
+        Ok(())
     }
 
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {

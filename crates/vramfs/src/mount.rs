@@ -23,6 +23,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use crate::blocks::Blocks;
 use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
+use crate::export::Exports;
 pub use crate::fuse::Cache;
 use crate::fuse::{Requests, SLOTS, now};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
@@ -135,6 +136,7 @@ pub struct Mount {
     place: Place,
     session: Option<JoinHandle<std::io::Result<()>>>,
     scrubber: Option<Scrubber>,
+    exports: Arc<Exports>,
 }
 
 impl Mount {
@@ -152,8 +154,14 @@ impl Mount {
         };
         let store = Arc::new(store);
         let notifier = Arc::new(OnceLock::new());
+        let exports = Arc::new(Exports::default());
         let requests_of = Requests {
-            tree: Tree::new(options.inodes, options.mode & 0o7777, owner, now()),
+            tree: Arc::new(Tree::new(
+                options.inodes,
+                options.mode & 0o7777,
+                owner,
+                now(),
+            )),
             store: store.clone(),
             cache: options.cache,
             facts: options.facts.clone(),
@@ -164,6 +172,7 @@ impl Mount {
             reads: Meter::default(),
             writes: Meter::default(),
             owner: rustix::process::geteuid().as_raw(),
+            exports: exports.clone(),
         };
         let mut config = Config::default();
         config.acl = match options.allow_other {
@@ -209,6 +218,7 @@ impl Mount {
             scrubber: None,
             session: None,
             place,
+            exports,
         };
         let session = session.spawn().map_err(|error| refused(&at, error))?;
         // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
@@ -270,6 +280,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Before the memory goes.
         drop(self.scrubber.take());
+        self.exports.end();
         // It may be unmounted already, and that is as good.
         let place = &self.place;
         let gone = place.unmount(false).or_else(|_| place.unmount(true));

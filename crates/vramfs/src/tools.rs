@@ -95,7 +95,12 @@ impl<M: Medium> Store<M> {
         Ok(answer)
     }
 
-    fn look_at(&self, access: &mut M::Access, used: &[u32], answer: &mut Scrubbed) -> Result<()> {
+    pub(crate) fn look_at(
+        &self,
+        access: &mut M::Access,
+        used: &[u32],
+        answer: &mut Scrubbed,
+    ) -> Result<()> {
         let suspect = {
             // In the order in which all lock them. Who changes one waits for as long as the scan takes.
             let _shared: Vec<_> = used.iter().map(|block| self.shared(*block)).collect();

@@ -352,11 +352,14 @@ impl Tree {
         self.nameless.load(Relaxed)
     }
 
-    /// Gives data back that nobody can reach any more.
-    pub fn sweep(&self, free: impl Fn(&File)) {
-        for file in std::mem::take(&mut *lock(&self.left)) {
-            free(&file);
-            self.nameless.fetch_sub(1, Relaxed);
+    /// Gives data back that nobody can reach any more; what cannot be given back yet stays until the next time.
+    pub fn sweep(&self, free: impl Fn(&File) -> bool) {
+        let left = std::mem::take(&mut *lock(&self.left));
+        for file in left {
+            match free(&file) {
+                true => drop(self.nameless.fetch_sub(1, Relaxed)),
+                false => lock(&self.left).push(file),
+            }
         }
     }
 

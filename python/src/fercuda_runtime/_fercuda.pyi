@@ -4,6 +4,7 @@ Every call raises `ForkedError` in the child of a fork. Whatever waits lets othe
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from os import PathLike
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, Protocol, Self, SupportsFloat, SupportsIndex, TypedDict, final
 
@@ -308,6 +309,54 @@ class Session:
         The memory must reach as far as the shape does, and stay until then. Raises `LayoutError`, `DtypeError`,
         `DriverError` for an address that the driver does not know.
         """
+    def map_vram(self, path: str | PathLike[str], *, writable: bool = False) -> VramFile:
+        """A file of a filesystem in this device's memory (`fercuda vram mount`), where it is, without a copy. All of it is
+        looked at before, and what is wrong is corrected.
+
+        Until it is closed, and no buffer of it is left, calls that change the file fail with `EBUSY`; if it is mapped to
+        be written, all that read it too. Raises `VramError`.
+        """
+
+@final
+class VramFile:
+    """A file in device memory, mapped for a session: `Session.map_vram`. Closed at the end of a `with`.
+
+    The file's bytes are in chunks of 128 KiB, which need not lie side by side: with the error-correcting code between
+    them are its 9 KiB. What is written to a file that is not writable is found and undone as an error.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, holes among them."""
+    @property
+    def is_writable(self) -> bool:
+        """Whether it may be written to."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+    @property
+    def segments(self) -> list[tuple[int, int, int]]:
+        """(offset in the file, bytes, address) of all that is in memory, in its order. What lies between is zeros."""
+    @property
+    def chunks(self) -> list[int] | None:
+        """The address of each chunk, 0 of one that is a hole, so that byte i is at chunks[i >> 17] + (i & 131071). None
+        if one is in several pieces."""
+    @property
+    def stride_bytes(self) -> int | None:
+        """Bytes from one chunk to the next, if that is the same for all and nothing is missing."""
+    def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
+        """Bytes ("u8") from `offset` on, to the end without `nbytes`. Raises `LayoutError` if they do not lie side by
+        side; `VramError` if it is closed."""
+    def rows(self) -> Buffer:
+        """All of the file as an array (chunks, 131072) of bytes ("u8"), whose rows need not lie side by side. Raises
+        `LayoutError` if that is not so: `stride_bytes`, and a whole number of chunks."""
+    def close(self) -> None:
+        """Gives it back, when no buffer of it is left: now, and the file has what was written to it, or with the last.
+        Waits for all work on the device. Raises `VramError` if what was written could not be kept."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 @final
 class GraphKey:

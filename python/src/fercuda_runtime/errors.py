@@ -60,6 +60,10 @@ class SessionNameError(FercudaError, ValueError):
     session: str
 
 
+class VramError(FercudaError, OSError):
+    """A file in device memory cannot be mapped, or what was written to it could not be kept."""
+
+
 class ForkedError(FercudaError, RuntimeError):
     """This process is a fork of the one (`process`) that has the device."""
 

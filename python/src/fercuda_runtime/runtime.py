@@ -27,6 +27,7 @@ from ._fercuda import (
     Scalar,
     Session,
     Ticket,
+    VramFile,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Session",
     "Telemetry",
     "Ticket",
+    "VramFile",
     "reboot",
     "telemetry",
 ]

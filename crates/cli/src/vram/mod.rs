@@ -6,6 +6,7 @@
 //! Elsewhere: what is mounted, and how requests are answered (`fercuda-vramfs`).
 
 mod daemon;
+mod export;
 pub(crate) mod helper;
 mod show;
 mod snapshot;
@@ -40,6 +41,7 @@ enum What {
     Shrink(tools::ShrinkArgs),
     Save(snapshot::SaveArgs),
     Load(snapshot::LoadArgs),
+    Export(export::ExportArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Grow(args) => tools::grow(args),
         What::Shrink(args) => tools::shrink(args),
         What::Save(args) => snapshot::save(args),
+        What::Export(args) => export::export(args),
         What::Load(args) => snapshot::load(args),
     }
 }

@@ -10,6 +10,7 @@
 )]
 
 mod bytes;
+mod export;
 mod limits;
 mod names;
 mod place;

@@ -109,8 +109,10 @@ impl<M: Medium> Store<M> {
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
         let before = (is_other && is_first).then(|| source.reading());
-        let mut layout = target.changing();
+        let before = before.transpose()?;
+        let mut layout = target.changing()?;
         let behind = (is_other && !is_first).then(|| source.reading());
+        let behind = behind.transpose()?;
         let row = ROW_BYTES as u64;
         let len = len.min(source.size().saturating_sub(at) / row * row);
         if len == 0 {
@@ -217,7 +219,7 @@ impl<M: Medium> Store<M> {
         // A chunk, and a page in it.
         let mut next = (0, 0);
         loop {
-            let mut layout = file.changing();
+            let mut layout = file.changing()?;
             let mut moves = Vec::new();
             let mut answer = Ok(());
             let is_there = |(chunk, it): &(u32, Extent)| {
@@ -371,7 +373,7 @@ impl<M: Medium> Store<M> {
     fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
-        let mut layout = file.changing();
+        let mut layout = file.changing()?;
         if size > file.size() {
             self.clean(access, file, &mut layout)?;
             file.size.store(size, Relaxed);

@@ -105,7 +105,14 @@ fn what_is_found_wrong_is_not_copied_but_read_and_written() {
     for wrong in [&memory.wrong_when_looked_at, &memory.wrong_when_taken] {
         let (source, target) = (File::default(), File::default());
         assert_eq!(store.write_file(&source, 1, 0, &bytes), Ok(bytes.len()));
-        let second = source.reading().table.of(1).next().unwrap().run().block;
+        let second = source
+            .layout_shared()
+            .table
+            .of(1)
+            .next()
+            .unwrap()
+            .run()
+            .block;
         wrong.store(second, Relaxed);
         for _ in 0..2 {
             let staged = memory.staged_rows.load(Relaxed);
@@ -318,7 +325,7 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
             }
             grow(&store);
         }
-        all.iter().for_each(|(file, _)| store.free(file));
+        all.iter().for_each(|(file, _)| assert!(store.free(file)));
         assert_eq!(
             (space.used_pages(), space.free_pages()),
             (0, u64::from(blocks) * 32)
@@ -338,7 +345,7 @@ fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
     let lower = store.space();
     // What is in the first six goes to the others first, and back.
     lower.retire(0..6);
-    let at = |file: &File| file.reading().table.of(0).next().unwrap().run().block;
+    let at = |file: &File| file.layout_shared().table.of(0).next().unwrap().run().block;
     let rows = || [&memory.staged_rows, &memory.moved_rows].map(|it| it.swap(0, Relaxed));
     rows();
     for file in &files {
@@ -426,7 +433,7 @@ fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
             "{moved} pages in {turns} turns"
         );
     });
-    files.iter().for_each(|file| store.free(file));
+    files.iter().for_each(|file| assert!(store.free(file)));
     assert_eq!(
         (store.space().used_pages(), store.space().free_pages()),
         (0, 24 * 32)

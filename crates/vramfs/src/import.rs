@@ -1,0 +1,444 @@
+//! A file's memory in another process than its filesystem's: where its bytes are on the device, without a copy.
+//!
+//! Invariants: what is mapped stays the file's until this is dropped; when the filesystem hears that it is not used any more the device
+//! has done all that it was given with it. What was not understood is let go of.
+//! Elsewhere: who lends it, and until when (`export`).
+
+use std::io::{ErrorKind, IoSliceMut, Read as _};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::Builder;
+use std::time::Duration;
+
+use bytemuck::Zeroable as _;
+use fercuda_cuda::{
+    Context, DeviceBuffer, DeviceSlice, DeviceSliceMut, PhysicalMemory, VirtualRange,
+};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::control::{Control, peer};
+use crate::error::{Error, Result};
+pub use crate::export::Segment;
+use crate::export::{DONE, Head, MAGIC, Part, TAKEN, name, reason, tell};
+use crate::layout::DATA_BYTES;
+use crate::space::BLOCKS_MAX;
+
+/// How long who lets go waits before he asks again whether something is captured.
+const PAUSE: Duration = Duration::from_millis(10);
+/// More parts there are not, of 256 MiB each.
+const PARTS_MOST: u64 = 1 << 16;
+
+/// A file that is lent, and is not mapped.
+#[derive(Debug)]
+pub struct Export {
+    at: PathBuf,
+    link: UnixStream,
+    head: Head,
+    parts: Vec<(Part, OwnedFd)>,
+    segments: Vec<Segment>,
+    writes: bool,
+}
+
+impl Export {
+    /// Borrows the file at `at`, to read it, or to write to it too. As long as it is borrowed nobody changes it by calls, which fail
+    /// with `EBUSY`, and while somebody writes nobody reads it so. All of it was looked at, and is right.
+    ///
+    /// # Errors
+    /// [`Error::Mount`]: it is no file in such a filesystem, this user may not, somebody writes to it, or it is
+    /// to be written to and has not whole blocks of its own.
+    pub fn of(at: &Path, writes: bool) -> Result<Self> {
+        let failed = |why: String| Error::Mount {
+            at: at.to_owned(),
+            why,
+        };
+        let told = |error: std::io::Error| failed(error.to_string());
+        let mut bytes = [0; 16];
+        getrandom(&mut bytes, GetRandomFlags::empty())
+            .map_err(|error| failed(error.to_string()))?;
+        let number: [u64; 2] = bytemuck::cast(bytes);
+        let address = SocketAddr::from_abstract_name(name(number)).map_err(told)?;
+        let listener = UnixListener::bind_addr(&address).map_err(told)?;
+        let user = Control::open(at)?.export(number, writes)?;
+        // It has connected already, if nobody else was quicker who saw the name.
+        let link = loop {
+            let (link, _) = listener.accept().map_err(told)?;
+            let (_, is) = peer(&link).map_err(|error| failed(error.to_string()))?;
+            if is == user {
+                break link;
+            }
+        };
+        let mut it = Self {
+            at: at.to_owned(),
+            link,
+            head: Head::zeroed(),
+            parts: Vec::new(),
+            segments: Vec::new(),
+            writes,
+        };
+        it.receive()
+            .map_err(|error| match error.kind() {
+                ErrorKind::Other => failed(error.to_string()),
+                ErrorKind::UnexpectedEof => failed("its daemon has ended".to_owned()),
+                _ => failed(format!("its daemon does not say what it lends: {error}")),
+            })
+            .map(|()| it)
+    }
+
+    fn receive(&mut self) -> std::io::Result<()> {
+        let mut link = &self.link;
+        link.read_exact(bytemuck::bytes_of_mut(&mut self.head))?;
+        let head = self.head;
+        let wrong = |what: &str| {
+            std::io::Error::other(format!("what its daemon says of it makes no sense: {what}"))
+        };
+        if head.magic != MAGIC {
+            return Err(wrong("it is one of another version"));
+        }
+        if head.error != 0 {
+            return Err(std::io::Error::other(reason(head.error)));
+        }
+        let pages = u64::from(BLOCKS_MAX) * 32;
+        if head.parts > PARTS_MOST || head.segments > pages || head.block_bytes < DATA_BYTES as u64
+        {
+            return Err(wrong("there is more of it than there can be"));
+        }
+        let mut end = 0;
+        for _ in 0..head.parts {
+            let (part, memory) = receive_part(link)?;
+            if part.at < end || part.bytes == 0 || part.at.checked_add(part.bytes).is_none() {
+                return Err(wrong("its memory"));
+            }
+            end = part.at + part.bytes;
+            self.parts.push((part, memory));
+        }
+        let mut behind = 0;
+        for _ in 0..head.segments {
+            let mut it = Segment::zeroed();
+            link.read_exact(bytemuck::bytes_of_mut(&mut it))?;
+            let is_within =
+                |(part, _): &(Part, OwnedFd)| part.at <= it.at && it.at < part.at + part.bytes;
+            let ends = it
+                .offset
+                .checked_add(it.bytes)
+                .filter(|end| *end <= head.size);
+            let last = it.at.checked_add(it.bytes);
+            // It may reach over several, side by side.
+            let is_mapped = self.parts.iter().position(is_within).is_some_and(|first| {
+                let mut reach = self.parts[first].0.at;
+                for (part, _) in &self.parts[first..] {
+                    if part.at != reach {
+                        break;
+                    }
+                    reach += part.bytes;
+                }
+                last.is_some_and(|last| last <= reach)
+            });
+            if it.offset < behind || it.bytes == 0 || ends.is_none() || !is_mapped {
+                return Err(wrong("where its bytes are"));
+            }
+            behind = it.offset + it.bytes;
+            self.segments.push(it);
+        }
+        Ok(())
+    }
+
+    /// Which device's memory it is, by its UUID.
+    pub fn device(&self) -> [u8; 16] {
+        self.head.device
+    }
+
+    /// The file's bytes, holes among them.
+    pub fn size(&self) -> u64 {
+        self.head.size
+    }
+
+    /// Where its bytes are, in their order, in bytes from the first block's first on. What lies between is a hole.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Bytes from one block's first to the next one's, of which 128 KiB are data.
+    pub fn block_bytes(&self) -> u64 {
+        self.head.block_bytes
+    }
+
+    /// Bytes of memory that are mapped for it, with other files' among them.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.parts.iter().map(|(part, _)| part.bytes).sum()
+    }
+
+    /// Maps it for a context of its device.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] for another device; those of the driver.
+    pub fn map(self, context: &Context) -> Result<Import> {
+        if context.device().uuid()? != self.head.device {
+            return Err(Error::Mount {
+                at: self.at.clone(),
+                why: format!(
+                    "it is in another device\'s memory than {}\'s\ntry: the device that the filesystem is on (fercuda vram stat)",
+                    context.device()
+                ),
+            });
+        }
+        let first = self.parts.first().map_or(0, |(part, _)| part.at);
+        let end = self
+            .parts
+            .last()
+            .map_or(0, |(part, _)| part.at + part.bytes);
+        let mut memory = Vec::new();
+        let mut address = 0;
+        if end > first {
+            let bytes = usize::try_from(end - first).unwrap_or(usize::MAX);
+            let range = VirtualRange::reserve(context, bytes)?;
+            address = range.address().0;
+            for (part, fd) in &self.parts {
+                let physical = PhysicalMemory::import(context, fd.as_fd(), part.bytes as usize)?;
+                let at = (part.at - first) as usize;
+                memory.push(range.map(at, &physical, &[context.device()])?);
+            }
+        }
+        let mapped = |it: &Segment| Segment {
+            at: address + (it.at - first),
+            ..*it
+        };
+        Ok(Import {
+            segments: self.segments.iter().map(mapped).collect(),
+            memory,
+            context: context.clone(),
+            export: Some(self),
+        })
+    }
+
+    /// Says that it is not used any more, and waits until the filesystem has taken it back.
+    fn give_back(self) -> Result<()> {
+        let mut answer = [0];
+        let said = tell(&self.link, &[DONE]);
+        let heard = said.and_then(|()| (&self.link).read_exact(&mut answer));
+        match (heard, answer) {
+            (Ok(()), [TAKEN]) => Ok(()),
+            // It has no file any more.
+            (Err(_), _) if !self.writes => Ok(()),
+            (Err(error), _) => Err(self.failed(format!(
+                "its daemon has ended, and what it held is gone: {error}"
+            ))),
+            (Ok(()), _) => Err(self.failed(
+                "what was written there could not be made right: the device has failed".to_owned(),
+            )),
+        }
+    }
+
+    fn failed(&self, why: String) -> Error {
+        Error::Mount {
+            at: self.at.clone(),
+            why,
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // Whoever has mapped it sees to the device being done; who has said so already says it to nobody.
+        tell(&self.link, &[DONE]).unwrap_or_default();
+    }
+}
+
+fn receive_part(mut link: &UnixStream) -> std::io::Result<(Part, OwnedFd)> {
+    let mut part = Part::zeroed();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let bytes = bytemuck::bytes_of_mut(&mut part);
+    let received = recvmsg(
+        link,
+        &mut [IoSliceMut::new(bytes)],
+        &mut with,
+        RecvFlags::CMSG_CLOEXEC,
+    )?
+    .bytes;
+    if received == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let descriptors = with.drain().find_map(|it| match it {
+        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
+        _ => None,
+    });
+    let memory = descriptors.ok_or(ErrorKind::InvalidData)?;
+    link.read_exact(&mut bytemuck::bytes_of_mut(&mut part)[received..])?;
+    Ok((part, memory))
+}
+
+/// A file's memory, mapped here.
+#[derive(Debug)]
+pub struct Import {
+    segments: Vec<Segment>,
+    /// Mapped, side by side but for what nobody needs.
+    memory: Vec<DeviceBuffer<u8>>,
+    context: Context,
+    /// Until it was given back.
+    export: Option<Export>,
+}
+
+impl Import {
+    /// Borrows the file at `at` and maps it: [`Export::of`], [`Export::map`].
+    ///
+    /// # Errors
+    /// Theirs.
+    pub fn open(at: &Path, context: &Context, writes: bool) -> Result<Self> {
+        Export::of(at, writes)?.map(context)
+    }
+
+    /// The file's bytes, holes among them.
+    pub fn size(&self) -> u64 {
+        self.export.as_ref().map_or(0, Export::size)
+    }
+
+    /// Where its bytes are, in their order: `at` is an address on the device. What lies between is a hole.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Bytes of the file where they are, if all of them lie side by side, in one piece of memory.
+    ///
+    /// # Errors
+    /// [`Error::Apart`] if they do not.
+    pub fn slice(&self, offset: u64, len: u64) -> Result<DeviceSlice<'_, u8>> {
+        let (at, range) = self.place(offset, len)?;
+        Ok(self.memory[at].slice(range)?)
+    }
+
+    /// The same, to be written; of who has borrowed it for that.
+    ///
+    /// # Errors
+    /// As [`Import::slice`]; [`Error::ReadOnly`].
+    pub fn slice_mut(&mut self, offset: u64, len: u64) -> Result<DeviceSliceMut<'_, u8>> {
+        if !self.export.as_ref().is_some_and(|it| it.writes) {
+            return Err(Error::ReadOnly);
+        }
+        let (at, range) = self.place(offset, len)?;
+        Ok(self.memory[at].slice_mut(range)?)
+    }
+
+    /// In which piece of memory bytes are, and where there.
+    fn place(&self, offset: u64, len: u64) -> Result<(usize, Range<usize>)> {
+        let apart = Error::Apart { offset, len };
+        let end = offset.checked_add(len);
+        let behind = self.segments.partition_point(|it| it.offset <= offset);
+        let segment = self.segments[..behind].last();
+        let segment = segment.filter(|it| end.is_some_and(|end| end <= it.offset + it.bytes));
+        let Some(segment) = segment else {
+            return Err(apart);
+        };
+        let address = segment.at + (offset - segment.offset);
+        let found = self.memory.iter().enumerate().find_map(|(at, piece)| {
+            let first = address.checked_sub(piece.address().0)?;
+            let range = first as usize..(first + len) as usize;
+            (range.end <= piece.len()).then_some((at, range))
+        });
+        found.ok_or(apart)
+    }
+
+    /// The address of each chunk of 128 KiB up to the end, 0 of one that is a hole; `None` if one is in several pieces. So a
+    /// kernel finds byte `i` at `chunks[i >> 17] + (i & 131071)`.
+    pub fn chunks(&self) -> Option<Vec<u64>> {
+        let chunk = DATA_BYTES as u64;
+        let count = usize::try_from(self.size().div_ceil(chunk)).ok()?;
+        let mut all = vec![0; count];
+        for it in &self.segments {
+            let last = (it.offset + it.bytes - 1) / chunk;
+            for number in it.offset / chunk..=last {
+                let address = it.at.wrapping_sub(it.offset).wrapping_add(number * chunk);
+                let place = &mut all[number as usize];
+                if *place != 0 && *place != address {
+                    return None;
+                }
+                *place = address;
+            }
+        }
+        Some(all)
+    }
+
+    /// Bytes from one chunk's address to the next one's, if that is the same for all chunks and none of them is a hole, or in
+    /// pieces: then all of the file is one array of rows of 128 KiB, the last of which may end before.
+    pub fn stride_bytes(&self) -> Option<u64> {
+        let chunks = self.chunks()?;
+        let first = *chunks.first()?;
+        let stride = match chunks.get(1) {
+            Some(second) => second.checked_sub(first)?,
+            None => DATA_BYTES as u64,
+        };
+        let held: u64 = self.segments.iter().map(|it| it.bytes).sum();
+        let is_even = |at: usize| chunks[at] == first.wrapping_add(at as u64 * stride);
+        let is_array = first != 0 && stride >= DATA_BYTES as u64 && held == self.size();
+        (is_array && (0..chunks.len()).all(is_even)).then_some(stride)
+    }
+
+    /// The context that it is mapped for.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Waits until the device has done all that it was given in this context, and gives it back. Then the file can be used
+    /// again, with what was written.
+    ///
+    /// # Errors
+    /// Those of the device, and then it is given back when this process ends; [`Error::Mount`] if what was written could not be kept.
+    pub fn close(mut self) -> Result<()> {
+        self.context.synchronize()?;
+        self.memory.clear();
+        self.export.take().map_or(Ok(()), Export::give_back)
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let Some(export) = self.export.take() else {
+            return;
+        };
+        let (context, memory) = (self.context.clone(), std::mem::take(&mut self.memory));
+        let mut end = Ending {
+            context,
+            memory,
+            export: ManuallyDrop::new(export),
+        };
+        if end.is_over() {
+            return;
+        }
+        // Something is captured, which nobody may disturb. If there is no thread it is given back with the process.
+        let wait = move || {
+            while !end.is_over() {
+                std::thread::sleep(PAUSE);
+            }
+        };
+        let waits = Builder::new().name("vramfs-import".to_owned()).spawn(wait);
+        waits.map(drop).unwrap_or_default();
+    }
+}
+
+/// What is to be given back when the device is done. Nothing says so if this is dropped before: the filesystem hears of the
+/// process's end.
+struct Ending {
+    context: Context,
+    memory: Vec<DeviceBuffer<u8>>,
+    export: ManuallyDrop<Export>,
+}
+
+impl Ending {
+    /// Whether there is nothing more to do.
+    fn is_over(&mut self) -> bool {
+        match self.context.settle() {
+            Ok(()) => {
+                self.memory.clear();
+                // By its drop, which is done once: nobody asks again.
+                tell(&self.export.link, &[DONE]).unwrap_or_default();
+                true
+            }
+            Err(fercuda_cuda::Error::Capturing { .. }) => false,
+            Err(_) => true,
+        }
+    }
+}
