@@ -124,6 +124,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Software,
+        "FERCUDA_SOFT_LOST",
+        "such as `1@300`, default none",
+        "device 1 is lost after 300 copies, launches and the like, as a card that falls off its bus",
+    ),
+    row(
+        Reader::Software,
         "FERCUDA_SOFT_MEMORY",
         "a size such as `512MiB`, default `8GiB`",
         "memory of each device; backed by the host's only where touched",

@@ -29,6 +29,16 @@ pub fn take_findings() -> Vec<Finding> {
     all
 }
 
+/// Takes a device away, as a card that falls off its bus: whatever is asked of a context there answers
+/// `CUDA_ERROR_UNKNOWN` from now on, a code that alone says nothing of a context, and what runs there ends. There is no way back.
+/// False, and without effect, if there is no such device, or none yet.
+#[must_use]
+pub fn lose(device: u32) -> bool {
+    let Ok(m) = machine() else { return false };
+    let found = m.devices.get(device as usize);
+    found.map(|device| m.lose(device)).is_some()
+}
+
 /// The faults that ended kernels since the last call, oldest first, at most the last 64.
 #[must_use]
 pub fn take_faults() -> Vec<Fault> {

@@ -10,6 +10,8 @@ pub struct Config {
     pub devices: u32,
     /// Memory of each device in bytes. `FERCUDA_SOFT_MEMORY`, such as `8GiB`.
     pub memory_bytes: u64,
+    /// A device that is lost, and how many operations it does before. `FERCUDA_SOFT_LOST`, such as `1@300`.
+    pub lost: Option<(u32, u64)>,
     /// Whether accesses are checked. `FERCUDA_SOFT_CHECK=1`.
     pub checks: bool,
     /// How long a kernel may run before it faults; `None` for ever. `FERCUDA_SOFT_WATCHDOG`, such as `10s`.
@@ -31,6 +33,7 @@ impl Default for Config {
         Config {
             devices: 1,
             memory_bytes: 8 << 30,
+            lost: None,
             checks: false,
             watchdog: None,
             threads: 0,
@@ -67,6 +70,15 @@ impl Config {
             "FERCUDA_SOFT_MEMORY",
             |v| parse_bytes(v).filter(|&n| n >= 2 << 20),
             &mut c.memory_bytes,
+        );
+        read(
+            get,
+            "FERCUDA_SOFT_LOST",
+            |v| {
+                let (device, after) = v.split_once('@')?;
+                Some(Some((device.parse().ok()?, after.parse().ok()?)))
+            },
+            &mut c.lost,
         );
         read(
             get,
@@ -160,6 +172,16 @@ mod tests {
         assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
         assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
         assert_eq!(parse_duration("1e9999"), None);
+    }
+
+    #[test]
+    fn which_device_is_lost_is_read_with_its_operations() {
+        let of = |text: &str| {
+            let text = text.to_owned();
+            Config::from_lookup(&|name| (name == "FERCUDA_SOFT_LOST").then(|| text.clone())).lost
+        };
+        assert_eq!(of("1@300"), Some((1, 300)));
+        assert_eq!((of("1"), of("@3"), of("1@-3")), (None, None, None));
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub(crate) struct Device {
     pub(crate) default_pool: OnceLock<Arc<pool::Pool>>,
     pub(crate) current_pool: Mutex<Option<Arc<pool::Pool>>>,
     pub(crate) graph_blocks: heap::BlockHeap,
+    /// Operations that it does before it is lost; `u64::MAX` if it is not to be.
+    left: AtomicU64,
 }
 
 /// Everything there is in this process.
@@ -197,6 +199,31 @@ extern "C" fn at_exit() {
 }
 
 impl Machine {
+    /// A device is off its bus: every context there answers so from now on, and what runs there ends.
+    pub(crate) fn lose(&self, device: &Device) {
+        device.left.store(0, Ordering::Release);
+        let of_it = |ctx: &Arc<context::Context>| ctx.device == device.ordinal;
+        for ctx in self.contexts.all().into_iter().filter(of_it) {
+            ctx.health.fail(err::UNKNOWN);
+        }
+    }
+
+    /// A device is to do one more operation, which may be one too many.
+    pub(crate) fn spend(&self, ordinal: u32) {
+        let Some(device) = self.devices.get(ordinal as usize) else {
+            return;
+        };
+        let fewer = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(1));
+        if device.left.load(Ordering::Relaxed) != u64::MAX
+            && device
+                .left
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer)
+                == Ok(0)
+        {
+            self.lose(device);
+        }
+    }
+
     fn new(config: Config) -> CuResult<Self> {
         let devices = u64::from(config.devices);
         // Addresses: all memory of all devices, again for managed, pinned and quarantined, and room for VMM reservations.
@@ -228,6 +255,10 @@ impl Machine {
                     primary: Mutex::default(),
                     default_pool: OnceLock::new(),
                     current_pool: Mutex::new(None),
+                    left: AtomicU64::new(match config.lost {
+                        Some((lost, after)) if lost == ordinal => after,
+                        _ => u64::MAX,
+                    }),
                 }
             })
             .collect();

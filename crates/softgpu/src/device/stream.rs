@@ -227,6 +227,7 @@ impl Stream {
         submission: Submission,
         make: impl FnOnce(OpId) -> Work,
     ) -> Ticket {
+        m.spend(self.device);
         let streams = lock(&ctx.streams);
         let Submission {
             what,
@@ -286,6 +287,7 @@ impl Stream {
         submission: Submission,
         work: impl FnOnce(&Running) + Send,
     ) {
+        m.spend(self.device);
         let streams = lock(&ctx.streams);
         let Submission {
             what,
