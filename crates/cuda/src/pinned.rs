@@ -102,10 +102,19 @@ impl<T: Pod> PinnedBuffer<T> {
     /// # Errors
     /// [`Error::Driver`] if the device cannot reach host memory.
     pub fn device_address(&self) -> Result<DeviceAddr> {
+        self.device_address_in(&self.context)
+    }
+
+    /// As [`PinnedBuffer::device_address`], for kernels and copies in another context: the memory is page-locked for
+    /// all of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device_address_in(&self, context: &Context) -> Result<DeviceAddr> {
         if self.len * size_of::<T>() == 0 {
             return Ok(DeviceAddr(0));
         }
-        let driver = self.context.bind()?;
+        let driver = context.bind()?;
         let mut address = 0;
         // SAFETY: `address` outlives the call; the memory is the driver's own.
         unsafe {

@@ -36,6 +36,8 @@ const WARPS: usize = THREADS as usize / 32;
 /// The oldest architecture with what the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
 
+/// [`Outcome::is_corrected`], among the kernels' bits.
+const CORRECTED: u32 = 16;
 /// [`Outcome::is_lost`], among the kernels' bits.
 const LOST: u32 = 32;
 /// [`Outcome::has_wrong_source`], among the kernels' bits.
@@ -81,7 +83,6 @@ impl Outcome {
     };
 
     /// Of what cannot be corrected.
-    #[cfg(test)]
     pub(crate) const LOST: Self = Self {
         state: LOST,
         ..Self::CLEAN
@@ -93,6 +94,24 @@ impl Outcome {
         state: WRONG_SOURCE,
         ..Self::CLEAN
     };
+
+    /// Of one block in two places, what was found in either.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            state: self.state | other.state,
+            symbols: self.symbols + other.symbols,
+            rows: self.rows + other.rows,
+            words: self.words + other.words,
+        }
+    }
+
+    /// Whatever was wrong, and could not be corrected where it was, is right now.
+    pub(crate) fn made_right(self) -> Self {
+        Self {
+            state: self.state & !LOST | CORRECTED,
+            ..self
+        }
+    }
 
     /// Nothing was wrong.
     pub fn is_clean(&self) -> bool {
@@ -121,7 +140,7 @@ impl Outcome {
 
     /// Something was wrong, and is right now.
     pub fn is_corrected(&self) -> bool {
-        self.state & 16 != 0
+        self.state & CORRECTED != 0
     }
 
     /// More was wrong than can be corrected; it was left as it was.
@@ -319,9 +338,16 @@ impl Copier {
     /// # Errors
     /// Those of the driver; [`Error::OtherDevice`] for a mover of another context.
     pub fn new(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
-        let data = slots
+        let mut it = Self::bare(slots, stream, mover)?;
+        let bytes = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
+        it.data = ManuallyDrop::new(PinnedBuffer::new(it.stream.context(), bytes)?);
+        Ok(it)
+    }
+
+    /// One without page-locked memory of its own: it is lent another's ([`Copier::exchange`]).
+    pub(crate) fn bare(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
         let context = stream.context();
         let mover = mover.map(|mover| {
             if mover.context != *context {
@@ -332,7 +358,7 @@ impl Copier {
         });
         let mover = mover.transpose()?;
         Ok(Self {
-            data: ManuallyDrop::new(PinnedBuffer::new(context, data)?),
+            data: ManuallyDrop::new(PinnedBuffer::new(context, 0)?),
             mover,
             stream,
             slots,
@@ -348,6 +374,38 @@ impl Copier {
     /// The same, to be written.
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.data
+    }
+
+    /// Exchanges the page-locked memory for another's, which may be of another device: it is page-locked for all, and
+    /// whoever has it returns when its device is done with it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if one of them never may be; nothing was exchanged.
+    pub(crate) fn exchange(&mut self, other: &mut Self) -> Result<()> {
+        if self.has_failed || other.has_failed {
+            return Err(Error::Failed);
+        }
+        std::mem::swap(&mut self.data, &mut other.data);
+        Ok(())
+    }
+
+    /// Has page-locked memory of its own from now on, with these bytes.
+    ///
+    /// # Errors
+    /// Those of the driver; it has what it had. [`Error::Failed`].
+    pub(crate) fn restage(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.has_failed {
+            return Err(Error::Failed);
+        }
+        let data = PinnedBuffer::from_slice(self.stream.context(), bytes)?;
+        let before = std::mem::replace(&mut self.data, ManuallyDrop::new(data));
+        drop(ManuallyDrop::into_inner(before));
+        Ok(())
+    }
+
+    /// Whether it is of no use any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// The stream that it works in.
@@ -387,7 +445,7 @@ impl Copier {
         clears: bool,
     ) -> Result<()> {
         self.check(blocks, work, stores)?;
-        let staging = self.data.device_address()?.0;
+        let staging = self.data.device_address_in(self.stream.context())?.0;
         let driver = blocks.context().bind()?;
         let stream = self.stream.raw();
         let answered =
@@ -571,8 +629,14 @@ impl Worker {
     /// # Errors
     /// [`Error::OtherDevice`] for a stream of another context; those of the driver.
     pub fn new(kernels: &Kernels, slots: usize, stream: Stream) -> Result<Self> {
+        let copier = Copier::new(slots, stream, None)?;
+        Self::with(kernels, slots, copier)
+    }
+
+    /// As [`Worker::new`], with these copies and their page-locked memory.
+    pub(crate) fn with(kernels: &Kernels, slots: usize, copier: Copier) -> Result<Self> {
         let context = &kernels.context;
-        if stream.context() != context {
+        if copier.stream.context() != context {
             return Err(Error::OtherDevice);
         }
         let papers = Papers {
@@ -582,7 +646,7 @@ impl Worker {
         };
         Ok(Self {
             kernels: kernels.clone(),
-            copier: Copier::new(slots, stream, None)?,
+            copier,
             papers: ManuallyDrop::new(papers),
         })
     }
@@ -590,6 +654,11 @@ impl Worker {
     /// How many blocks it takes at once.
     pub fn slots(&self) -> usize {
         self.copier.slots
+    }
+
+    /// Whether it is of no use any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.copier.has_failed
     }
 
     /// Its stream and page-locked memory.
@@ -749,7 +818,8 @@ impl Worker {
                 slots,
             });
         }
-        let data = self.copier.data.device_address()?.0;
+        let context = self.copier.stream.context();
+        let data = self.copier.data.device_address_in(context)?.0;
         let identities = self.papers.identities.device_address()?.0;
         for (slot, it) in work.iter().enumerate() {
             let at = slot * IDENTITY_WORDS;

@@ -94,6 +94,11 @@ pub enum Error {
         "the worker's context has failed while it was waited for\ntry: a new worker, when that is reset"
     )]
     Failed,
+    /// All of several devices have failed.
+    #[error(
+        "none of the filesystem's devices is left: all of them have failed\ntry: fercuda vram umount, and mount it again where one works"
+    )]
+    NoDevice,
     /// The device has not as much memory.
     #[error(
         "{size_bytes} bytes of files need {needed_bytes} bytes of {device}, of whose {total_bytes} bytes {free_bytes} are free\ntry: a smaller --size, or --ecc off"

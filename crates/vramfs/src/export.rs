@@ -177,6 +177,9 @@ impl<M: Medium + 'static> Lender<M> {
     fn lend(&self, link: &UnixStream, process: &OwnedFd) {
         // What the kernel has of it that is newer comes here, or is refused from now on.
         self.forget_pages();
+        if let Ok(None) = self.store.medium().share(&[]) {
+            return refuse(link, Errno::OPNOTSUPP);
+        }
         let loan = match self.store.lend(&self.file, self.writes) {
             Ok(loan) => loan,
             Err(error) => return refuse(link, error),
@@ -341,7 +344,7 @@ pub(crate) fn reason(error: u64) -> String {
         Errno::BUSY => "another process uses its memory, and one of the two writes\ntry: when that has ended".to_owned(),
         Errno::INVAL => "to be written there, all of its chunks of 128 KiB have to be blocks of its own\ntry: fallocate it to a multiple of 128 KiB when it is made, or a copy of it".to_owned(),
         Errno::IO => "it has more wrong than can be corrected, or the device has failed".to_owned(),
-        Errno::OPNOTSUPP => "its memory cannot be shared".to_owned(),
+        Errno::OPNOTSUPP => "its memory cannot be shared: it lies on several devices".to_owned(),
         error => error.to_string(),
     }
 }

@@ -325,7 +325,7 @@ impl<M: Medium + 'static> Requests<M> {
         for (name, meter) in [("read", &self.reads), ("write", &self.writes)] {
             all += &format!("{name}_latency {}\n", meter.times());
         }
-        all
+        all + &self.store.medium().figures()
     }
 
     fn set(

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod acl;
+pub mod array;
 mod blocks;
 pub mod code;
 pub mod control;

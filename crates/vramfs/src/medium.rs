@@ -54,6 +54,28 @@ pub trait Medium: Send + Sync {
     fn share(&self, _blocks: &[u32]) -> Result<Option<Sharing>> {
         Ok(None)
     }
+
+    /// Whether rows of one block can be taken for another ([`Place::Block`]); else they go by the staging.
+    ///
+    /// [`Place::Block`]: crate::Place::Block
+    fn reaches(&self, _from: usize, _to: usize) -> bool {
+        true
+    }
+
+    /// How many of several devices have failed.
+    fn losses(&self) -> u32 {
+        0
+    }
+
+    /// Whether a block went with a device that has failed, for ever.
+    fn is_gone(&self, _block: usize) -> bool {
+        false
+    }
+
+    /// What it says of itself beside that: names and values, a line each.
+    fn figures(&self) -> String {
+        String::new()
+    }
 }
 
 /// Memory of blocks, as another process maps it.
@@ -65,6 +87,44 @@ pub struct Sharing {
     pub block_bytes: u64,
     /// It, in its order.
     pub parts: Vec<Shared>,
+}
+
+/// One of several that are used as one ([`Array`]).
+///
+/// [`Array`]: crate::array::Array
+pub trait Member: Medium<Access: Lend> {
+    /// A way to it that has no staging of its own.
+    ///
+    /// # Errors
+    /// As [`Medium::access`].
+    fn bare(&self) -> Result<Self::Access>;
+
+    /// As [`Member::bare`], for what can wait.
+    ///
+    /// # Errors
+    /// As [`Medium::access`].
+    fn bare_background(&self) -> Result<Self::Access>;
+
+    /// Whether it is lost, by what it said last and by what it says to be asked; else it has but refused something.
+    fn has_failed(&self, error: &Error) -> bool;
+}
+
+/// Ways that use one staging in turn.
+pub trait Lend: Access {
+    /// Exchanges the staging for another's.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if one of them may be in use for ever; nothing was exchanged.
+    fn exchange(&mut self, other: &mut Self) -> Result<()>;
+
+    /// Has a staging of its own from now on, with these bytes.
+    ///
+    /// # Errors
+    /// Without memory for it; it has what it had.
+    fn restage(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Whether it is of no use any more.
+    fn is_spent(&self) -> bool;
 }
 
 /// One thread's way to the memory, with staging for rows that come and go.
@@ -188,10 +248,15 @@ impl Device {
         &self.blocks
     }
 
-    fn by(&self, slots: usize, stream: Stream) -> Result<DeviceAccess> {
+    fn by(&self, slots: usize, stream: Stream, is_bare: bool) -> Result<DeviceAccess> {
+        let mover = self.mover.as_ref();
+        let copier = match is_bare {
+            true => Copier::bare(slots, stream, mover)?,
+            false => Copier::new(slots, stream, mover)?,
+        };
         let by = match &self.kernels {
-            Some(kernels) => By::Kernels(Box::new(Worker::new(kernels, slots, stream)?)),
-            None => By::Copies(Copier::new(slots, stream, self.mover.as_ref())?),
+            Some(kernels) => By::Kernels(Box::new(Worker::with(kernels, slots, copier)?)),
+            None => By::Copies(copier),
         };
         Ok(DeviceAccess {
             blocks: self.blocks.clone(),
@@ -202,16 +267,22 @@ impl Device {
     }
 }
 
+impl Device {
+    /// A stream for what can wait: the driver has few priorities, and takes the lowest for this.
+    fn patient(&self) -> Result<Stream> {
+        Ok(Stream::with_priority(self.blocks.context(), i32::MAX)?)
+    }
+}
+
 impl Medium for Device {
     type Access = DeviceAccess;
 
     fn access(&self) -> Result<DeviceAccess> {
-        self.by(self.slots, Stream::new(self.blocks.context())?)
+        self.by(self.slots, Stream::new(self.blocks.context())?, false)
     }
 
     fn background(&self) -> Result<DeviceAccess> {
-        // The driver has few priorities, and takes the lowest for this.
-        self.by(1, Stream::with_priority(self.blocks.context(), i32::MAX)?)
+        self.by(1, self.patient()?, false)
     }
 
     fn has_code(&self) -> bool {
@@ -254,6 +325,47 @@ impl Medium for Device {
     }
 }
 
+impl Member for Device {
+    fn bare(&self) -> Result<DeviceAccess> {
+        self.by(self.slots, Stream::new(self.blocks.context())?, true)
+    }
+
+    fn bare_background(&self) -> Result<DeviceAccess> {
+        self.by(1, self.patient()?, true)
+    }
+
+    fn has_failed(&self, error: &Error) -> bool {
+        use fercuda_cuda::Error as Driver;
+        match error {
+            Error::Failed | Error::Cuda(Driver::ContextReset) => true,
+            Error::Cuda(error) if error.is_sticky() => true,
+            // Some of what a card answers that is off the bus is what one answers for a single call, too.
+            Error::Cuda(_) | Error::Copy(_) => match self.blocks.context().memory_info() {
+                Ok(_) => false,
+                Err(error) => !error.is_refusal(),
+            },
+            _ => false,
+        }
+    }
+}
+
+impl Lend for DeviceAccess {
+    fn exchange(&mut self, other: &mut Self) -> Result<()> {
+        self.copier_mut().exchange(other.copier_mut())
+    }
+
+    fn restage(&mut self, bytes: &[u8]) -> Result<()> {
+        self.copier_mut().restage(bytes)
+    }
+
+    fn is_spent(&self) -> bool {
+        match &self.by {
+            By::Kernels(worker) => worker.has_failed(),
+            By::Copies(copier) => copier.has_failed(),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum By {
     Kernels(Box<Worker>),
@@ -267,6 +379,15 @@ pub struct DeviceAccess {
     by: By,
     verify: Verify,
     clean: Vec<Outcome>,
+}
+
+impl DeviceAccess {
+    fn copier_mut(&mut self) -> &mut Copier {
+        match &mut self.by {
+            By::Kernels(worker) => worker.copier(),
+            By::Copies(copier) => copier,
+        }
+    }
 }
 
 /// As many outcomes of what has nothing that could be wrong.
@@ -383,16 +504,14 @@ impl Access for DeviceAccess {
     }
 
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()> {
-        let stream = match &mut self.by {
-            By::Kernels(worker) => worker.copier().stream(),
-            By::Copies(copier) => copier.stream(),
-        };
         let offset = block * self.blocks.block_bytes() + at;
         let mut bytes = vec![0; mask.len()];
-        self.blocks.peek(offset, &mut bytes, stream)?;
+        let blocks = self.blocks.clone();
+        let stream = self.copier_mut().stream();
+        blocks.peek(offset, &mut bytes, stream)?;
         for (byte, mask) in bytes.iter_mut().zip(mask) {
             *byte ^= mask;
         }
-        self.blocks.poke(offset, &bytes, stream)
+        blocks.poke(offset, &bytes, stream)
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda::Context;
 use fuser::{Config, MountOption, Session, SessionACL};
 
+use crate::array::{Array, Spread};
 use crate::blocks::Blocks;
 use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
@@ -62,13 +63,67 @@ pub struct Shape {
 /// # Errors
 /// [`Error::Room`] for more than the device has; those of the driver and of compiling the code's kernels.
 pub fn store(context: &Context, shape: &Shape) -> Result<Store<Device>> {
-    let block_bytes = match shape.has_code {
-        true => BLOCK_BYTES,
-        false => DATA_BYTES,
-    } as u64;
-    let blocks = shape.size_bytes.div_ceil(DATA_BYTES as u64).max(1);
+    let most = room(context, shape, shape.blocks())?;
+    let count = shape.count()?;
+    let most = most.clamp(count, BLOCKS_MAX);
+    let device = device(context, shape, count as usize, most as usize)?;
+    Ok(Store::new(device, count, most, shape.threads))
+}
+
+/// A store in several devices' memory. Each has its share of the blocks, and room for what the one has that has least; they need not be
+/// of one kind.
+///
+/// # Errors
+/// As [`store`], for each.
+///
+/// # Panics
+/// As [`Array::new`].
+pub fn array(contexts: &[Context], spread: Spread, shape: &Shape) -> Result<Store<Array<Device>>> {
+    let all = contexts.len();
+    let mut most = u32::MAX;
+    for (at, context) in contexts.iter().enumerate() {
+        let blocks = spread.share(shape.blocks(), all, at);
+        most = most.min(room(context, shape, blocks)?);
+    }
+    let count = shape.count()?;
+    let share = |blocks: u32, at| spread.share(blocks as usize, all, at);
+    if spread == Spread::Stripe {
+        most = most.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
+    }
+    let most = most.clamp(count, BLOCKS_MAX);
+    let one = |(at, context): (usize, &Context)| {
+        let made = device(context, shape, share(count, at), share(most, at))?;
+        Ok((context.device().ordinal(), made))
+    };
+    let devices = contexts.iter().enumerate().map(one);
+    let array = Array::new(devices.collect::<Result<_>>()?, spread, count as usize);
+    Ok(Store::new(array, count, most, shape.threads))
+}
+
+impl Shape {
+    fn blocks(&self) -> usize {
+        self.size_bytes.div_ceil(DATA_BYTES as u64).max(1) as usize
+    }
+
+    /// As [`Shape::blocks`], if there can be as many.
+    fn count(&self) -> Result<u32> {
+        let blocks = self.blocks();
+        let count = u32::try_from(blocks).ok().filter(|it| *it <= BLOCKS_MAX);
+        count.ok_or(Error::Size { blocks })
+    }
+
+    fn block_bytes(&self) -> u64 {
+        match self.has_code {
+            true => BLOCK_BYTES as u64,
+            false => DATA_BYTES as u64,
+        }
+    }
+}
+
+/// How many blocks the device could have, if so many have room now.
+fn room(context: &Context, shape: &Shape, blocks: usize) -> Result<u32> {
     let (free_bytes, total_bytes) = context.memory_info()?;
-    let needed_bytes = blocks.saturating_mul(block_bytes);
+    let needed_bytes = (blocks as u64).saturating_mul(shape.block_bytes());
     if needed_bytes > free_bytes {
         return Err(Error::Room {
             device: context.device().to_string(),
@@ -78,20 +133,23 @@ pub fn store(context: &Context, shape: &Shape) -> Result<Store<Device>> {
             total_bytes,
         });
     }
-    let count = u32::try_from(blocks).ok().filter(|it| *it <= BLOCKS_MAX);
-    let count = count.ok_or(Error::Size {
-        blocks: blocks as usize,
-    })?;
+    Ok(u32::try_from(total_bytes / shape.block_bytes()).unwrap_or(u32::MAX))
+}
+
+/// Blocks of a device, with addresses for `most`, by which it can grow.
+fn device(context: &Context, shape: &Shape, count: usize, most: usize) -> Result<Device> {
     let kernels = shape.has_code.then(|| Kernels::load(context)).transpose()?;
-    // Addresses for all that the device could have, by which it can grow.
-    let most = u32::try_from(total_bytes / block_bytes).unwrap_or(u32::MAX);
-    let most = most.clamp(count, BLOCKS_MAX);
-    let blocks = Blocks::new(context, count as usize, most as usize, shape.has_code)?;
+    let blocks = Blocks::new(context, count, most, shape.has_code)?;
     // The software device copies at once, and would run a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().cuda().is_software();
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
-    let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
-    Ok(Store::new(device, count, most, shape.threads))
+    Ok(Device::new(
+        Arc::new(blocks),
+        kernels,
+        mover,
+        shape.verify,
+        SLOTS,
+    ))
 }
 
 /// How it is mounted.

@@ -35,6 +35,8 @@ const LISTED: u64 = 1 << 33;
 const RETIRED: u64 = 1 << 34;
 /// Nor this one, until all of it was given back.
 const SHUNNED: u64 = 1 << 35;
+/// Nor this one, for ever, which is retired too: its memory is lost.
+const GONE: u64 = 1 << 36;
 
 /// Blocks of lower lists that are looked at again before a free one is cut.
 const LOOKED_AT: usize = 8;
@@ -69,10 +71,11 @@ impl Run {
 
 /// Pages of a block that are somebody's or can be.
 fn counted(state: u64) -> u64 {
-    match state & (RETIRED | SHUNNED) {
+    match state & (RETIRED | SHUNNED | GONE) {
         0 => PAGES as u64,
-        SHUNNED => u64::from((state & USED).count_ones()),
-        _ => 0,
+        RETIRED => 0,
+        both if both == RETIRED | SHUNNED => 0,
+        _ => u64::from((state & USED).count_ones()),
     }
 }
 
@@ -189,7 +192,8 @@ impl Space {
         for block in blocks.rev() {
             let _hand = Hand::on(self);
             // Nobody's, and on no stack: it goes there. Else it is where it belongs.
-            let come = |was: u64| match was & (USED | OUT) {
+            let come = |was: u64| match was & (USED | OUT | GONE) {
+                _ if was & GONE != 0 => was,
                 OUT => was & !(RETIRED | OUT),
                 _ => was & !RETIRED,
             };
@@ -198,6 +202,9 @@ impl Space {
                 .fetch_update(AcqRel, Acquire, |was| Some(come(was)));
             let was = was.unwrap_or_else(|was| was);
             assert!(was & RETIRED != 0, "block {block} is there already");
+            if was & GONE != 0 {
+                continue;
+            }
             self.capacity.fetch_add(counted(come(was)), Relaxed);
             match was & (USED | OUT) {
                 OUT => self.free.push(&self.free_links, block),
@@ -212,7 +219,8 @@ impl Space {
         for block in blocks {
             // Where it is on a stack, whoever finds it there leaves it out.
             let was = self.state(block).fetch_or(RETIRED, AcqRel);
-            self.capacity.fetch_sub(counted(was), Relaxed);
+            let gone = counted(was) - counted(was | RETIRED);
+            self.capacity.fetch_sub(gone, Relaxed);
         }
     }
 
@@ -226,6 +234,20 @@ impl Space {
             self.capacity.fetch_sub(gone, Relaxed);
         }
         was.is_ok()
+    }
+
+    /// Gives a block out no more for ever. Pages of it that are somebody's count as long as they are; its free ones are none of the
+    /// store's from now on.
+    pub fn lose(&self, block: u32) {
+        let mark = |was: u64| (was & GONE == 0).then_some(was | RETIRED | GONE);
+        let was = self.state(block).fetch_update(AcqRel, Acquire, mark);
+        if let Ok(was) = was {
+            let (before, behind) = (counted(was), counted(was | RETIRED | GONE));
+            self.capacity
+                .fetch_add(behind.saturating_sub(before), Relaxed);
+            self.capacity
+                .fetch_sub(before.saturating_sub(behind), Relaxed);
+        }
     }
 
     /// Whether the block is retired and nobody's.
@@ -635,6 +657,35 @@ mod tests {
         space.add(0..2);
         assert!((0..4).all(|_| has_whole(&space)));
         assert!(space.take(0).is_none());
+    }
+
+    #[test]
+    fn what_is_gone_for_ever_counts_as_long_as_it_is_somebodys_and_does_not_come_again() {
+        let space = Space::new(8);
+        space.add(0..4);
+        let held: Vec<Run> = (0..3).map(|_| space.take(4).unwrap().0).collect();
+        // One is in use, one free, and one not there yet.
+        let lost = held[0].block;
+        let free = (0..4).find(|block| space.used_of(*block) == 0).unwrap();
+        for block in [lost, free, 5, lost] {
+            space.lose(block);
+        }
+        let used: u32 = space.used_of(lost).count_ones();
+        let pages = 2 * PAGES as u64 + u64::from(used);
+        assert_eq!(space.pages(), pages);
+        assert_eq!(space.free_pages(), pages - space.used_pages());
+        space.retire(0..4);
+        space.add(0..4);
+        space.add(4..6);
+        assert_eq!(space.pages(), pages + PAGES as u64);
+        let mut rest = 0;
+        while let Some((run, _)) = space.take(0) {
+            assert!(![lost, free, 5].contains(&run.block), "{run:?}");
+            rest += 1;
+        }
+        assert_eq!(rest, 3 * PAGES as u64 - (3 * 16 - u64::from(used)));
+        held.into_iter().for_each(|run| space.give(run));
+        assert_eq!(space.pages(), 3 * PAGES as u64);
     }
 
     #[test]

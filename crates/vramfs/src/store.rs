@@ -204,6 +204,8 @@ pub struct Store<M: Medium> {
     back: Condvar,
     most_ways: usize,
     counters: Counters,
+    /// Blocks of so many devices that have failed are given out no more.
+    heeded: Mutex<u32>,
 }
 
 impl<M: Medium> Store<M> {
@@ -227,6 +229,18 @@ impl<M: Medium> Store<M> {
             back: Condvar::new(),
             most_ways: threads.max(1),
             counters: Counters::default(),
+            heeded: Mutex::new(0),
+        }
+    }
+
+    /// Has blocks that went with a device given out no more. Who finds one gone holds other locks, so this takes none but its own.
+    fn heed(&self) {
+        let mut heeded = lock(&self.heeded);
+        let losses = self.medium.losses();
+        if *heeded != losses {
+            let gone = (0..self.blocks()).filter(|block| self.medium.is_gone(*block as usize));
+            gone.for_each(|block| self.space.lose(block));
+            *heeded = losses;
         }
     }
 
@@ -245,7 +259,8 @@ impl<M: Medium> Store<M> {
         self.identities.most
     }
 
-    pub(crate) fn medium(&self) -> &M {
+    /// The memory.
+    pub fn medium(&self) -> &M {
         &self.medium
     }
 
@@ -367,6 +382,7 @@ impl<M: Medium> Store<M> {
         self.counters.note(outcome);
         match outcome.is_lost() {
             true => {
+                self.heed();
                 // Nobody could write what he takes of it. Who looks again finds it as it is known.
                 let is_new = self.space.shun(block);
                 let lost = &self.counters.lost_blocks;
@@ -429,7 +445,11 @@ impl<M: Medium> Store<M> {
             false => (*block, Guard::Shared(self.shared(*block))),
         };
         let mut guards: Vec<_> = targets.union(sources).map(guard).collect();
-        look_at_sources(access, changes, &guards).map_err(none)?;
+        let is_reached = |it: &Change<'_>| {
+            let source = it.content.source();
+            source.is_some_and(|source| self.medium.reaches(source as usize, it.run.block as usize))
+        };
+        look_at_sources(access, changes, &guards, is_reached).map_err(none)?;
         let identities: Vec<Identity> = changes
             .iter()
             .map(|it| {
@@ -514,8 +534,10 @@ impl<M: Medium> Store<M> {
             block: changes[*at].run.block as usize,
             rows: changes[*at].rows(),
             place: match changes[*at].content {
-                Content::Rows { block, row, .. } => Place::Block(block as usize, row),
-                Content::Bytes(_) | Content::Zeros(_) => Place::Staging(at * DATA_BYTES),
+                Content::Rows { block, row, .. } if is_reached(&changes[*at]) => {
+                    Place::Block(block as usize, row)
+                }
+                _ => Place::Staging(at * DATA_BYTES),
             },
             identity: Some(&identities[*at]),
         };
@@ -587,6 +609,9 @@ impl<M: Medium> Store<M> {
                 fail(at, Error::Lost { block });
             }
         }
+        if failed.is_some() {
+            self.heed();
+        }
         failed.map_or(Ok(()), Err)
     }
 }
@@ -623,33 +648,42 @@ fn known_of<'g>(guards: &'g [(u32, Guard<'_>)], block: u32) -> &'g Identity {
 }
 
 /// Whether rows that are to be taken are right, and of the blocks that they are to be of: with parity made of what is
-/// wrong nobody could ever tell.
+/// wrong nobody could ever tell. Those that do not reach where they are to go come to the staging.
 fn look_at_sources<A: Access>(
     access: &mut A,
     changes: &[Change<'_>],
     guards: &[(u32, Guard<'_>)],
+    is_reached: impl Fn(&Change<'_>) -> bool,
 ) -> Result<()> {
-    let work = |it: &Change<'_>| match it.content {
+    let work = |(slot, it): (usize, &Change<'_>)| match it.content {
         Content::Rows { block, row, count } => Some(Work {
             block: block as usize,
             rows: row..row + count,
-            place: Place::Nowhere,
+            place: match is_reached(it) {
+                true => Place::Nowhere,
+                false => Place::Staging(slot * DATA_BYTES),
+            },
             identity: Some(known_of(guards, block)),
         }),
         Content::Bytes(_) | Content::Zeros(_) => None,
     };
-    let work: Vec<Work<'_>> = changes.iter().filter_map(work).collect();
-    if work.is_empty() {
-        return Ok(());
+    let work = changes.iter().enumerate().filter_map(work);
+    let (looked, brought): (Vec<_>, Vec<_>) = work.partition(|it| it.place == Place::Nowhere);
+    let wrong = |work: &[Work<'_>], outcomes: &[Outcome]| {
+        let mut all = work.iter().zip(outcomes);
+        all.find(|(_, outcome)| !outcome.is_clean())
+            .map(|(it, _)| Error::Source {
+                block: it.block as u32,
+            })
+    };
+    let mut found = None;
+    if !looked.is_empty() {
+        found = wrong(&looked, access.look(&looked)?);
     }
-    let outcomes = access.look(&work)?;
-    let mut all = work.iter().zip(outcomes);
-    match all.find(|(_, outcome)| !outcome.is_clean()) {
-        Some((it, _)) => Err(Error::Source {
-            block: it.block as u32,
-        }),
-        None => Ok(()),
+    if !brought.is_empty() && found.is_none() {
+        found = wrong(&brought, access.read(&brought)?);
     }
+    found.map_or(Ok(()), Err)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

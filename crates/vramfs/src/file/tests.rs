@@ -3,6 +3,7 @@
 mod lending;
 mod lost;
 mod moving;
+mod several;
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, mpsc};
@@ -83,6 +84,7 @@ impl Medium for Arc<Memory> {
     }
 
     fn grow(&self, blocks: usize) -> crate::Result<()> {
+        self.access()?;
         self.there.fetch_max(blocks as u32, Relaxed);
         Ok(())
     }
@@ -119,8 +121,8 @@ impl Host {
             Place::Block(block, _) => block,
             Place::Staging(_) | Place::Nowhere => 0,
         };
-        let mut blocks = work.iter().map(|it| it.block.max(source(it.place)));
-        assert!(blocks.all(|block| block < there), "a block has no memory");
+        let is_there = |it: &Work<'_>| it.block.max(source(it.place)) < there;
+        assert!(work.iter().all(is_there), "a block has no memory");
     }
 
     fn put(&mut self, work: &[Work<'_>], clears: bool) -> crate::Result<&[Outcome]> {
@@ -168,13 +170,13 @@ impl Host {
             let mut block = self.memory.blocks[it.block]
                 .try_write()
                 .expect("it is in use");
-            let identity = it.identity.unwrap();
+            let identity = it.identity.copied().unwrap_or(block.1);
             if clears {
                 block.0.fill(0);
             } else {
                 assert_eq!(block.1[..2], identity[..2], "another's block is changed");
             }
-            block.1 = *identity;
+            block.1 = identity;
             block.0[rows].copy_from_slice(&bytes);
         }
         self.outcomes = outcomes;
@@ -205,7 +207,8 @@ impl Access for Host {
             let block = self.memory.blocks[it.block]
                 .try_read()
                 .expect("it is being changed");
-            assert_eq!(block.1, *it.identity.unwrap(), "another's block is read");
+            let is_it = it.identity.is_none_or(|identity| block.1 == *identity);
+            assert!(is_it, "another's block is read");
             let rows = &block.0[it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES];
             self.data[at..at + rows.len()].copy_from_slice(rows);
             let count = it.rows.len() as u32;
@@ -253,7 +256,7 @@ impl Access for Host {
 
     fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.are_there(work);
-        self.lost(work)
+        several::verified(self, work)
     }
 
     fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {

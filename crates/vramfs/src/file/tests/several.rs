@@ -1,0 +1,435 @@
+//! Files on several memories, which refuse a call now and then or fail for good, beside the plainest files.
+
+use super::*;
+use crate::array::{Array, Spread};
+use crate::medium::{Lend, Member};
+
+/// One that fails each call has failed for good.
+impl Member for Arc<Memory> {
+    fn bare(&self) -> crate::Result<Host> {
+        let mut host = self.access()?;
+        host.data = Vec::new();
+        Ok(host)
+    }
+
+    fn bare_background(&self) -> crate::Result<Host> {
+        self.bare()
+    }
+
+    fn has_failed(&self, _: &Error) -> bool {
+        self.fails.load(Relaxed) == 1
+    }
+}
+
+impl Lend for Host {
+    fn exchange(&mut self, other: &mut Self) -> crate::Result<()> {
+        std::mem::swap(&mut self.data, &mut other.data);
+        Ok(())
+    }
+
+    fn restage(&mut self, bytes: &[u8]) -> crate::Result<()> {
+        self.data = bytes.to_vec();
+        Ok(())
+    }
+
+    fn is_spent(&self) -> bool {
+        false
+    }
+}
+
+/// Whether blocks are those that were asked for, and not lost.
+pub(super) fn verified<'h>(host: &'h mut Host, work: &[Work<'_>]) -> crate::Result<&'h [Outcome]> {
+    let is_it = |it: &Work<'_>| {
+        let block = host.memory.blocks[it.block].read().unwrap();
+        it.identity.is_none_or(|identity| block.1 == *identity)
+    };
+    let is_it: Vec<bool> = work.iter().map(is_it).collect();
+    host.lost(work)?;
+    for (outcome, _) in host.outcomes.iter_mut().zip(is_it).filter(|it| !it.1) {
+        *outcome = Outcome::LOST;
+    }
+    Ok(&host.outcomes)
+}
+
+struct Several {
+    memories: Vec<Arc<Memory>>,
+    store: Store<Array<Arc<Memory>>>,
+    spread: Spread,
+    /// One call in so many fails.
+    often: AtomicU32,
+}
+
+impl Several {
+    fn new(devices: usize, spread: Spread, blocks: u32) -> Self {
+        let share = |at| spread.share(blocks as usize, devices, at) as u32;
+        let memories: Vec<_> = (0..devices).map(|at| memory(share(at)).0).collect();
+        let all = memories.iter().cloned().zip(0..);
+        let all = all.map(|(memory, number)| (number, memory)).collect();
+        let array = Array::new(all, spread, blocks as usize);
+        Self {
+            memories,
+            store: Store::new(array, blocks, blocks, 2),
+            spread,
+            often: AtomicU32::new(0),
+        }
+    }
+
+    /// One call in so many fails on each that has not failed for good; 0: none.
+    fn fails(&self, often: u32) {
+        self.often.store(often, Relaxed);
+        self.fail(often);
+    }
+
+    fn fail(&self, often: u32) {
+        for memory in &self.memories {
+            if memory.fails.load(Relaxed) != 1 {
+                memory.fails.store(often, Relaxed);
+            }
+        }
+    }
+
+    fn is_out(&self, at: usize) -> bool {
+        let figures = self.store.medium().figures();
+        figures.contains(&format!("device_{at}_state failed\n"))
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        let figures = self.store.medium().figures();
+        let of_name = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+        figures.lines().find_map(of_name).unwrap()
+    }
+
+    /// All in use have the same in each block that is somebody's.
+    fn are_same(&self) {
+        if self.spread == Spread::Stripe {
+            return;
+        }
+        let live = (0..self.memories.len()).filter(|at| !self.is_out(*at));
+        let live: Vec<_> = live.map(|at| &self.memories[at]).collect();
+        for block in self.store.used_blocks() {
+            let of = |memory: &Arc<Memory>| memory.blocks[block as usize].read().unwrap().clone();
+            let first = of(live[0]);
+            assert!(live.iter().all(|it| of(it) == first), "block {block}");
+        }
+    }
+
+    fn bytes(&self, file: &File) -> Result<Vec<u8>, Errno> {
+        let mut all = Vec::new();
+        while (all.len() as u64) < file.size() {
+            let (at, left) = (all.len() as u64, file.size() as usize - all.len());
+            let part = self.store.read_file(file, at, left, <[u8]>::to_vec)?;
+            assert!(!part.is_empty());
+            all.extend(part);
+        }
+        Ok(all)
+    }
+
+    /// Some of what programs do with files; what is refused may have been done in part, and is found so.
+    fn step(&self, random: &mut Rng, all: &mut [(File, Vec<u8>)]) {
+        let at_once = random.usize(1..4 * DATA_BYTES);
+        let (inode, other) = (random.usize(..all.len()), random.usize(..all.len()));
+        let (file, model) = &all[inode];
+        let from = random.usize(..4 * DATA_BYTES);
+        let place = match random.bool() {
+            true => from / PAGE_BYTES * PAGE_BYTES,
+            false => from,
+        };
+        let mut wanted = model.clone();
+        let done = match random.u32(..6) {
+            0..=2 => {
+                let byte = random.u8(1..);
+                let bytes: Vec<u8> = (0..at_once).map(|at| byte ^ (at / 700) as u8).collect();
+                let done = self
+                    .store
+                    .write_file(file, inode as u32 + 1, place as u64, &bytes);
+                done.map(|done| {
+                    if done > 0 {
+                        wanted.resize(wanted.len().max(place + done), 0);
+                        wanted[place..place + done].copy_from_slice(&bytes[..done]);
+                    }
+                    done == at_once
+                })
+            }
+            3 => {
+                wanted.resize(place, 0);
+                self.store.truncate(file, place as u64).map(|()| true)
+            }
+            4 => {
+                let end = wanted.len().min(place + at_once);
+                if place < end {
+                    wanted[place..end].fill(0);
+                }
+                let hole = place as u64..(place + at_once) as u64;
+                self.store.punch(file, hole).map(|()| true)
+            }
+            _ if inode == other => Ok(true),
+            _ => {
+                let (source, bytes) = &all[other];
+                let row = from / ROW_BYTES * ROW_BYTES;
+                let given = (row as u64 % 4096, at_once as u64);
+                let to = (file, inode as u32 + 1, row as u64);
+                let done = self.store.copy((source, given.0), to, given.1);
+                done.map(|done| {
+                    let (first, done) = (given.0 as usize, done as usize);
+                    if done > 0 {
+                        wanted.resize(wanted.len().max(row + done), 0);
+                        wanted[row..row + done].copy_from_slice(&bytes[first..first + done]);
+                    }
+                    first + done == bytes.len().max(first).min(first + at_once)
+                })
+            }
+        };
+        let often = self.often.load(Relaxed);
+        self.fail(0);
+        let (file, model) = &mut all[inode];
+        let is_whole = done == Ok(true);
+        if is_whole {
+            *model = wanted;
+            assert!(self.bytes(file).unwrap() == *model);
+        } else {
+            // What of it was done is looked up; the other files are as they were.
+            assert!(
+                often > 0 || matches!(done, Err(Errno::NOSPC) | Ok(false)),
+                "{done:?}"
+            );
+            *model = self.bytes(file).unwrap();
+        }
+        self.fail(often);
+    }
+}
+
+const ALL: [(usize, Spread); 4] = [
+    (2, Spread::Stripe),
+    (3, Spread::Stripe),
+    (2, Spread::Mirror),
+    (3, Spread::Mirror),
+];
+
+#[test]
+fn each_block_has_one_place_on_a_stripe_and_the_shares_are_all_of_them() {
+    for devices in 2..9 {
+        for blocks in 0..50 {
+            let share = |at| Spread::Stripe.share(blocks, devices, at);
+            assert_eq!((0..devices).map(share).sum::<usize>(), blocks);
+            assert!((0..blocks).all(|block| block / devices < share(block % devices)));
+            assert_eq!(Spread::Mirror.share(blocks, devices, 1), blocks);
+        }
+    }
+}
+
+#[test]
+fn files_on_several_devices_have_what_was_written() {
+    let mut random = Rng::with_seed(seed());
+    let mut used = std::collections::HashMap::new();
+    for round in 0..programs() / 3 {
+        for (devices, spread) in ALL {
+            let several = Several::new(devices, spread, random.u32(6..20));
+            let used = used.entry((devices, spread == Spread::Stripe));
+            let used = used.or_insert(vec![0; devices]);
+            several.fails([0, 40, 100][round as usize % 3]);
+            let mut all: Vec<(File, Vec<u8>)> = (0..3).map(|_| <_>::default()).collect();
+            for _ in 0..60 {
+                several.step(&mut random, &mut all);
+                several.are_same();
+            }
+            several.fails(0);
+            for (file, model) in &all {
+                assert!(several.bytes(file).unwrap() == *model);
+            }
+            for (used, memory) in used.iter_mut().zip(&several.memories) {
+                *used += memory.staged_rows.load(Relaxed);
+            }
+        }
+    }
+    // Bytes went by way of all of them.
+    assert!(used.values().flatten().all(|used| *used > 0), "{used:?}");
+}
+
+#[test]
+fn a_mirror_goes_on_without_what_fails_and_ends_with_the_last() {
+    let mut random = Rng::with_seed(seed());
+    for _ in 0..programs() / 3 {
+        let several = Several::new(3, Spread::Mirror, 60);
+        let mut all: Vec<(File, Vec<u8>)> = (0..3).map(|_| <_>::default()).collect();
+        let mut order = vec![0, 1, 2];
+        random.shuffle(&mut order);
+        for (failed, at) in order.iter().enumerate() {
+            for _ in 0..20 {
+                several.step(&mut random, &mut all);
+            }
+            several.are_same();
+            assert_eq!(several.store.write_file(&all[0].0, 1, 0, &[9; 9]), Ok(9));
+            all[0].1 = several.bytes(&all[0].0).unwrap();
+            let expected: Vec<Vec<u8>> = all.iter().map(|it| it.1.clone()).collect();
+            several.memories[*at].fails.store(1, Relaxed);
+            let read = |(file, _): &(File, Vec<u8>)| several.bytes(file);
+            if failed < 2 {
+                // No call hears of it, whoever is asked.
+                for _ in 0..3 {
+                    let read: Vec<_> = all.iter().map(|it| read(it).unwrap()).collect();
+                    assert!(read == expected);
+                }
+                let (file, model) = &mut all[0];
+                let bytes = vec![failed as u8 + 1; 5000];
+                assert_eq!(several.store.write_file(file, 1, 0, &bytes), Ok(5000));
+                model.resize(model.len().max(5000), 0);
+                model[..5000].copy_from_slice(&bytes);
+                assert!(several.is_out(*at));
+                assert_eq!(several.store.medium().losses(), failed as u32 + 1);
+            } else {
+                let file = &all[0].0;
+                assert_eq!(several.bytes(file), Err(Errno::IO));
+                let done = several.store.write_file(file, 1, 0, &[1]);
+                assert_eq!(done, Err(Errno::IO));
+            }
+        }
+        let figures = several.store.medium().figures();
+        assert!(figures.starts_with("array_state failed\n"), "{figures}");
+    }
+}
+
+#[test]
+fn what_one_mirror_has_lost_is_made_anew_from_the_other() {
+    let several = Several::new(2, Spread::Mirror, 4);
+    let file = File::default();
+    let bytes: Vec<u8> = (0..2 * DATA_BYTES).map(|at| (at / 9) as u8).collect();
+    let done = several.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(bytes.len()));
+    for at in 0..2 {
+        let lost = several.store.blocks_of(&file)[0];
+        several.memories[at].lost.store(lost, Relaxed);
+        // Who writes a part has it made right, too, without his bytes being lost of the staging.
+        if at == 1 {
+            let done = several.store.write_file(&file, 1, 3000, &[7; 3000]);
+            assert_eq!(done, Ok(3000));
+        }
+        // Both are asked, in turn.
+        let mut expected = bytes.clone();
+        expected[3000..6000].fill(if at == 1 { 7 } else { bytes[0] });
+        for _ in 0..2 {
+            let read = several.bytes(&file).unwrap();
+            assert!(read[6000..] == bytes[6000..] && read[..3000] == bytes[..3000]);
+            assert!(at == 0 || read[3000..6000] == expected[3000..6000]);
+        }
+        assert_eq!(several.memories[at].lost.load(Relaxed), u32::MAX);
+        assert_eq!(several.figure(&format!("device_{at}_remade_blocks")), 1);
+        several.are_same();
+    }
+    assert_eq!(several.store.medium().losses(), 0);
+    // Lost in both places it is lost, and nothing is out of use for it.
+    let lost = several.store.blocks_of(&file)[0];
+    for memory in &several.memories {
+        memory.lost.store(lost, Relaxed);
+    }
+    assert_eq!(several.bytes(&file), Err(Errno::IO));
+    assert_eq!(several.store.counters().lost_blocks.load(Relaxed), 1);
+    assert_eq!(several.store.medium().losses(), 0);
+}
+
+#[test]
+fn rows_that_go_wrong_on_their_way_leave_mirrors_the_same() {
+    let several = Several::new(2, Spread::Mirror, 12);
+    let store = &several.store;
+    let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
+    for both in [false, true] {
+        let (source, target) = (File::default(), File::default());
+        for file in [&source, &target] {
+            assert_eq!(store.write_file(file, 1, 0, &bytes), Ok(bytes.len()));
+        }
+        let wrong = store.blocks_of(&source)[0];
+        let memories = &several.memories[..1 + usize::from(both)];
+        for memory in memories {
+            memory.wrong_when_taken.store(wrong, Relaxed);
+        }
+        let done = store.copy((&source, 1 << 10), (&target, 1, 8 << 10), 3 << 10);
+        assert_eq!(done, Ok(3 << 10));
+        let mut expected = bytes.clone();
+        expected[8 << 10..11 << 10].copy_from_slice(&bytes[1 << 10..4 << 10]);
+        for memory in memories {
+            memory.wrong_when_taken.store(u32::MAX, Relaxed);
+        }
+        for _ in 0..2 {
+            assert!(several.bytes(&target).unwrap() == expected);
+        }
+        several.are_same();
+        assert_eq!(store.medium().losses(), 0);
+    }
+}
+
+#[test]
+fn a_stripe_loses_what_a_device_has_and_goes_on_with_the_others() {
+    let several = Several::new(2, Spread::Stripe, 16);
+    let store = &several.store;
+    let chunk = vec![5; DATA_BYTES];
+    let files: Vec<File> = (0..8).map(|_| File::default()).collect();
+    for file in &files {
+        assert_eq!(store.write_file(file, 1, 0, &chunk), Ok(chunk.len()));
+    }
+    several.memories[1].fails.store(1, Relaxed);
+    let is_gone = |file: &File| store.medium().is_gone(store.blocks_of(file)[0] as usize);
+    let read = |file: &File| several.bytes(file).is_ok();
+    let well: Vec<bool> = files.iter().map(read).collect();
+    for (file, is_well) in files.iter().zip(&well) {
+        assert_eq!(is_gone(file), !is_well);
+    }
+    assert_eq!(well.iter().filter(|it| **it).count(), 4);
+    assert!(several.is_out(1) && !several.is_out(0));
+    // There is as much room as the other has, and as is used.
+    let space = store.space();
+    assert_eq!((space.pages(), space.free_pages()), (12 * 32, 4 * 32));
+    let more: Vec<File> = (0..4).map(|_| File::default()).collect();
+    for file in &more {
+        assert_eq!(store.write_file(file, 2, 0, &chunk), Ok(chunk.len()));
+    }
+    assert!(more.iter().all(read));
+    let full = store.write_file(&File::default(), 3, 0, &[1]);
+    assert_eq!(full, Err(Errno::NOSPC));
+    for file in files.iter().chain(&more) {
+        store.free(file);
+    }
+    assert_eq!((space.pages(), space.used_pages()), (8 * 32, 0));
+    // What is written anew comes back as it is given, and so is what is looked at in the background.
+    let file = File::default();
+    let bytes = vec![6; 8 * DATA_BYTES];
+    assert_eq!(store.write_file(&file, 4, 0, &bytes), Ok(bytes.len()));
+    assert!(several.bytes(&file).unwrap() == bytes);
+    let found = store.scrub(0, crate::tools::STEP, u32::MAX).unwrap();
+    assert_eq!((found.looked, found.lost), (8, 0));
+}
+
+#[test]
+fn a_write_while_a_device_of_a_stripe_fails_goes_to_the_others() {
+    let several = Several::new(2, Spread::Stripe, 16);
+    let file = File::default();
+    several.memories[0].fails.store(1, Relaxed);
+    let bytes: Vec<u8> = (0..6 * DATA_BYTES).map(|at| (at / 11) as u8).collect();
+    let done = several.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(bytes.len()));
+    assert!(several.bytes(&file).unwrap() == bytes);
+}
+
+#[test]
+fn memory_that_one_of_several_refuses_is_had_of_none() {
+    for spread in [Spread::Stripe, Spread::Mirror] {
+        let several = Several::new(2, spread, 4);
+        let medium = several.store.medium();
+        let there = || {
+            let all = several.memories.iter();
+            all.map(|it| it.there.load(Relaxed)).collect::<Vec<_>>()
+        };
+        let before = there();
+        several.memories[1].has_no_ways.store(true, Relaxed);
+        assert!(medium.grow(8).is_err());
+        assert_eq!(there(), before);
+        several.memories[1].has_no_ways.store(false, Relaxed);
+        medium.grow(7).unwrap();
+        let grown = match spread {
+            Spread::Stripe => [4, 3],
+            Spread::Mirror => [7, 7],
+        };
+        assert_eq!(there(), grown);
+        medium.shrink(2);
+        let left = Spread::share(spread, 2, 2, 0) as u32;
+        assert_eq!(there(), [left, left]);
+    }
+}

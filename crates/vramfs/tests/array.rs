@@ -1,0 +1,344 @@
+//! Two devices as one, with the code's kernels: the software device has as many as it is told to, and a machine with one GPU
+//! takes that twice. Seeds are printed; `FERCUDA_SEED` repeats one.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test reports by panicking, and its seeds are for people"
+)]
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fastrand::Rng;
+use fercuda_cuda::{Context, Cuda, Stream};
+use fercuda_softgpu::control::{self, Config};
+use fercuda_vramfs::array::{Array, Spread};
+use fercuda_vramfs::file::File;
+use fercuda_vramfs::layout::{BLOCK_BYTES, DATA_BYTES, IDENTITY_OFFSET, RECORD_OFFSET, ROW_BYTES};
+use fercuda_vramfs::medium::{Access as _, Device, Medium as _, Verify};
+use fercuda_vramfs::store::Store;
+use fercuda_vramfs::{Blocks, Kernels, Place, Work};
+
+const BLOCKS: u32 = 8;
+const SLOTS: usize = 4;
+
+/// Findings and losses are the process's; so tests run one after the other.
+static ONE: Mutex<()> = Mutex::new(());
+
+struct Bench {
+    blocks: Vec<Arc<Blocks>>,
+    streams: Vec<Stream>,
+    store: Store<Array<Device>>,
+    random: Rng,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let found = control::take_findings();
+        assert!(found.is_empty() || std::thread::panicking(), "{found:#?}");
+    }
+}
+
+impl Bench {
+    /// On these of the software device's, which may be lost in a test, and then are for all behind.
+    fn new(numbers: [u32; 2], spread: Spread, has_code: bool) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static CUDA: OnceLock<Cuda> = OnceLock::new();
+        let cuda = CUDA.get_or_init(|| {
+            let mut config = Config::from_env();
+            config.devices = 5;
+            assert!(control::configure(config));
+            Cuda::from_env().unwrap()
+        });
+        let seed = match std::env::var("FERCUDA_SEED") {
+            Ok(seed) => seed.parse().unwrap(),
+            Err(_) => fastrand::u64(..),
+        };
+        println!("FERCUDA_SEED={seed}");
+        let contexts = numbers.map(|number| {
+            let device = cuda.device(number).or_else(|_| cuda.device(0));
+            Context::primary(device.unwrap()).unwrap()
+        });
+        let mut all = Vec::new();
+        let (mut blocks, mut streams) = (Vec::new(), Vec::new());
+        for (at, context) in contexts.iter().enumerate() {
+            let share = spread.share(BLOCKS as usize, 2, at);
+            let own = Arc::new(Blocks::new(context, share, share, has_code).unwrap());
+            let kernels = has_code.then(|| Kernels::load(context).unwrap());
+            let device = Device::new(own.clone(), kernels, None, Verify::Read, SLOTS);
+            all.push((at as u32, device));
+            blocks.push(own);
+            streams.push(Stream::new(context).unwrap());
+        }
+        Self {
+            blocks,
+            streams,
+            store: Store::new(Array::new(all, spread, BLOCKS as usize), BLOCKS, BLOCKS, 2),
+            random: Rng::with_seed(seed),
+            _one: one,
+        }
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.random.u8(..))
+            .take(len)
+            .collect()
+    }
+
+    fn read(&self, file: &File) -> Result<Vec<u8>, rustix::io::Errno> {
+        let mut all = Vec::new();
+        while (all.len() as u64) < file.size() {
+            let (at, left) = (all.len() as u64, file.size() as usize - all.len());
+            all.extend(self.store.read_file(file, at, left, <[u8]>::to_vec)?);
+        }
+        Ok(all)
+    }
+
+    /// Makes all of a block wrong on one device.
+    fn wreck(&mut self, device: usize, block: usize) {
+        let much = self.bytes(BLOCK_BYTES / 2);
+        let at = block * BLOCK_BYTES;
+        self.blocks[device]
+            .poke(at, &much, &self.streams[device])
+            .unwrap();
+    }
+
+    /// What a device has.
+    fn peek(&self, device: usize) -> Vec<u8> {
+        let mut all = vec![0; self.blocks[device].len() * self.blocks[device].block_bytes()];
+        self.blocks[device]
+            .peek(0, &mut all, &self.streams[device])
+            .unwrap();
+        all
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        let figures = self.store.medium().figures();
+        let of_name = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+        figures.lines().find_map(of_name).unwrap()
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
+    let mut bench = Bench::new([0, 1], Spread::Stripe, true);
+    let mut bytes = bench.bytes(6 * DATA_BYTES);
+    let (file, other) = (File::default(), File::default());
+    let done = bench.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(bytes.len()));
+    // Rows come from any block to any other.
+    for (from, to, rows) in [(0, 1, 100), (2, 5, 128), (3, 1, 20)] {
+        let (from, to) = (from * DATA_BYTES, to * DATA_BYTES);
+        let len = rows * ROW_BYTES;
+        let done = bench
+            .store
+            .copy((&file, from as u64), (&file, 1, to as u64), len as u64);
+        assert_eq!(done, Ok(len as u64));
+        bytes.copy_within(from..from + len, to);
+    }
+    let change = bench.bytes(3 * ROW_BYTES);
+    let at = DATA_BYTES - ROW_BYTES;
+    assert_eq!(
+        bench.store.write_file(&file, 1, at as u64, &change),
+        Ok(change.len())
+    );
+    bytes[at..at + change.len()].copy_from_slice(&change);
+    assert!(bench.read(&file).unwrap() == bytes);
+    let found = bench
+        .store
+        .scrub(0, std::time::Duration::MAX, u32::MAX)
+        .unwrap();
+    assert_eq!((found.looked, found.corrected, found.lost), (6, 0, 0));
+    for device in 0..2 {
+        let all = bench.peek(device);
+        let records = all.chunks(BLOCK_BYTES).map(|block| {
+            let identity = &block[RECORD_OFFSET + IDENTITY_OFFSET..];
+            (word(identity, 0), word(identity, 8))
+        });
+        let written: Vec<(u64, u64)> = records.filter(|it| it.1 != 0).collect();
+        let expected = (0..3).map(|place| (place, 1 | (device as u64) << 56));
+        assert_eq!(written, expected.collect::<Vec<_>>());
+    }
+    // One block's content in another's place on the other device is not that.
+    let wrong = bench.peek(0)[..BLOCK_BYTES].to_vec();
+    bench.blocks[1].poke(0, &wrong, &bench.streams[1]).unwrap();
+    assert_eq!(bench.read(&file), Err(rustix::io::Errno::IO));
+    assert_eq!(
+        (
+            bench.figure("device_0_lost_blocks"),
+            bench.figure("device_1_lost_blocks")
+        ),
+        (0, 1)
+    );
+    // What can be corrected is, and is that device's.
+    assert_eq!(
+        bench.store.write_file(&other, 2, 0, &bytes[..DATA_BYTES]),
+        Ok(DATA_BYTES)
+    );
+    for device in 0..2 {
+        let few = bench.bytes(3 << 10);
+        for block in 0..4 {
+            let at = block * BLOCK_BYTES + 5000;
+            bench.blocks[device]
+                .poke(at, &few, &bench.streams[device])
+                .unwrap();
+        }
+    }
+    assert!(bench.read(&other).unwrap() == bytes[..DATA_BYTES]);
+    let corrected = [0, 1].map(|at| bench.figure(&format!("device_{at}_corrected_blocks")));
+    assert_eq!(corrected, [1, 0]);
+}
+
+#[test]
+fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
+    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
+    let mut bytes = bench.bytes(3 * DATA_BYTES + 700);
+    let file = File::default();
+    assert_eq!(bench.store.write_file(&file, 1, 0, &bytes), Ok(bytes.len()));
+    assert!(bench.peek(0) == bench.peek(1));
+    let used = bench.store.medium().figures();
+    for device in 0..2 {
+        // By who reads, whoever is asked first; by who writes; and by who looks in the background.
+        bench.wreck(device, 0);
+        for _ in 0..2 {
+            assert!(bench.read(&file).unwrap() == bytes, "{used}");
+        }
+        bench.wreck(device, 1);
+        let at = DATA_BYTES as u64 * 2 - 5000;
+        let change = bench.bytes(9000);
+        assert_eq!(
+            bench.store.write_file(&file, 1, at, &change),
+            Ok(change.len())
+        );
+        bytes[at as usize..at as usize + change.len()].copy_from_slice(&change);
+        bench.wreck(device, 2);
+        let found = bench
+            .store
+            .scrub(0, std::time::Duration::MAX, u32::MAX)
+            .unwrap();
+        assert_eq!((found.looked, found.lost), (4, 0));
+        assert!(bench.peek(0) == bench.peek(1));
+        assert_eq!(bench.figure(&format!("device_{device}_remade_blocks")), 3);
+        assert!(bench.read(&file).unwrap() == bytes);
+    }
+    assert_eq!(bench.store.medium().losses(), 0);
+    bench.wreck(0, 1);
+    bench.wreck(1, 1);
+    assert_eq!(bench.read(&file), Err(rustix::io::Errno::IO));
+    assert_eq!(
+        (
+            bench.figure("device_0_lost_blocks"),
+            bench.figure("device_1_lost_blocks")
+        ),
+        (1, 1)
+    );
+}
+
+#[test]
+fn what_was_changed_in_place_is_made_right_where_it_is() {
+    for spread in [Spread::Stripe, Spread::Mirror] {
+        let mut bench = Bench::new([0, 1], spread, true);
+        let mut bytes = bench.bytes(2 * DATA_BYTES);
+        let file = File::default();
+        let done = bench.store.write_file(&file, 1, 0, &bytes);
+        assert_eq!(done, Ok(bytes.len()));
+        // The first two blocks are the file's, in its order; of a mirror both are on the first device.
+        let change = bench.bytes(5000);
+        for (chunk, block) in [0, 1].into_iter().enumerate() {
+            let (device, there) = match spread {
+                Spread::Stripe => (block % 2, block / 2),
+                Spread::Mirror => (0, block),
+            };
+            let (at, stream) = (there * BLOCK_BYTES + 3000, &bench.streams[device]);
+            bench.blocks[device].poke(at, &change, stream).unwrap();
+            let at = chunk * DATA_BYTES + 3000;
+            bytes[at..at + change.len()].copy_from_slice(&change);
+        }
+        let work = [0, 1].map(|block| Work {
+            block,
+            rows: 0..0,
+            place: Place::Nowhere,
+            identity: None,
+        });
+        let mut access = bench.store.medium().access().unwrap();
+        access.refresh(&work).unwrap();
+        for _ in 0..2 {
+            assert!(bench.read(&file).unwrap() == bytes, "{spread:?}");
+        }
+        let found = bench.store.scrub(0, std::time::Duration::MAX, u32::MAX);
+        assert_eq!(found.unwrap().corrected, 0);
+        assert!(spread == Spread::Stripe || bench.peek(0) == bench.peek(1));
+    }
+}
+
+/// Whether devices can be taken away.
+fn is_software() -> bool {
+    Cuda::from_env().unwrap().is_software()
+}
+
+#[test]
+fn a_mirror_whose_device_is_lost_has_all_that_was_written() {
+    // Who has the staging, and who has not.
+    for (numbers, lost, has_code) in [([0, 2], 1, false), ([3, 1], 0, true)] {
+        let mut bench = Bench::new(numbers, Spread::Mirror, has_code);
+        if !is_software() {
+            return;
+        }
+        let files: Vec<File> = (0..4).map(|_| File::default()).collect();
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for (at, file) in files.iter().enumerate() {
+            if at == 2 {
+                assert!(control::lose(numbers[lost]));
+            }
+            let bytes = bench.bytes(DATA_BYTES + 3000);
+            let done = bench.store.write_file(file, at as u32 + 1, 0, &bytes);
+            assert_eq!(done, Ok(bytes.len()));
+            all.push(bytes);
+        }
+        for (file, bytes) in files.iter().zip(&all) {
+            assert!(bench.read(file).unwrap() == *bytes);
+        }
+        let found = bench
+            .store
+            .scrub(0, std::time::Duration::MAX, u32::MAX)
+            .unwrap();
+        assert_eq!((found.corrected, found.lost), (0, 0));
+        let figures = bench.store.medium().figures();
+        assert!(figures.contains("array_state degraded\n"), "{figures}");
+        assert!(
+            figures.contains(&format!("device_{lost}_state failed\n")),
+            "{figures}"
+        );
+    }
+}
+
+#[test]
+fn a_stripe_whose_device_is_lost_has_the_other_devices_files_and_room() {
+    let mut bench = Bench::new([1, 4], Spread::Stripe, true);
+    if !is_software() {
+        return;
+    }
+    let files: Vec<File> = (0..4).map(|_| File::default()).collect();
+    let bytes = bench.bytes(DATA_BYTES);
+    for file in &files {
+        assert_eq!(bench.store.write_file(file, 1, 0, &bytes), Ok(bytes.len()));
+    }
+    assert!(control::lose(4));
+    let mut read: Vec<bool> = files
+        .iter()
+        .map(|file| bench.read(file) == Ok(bytes.clone()))
+        .collect();
+    read.sort_unstable();
+    assert_eq!(read, [false, false, true, true]);
+    let more = [File::default(), File::default()];
+    for file in &more {
+        assert_eq!(bench.store.write_file(file, 2, 0, &bytes), Ok(bytes.len()));
+        assert!(bench.read(file).unwrap() == bytes);
+    }
+    let full = bench.store.write_file(&File::default(), 3, 0, &bytes);
+    assert_eq!(full, Err(rustix::io::Errno::NOSPC));
+}
