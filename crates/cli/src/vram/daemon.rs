@@ -12,11 +12,13 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
+use fercuda_vramfs::array::{MOST, Spread};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
 use rustix::mm::MlockAllFlags;
@@ -48,6 +50,12 @@ read with its sums besides, before anybody gets it; --verify scrub does so only
 where it costs nothing, which is for calls that reach over several blocks. The
 default is scrub on a device with ECC of its own, and read on others.
 
+--stripe 0,1 has a file's parts of 128 KiB on two devices in turn, with the room
+of both; when one fails, what lay there is lost, and the other goes on. --mirror
+0,1 has all of it on each, with --size of each: when one fails nobody notices
+but who looks (df, stat, top), and what one cannot correct comes from the other.
+The devices may be unlike.
+
 Root, or fusermount3, is needed to mount; root, to let others in by default.
 
 Exit status: 0 when it is mounted (in the foreground: when it is unmounted), 1
@@ -56,6 +64,7 @@ when that failed.
 Examples:
   fercuda vram mount /mnt/vram --size 8GiB
   fercuda vram mount scratch --size 256MiB --device soft --foreground
+  fercuda vram mount /mnt/vram --size 64GiB --mirror 0,1
   fercuda vram df; fercuda vram stat /mnt/vram; fercuda vram umount /mnt/vram")]
 pub(crate) struct MountArgs {
     /// The directory, without entries.
@@ -73,6 +82,12 @@ pub(crate) struct MountArgs {
     /// Which of several, by its number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     number: u32,
+    /// Several, by their numbers, with parts of each file on all of them.
+    #[arg(long, value_name = "N,N..", conflicts_with_all = ["number", "mirror"])]
+    stripe: Option<Numbers>,
+    /// Several, by their numbers, with all files on each.
+    #[arg(long, value_name = "N,N..", conflicts_with = "number")]
+    mirror: Option<Numbers>,
     /// The code that corrects errors.
     #[arg(long, value_enum, default_value = "rs")]
     ecc: Ecc,
@@ -117,6 +132,44 @@ pub(crate) struct MountArgs {
     /// Started by this program: says when it is ready, and then nothing.
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+/// Several devices.
+#[derive(Clone)]
+struct Numbers(Vec<u32>);
+
+impl FromStr for Numbers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A comma ends an option of mount(8).
+        let all = text.split([',', ':']).map(str::parse);
+        let all: Vec<u32> = all.collect::<Result<_, _>>().map_err(|_| {
+            "not numbers of devices, such as 0,1\ntry: fercuda doctor, which lists them".to_owned()
+        })?;
+        let mut once = all.clone();
+        once.sort_unstable();
+        once.dedup();
+        match (all.len(), once.len()) {
+            (1, _) => Err("one device alone is not several\ntry: --number".to_owned()),
+            (given, once) if once < given => {
+                Err("a device is named twice, and would fail twice at once".to_owned())
+            }
+            (given, _) if given > MOST => Err(format!("more than {MOST} devices")),
+            _ => Ok(Self(all)),
+        }
+    }
+}
+
+impl MountArgs {
+    /// Its devices, and how blocks lie on them if they are several.
+    fn devices(&self) -> (Vec<u32>, Option<Spread>) {
+        match (&self.stripe, &self.mirror) {
+            (Some(all), _) => (all.0.clone(), Some(Spread::Stripe)),
+            (_, Some(all)) => (all.0.clone(), Some(Spread::Mirror)),
+            (None, None) => (vec![self.number], None),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -218,10 +271,12 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         Some(kind) => Cuda::select(kind.into()),
         None => Cuda::from_env(),
     };
-    let device = cuda
-        .and_then(|cuda| cuda.device(args.number))
-        .with_context(what)?;
-    let context = Context::primary(device).with_context(what)?;
+    let cuda = cuda.with_context(what)?;
+    let (numbers, spread) = args.devices();
+    let devices = numbers.iter().map(|number| cuda.device(*number));
+    let devices: Vec<Device> = devices.collect::<Result<_, _>>().with_context(what)?;
+    let contexts = devices.iter().map(|device| Context::primary(*device));
+    let contexts: Vec<Context> = contexts.collect::<Result<_, _>>().with_context(what)?;
     let threads = match args.threads {
         Some(threads) => usize::from(threads),
         None => std::thread::available_parallelism().map_or(2, |it| it.get().clamp(2, THREADS)),
@@ -229,7 +284,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     let verify = match (args.ecc, args.verify) {
         (Ecc::Off, Some(_)) => bail!("--verify needs the code\ntry: without --ecc off"),
         (_, Some(when)) => when,
-        (_, None) if corrects_itself(&device)? => When::Scrub,
+        (_, None) if correct_themselves(&devices)? => When::Scrub,
         (_, None) => When::Read,
     };
     let shape = Shape {
@@ -241,10 +296,8 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         },
         threads,
     };
-    let store = mount::store(&context, &shape).with_context(what)?;
-    let is_locked = !device.cuda().is_software() && stay_in_memory();
     let pages = args.size.get() / 4096;
-    let options = Options {
+    let mut options = Options {
         inodes: args
             .inodes
             .unwrap_or_else(|| u32::try_from(pages.max(INODES)).unwrap_or(u32::MAX)),
@@ -263,9 +316,21 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
             dev: args.nodev,
             exec: args.noexec,
         },
-        facts: facts(args, &device, verify, threads, is_locked)?,
+        facts: facts(args, &devices, verify, threads)?,
     };
-    let mount = Mount::new(store, &args.dir, &options).with_context(what)?;
+    // When its memory is there: who may lock a part only is refused what comes later.
+    let mut lock = || {
+        let is_locked = !cuda.is_software() && stay_in_memory();
+        options.facts += &format!("locked {is_locked}\n");
+        options.clone()
+    };
+    let mount = match spread {
+        None => mount::store(&contexts[0], &shape)
+            .and_then(|store| Mount::new(store, &args.dir, &lock())),
+        Some(spread) => mount::array(&contexts, spread, &shape)
+            .and_then(|store| Mount::new(store, &args.dir, &lock())),
+    };
+    let mount = mount.with_context(what)?;
     end_by_signal(signals, mount.place());
     if args.detached {
         // Who waited may have gone. This returns then, by which it is unmounted: nobody knows of it.
@@ -290,13 +355,7 @@ fn tell(line: &str) -> Result<()> {
 }
 
 /// What it says of itself when it is asked, beside figures.
-fn facts(
-    args: &MountArgs,
-    device: &Device,
-    verify: When,
-    threads: usize,
-    is_locked: bool,
-) -> Result<String> {
+fn facts(args: &MountArgs, devices: &[Device], verify: When, threads: usize) -> Result<String> {
     let ecc = match (args.ecc, verify) {
         (Ecc::Off, _) => ["off", "never"],
         (Ecc::Rs, When::Read) => ["rs", "read"],
@@ -306,20 +365,38 @@ fn facts(
         Keeps::None => "none",
         Keeps::Keep => "keep",
     };
+    let mut names = Vec::new();
+    for device in devices {
+        let name = device.name()?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let (numbers, spread) = args.devices();
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    let which = match spread {
+        None => format!("device_number {}\n", args.number),
+        Some(Spread::Stripe) => format!("array stripe\ndevice_numbers {}\n", numbers.join(",")),
+        Some(Spread::Mirror) => format!("array mirror\ndevice_numbers {}\n", numbers.join(",")),
+    };
     Ok(format!(
-        "device {}\ndevice_number {}\necc {}\nverify {}\ncache {cache}\nthreads {threads}\nlocked {is_locked}\npid {}\n",
-        device.name()?,
-        args.number,
+        "device {}\n{which}ecc {}\nverify {}\ncache {cache}\nthreads {threads}\npid {}\n",
+        names.join(", "),
         ecc[0],
         ecc[1],
         std::process::id(),
     ))
 }
 
-/// Whether the device's memory has a code of its own.
-fn corrects_itself(device: &Device) -> Result<bool> {
+/// Whether the memory of all devices has a code of its own.
+fn correct_themselves(devices: &[Device]) -> Result<bool> {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
-    Ok(device.attribute(attribute)? != 0)
+    for device in devices {
+        if device.attribute(attribute)? == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Keeps this process's memory where it is, as far as it is used: who swaps to files here would wait for itself. Where only

@@ -151,8 +151,8 @@ impl Called {
                 "ro" => bail!("nothing could ever be in it\ntry: without ro"),
                 "size" | "scrub_rate" => "size",
                 "nr_inodes" | "inodes" => "inodes",
-                "mode" | "uid" | "gid" | "device" | "number" | "ecc" | "verify" | "cache"
-                | "threads" => key,
+                "mode" | "uid" | "gid" | "device" | "number" | "stripe" | "mirror" | "ecc"
+                | "verify" | "cache" | "threads" => key,
                 key if PASSED_OVER.contains(&key) || key.starts_with("x-") || key == "comment" => {
                     continue;
                 }
@@ -241,6 +241,10 @@ mod tests {
         assert_eq!(
             words("none dir -o users,dev,noatime,size=1k"),
             "vram mount --size=1KiB --nosuid --noexec --allow-other -- dir"
+        );
+        assert_eq!(
+            words("none dir -o size=1g,mirror=0:1"),
+            "vram mount --size=1GiB --mirror=0:1 --allow-other -- dir"
         );
         assert_eq!(read("none dir -f -o size=1k").unwrap(), None);
         let called = read("none dir -o nvrtc=/opt/n.so").unwrap().unwrap();

@@ -34,9 +34,11 @@ struct Shown {
 #[derive(clap::Args)]
 #[command(after_help = "\
 What says nothing (its daemon has ended, or you may not look) is an error that
-is printed, and the others are shown all the same.
+is printed, and the others are shown all the same. Which devices of several have
+failed is said beside where it is mounted.
 
-Exit status: 0; 1 if one of them says nothing.
+Exit status: 0; 2 if a device of several has failed; 1 if one of them says
+nothing.
 
 Examples:
   fercuda vram df
@@ -50,9 +52,12 @@ pub(crate) struct DfArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 `corrected` and `lost` count since it was mounted. Latencies are those of the
-requests that the kernel made, from when they were read to the answer.
+requests that the kernel made, from when they were read to the answer. Of
+several devices there is what was corrected on each, and what of that was made
+anew from another; `array state` is whole, degraded or failed.
 
-Exit status: 0; 1 if one of them says nothing.
+Exit status: 0; 2 if a device of several has failed; 1 if one of them says
+nothing.
 
 Examples:
   fercuda vram stat /mnt/vram
@@ -127,6 +132,47 @@ impl Figures {
         value
             .as_str()
             .ok_or_else(|| anyhow!("{name} is {value}, where a word should be"))
+    }
+
+    /// Its devices, by their numbers.
+    pub(super) fn devices(&self) -> Result<Vec<u64>> {
+        match self.0.contains_key("array") {
+            false => Ok(vec![self.number("device_number")?]),
+            true => {
+                let all = self.text("device_numbers")?.split(',').map(str::parse);
+                Ok(all.collect::<Result<_, _>>()?)
+            }
+        }
+    }
+
+    /// A figure of a device, where there are several.
+    pub(super) fn of_device(&self, device: u64, name: &str) -> Result<u64> {
+        self.number(&format!("device_{device}_{name}"))
+    }
+
+    /// Whether a device of several has failed.
+    pub(super) fn has_failed(&self, device: u64) -> bool {
+        let state = self.text(&format!("device_{device}_state"));
+        state.is_ok_and(|it| it == "failed")
+    }
+
+    /// Which of several devices have failed, in words; nothing if none has.
+    pub(super) fn trouble(&self) -> Result<Option<String>> {
+        if !self.0.contains_key("array") {
+            return Ok(None);
+        }
+        let failed = self.devices()?;
+        let failed = failed.into_iter().filter(|it| self.has_failed(*it));
+        let failed: Vec<String> = failed.map(|it| it.to_string()).collect();
+        let state = self.text("array_state")?;
+        Ok(match failed.len() {
+            0 => None,
+            1 => Some(format!("{state}: device {} has failed", failed[0])),
+            _ => Some(format!(
+                "{state}: devices {} have failed",
+                failed.join(", ")
+            )),
+        })
     }
 
     /// How often requests took how long.
@@ -232,14 +278,34 @@ pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::from(u8::from(!is_all)))
+    status(&all, is_all)
+}
+
+/// What a command ends with that has shown these.
+fn status(all: &[Figures], is_all: bool) -> Result<ExitCode> {
+    let mut is_whole = true;
+    for one in all {
+        is_whole &= one.trouble()?.is_none();
+    }
+    Ok(ExitCode::from(match (is_all, is_whole) {
+        (false, _) => 1,
+        (true, false) => 2,
+        (true, true) => 0,
+    }))
 }
 
 pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
     let (all, is_all) = Figures::all(&args.shown.dirs)?;
-    let status = ExitCode::from(u8::from(!is_all));
+    let status = status(&all, is_all)?;
     if args.shown.json {
-        let names = ["dir", "size_bytes", "used_bytes", "inodes", "used_inodes"];
+        let names = [
+            "dir",
+            "size_bytes",
+            "used_bytes",
+            "inodes",
+            "used_inodes",
+            "array_state",
+        ];
         let part = |one: &Figures| {
             let named = one
                 .0
@@ -264,13 +330,15 @@ pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
     for one in &all {
         let (size, used) = (one.number("size_bytes")?, one.number("used_bytes")?);
         say!(
-            "{:>10} {:>10} {:>10} {:>10} {:>10}  {}",
+            "{:>10} {:>10} {:>10} {:>10} {:>10}  {}{}",
             bytes(size),
             bytes(used),
             bytes(size.saturating_sub(used)),
             one.number("inodes")?,
             one.number("used_inodes")?,
-            one.text("dir")?
+            one.text("dir")?,
+            one.trouble()?
+                .map_or_else(String::new, |trouble| format!(" ({trouble})"))
         );
     }
     Ok(status)

@@ -33,7 +33,8 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 #[command(after_help = "\
 Under each filesystem and each device: what is read and written a second; how
 long requests of the kernel took in the last second, a bar for each power of two
-from 1 us on; what was corrected and lost since it was mounted.
+from 1 us on; what was corrected and lost since it was mounted. Of a filesystem
+on several devices each has its share of that, and which have failed is said.
 
 Keys: p pauses; q, Escape or Ctrl-C ends. Where stdout is no terminal, or with
 --once, one second is looked at and printed.
@@ -179,12 +180,16 @@ fn bars(times: &Times) -> String {
 }
 
 /// All filesystems in the memory of one.
+#[derive(Default)]
 struct Device {
     name: String,
     used_bytes: u64,
     taken_bytes: u64,
     read_rate: f64,
     write_rate: f64,
+    corrected: u64,
+    lost: u64,
+    has_failed: bool,
 }
 
 fn lines(before: &Reading, now: &Reading, width: usize) -> Vec<String> {
@@ -215,6 +220,11 @@ fn lines(before: &Reading, now: &Reading, width: usize) -> Vec<String> {
             bytes(device.taken_bytes),
             bytes(device.read_rate as u64),
             bytes(device.write_rate as u64)
+        ));
+        let failed = if device.has_failed { "  FAILED" } else { "" };
+        let (corrected, lost) = (device.corrected, device.lost);
+        lines.push(format!(
+            "  blocks corrected {corrected}, lost {lost}{failed}"
         ));
     }
     lines.iter().map(|line| clipped(line, width)).collect()
@@ -257,23 +267,46 @@ fn of_one(
         one.number("lost_blocks")?,
         one.number("scrubbed_blocks")?
     ));
-    let name = format!("{} {}", one.number("device_number")?, one.text("device")?);
-    let place = devices.iter().position(|it| it.name == name);
-    let place = place.unwrap_or_else(|| {
-        devices.push(Device {
-            name,
-            used_bytes: 0,
-            taken_bytes: 0,
-            read_rate: 0.0,
-            write_rate: 0.0,
+    lines.extend(one.trouble()?.map(|it| format!("  {}", it.to_uppercase())));
+    let all = one.devices()?;
+    let is_array = all.len() > 1;
+    let is_mirror = is_array && one.text("array")? == "mirror";
+    let left = all.iter().filter(|it| !one.has_failed(**it)).count().max(1);
+    for number in all {
+        let name = match is_array {
+            false => format!("{number} {}", one.text("device")?),
+            true => number.to_string(),
+        };
+        let is_it = |it: &Device| it.name.split(' ').next() == name.split(' ').next();
+        let place = devices.iter().position(is_it).unwrap_or_else(|| {
+            devices.push(Device {
+                name: name.clone(),
+                ..Device::default()
+            });
+            devices.len() - 1
         });
-        devices.len() - 1
-    });
-    let device = &mut devices[place];
-    device.used_bytes += used;
-    device.taken_bytes += one.number("device_bytes")?;
-    device.read_rate += read_rate;
-    device.write_rate += write_rate;
+        let device = &mut devices[place];
+        if device.name.len() < name.len() {
+            device.name = name;
+        }
+        let of = |name: &str| match is_array {
+            true => one.of_device(number, name),
+            false => one.number(name),
+        };
+        device.corrected += of("corrected_blocks")?;
+        device.lost += of("lost_blocks")?;
+        if one.has_failed(number) {
+            device.has_failed = true;
+            continue;
+        }
+        let share = 1.0 / left as f64;
+        // A mirror has all data on each, and who writes writes all of them.
+        let of_data = if is_mirror { 1.0 } else { share };
+        device.used_bytes += (used as f64 * of_data) as u64;
+        device.taken_bytes += (one.number("device_bytes")? as f64 * share) as u64;
+        device.read_rate += read_rate * share;
+        device.write_rate += write_rate * of_data;
+    }
     Ok(lines)
 }
 
@@ -292,6 +325,50 @@ mod tests {
     }
 
     #[test]
+    fn of_several_devices_each_has_its_share_and_those_that_failed_are_named() {
+        let at = Instant::now();
+        let reading = |array: &str, state: &str| {
+            let text = format!(
+                "device A device\narray {array}\ndevice_numbers 2,0\npid 7\nsize_bytes 8388608\nused_bytes 4194304\n\
+                 device_bytes 10485760\ncorrected_blocks 3\nlost_blocks 0\nscrubbed_blocks 12\nread_bytes 0\n\
+                 written_bytes 0\nread_latency 0 0\nwrite_latency 0 0\narray_state {state}\n\
+                 device_2_state used\ndevice_2_corrected_blocks 2\ndevice_2_lost_blocks 0\n\
+                 device_0_state {}\ndevice_0_corrected_blocks 1\ndevice_0_lost_blocks 4\n",
+                if state == "whole" { "used" } else { "failed" }
+            );
+            let all = vec![Figures::read("/mnt/vram".as_ref(), &text)];
+            Reading { all, at }
+        };
+        let shown = |array: &str, state: &str| {
+            let it = reading(array, state);
+            lines(&it, &it, 80).split_off(3)
+        };
+        assert_eq!(
+            shown("stripe", "whole"),
+            [
+                "  blocks corrected 3, lost 0, scrubbed 12",
+                "",
+                "device 2: 2.0 MiB of data in 5.0 MiB, 0 B/s read, 0 B/s written",
+                "  blocks corrected 2, lost 0",
+                "device 0: 2.0 MiB of data in 5.0 MiB, 0 B/s read, 0 B/s written",
+                "  blocks corrected 1, lost 4",
+            ]
+        );
+        assert_eq!(
+            shown("mirror", "degraded"),
+            [
+                "  blocks corrected 3, lost 0, scrubbed 12",
+                "  DEGRADED: DEVICE 0 HAS FAILED",
+                "",
+                "device 2: 4.0 MiB of data in 10.0 MiB, 0 B/s read, 0 B/s written",
+                "  blocks corrected 2, lost 0",
+                "device 0: 0 B of data in 0 B, 0 B/s read, 0 B/s written",
+                "  blocks corrected 1, lost 4  FAILED",
+            ]
+        );
+    }
+
+    #[test]
     fn what_is_shown_is_what_was_done_between_two_readings() {
         let begin = Instant::now();
         let before = reading("5 5 0", 1 << 20, begin);
@@ -306,6 +383,7 @@ mod tests {
                 "  blocks corrected 3, lost 0, scrubbed 12",
                 "",
                 "device 1 A device: 4.0 MiB of data in 9.0 MiB, 2.0 MiB/s read, 0 B/s written",
+                "  blocks corrected 3, lost 0",
             ]
         );
         for width in [1, 20, 79] {

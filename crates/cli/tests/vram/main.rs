@@ -15,6 +15,7 @@ mod limits;
 mod names;
 mod place;
 mod rights;
+mod several;
 mod tools;
 
 use std::fs::File;
@@ -91,12 +92,18 @@ impl Drop for Here {
 
 impl Here {
     fn new(words: &[&str]) -> Self {
+        Self::with(&[], words)
+    }
+
+    /// On a software device that is told this.
+    fn with(told: &[(&str, &str)], words: &[&str]) -> Self {
         needs_fuse();
         let dir = tempfile::tempdir().unwrap();
         // Others have to come by.
         let mode = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), mode).unwrap();
         let mut daemon = fercuda()
+            .envs(told.iter().copied())
             .args(["vram", "mount", "--foreground", "--allow-other"])
             .args(["--threads", "4"])
             .args(words)
