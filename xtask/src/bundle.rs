@@ -22,6 +22,12 @@ const LIMIT_BYTES: u64 = 64 << 20;
 /// Packages whose tests speak to a device; those of the others need none.
 const ON_A_DEVICE: [&str; 4] = ["cuda", "jit", "runtime", "testkit"];
 
+/// And these of packages that have others.
+const OF_OTHERS: [(&str, &str); 2] = [("vramfs", "codes"), ("vramfs", "patterns")];
+
+/// The decoder that `patterns` asks, a file of its own in the Python that has what tests need.
+const DECODER: &str = "reedsolo.py";
+
 /// Examples that measure or try something on a device, with what they are given.
 const EXAMPLES: [(&str, &str, &str); 5] = [
     ("cuda", "waits", ""),
@@ -73,7 +79,8 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     let mut script = Script::default();
     for made in &tests {
         if let Some(program) = made.executable.as_ref().filter(|_| made.is_test)
-            && ON_A_DEVICE.contains(&made.package.as_str())
+            && (ON_A_DEVICE.contains(&made.package.as_str())
+                || OF_OTHERS.contains(&(made.package.as_str(), made.target.as_str())))
             && !NEED_SOURCES.contains(&made.target.as_str())
         {
             let name = format!("{}-{}", made.package, made.target);
@@ -126,6 +133,13 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
     }
     copy_tracked(&root, &out.join("files"))?;
     python::bundle(&out)?;
+    let packages = venv
+        .wheels
+        .parent()
+        .context("NVIDIA's wheels lie in no folder")?;
+    fs::create_dir_all(out.join("decoder"))?;
+    fs::copy(packages.join(DECODER), out.join("decoder").join(DECODER))
+        .with_context(|| format!("cannot copy {DECODER} from {}", packages.display()))?;
 
     let listings = out.join("listings");
     fs::create_dir_all(&listings)?;
@@ -259,11 +273,12 @@ impl Script {
         let mut text = String::from(RUN_HEAD);
         for (package, name) in &self.tests {
             // Writing to a String cannot fail.
-            // What the hypotheses measured is wanted whether they hold or not.
-            let show = if name.ends_with("hypotheses") {
-                " --show-output"
-            } else {
-                ""
+            let show = match name.as_str() {
+                // What they measured is wanted whether they hold or not.
+                "testkit-hypotheses" => " --show-output",
+                // As far as it came, where a million of each take longer than a step may.
+                "vramfs-patterns" => " --nocapture",
+                _ => "",
             };
             let _infallible = writeln!(text, "run test {package} {name} tests/{name}{show}");
         }
@@ -295,6 +310,7 @@ export FERCUDA_BUNDLE=$here
 # A capture of one thread's may forbid calls of others, loading code waits for their kernels, and all host
 # callbacks of a process run in one thread: tests that are about such things have the device for themselves.
 export RUST_TEST_THREADS=1
+export PYTHONPATH=$here/decoder${PYTHONPATH:+:$PYTHONPATH}
 failures=0 steps=0
 printf '{"device": "%s", "steps": [\n' "$FERCUDA_DEVICE" > "$out/results.json"
 separator=""

@@ -208,6 +208,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Chores,
+        "FERCUDA_VRAM_PATTERNS",
+        "a number, default 16, or `all`",
+        "how many blocks are damaged of each class of patterns that the code is held to; `all` a million of each, and every double symbol and burst (`cargo test -p fercuda-vramfs --test patterns`)",
+    ),
+    row(
+        Reader::Chores,
         "FERCUDA_VRAM_ENTRIES",
         "a number, default 20000",
         "entries of the directory that is read while it changes (`cargo test -p fercuda-cli --test vram`)",

@@ -235,8 +235,11 @@ impl Blocks {
         Ok(all)
     }
 
-    /// Where a block begins.
-    pub(crate) fn address(&self, block: usize) -> Result<u64> {
+    /// Where a block begins, for kernels: the next one lies behind it. Whoever has them change it has it alone.
+    ///
+    /// # Errors
+    /// [`Error::NoBlock`].
+    pub fn address(&self, block: usize) -> Result<u64> {
         match block < self.len() {
             true => Ok(self.range.address().0 + (block * self.block_bytes) as u64),
             false => Err(Error::NoBlock {
