@@ -110,6 +110,13 @@ impl Blocks {
         &self.context
     }
 
+    /// Bytes of device memory that so many take: the driver gives it out in parts of its own size.
+    pub(crate) fn bytes_of(&self, count: usize) -> usize {
+        let bytes = count.saturating_mul(self.block_bytes);
+        let whole = bytes.checked_next_multiple_of(self.granularity_bytes);
+        whole.unwrap_or(usize::MAX)
+    }
+
     /// Adds memory until there are so many.
     ///
     /// # Errors
@@ -121,7 +128,7 @@ impl Blocks {
         let mut pieces = self.pieces();
         let before = pieces.len();
         let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
-        let needed = (count * self.block_bytes).next_multiple_of(self.granularity_bytes);
+        let needed = self.bytes_of(count);
         let piece = (PIECE_BLOCKS * self.block_bytes).next_multiple_of(self.granularity_bytes);
         while end < needed {
             let bytes = piece.min(needed - end);

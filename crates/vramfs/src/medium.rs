@@ -295,21 +295,27 @@ impl Medium for Device {
 
     fn grow(&self, blocks: usize) -> Result<()> {
         let context = self.blocks.context();
-        let (free_bytes, total_bytes) = context.memory_info()?;
-        // The last piece may reach further than the blocks.
-        let needed_bytes = (blocks as u64).saturating_mul(self.blocks.block_bytes() as u64);
-        let needed_bytes = needed_bytes.saturating_sub(self.bytes());
+        let needed_bytes = (self.blocks.bytes_of(blocks) as u64).saturating_sub(self.bytes());
         let more = blocks.saturating_sub(self.blocks.len()) as u64;
-        if needed_bytes > free_bytes {
-            return Err(Error::Room {
-                device: context.device().to_string(),
-                size_bytes: more * DATA_BYTES as u64,
-                needed_bytes,
-                free_bytes,
-                total_bytes,
-            });
+        let refused = |(free_bytes, total_bytes)| Error::Room {
+            device: context.device().to_string(),
+            size_bytes: more * DATA_BYTES as u64,
+            needed_bytes,
+            free_bytes,
+            total_bytes,
+        };
+        // Before any is taken: what others have to do without for a moment may be all that they need.
+        let known = context.memory_info()?;
+        if needed_bytes > known.0 {
+            return Err(refused(known));
         }
-        self.blocks.grow(blocks)
+        match self.blocks.grow(blocks) {
+            // Somebody was quicker.
+            Err(Error::Cuda(fercuda_cuda::Error::OutOfMemory(_))) => {
+                Err(refused(context.memory_info()?))
+            }
+            answer => answer,
+        }
     }
 
     fn shrink(&self, blocks: usize) {

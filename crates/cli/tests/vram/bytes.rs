@@ -179,6 +179,229 @@ fn memory_is_reserved_and_given_back_as_fallocate_says() {
 }
 
 #[test]
+fn what_begins_in_a_hole_is_cut_and_punched_to_its_end_and_its_room_comes_back() {
+    let here = Here::plain();
+    let free = || {
+        let it = rustix::fs::statvfs(here.path()).unwrap();
+        it.f_blocks - it.f_bfree
+    };
+    let punch = FallocateFlags::PUNCH_HOLE | KEEP;
+    let file = here.file("file");
+    let fill = || {
+        file.set_len(0).unwrap();
+        for at in [1 << 20, 3 << 20] {
+            file.write_all_at(&[6; 4096], at).unwrap();
+        }
+        // Behind the end, too.
+        fallocate(&file, KEEP, 5 << 20, 8192).unwrap();
+        assert_eq!((pages(&file), free()), (4, 4));
+    };
+    fill();
+    file.set_len(1 << 19).unwrap();
+    assert_eq!((pages(&file), free()), (0, 0));
+    file.set_len(4 << 20).unwrap();
+    let data = rustix::fs::seek(&file, SeekFrom::Data(0));
+    assert_eq!(data, Err(Errno::NXIO));
+    assert!(read(&file, 0, 4 << 20).iter().all(|byte| *byte == 0));
+    // From within a chunk without anything to within another one, and to behind all.
+    for (begin, len, left) in [
+        (0, 2 << 20, 3),
+        ((1 << 19) + 7, 2 << 20, 3),
+        ((2 << 20) + 5000, 1 << 30, 1),
+        (100, 1 << 30, 0),
+    ] {
+        fill();
+        fallocate(&file, punch, begin, len).unwrap();
+        assert_eq!((pages(&file), free()), (left, left), "{begin} {len}");
+        let is_data = |at: u64| u8::from(!(begin..begin + len).contains(&at)) * 6;
+        for at in [1 << 20, 3 << 20] {
+            assert_eq!(read(&file, at, 4096), [is_data(at); 4096], "{begin} {len}");
+        }
+    }
+}
+
+/// What is durable by the call that a mount is asked first.
+#[test]
+fn the_first_call_of_a_mount_that_waits_for_the_disk_is_answered_well() {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    type First = fn(&Here);
+    let firsts: [(&str, First); 6] = [
+        ("fsync", |here| here.file("file").sync_all().unwrap()),
+        ("fdatasync, of what has no name", |here| {
+            let file = here.file("file");
+            std::fs::remove_file(here.at("file")).unwrap();
+            file.set_len(100).unwrap();
+            file.sync_data().unwrap();
+        }),
+        ("fsync of a directory", |here| {
+            File::open(here.path()).unwrap().sync_all().unwrap();
+        }),
+        ("syncfs", |here| {
+            rustix::fs::syncfs(File::open(here.path()).unwrap()).unwrap();
+        }),
+        ("a write by O_SYNC", |here| {
+            let mut how = File::options();
+            how.write(true).create(true).custom_flags(libc::O_SYNC);
+            let file = how.open(here.at("file")).unwrap();
+            file.write_all_at(b"durable", 3).unwrap();
+            let bytes = std::fs::read(here.at("file")).unwrap();
+            assert_eq!(bytes, b"\0\0\0durable");
+        }),
+        ("msync", |here| {
+            let file = here.file("file");
+            file.set_len(4096).unwrap();
+            let map = Mapping::new(&file, 4096);
+            map.sync().unwrap();
+            map.write(10, b"stored");
+            map.sync().unwrap();
+            assert_eq!(read(&file, 10, 6), b"stored");
+        }),
+    ];
+    for cache in ["--cache=none", "--cache=keep"] {
+        for (name, first) in firsts {
+            let here = Here::new(&["--size=1MiB", "--ecc=off", cache]);
+            println!("{name}, {cache}");
+            first(&here);
+        }
+    }
+}
+
+#[test]
+fn pages_are_in_the_host_only_where_they_are_to_be_kept() {
+    for (cache, is_kept) in [("--cache=none", false), ("--cache=keep", true)] {
+        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
+        let bytes = vec![5; 8 << 20];
+        std::fs::write(here.at("file"), &bytes).unwrap();
+        for _ in 0..2 {
+            assert!(std::fs::read(here.at("file")).unwrap() == bytes);
+        }
+        let kept = kept(&here.file("file"));
+        assert_eq!(kept > 0, is_kept, "{cache}: {kept} pages");
+    }
+}
+
+/// The same for all machines; the C library has no name for it yet.
+const CACHESTAT: libc::c_long = 451;
+
+/// How many of a file's pages the kernel keeps, without a mapping, which would have it let go of them.
+fn kept(file: &File) -> u64 {
+    // struct cachestat, and of it the first.
+    let (range, mut all) = ([0u64, 0], [0u64; 5]);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(file);
+    // SAFETY: of the range two numbers are read, and five are written.
+    let answer = unsafe { libc::syscall(CACHESTAT, fd, &range, &mut all, 0) };
+    let error = std::io::Error::last_os_error();
+    assert_eq!(answer, 0, "cachestat: {error}; it needs Linux 6.5");
+    all[0]
+}
+
+/// Bytes of a file in this process's memory.
+struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, len: usize) -> Self {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(file);
+        // SAFETY: a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, both, libc::MAP_SHARED, fd, 0) };
+        let error = std::io::Error::last_os_error();
+        assert!(at != libc::MAP_FAILED, "{error}");
+        let at = at.cast();
+        Self { at, len }
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        // SAFETY: all of the mapping, and nothing else.
+        match unsafe { libc::msync(self.at.cast(), self.len, libc::MS_SYNC) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        // SAFETY: it lies within; others change these bytes between calls, not while they are read.
+        let byte = |at: usize| unsafe { self.at.add(at).read_volatile() };
+        (at..at + len).map(byte).collect()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        // SAFETY: it lies within, and nobody else has this mapping.
+        unsafe { self.at.add(at).copy_from(bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        assert_eq!(unsafe { libc::munmap(self.at.cast(), self.len) }, 0);
+    }
+}
+
+#[test]
+fn a_mapping_sees_what_another_process_punches_cuts_and_copies() {
+    let python = |line: &str, here: &Here| {
+        let head = "import ctypes, os, sys
+os.chdir(sys.argv[1])
+file = os.open('file', os.O_RDWR)
+other = os.open('other', os.O_RDWR)
+def punch(at, end):
+    c = ctypes.CDLL(None, use_errno=True)
+    assert c.fallocate(file, 3, ctypes.c_long(at), ctypes.c_long(end - at)) == 0, ctypes.get_errno()
+";
+        let mut it = std::process::Command::new("python3");
+        let it = it.args(["-c", &format!("{head}{line}")]).arg(here.path());
+        let done = it.output().unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    for cache in ["--cache=none", "--cache=keep"] {
+        let here = Here::new(&["--size=32MiB", "--ecc=off", cache]);
+        let (file, other) = (here.file("file"), here.file("other"));
+        file.write_all_at(&[7; 1 << 18], 0).unwrap();
+        other.write_all_at(&[8; 1 << 16], 0).unwrap();
+        let map = Mapping::new(&file, 1 << 18);
+        let mut model = vec![7; 1 << 18];
+        // All pages are there, and some have what no call has written.
+        assert!(map.read(0, 1 << 18) == model);
+        for at in [5000, 70_000, 200_000] {
+            map.write(at, b"stored");
+            model[at..at + 6].copy_from_slice(b"stored");
+        }
+        python("punch(4096 + 100, 66_000)", &here);
+        model[4196..66_000].fill(0);
+        assert!(map.read(0, 1 << 18) == model, "{cache}: punched");
+        python(
+            "assert os.copy_file_range(other, file, 60_000, 0, 100_001) == 60_000",
+            &here,
+        );
+        model[100_001..160_001].fill(8);
+        assert!(map.read(0, 1 << 18) == model, "{cache}: copied over it");
+        // What was stored by it is what is copied.
+        let line = "assert os.copy_file_range(file, other, 6, 70_000, 9) == 6; print(os.pread(other, 8, 8))";
+        assert_eq!(python(line, &here), "b'\\x08stored\\x08'\n", "{cache}");
+        python(
+            "os.truncate(file, 130_000); os.truncate(file, 1 << 18)",
+            &here,
+        );
+        model[130_000..].fill(0);
+        assert!(map.read(0, 1 << 18) == model, "{cache}: cut");
+        map.write(250_000, b"again");
+        assert_eq!(
+            python("print(os.pread(file, 7, 249_999))", &here),
+            "b'\\x00again\\x00'\n"
+        );
+        model[250_000..250_005].copy_from_slice(b"again");
+        drop(map);
+        assert!(std::fs::read(here.at("file")).unwrap() == model, "{cache}");
+    }
+}
+
+#[test]
 fn a_file_without_a_name_lives_as_long_as_it_is_open() {
     let here = Here::plain();
     let before = here.figure("used_inodes");
@@ -254,37 +477,14 @@ fn a_mapping_and_direct_calls_see_the_same_bytes() {
         let file = here.file("file");
         file.set_len(1 << 16).unwrap();
         file.write_all_at(b"from a call", 5000).unwrap();
-        // SAFETY: nobody else has this mapping, it is as long as the file, and is used within.
-        let map = unsafe {
-            let at = libc::mmap(
-                std::ptr::null_mut(),
-                1 << 16,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                std::os::fd::AsRawFd::as_raw_fd(&file),
-                0,
-            );
-            assert!(
-                at != libc::MAP_FAILED,
-                "{}",
-                std::io::Error::last_os_error()
-            );
-            at.cast::<u8>()
-        };
-        // SAFETY: as above; the other side changes these bytes between calls, not while they are read.
-        let seen = |at: usize, len: usize| unsafe {
-            (0..len)
-                .map(|k| map.add(at + k).read_volatile())
-                .collect::<Vec<u8>>()
-        };
+        let map = Mapping::new(&file, 1 << 16);
+        let seen = |at: usize, len: usize| map.read(at, len);
         assert_eq!(seen(5000, 11), b"from a call");
-        // SAFETY: as above.
-        unsafe { map.add(9000).copy_from(b"from a mapping".as_ptr(), 14) };
+        map.write(9000, b"from a mapping");
         assert_eq!(read(&file, 9000, 14), b"from a mapping");
         file.write_all_at(b"again", 9000).unwrap();
         assert_eq!(seen(9000, 14), b"againa mapping");
-        // SAFETY: nothing uses it any more.
-        assert_eq!(unsafe { libc::munmap(map.cast(), 1 << 16) }, 0);
+        drop(map);
         assert_eq!(read(&open(&here.at("file")), 9000, 14), b"againa mapping");
     }
 }

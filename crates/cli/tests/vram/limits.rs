@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 
-use crate::{Here, read};
+use crate::{Here, fercuda, read, refused, vram};
 
 #[test]
 fn a_full_filesystem_takes_what_there_is_room_for_and_says_so() {
@@ -56,6 +56,80 @@ fn a_full_filesystem_takes_what_there_is_room_for_and_says_so() {
     file.set_len(1 << 20).unwrap();
     file.write_all_at(&[5], 500_000).unwrap();
     assert!(read(&file, 0, 500_000).iter().all(|it| *it == 0));
+}
+
+#[test]
+fn nothing_old_is_in_blocks_that_others_had_also_with_the_code_and_after_they_went() {
+    for ecc in ["--ecc=off", "--ecc=rs"] {
+        let here = Here::new(&["--size=1MiB", ecc]);
+        let place = here.path().to_str().unwrap();
+        let free = || statvfs(here.path()).unwrap();
+        let resize = |how, size| {
+            let done = vram(&[how, place, "--size", size]);
+            assert!(done.status.success(), "{done:?}");
+        };
+        for round in 0..3u8 {
+            let what = format!("{ecc}, {round}");
+            fs::write(here.at("old"), vec![4; free().f_bfree as usize * 4096]).unwrap();
+            assert_eq!(free().f_bfree, 0);
+            fs::remove_file(here.at("old")).unwrap();
+            super::place::comes("free again", || free().f_bfree == free().f_blocks);
+            match round {
+                0 => {}
+                1 => {
+                    // Memory that goes and comes, or lies where it was as it was.
+                    resize("shrink", "256KiB");
+                    resize("grow", "1MiB");
+                }
+                _ => resize("grow", "2MiB"),
+            }
+            let all = free().f_blocks * 4096;
+            let file = here.file("new");
+            // A byte in each block, and all of them without one.
+            for chunk in 0..all >> 18 {
+                file.write_all_at(&[5], (chunk << 17) + 70_000).unwrap();
+            }
+            fallocate(&file, FallocateFlags::empty(), 0, all).unwrap();
+            assert_eq!(free().f_bfree, 0, "{what}");
+            let bytes = read(&file, 0, all as usize);
+            assert_eq!(bytes.len() as u64, all);
+            for (at, byte) in bytes.iter().enumerate() {
+                let is_written = at as u64 >> 17 < all >> 18 && at & 0x1FFFF == 70_000;
+                assert_eq!(*byte, u8::from(is_written) * 5, "{what}: byte {at}");
+            }
+            fs::remove_file(here.at("new")).unwrap();
+            drop(file);
+            super::place::comes("free again", || free().f_bfree == free().f_blocks);
+        }
+    }
+}
+
+#[test]
+fn what_the_device_has_no_memory_for_is_refused_and_the_rest_goes_on() {
+    let little = ("FERCUDA_SOFT_MEMORY", "64MiB");
+    let here = Here::with(&[little], &["--size=32MiB", "--ecc=off"]);
+    let place = here.path().to_str().unwrap();
+    let told = refused(&["grow", place, "--size=65MiB"]);
+    assert!(
+        told.contains("520 blocks are more than the 512 that the device has room for"),
+        "{told}"
+    );
+    let done = vram(&["grow", place, "--size=64MiB"]);
+    assert!(done.status.success(), "{done:?}");
+    fs::write(here.at("all"), vec![7; 64 << 20]).unwrap();
+    assert!(fs::read(here.at("all")).unwrap() == vec![7; 64 << 20]);
+    let other = tempfile::tempdir().unwrap();
+    let mut mount = fercuda();
+    mount.env(little.0, little.1);
+    mount.args(["vram", "mount", "--ecc=off", "--size=100MiB"]);
+    let done = mount.arg(other.path()).output().unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        told.contains("of whose 67108864 bytes 67108864 are free\ntry: a smaller --size"),
+        "{told}"
+    );
+    assert_eq!(done.status.code(), Some(1));
+    assert!(!super::is_mounted(other.path()));
 }
 
 #[test]

@@ -10,6 +10,7 @@
 )]
 
 mod bytes;
+mod ends;
 mod export;
 mod limits;
 mod names;
@@ -75,6 +76,8 @@ fn is_mounted(at: &Path) -> bool {
 struct Here {
     daemon: Child,
     dir: TempDir,
+    /// How it has to end: None, by a signal.
+    code: Option<i32>,
 }
 
 impl Drop for Here {
@@ -85,7 +88,7 @@ impl Drop for Here {
         let code = self.daemon.wait().unwrap().code();
         let is_left = is_mounted(self.path());
         if !std::thread::panicking() {
-            assert_eq!((code, is_left), (Some(0), false), "{}", self.errors());
+            assert_eq!((code, is_left), (self.code, false), "{}", self.errors());
         }
     }
 }
@@ -121,7 +124,11 @@ impl Here {
             from.read_to_string(&mut errors).unwrap();
             panic!("{said}{errors}");
         }
-        Self { daemon, dir }
+        Self {
+            daemon,
+            dir,
+            code: Some(0),
+        }
     }
 
     /// Without the code, whose kernels take their time on this device.
@@ -133,6 +140,13 @@ impl Here {
     fn ends(&mut self) {
         let code = self.daemon.wait().unwrap().code();
         assert_eq!(code, Some(0), "{}", self.errors());
+    }
+
+    /// Kills it, which leaves a dead mount there: to be unmounted before this goes.
+    fn killed(&mut self) {
+        self.code = None;
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.daemon.wait().unwrap();
     }
 
     /// What it has said of errors, when it has ended.
@@ -193,6 +207,17 @@ fn somebody_may(line: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line).uid(SOMEBODY).gid(SOMEBODY);
     shell.output().unwrap().status.success()
+}
+
+/// A line of shell in a mount namespace of its own, where what is mounted is gone at the end; `$AT` is this place.
+fn apart(line: &str, at: &Path) -> Output {
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "sh", "-ec", line]);
+    shell
+        .env("FERCUDA", fercuda().get_program())
+        .env("FERCUDA_DEVICE", "soft")
+        .env("AT", at);
+    shell.output().unwrap()
 }
 
 /// Copies a program that is to be run. Not by this process: a child that another test starts meanwhile would have

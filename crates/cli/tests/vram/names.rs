@@ -11,6 +11,10 @@ use rustix::io::Errno;
 
 use crate::Here;
 
+/// What a file of a page with a short name takes of the host's memory at most, with its entry; and what all of them take.
+const HOST_BYTES_A_FILE: u64 = 300;
+const HOST_BYTES: u64 = 1 << 20;
+
 fn kind_of<T: std::fmt::Debug>(answer: std::io::Result<T>) -> ErrorKind {
     answer.unwrap_err().kind()
 }
@@ -193,6 +197,62 @@ fn who_reads_a_large_directory_meets_once_what_was_there_all_the_time() {
     fs::remove_dir_all(here.at("d")).unwrap();
     let free = || rustix::fs::statvfs(here.path()).unwrap();
     super::place::comes("forgotten", || free().f_files - free().f_ffree == 1);
+}
+
+#[test]
+fn many_files_with_content_fit_are_listed_and_take_little_of_the_host() {
+    let asked = std::env::var("FERCUDA_VRAM_ENTRIES");
+    let count: u64 = asked.map_or(20_000, |it| it.parse().unwrap());
+    let directories = count.div_ceil(100);
+    let inodes = format!("--inodes={}", count + directories + 1);
+    // A page each, and not one more.
+    let size = format!("--size={}KiB", (count * 4).next_multiple_of(128));
+    // Its checks keep books of what was written, in the host's memory.
+    let unchecked = [("FERCUDA_SOFT_CHECK", "0")];
+    let here = Here::with(&unchecked, &["--ecc=off", &inodes, &size]);
+    // Without the software device's memory, which is the files'.
+    let host = || {
+        let status = format!("/proc/{}/status", here.daemon.id());
+        let status = fs::read_to_string(status).unwrap();
+        let of = |line: &str| line.strip_prefix("RssAnon:").map(str::to_owned);
+        let line = status.lines().find_map(of).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib << 10
+    };
+    fs::write(here.at("first"), "first").unwrap();
+    fs::remove_file(here.at("first")).unwrap();
+    let before = host();
+    let name = |it: u64| here.at(&format!("{}/file {it}", it / 100));
+    let text = |it: u64| format!("of {it}");
+    for it in 0..count {
+        if it % 100 == 0 {
+            fs::create_dir(here.at(&(it / 100).to_string())).unwrap();
+        }
+        fs::write(name(it), text(it)).unwrap();
+    }
+    assert_eq!(here.figure("used_bytes"), count * 4096);
+    assert_eq!(here.figure("used_inodes"), count + directories + 1);
+    let after = host();
+    println!("{before} bytes, and {after} with {count} files");
+    let most = count * HOST_BYTES_A_FILE + HOST_BYTES;
+    assert!(after - before <= most, "{} and not {most}", after - before);
+    let mut met = 0;
+    for directory in fs::read_dir(here.path()).unwrap() {
+        for entry in fs::read_dir(directory.unwrap().path()).unwrap() {
+            let entry = entry.unwrap();
+            let named = entry.file_name().into_string().unwrap();
+            let it = named.strip_prefix("file ").unwrap().parse().unwrap();
+            assert_eq!(entry.metadata().unwrap().len(), text(it).len() as u64);
+            assert_eq!(entry.path(), name(it));
+            met += 1;
+        }
+    }
+    assert_eq!(met, count);
+    for it in (0..count).step_by(37) {
+        assert_eq!(fs::read_to_string(name(it)).unwrap(), text(it));
+    }
+    let full = fs::write(here.at("one more"), "text").unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
 }
 
 #[test]

@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::{Here, SOMEBODY, copy_program, fercuda, is_mounted, needs_fuse, refused, vram};
+use crate::{
+    Here, SOMEBODY, apart, copy_program, fercuda, is_mounted, needs_fuse, refused, somebody_may,
+    vram,
+};
 
 const SIZE: &str = "--size=1MiB";
 /// Far beyond what anything here takes: who waits so long waits for nothing.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits for what has to come, and fails if it does not.
 pub(super) fn comes(what: &str, is_there: impl Fn() -> bool) {
@@ -57,6 +60,110 @@ fn a_place_that_is_not_free_is_refused_with_what_to_try() {
         told.contains("are free") && told.contains("\ntry: "),
         "{told}"
     );
+}
+
+#[test]
+fn what_others_have_mounted_somewhere_stays_there() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let line = "mount -t tmpfs none $AT
+        ! $FERCUDA vram mount --size=1MiB --ecc=off $AT || exit 3
+        echo fine > $AT/file
+        grep -c \" $AT \" /proc/self/mounts";
+    let done = apart(line, dir.path());
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        told.contains("none is mounted there already, of type tmpfs") && told.contains("\ntry: "),
+        "{told}"
+    );
+    // One, and it takes files.
+    assert_eq!(
+        (done.status.code(), &done.stdout[..]),
+        (Some(0), &b"1\n"[..])
+    );
+}
+
+#[test]
+fn a_kernel_without_fuse_is_named_before_anything_is_mounted() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let line = "mount -t tmpfs none /dev
+        exec $FERCUDA vram mount --foreground --size=1MiB --ecc=off $AT";
+    let done = apart(line, dir.path());
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        told.contains("the kernel has no FUSE: there is no /dev/fuse\ntry: modprobe fuse"),
+        "{told}"
+    );
+    assert_eq!((done.status.code(), done.stdout.len()), (Some(1), 0));
+}
+
+#[test]
+fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let mount = |ecc: &str| {
+        let mut command = fercuda();
+        // None of a checkout, of a user or of a toolkit that is named; one of the system's would be found.
+        for name in [
+            "FERCUDA_WHEELS",
+            "CUDA_HOME",
+            "CUDA_PATH",
+            "VIRTUAL_ENV",
+            "XDG_DATA_HOME",
+        ] {
+            command.env_remove(name);
+        }
+        command
+            .env("FERCUDA_NVRTC", dir.path().join("none"))
+            .env("FERCUDA_CACHE", "")
+            .env("HOME", dir.path())
+            .current_dir(dir.path())
+            .args(["vram", "mount", SIZE, ecc])
+            .arg(&place);
+        command.output().unwrap()
+    };
+    let done = mount("--ecc=rs");
+    if done.status.success() {
+        vram(&["umount", place.to_str().unwrap()]);
+        panic!("this machine has a libnvrtc where the loader looks for it");
+    }
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        told.contains("libnvrtc.so") && told.contains("\ntry: --ecc off"),
+        "{told}"
+    );
+    assert_eq!(done.status.code(), Some(1));
+    assert!(!is_mounted(&place));
+    assert!(mount("--ecc=off").status.success());
+    fs::write(place.join("file"), "text").unwrap();
+    assert!(vram(&["umount", place.to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn others_get_in_only_where_they_are_let_in() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let at = place.to_str().unwrap();
+    for words in [&["--mode=777"][..], &["--mode=777", "--allow-other"]] {
+        let mut all = vec!["mount", SIZE, "--ecc=off", at];
+        all.extend(words);
+        assert!(vram(&all).status.success());
+        fs::write(place.join("file"), "text").unwrap();
+        let are_let_in = words.len() == 2;
+        for line in ["ls", "cat file", "touch new"] {
+            let line = format!("cd {at} && {line}");
+            assert_eq!(somebody_may(&line), are_let_in, "{words:?}: {line}");
+        }
+        // Root is one of the others, but for who has mounted it.
+        assert_eq!(place.join("new").exists(), are_let_in);
+        assert!(vram(&["umount", at]).status.success());
+    }
 }
 
 #[test]
@@ -178,8 +285,7 @@ fn a_daemon_that_is_killed_leaves_nobody_waiting_and_can_be_cleared_away() {
     let mut here = Here::plain();
     let place = here.path().to_str().unwrap().to_owned();
     let file = here.file("file");
-    kill_process(here.pid(), Signal::KILL).unwrap();
-    here.daemon.wait().unwrap();
+    here.killed();
     let error = (&file).write_all(b"gone").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     drop(file);
@@ -192,9 +298,6 @@ fn a_daemon_that_is_killed_leaves_nobody_waiting_and_can_be_cleared_away() {
     assert!(told.contains("its daemon has ended"), "{told}");
     assert!(vram(&["umount", &place]).status.success());
     assert!(!is_mounted(here.path()));
-    // Nothing is left that the end of this test would have to end.
-    std::mem::forget(std::mem::replace(&mut here, Here::plain()));
-    fs::remove_dir(&place).unwrap();
 }
 
 #[test]
@@ -271,4 +374,64 @@ fn blocks_that_nobody_reads_are_looked_at_in_the_background() {
     assert!(fs::read(here.at("file")).unwrap() == bytes);
     let told = refused(&["mount", SIZE, "--ecc=off", "--verify=scrub", "/nowhere"]);
     assert!(told.contains("try: without --ecc off"), "{told}");
+}
+
+#[test]
+fn what_is_read_is_looked_at_by_default_where_the_memory_has_no_code_of_its_own() {
+    let here = Here::new(&[SIZE]);
+    let told = vram(&["stat", "--json", here.path().to_str().unwrap()]).stdout;
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(
+        (&told[0]["ecc"], &told[0]["verify"]),
+        (&"rs".into(), &"read".into())
+    );
+}
+
+#[test]
+fn the_kernel_reads_ahead_as_far_as_a_request_goes_where_pages_are_kept() {
+    for (cache, is_set) in [("--cache=none", false), ("--cache=keep", true)] {
+        let here = Here::new(&[SIZE, "--ecc=off", cache]);
+        let device = here.path().metadata().unwrap().dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let at = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let set = fs::read_to_string(at).unwrap();
+        assert_eq!(set.trim() == "1024", is_set, "{cache}: {set}");
+    }
+}
+
+#[test]
+fn a_fault_that_nobody_meets_is_corrected_in_the_background() {
+    let here = Here::new(&[SIZE, "--verify=scrub"]);
+    let bytes: Vec<u8> = (0..300_000u32).map(|it| (it / 5) as u8).collect();
+    fs::write(here.at("file"), &bytes).unwrap();
+    for (kind, corrected) in [("row", 1), ("metadata", 2)] {
+        let name = here.at("file");
+        let done = vram(&["inject", name.to_str().unwrap(), "--kind", kind]);
+        assert!(done.status.success(), "{done:?}");
+        comes("corrected", || here.figure("corrected_blocks") >= corrected);
+    }
+    // Nobody has read until now.
+    assert!(fs::read(here.at("file")).unwrap() == bytes);
+    assert_eq!(
+        (here.figure("corrected_blocks"), here.figure("lost_blocks")),
+        (2, 0)
+    );
+}
+
+#[test]
+fn the_scrubber_looks_at_no_more_than_it_may() {
+    let never = Here::new(&[SIZE, "--scrub-rate=off"]);
+    fs::write(never.at("file"), vec![1; 1 << 20]).unwrap();
+    let here = Here::new(&[SIZE, "--scrub-rate=128KiB"]);
+    // Nothing is in use yet, so nothing is looked at.
+    let begin = Instant::now();
+    fs::write(here.at("file"), vec![1; 1 << 20]).unwrap();
+    // Of eight blocks one a second, and one at once.
+    comes("scrubbed", || {
+        let looked = here.figure("scrubbed_blocks");
+        let most = begin.elapsed().as_secs() + 2;
+        assert!(looked <= most, "{looked} blocks, and not {most}");
+        looked >= 3
+    });
+    assert_eq!(never.figure("scrubbed_blocks"), 0);
 }

@@ -346,6 +346,55 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
 }
 
 #[test]
+fn a_damaged_snapshot_is_refused_with_the_member_that_is_wrong() {
+    let here = Here::plain();
+    fs::create_dir(here.at("d")).unwrap();
+    for name in ["one", "d/two", "three"] {
+        fs::write(here.at(name), vec![name.len() as u8; 5000]).unwrap();
+    }
+    let place = here.path().to_str().unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let saved = disk.path().join("saved.tar");
+    well(&["save", place, saved.to_str().unwrap()]);
+    let good = fs::read(&saved).unwrap();
+    let mut archive = tar::Archive::new(&good[..]);
+    let members: Vec<(String, usize)> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.size() == 5000)
+        .map(|entry| {
+            let name = entry.path().unwrap().to_str().unwrap().to_owned();
+            (name, entry.raw_file_position() as usize)
+        })
+        .collect();
+    assert_eq!(members.len(), 3);
+    let other = Here::plain();
+    let wrong = disk.path().join("wrong.tar");
+    let load = |bytes: &[u8]| {
+        fs::write(&wrong, bytes).unwrap();
+        refused(&[
+            "load",
+            other.path().to_str().unwrap(),
+            wrong.to_str().unwrap(),
+        ])
+    };
+    for (name, at) in members {
+        for byte in [0, 4999] {
+            let mut bytes = good.clone();
+            bytes[at + byte] ^= 1;
+            let told = load(&bytes);
+            let expected = format!("\"{name}\" is altered: its sum is another");
+            assert!(told.contains(&expected), "{told}");
+        }
+        let told = load(&good[..at + 2500]);
+        let expected = format!("it ends behind \"{name}\" without a list");
+        assert!(told.contains(&expected), "{told}");
+    }
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn what_cannot_be_read_is_saved_as_zeros_and_named() {
     let here = Here::new(&["--size=2MiB", "--scrub-rate=off", "--verify=read"]);
     let place = here.path().to_str().unwrap();

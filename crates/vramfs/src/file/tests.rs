@@ -3,6 +3,7 @@
 mod lending;
 mod lost;
 mod moving;
+mod room;
 mod several;
 
 use std::sync::atomic::{AtomicBool, AtomicU32};

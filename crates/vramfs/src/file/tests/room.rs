@@ -1,0 +1,80 @@
+//! Room that comes back, and memory that cannot be had.
+
+use super::*;
+use crate::tools::Resize;
+
+#[test]
+fn what_is_cut_or_punched_from_within_a_hole_on_is_free_for_others() {
+    let (_, store) = memory(8);
+    let file = File::default();
+    let free = || store.space().free_pages();
+    let chunk = DATA_BYTES as u64;
+    let (first, second) = (chunk + 8192, 3 * chunk);
+    // What is left of two pages in two chunks.
+    type Cut = fn(&Store<Arc<Memory>>, &File);
+    let cuts: [(Cut, u64); 5] = [
+        (|store, file| store.truncate(file, 100).unwrap(), 0),
+        (
+            |store, file| store.truncate(file, 2 * DATA_BYTES as u64 + 1).unwrap(),
+            1,
+        ),
+        (|store, file| store.punch(file, 0..1 << 40).unwrap(), 0),
+        (
+            |store, file| store.punch(file, 7..3 * DATA_BYTES as u64).unwrap(),
+            1,
+        ),
+        // The hole is in the same chunk.
+        (
+            |store, file| {
+                let chunk = DATA_BYTES as u64;
+                store.punch(file, chunk + 5000..chunk + 12_288).unwrap();
+            },
+            1,
+        ),
+    ];
+    for (which, (cut, left)) in cuts.into_iter().enumerate() {
+        for at in [first, second] {
+            let page = [3; PAGE_BYTES];
+            assert_eq!(store.write_file(&file, 1, at, &page), Ok(PAGE_BYTES));
+        }
+        assert_eq!((file.pages(), free()), (2, 8 * 32 - 2), "{which}");
+        cut(&store, &file);
+        assert_eq!((file.pages(), free()), (left, 8 * 32 - left), "{which}");
+        store.free(&file);
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_had_leaves_all_as_it_was_until_it_can() {
+    let (memory, store) = memory(8);
+    let file = File::default();
+    store.space().retire(4..8);
+    store.extent_alone().offered = 4;
+    assert_eq!(store.trim(), 0);
+    let page = [3; PAGE_BYTES];
+    assert_eq!(store.write_file(&file, 1, 0, &page), Ok(PAGE_BYTES));
+    let state = || {
+        let space = store.space();
+        let there = memory.there.load(Relaxed);
+        let extent = *store.extent();
+        let free = space.free_pages();
+        (there, extent.there, extent.offered, free, space.pages())
+    };
+    memory.has_no_ways.store(true, Relaxed);
+    for blocks in [5, 8] {
+        let refused = store.resize(blocks);
+        assert!(matches!(refused, Err(Resize::Memory(_))), "{refused:?}");
+        assert_eq!(state(), (4, 4, 4, 4 * 32 - 1, 4 * 32));
+    }
+    // Nothing is given out that has no memory, or this memory would panic.
+    let all = vec![9; 8 * DATA_BYTES];
+    assert_eq!(
+        store.write_file(&file, 1, PAGE_BYTES as u64, &all),
+        Ok(4 * DATA_BYTES - PAGE_BYTES)
+    );
+    memory.has_no_ways.store(false, Relaxed);
+    store.resize(8).unwrap();
+    assert_eq!(state(), (8, 8, 8, 4 * 32, 8 * 32));
+    let end = 4 * DATA_BYTES as u64;
+    assert_eq!(store.write_file(&file, 1, end, &all), Ok(4 * DATA_BYTES));
+}

@@ -1,0 +1,153 @@
+//! A device whose memory somebody else takes while a filesystem is in it: what does not fit is refused with figures, and
+//! all is as it was.
+//!
+//! Needs /dev/fuse and root, and fails with these words where it has not. Of the software device, which knows to the byte
+//! what is free; each test has one of its own.
+#![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use fercuda_cuda::{Context, Cuda, Error as Driver, PhysicalMemory, Stream};
+use fercuda_softgpu::control::{self, Config};
+use fercuda_vramfs::control::Control;
+use fercuda_vramfs::layout::DATA_BYTES;
+use fercuda_vramfs::medium::Verify;
+use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Scrub, Shape, figures};
+use fercuda_vramfs::{Blocks, Error};
+
+const MIB: usize = 1 << 20;
+/// Of each device.
+const ALL: usize = 1 << 30;
+
+fn device(number: u32) -> Context {
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    let cuda = CUDA.get_or_init(|| {
+        let mut config = Config::from_env();
+        config.devices = 2;
+        config.memory_bytes = ALL as u64;
+        // Their books of so much memory take longer than all else.
+        config.checks = false;
+        assert!(control::configure(config));
+        Cuda::from_env().unwrap()
+    });
+    Context::primary(cuda.device(number).unwrap()).unwrap()
+}
+
+fn free(context: &Context) -> usize {
+    context.memory_info().unwrap().0 as usize
+}
+
+/// All but so many bytes.
+fn take_all_but(left: usize, context: &Context) -> PhysicalMemory {
+    PhysicalMemory::new(context, free(context) - left).unwrap()
+}
+
+#[test]
+fn growth_that_fails_halfway_gives_back_what_it_had_got() {
+    let context = device(0);
+    let stream = Stream::new(&context).unwrap();
+    // Memory comes by 256 MiB.
+    let blocks = Blocks::new(&context, 16, ALL / DATA_BYTES, false).unwrap();
+    blocks.poke(0, b"kept", &stream).unwrap();
+    let before = (blocks.len(), blocks.bytes());
+    assert_eq!(before, (16, 2 * MIB));
+    let other = take_all_but(600 * MIB, &context);
+    let wanted = 700 * MIB / DATA_BYTES;
+    let refused = blocks.grow(wanted);
+    let is_full = matches!(&refused, Err(Error::Cuda(Driver::OutOfMemory(_))));
+    assert!(is_full, "{refused:?}");
+    assert_eq!((blocks.len(), blocks.bytes()), before);
+    assert_eq!(free(&context), 600 * MIB);
+    assert!(blocks.peek(16 * DATA_BYTES, &mut [0], &stream).is_err());
+    drop(other);
+    blocks.grow(wanted).unwrap();
+    assert_eq!((blocks.len(), blocks.bytes()), (wanted, 700 * MIB));
+    let mut kept = [0; 4];
+    blocks.peek(0, &mut kept, &stream).unwrap();
+    assert_eq!(kept, *b"kept");
+    blocks
+        .poke(wanted * DATA_BYTES - 3, b"end", &stream)
+        .unwrap();
+}
+
+#[test]
+fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
+    assert!(
+        Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root(),
+        "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
+    );
+    let context = device(1);
+    let shape = |size: usize| Shape {
+        size_bytes: size as u64,
+        has_code: false,
+        verify: Verify::Scrub,
+        threads: 2,
+    };
+    let store = mount::store(&context, &shape(32 * MIB)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        inodes: 100,
+        user: 0,
+        group: 0,
+        mode: 0o755,
+        allow_other: false,
+        cache: Cache::None,
+        threads: 2,
+        scrub: Scrub::Off,
+        forbidden: Forbidden::default(),
+        facts: String::new(),
+    };
+    let mount = Mount::new(store, dir.path(), &options).unwrap();
+    let at = mount.at().to_owned();
+    let sh = |line: &str| {
+        let mut shell = std::process::Command::new("sh");
+        let done = shell.arg("-c").arg(line).env("AT", &at).output().unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+    };
+    sh("echo kept > $AT/file");
+    let control = Control::open(&at).unwrap();
+    let grow = |size: usize| control.resize((size / DATA_BYTES) as u64, |_| {});
+    let refused = |size: usize| grow(size).unwrap_err().to_string();
+    let other = take_all_but(64 * MIB, &context);
+    let told = refused(512 * MIB);
+    let expected = format!(
+        "4096 blocks take {} bytes of the device more than it has now, and {} bytes are free\ntry: a smaller size",
+        480 * MIB,
+        64 * MIB
+    );
+    assert!(told.contains(&expected), "{told}");
+    // Another one does not fit, either.
+    match mount::store(&context, &shape(100 * MIB)) {
+        Err(Error::Room {
+            needed_bytes,
+            free_bytes,
+            total_bytes,
+            ..
+        }) => {
+            let all = [needed_bytes, free_bytes, total_bytes].map(|it| it as usize);
+            assert_eq!(all, [100 * MIB, 64 * MIB, ALL]);
+        }
+        other => panic!("{other:?}"),
+    }
+    // The driver gives memory out by 2 MiB, and two and a half take four.
+    let more = take_all_but(2 * MIB, &context);
+    let told = refused(34 * MIB + 4 * DATA_BYTES);
+    let expected = format!("take {} bytes of the device more", 4 * MIB);
+    let free_now = format!("and {} bytes are free", 2 * MIB);
+    assert!(
+        told.contains(&expected) && told.contains(&free_now),
+        "{told}"
+    );
+    let size = || {
+        let all = figures(&at).unwrap();
+        let of = |line: &str| line.strip_prefix("size_bytes ").map(str::to_owned);
+        all.lines().find_map(of).unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(size(), 32 * MIB);
+    sh("grep kept $AT/file && head -c 31m /dev/zero > $AT/large && ! cp $AT/large $AT/more");
+    drop((more, other));
+    grow(512 * MIB).unwrap();
+    assert_eq!(size(), 512 * MIB);
+    sh("cp $AT/large $AT/more && cmp $AT/large $AT/more && grep kept $AT/file");
+}
