@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ type Failed = (&'static str, Option<i32>);
 /// Nobody joins it: who hangs in a call would have the test hang.
 fn calls(
     name: &'static str,
-    tell: &Sender<Failed>,
+    (tell, ends): (&Sender<Failed>, &Arc<AtomicBool>),
     mut call: impl FnMut() -> std::io::Result<()> + Send + 'static,
 ) -> Caller {
     let it = Caller {
@@ -39,19 +39,21 @@ fn calls(
         rounds: Arc::default(),
     };
     let (stat, rounds) = (it.stat.clone(), it.rounds.clone());
-    let tell = tell.clone();
+    let (tell, ends) = (tell.clone(), ends.clone());
     std::thread::spawn(move || {
         let own = fs::read_link("/proc/thread-self").unwrap();
         *stat.lock().unwrap() = Path::new("/proc").join(own).join("stat");
         let error = loop {
             match call() {
-                Ok(()) => rounds.fetch_add(1, SeqCst),
                 Err(error) => break error,
+                Ok(()) if ends.load(SeqCst) => return,
+                Ok(()) => rounds.fetch_add(1, SeqCst),
             };
         };
         // What it has open is closed before anybody hears of it.
         drop(call);
-        tell.send((name, error.raw_os_error())).unwrap();
+        // Nobody hears it where the test has failed.
+        tell.send((name, error.raw_os_error())).unwrap_or_default();
     });
     it
 }
@@ -67,6 +69,19 @@ fn waits(stat: &Path) -> bool {
     let stat = fs::read_to_string(stat).unwrap();
     let state = stat.rsplit_once(") ").unwrap().1;
     state.starts_with(['S', 'D'])
+}
+
+/// Who uses it; all of them end when a test fails, as nothing ends that somebody uses.
+struct Users {
+    mapping: Child,
+    ends: Arc<AtomicBool>,
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.ends.store(true, SeqCst);
+        self.mapping.kill().unwrap_or_default();
+    }
 }
 
 /// A process that looks at a file's mapping, page by page, and lets go of it before the next round.
@@ -87,7 +102,7 @@ with open(sys.argv[1], 'r+b') as file:
     python.spawn().unwrap()
 }
 
-fn all_calls(here: &Here, tell: &Sender<Failed>) -> Vec<Caller> {
+fn all_calls(here: &Here, tell: (&Sender<Failed>, &Arc<AtomicBool>)) -> Vec<Caller> {
     let file = || here.file("file");
     let (reader, writer, sizer) = (file(), file(), here.file("sized"));
     let directory = File::open(here.path()).unwrap();
@@ -153,14 +168,18 @@ fn who_waits_for_a_daemon_that_is_killed_is_told_and_it_can_be_mounted_again() {
             fs::write(here.at(&format!("{it} {}", "n".repeat(100))), "").unwrap();
         }
         let (tell, told) = channel();
-        let mut mapping = looks_at_a_mapping(&here);
+        let mut users = Users {
+            mapping: looks_at_a_mapping(&here),
+            ends: Arc::default(),
+        };
+        let mapping = &mut users.mapping;
         let mut looked = BufReader::new(mapping.stdout.take().unwrap());
         let mut line = String::new();
         looked.read_line(&mut line).unwrap();
         assert_eq!(line, "\n", "{:?}", mapping.wait());
         // It goes on looking, and not on telling.
         let drain = std::thread::spawn(move || std::io::copy(&mut looked, &mut std::io::sink()));
-        let calls = all_calls(&here, &tell);
+        let calls = all_calls(&here, (&tell, &users.ends));
         comes("all of them called", || {
             calls.iter().all(|it| it.rounds.load(SeqCst) >= 10)
         });
