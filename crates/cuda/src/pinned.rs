@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use bytemuck::Pod;
@@ -24,10 +25,18 @@ pub struct PinnedBuffer<T> {
     context: Context,
     values: NonNull<T>,
     len: usize,
+    /// What the values lie in, and perhaps those of other buffers; none if they need no memory.
+    memory: Option<Arc<Pinned>>,
     owns: PhantomData<T>,
 }
 
-// SAFETY: it owns its memory, which any thread may use and free.
+/// Memory that the driver gave, until this is dropped.
+struct Pinned {
+    context: Context,
+    address: usize,
+}
+
+// SAFETY: its part of the memory is its own, which any thread may use and free.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
 // SAFETY: shared, it gives shared references only.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
@@ -52,6 +61,7 @@ impl<T: Pod> PinnedBuffer<T> {
                 context: context.clone(),
                 values,
                 len,
+                memory: None,
                 owns: PhantomData,
             });
         }
@@ -78,12 +88,35 @@ impl<T: Pod> PinnedBuffer<T> {
             })?;
         // SAFETY: the driver gave `bytes` of memory to us alone.
         unsafe { values.cast::<u8>().write_bytes(0, bytes) };
+        let memory = Pinned {
+            context: context.clone(),
+            address: values.as_ptr().expose_provenance(),
+        };
         Ok(Self {
             context: context.clone(),
             values,
             len,
+            memory: Some(Arc::new(memory)),
             owns: PhantomData,
         })
+    }
+
+    /// So many buffers of `len` values each, in memory that the driver gives once, in parts of its own size, and gets back when the last
+    /// of them is dropped.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::new`].
+    pub fn several(context: &Context, count: usize, len: usize) -> Result<Vec<Self>> {
+        let all = Self::new(context, len.saturating_mul(count))?;
+        let part = |at: usize| Self {
+            context: context.clone(),
+            // SAFETY: `all` has `count` times `len` values. No two parts have one in common, and `all` is used by nobody.
+            values: unsafe { all.values.add(at * len) },
+            len,
+            memory: all.memory.clone(),
+            owns: PhantomData,
+        };
+        Ok((0..count).map(part).collect())
     }
 
     /// A copy of `values`.
@@ -111,20 +144,23 @@ impl<T: Pod> PinnedBuffer<T> {
     /// # Errors
     /// As there.
     pub fn device_address_in(&self, context: &Context) -> Result<DeviceAddr> {
-        if self.len * size_of::<T>() == 0 {
-            return Ok(DeviceAddr(0));
-        }
+        let memory = match &self.memory {
+            Some(memory) if self.len * size_of::<T>() != 0 => memory,
+            _ => return Ok(DeviceAddr(0)),
+        };
         let driver = context.bind()?;
         let mut address = 0;
+        let first = std::ptr::with_exposed_provenance_mut::<c_void>(memory.address);
         // SAFETY: `address` outlives the call; the memory is the driver's own.
         unsafe {
             call!(
                 driver,
-                cuMemHostGetDevicePointer_v2(&mut address, self.values.as_ptr().cast(), 0),
+                cuMemHostGetDevicePointer_v2(&mut address, first, 0),
                 "ask the device address of pinned memory"
             )?;
         }
-        Ok(DeviceAddr(address))
+        let within = self.values.as_ptr().addr() - memory.address;
+        Ok(DeviceAddr(address + within as u64))
     }
 }
 
@@ -215,13 +251,9 @@ impl<T: fmt::Debug> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-impl<T> Drop for PinnedBuffer<T> {
+impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.len * size_of::<T>() == 0 {
-            return;
-        }
-        let context = self.context.clone();
-        let address = self.values.as_ptr().expose_provenance();
+        let (context, address) = (self.context.clone(), self.address);
         callback::outside(move || {
             let _none_stays = match NoneStays::now() {
                 Ok(none_stays) => none_stays,

@@ -20,6 +20,38 @@ fn pinned_memory_begins_as_zeros_and_is_a_slice() {
 }
 
 #[test]
+fn several_pinned_buffers_lie_apart_in_memory_that_is_there_as_long_as_one_of_them() {
+    let context = context();
+    let stream = Stream::new(&context).unwrap();
+    let mut all = PinnedBuffer::<u32>::several(&context, 5, 300).unwrap();
+    for (at, it) in (0..).zip(&mut all) {
+        assert!(it.iter().all(|value| *value == 0));
+        it.fill(at);
+    }
+    for (at, it) in (0..).zip(&all) {
+        assert_eq!((it.len(), it.iter().sum::<u32>()), (300, 300 * at));
+    }
+    let first = all[0].device_address().unwrap().0;
+    let last = all.pop().unwrap();
+    drop(all);
+    assert_eq!(last.device_address().unwrap().0, first + 4 * 300 * 4);
+    let mut buffer = DeviceBuffer::<u32>::alloc(&context, 300).unwrap();
+    let up = buffer.as_slice_mut().upload(last, &stream).unwrap();
+    assert_eq!(*up.wait().unwrap(), [4; 300]);
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [4; 300]);
+    assert!(
+        PinnedBuffer::<u32>::several(&context, 0, 9)
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(
+        PinnedBuffer::<u32>::several(&context, 3, 0).unwrap().len(),
+        3
+    );
+    assert!(PinnedBuffer::<u64>::several(&context, usize::MAX, 2).is_err());
+}
+
+#[test]
 fn a_transfer_gives_its_memory_back_when_the_copy_is_done() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
