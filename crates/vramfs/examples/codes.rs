@@ -2,18 +2,24 @@
 //!
 //! `cargo run --release -p fercuda-vramfs --example codes -- [BLOCKS]`, with `FERCUDA_DEVICE=gpu`
 //! on a GPU. 16384 blocks otherwise, which are 2 GiB of data, all random; bytes of data a second,
-//! by the host's clock from before a launch until its end was seen.
+//! by the host's clock from before a launch until its end was seen. Then what requests of 4 KiB and 1 MiB take, by one
+//! thread and by several, each in a stream of its own.
 
 #![expect(clippy::print_stdout, reason = "it is for people to read")]
 
-use std::time::Instant;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, Stream};
-use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS};
-use fercuda_vramfs::{Blocks, Identity, Kernels, Place, Work, Worker};
+use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, PAGE_BYTES, ROW_BYTES};
+use fercuda_vramfs::{Blocks, Copier, Identity, Kernels, Mover, Place, Work, Worker};
 
 /// Blocks that a worker takes at once.
 const SLOTS: usize = 2048;
+/// Blocks of a large request.
+const LARGE: usize = 8;
+const THREADS: [usize; 2] = [1, 16];
+const LASTS: Duration = Duration::from_millis(300);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -83,9 +89,100 @@ fn main() -> Result<()> {
             rate(times[0])
         );
     }
+    let all = Requests {
+        kernels: &kernels,
+        mover: Mover::load(&context)?,
+        blocks: &blocks,
+        identities: &identities,
+    };
+    for threads in THREADS.into_iter().filter(|it| count >= it * LARGE) {
+        for what in ["fetch", "check", "put", "update", "encode"] {
+            for large in [false, true] {
+                if !matches!((what, large), ("encode", false) | ("update", true)) {
+                    all.measure(what, large, threads)?;
+                }
+            }
+        }
+    }
     match worst {
         0 => Ok(()),
         _ => Err(format!("{worst} blocks are not right").into()),
+    }
+}
+
+/// What one request of a filesystem costs.
+struct Requests<'a> {
+    kernels: &'a Kernels,
+    mover: Mover,
+    blocks: &'a Blocks,
+    identities: &'a [Identity],
+}
+
+impl Requests<'_> {
+    /// Four rows of one block, or all of eight, over and over by so many threads, each in blocks of its own.
+    fn measure(&self, what: &str, large: bool, threads: usize) -> Result<()> {
+        let (blocks, rows) = match large {
+            true => (LARGE, 0..DATA_ROWS),
+            false => (1, 0..PAGE_BYTES / ROW_BYTES),
+        };
+        let bytes = blocks * rows.len() * ROW_BYTES;
+        let ready = Barrier::new(threads);
+        let one = |thread: usize| -> std::result::Result<Vec<f64>, String> {
+            let said = |error: fercuda_vramfs::Error| error.to_string();
+            let stream = || Stream::new(self.blocks.context()).map_err(|it| it.to_string());
+            let mut worker = Worker::new(self.kernels, LARGE, stream()?).map_err(said)?;
+            let mut copier = Copier::new(LARGE, stream()?, Some(&self.mover)).map_err(said)?;
+            let work: Vec<Work<'_>> = (0..blocks)
+                .map(|at| {
+                    let block = thread * LARGE + at;
+                    Work {
+                        block,
+                        rows: rows.clone(),
+                        place: Place::Staging(at * DATA_BYTES),
+                        identity: Some(&self.identities[block]),
+                    }
+                })
+                .collect();
+            // What is put there without the code is what was there.
+            copier.fetch(self.blocks, &work).map_err(said)?;
+            ready.wait();
+            let (begin, mut times) = (Instant::now(), Vec::new());
+            while begin.elapsed() < LASTS || times.is_empty() {
+                let began = Instant::now();
+                let wrong = match what {
+                    "fetch" => copier.fetch(self.blocks, &work).map(|()| 0),
+                    "put" => copier.put(self.blocks, &work).map(|()| 0),
+                    "check" => worker.check(self.blocks, &work).map(wrong),
+                    "update" => worker.update(self.blocks, &work).map(wrong),
+                    _ => worker.encode_anew(self.blocks, &work).map(wrong),
+                };
+                times.push(began.elapsed().as_secs_f64());
+                match wrong.map_err(said)? {
+                    0 => {}
+                    wrong => return Err(format!("{what}: {wrong} blocks are not right")),
+                }
+            }
+            Ok(times)
+        };
+        let mut times = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads)
+                .map(|it| scope.spawn(move || one(it)))
+                .collect();
+            let mut times = Vec::new();
+            for each in all {
+                times.extend(each.join().map_err(|_| "a thread has panicked")??);
+            }
+            Result::Ok(times)
+        })?;
+        times.sort_by(f64::total_cmp);
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        println!(
+            "{what:8} {:>5} KiB, {threads:2} threads: median {:7.1} us, {:6.2} GB/s together",
+            bytes >> 10,
+            times[times.len() / 2] * 1e6,
+            (threads * bytes) as f64 / mean / 1e9
+        );
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, DeviceBuffer, PhysicalMemory, Stream, VirtualRange};
 
 use crate::error::{Error, Result};
@@ -47,6 +48,8 @@ pub struct Blocks {
     most: usize,
     block_bytes: usize,
     granularity_bytes: usize,
+    /// Other processes can map it: not all drivers know how.
+    is_shareable: bool,
 }
 
 impl Blocks {
@@ -67,7 +70,10 @@ impl Blocks {
             .and_then(|bytes| bytes.checked_next_multiple_of(granularity_bytes))
             .filter(|bytes| isize::try_from(*bytes).is_ok() && count <= most)
             .ok_or(Error::Size { blocks: most })?;
+        let shares =
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         let it = Self {
+            is_shareable: context.device().attribute(shares)? != 0,
             context: context.clone(),
             range: VirtualRange::reserve(context, bytes)?,
             pieces: Mutex::new(Vec::new()),
@@ -132,7 +138,11 @@ impl Blocks {
         let piece = (PIECE_BLOCKS * self.block_bytes).next_multiple_of(self.granularity_bytes);
         while end < needed {
             let bytes = piece.min(needed - end);
-            let made = PhysicalMemory::shareable(&self.context, bytes).and_then(|memory| {
+            let made = match self.is_shareable {
+                true => PhysicalMemory::shareable(&self.context, bytes),
+                false => PhysicalMemory::new(&self.context, bytes),
+            };
+            let made = made.and_then(|memory| {
                 let mapped = self.range.map(end, &memory, &[self.context.device()])?;
                 Ok(Piece { memory, mapped })
             });
@@ -149,8 +159,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives memory back that is not needed for so many. Nobody may use blocks beyond them.
-    pub fn shrink(&self, count: usize) {
+    /// Gives memory back that is not needed for so many. Nobody may use blocks beyond them, nor have a worker use them.
+    pub(crate) fn shrink(&self, count: usize) {
         let mut pieces = self.pieces();
         self.count.fetch_min(count, Release);
         let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
@@ -216,11 +226,14 @@ impl Blocks {
     }
 
     /// The memory that these blocks lie in, in its order, as other processes can map it; who has it can read and change all that
-    /// lies there, other blocks too.
+    /// lies there, other blocks too. `None` where the driver shares none.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn share(&self, blocks: &[u32]) -> Result<Vec<Shared>> {
+    pub fn share(&self, blocks: &[u32]) -> Result<Option<Vec<Shared>>> {
+        if !self.is_shareable {
+            return Ok(None);
+        }
         let mut wanted = blocks.to_vec();
         wanted.sort_unstable();
         let mut all = Vec::new();
@@ -239,7 +252,7 @@ impl Blocks {
             }
             first = last;
         }
-        Ok(all)
+        Ok(Some(all))
     }
 
     /// Where a block begins, for kernels: the next one lies behind it. Whoever has them change it has it alone.

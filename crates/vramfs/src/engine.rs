@@ -30,9 +30,13 @@ use crate::layout::{
 };
 use crate::source;
 
-/// Threads that take one block of memory.
+/// Threads of a block of them.
 const THREADS: u32 = 256;
 const WARPS: usize = THREADS as usize / 32;
+/// Rows that a block of threads is given at most where several share a job: all are asked for at once.
+const PART_ROWS: usize = 4 * WARPS;
+/// So many of them have a whole block.
+const PARTS: usize = DATA_ROWS.div_ceil(PART_ROWS);
 /// The oldest architecture with what the kernels use.
 const OLDEST: (u32, u32) = (8, 0);
 
@@ -194,13 +198,23 @@ pub enum Place {
     Nowhere,
 }
 
-/// A kernel that has a block of threads for a block of memory.
+/// A kernel that takes jobs.
 #[derive(Clone, Debug)]
 struct Kernel {
     function: Function,
     shared_bytes: usize,
-    /// It has a desk: blocks of threads take one job after another.
-    loops: bool,
+    threads: Threads,
+}
+
+/// Which threads a job has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Threads {
+    /// A block of its own.
+    Block,
+    /// Blocks for parts of its rows; what they find is joined.
+    Parts,
+    /// It has a desk: a block takes one job after another.
+    Desk,
 }
 
 /// The kernels of a context.
@@ -248,19 +262,19 @@ impl Kernels {
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
         let module = Module::load(context, &compiled.image())?;
-        let kernel = |name: &str, shared_bytes, loops| {
+        let kernel = |name: &str, shared_bytes, threads| {
             Ok::<_, Error>(Kernel {
                 function: module.function(name)?,
                 shared_bytes,
-                loops,
+                threads,
             })
         };
         Ok(Self {
-            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, true)?,
-            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, true)?,
-            check: kernel("vramfs_check", 0, false)?,
-            update: kernel("vramfs_update", 0, false)?,
-            correct: kernel("vramfs_correct", SHARED_BYTES, false)?,
+            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, Threads::Desk)?,
+            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, Threads::Desk)?,
+            check: kernel("vramfs_check", 0, Threads::Parts)?,
+            update: kernel("vramfs_update", 0, Threads::Block)?,
+            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block)?,
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
@@ -338,11 +352,21 @@ impl Copier {
     /// # Errors
     /// Those of the driver; [`Error::OtherDevice`] for a mover of another context.
     pub fn new(slots: usize, stream: Stream, mover: Option<&Mover>) -> Result<Self> {
-        let mut it = Self::bare(slots, stream, mover)?;
         let bytes = slots
             .checked_mul(DATA_BYTES)
             .ok_or(Error::Size { blocks: slots })?;
-        it.data = ManuallyDrop::new(PinnedBuffer::new(it.stream.context(), bytes)?);
+        let data = PinnedBuffer::new(stream.context(), bytes)?;
+        Self::with(data, stream, mover)
+    }
+
+    /// As [`Copier::new`], with this page-locked memory.
+    pub(crate) fn with(
+        data: PinnedBuffer<u8>,
+        stream: Stream,
+        mover: Option<&Mover>,
+    ) -> Result<Self> {
+        let mut it = Self::bare(data.len() / DATA_BYTES, stream, mover)?;
+        it.data = ManuallyDrop::new(data);
         Ok(it)
     }
 
@@ -600,6 +624,7 @@ impl Copier {
 #[derive(Debug)]
 struct Papers {
     jobs: PinnedBuffer<Job>,
+    /// Of each job one, or one for each of its parts.
     outcomes: PinnedBuffer<Outcome>,
     identities: PinnedBuffer<u64>,
 }
@@ -609,6 +634,8 @@ struct Papers {
 pub struct Worker {
     kernels: Kernels,
     copier: Copier,
+    /// Blocks of threads that look at many blocks of memory, one after another.
+    sweepers: u32,
     /// Dropped unless the device may still be using it.
     papers: ManuallyDrop<Papers>,
 }
@@ -629,26 +656,32 @@ impl Worker {
     /// # Errors
     /// [`Error::OtherDevice`] for a stream of another context; those of the driver.
     pub fn new(kernels: &Kernels, slots: usize, stream: Stream) -> Result<Self> {
-        let copier = Copier::new(slots, stream, None)?;
-        Self::with(kernels, slots, copier)
+        Self::with(kernels, Copier::new(slots, stream, None)?)
     }
 
     /// As [`Worker::new`], with these copies and their page-locked memory.
-    pub(crate) fn with(kernels: &Kernels, slots: usize, copier: Copier) -> Result<Self> {
-        let context = &kernels.context;
+    pub(crate) fn with(kernels: &Kernels, copier: Copier) -> Result<Self> {
+        let (context, slots) = (&kernels.context, copier.slots);
         if copier.stream.context() != context {
             return Err(Error::OtherDevice);
         }
         let papers = Papers {
             jobs: PinnedBuffer::new(context, slots)?,
-            outcomes: PinnedBuffer::new(context, slots)?,
+            outcomes: PinnedBuffer::new(context, slots * PARTS)?,
             identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
         };
         Ok(Self {
             kernels: kernels.clone(),
             copier,
+            sweepers: kernels.at_once,
             papers: ManuallyDrop::new(papers),
         })
+    }
+
+    /// Has [`Worker::scan`] and [`Worker::refresh`] leave half of the multiprocessors alone: a kernel that takes all of them has what others
+    /// launch wait until it ends, whatever its priority.
+    pub(crate) fn leave_room(&mut self) {
+        self.sweepers = (self.kernels.at_once / 2).max(1);
     }
 
     /// How many blocks it takes at once.
@@ -661,8 +694,8 @@ impl Worker {
         self.copier.has_failed
     }
 
-    /// Its stream and page-locked memory.
-    pub fn copier(&mut self) -> &mut Copier {
+    /// Its stream and page-locked memory. It stays its own: whether the device is done is asked there.
+    pub(crate) fn copier(&mut self) -> &mut Copier {
         &mut self.copier
     }
 
@@ -784,7 +817,7 @@ impl Worker {
         let asked = DeviceBuffer::from_host(numbers, stream)?;
         let mut found = DeviceBuffer::<u32>::zeroed(stream, numbers.len() + 1)?;
         let warps = numbers.len().div_ceil(WARPS);
-        let most = self.kernels.at_once;
+        let most = self.sweepers;
         let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS)
             .shared_bytes(shared_bytes as u32);
         let count = numbers.len() as u32;
@@ -821,6 +854,11 @@ impl Worker {
         let context = self.copier.stream.context();
         let data = self.copier.data.device_address_in(context)?.0;
         let identities = self.papers.identities.device_address()?.0;
+        let rows = work.iter().map(|it| it.rows.len()).max().unwrap_or(0);
+        let parts = match kernel.threads {
+            Threads::Parts => rows.div_ceil(PART_ROWS).max(1),
+            Threads::Block | Threads::Desk => 1,
+        };
         for (slot, it) in work.iter().enumerate() {
             let at = slot * IDENTITY_WORDS;
             let identity = match it.identity {
@@ -852,38 +890,43 @@ impl Worker {
                 clears: u32::from(how == How::Clears),
                 reserved: 0,
             };
-            // What no kernel has written is no success.
-            self.papers.outcomes[slot] = Outcome {
-                state: LOST,
-                ..Outcome::zeroed()
-            };
         }
+        // What no kernel has written is no success.
+        self.papers.outcomes[..work.len() * parts].fill(Outcome::LOST);
         if work.is_empty() {
             return Ok(&[]);
         }
         let jobs = self.papers.jobs.device_address()?;
         let outcomes = self.papers.outcomes.device_address()?;
         let count = work.len() as u32;
-        let all = match kernel.loops {
-            true => count.min(self.kernels.at_once),
-            false => count,
+        let all = match kernel.threads {
+            Threads::Desk => count.min(self.kernels.at_once),
+            Threads::Block | Threads::Parts => count,
         };
-        let launch = Launch::new(all, THREADS).shared_bytes(kernel.shared_bytes as u32);
+        let launch =
+            Launch::new((all, parts as u32), THREADS).shared_bytes(kernel.shared_bytes as u32);
         // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
-        // until this has returned, and our page-locked memory. This returns when they have ended, or leaves
-        // that memory to them.
+        // until this has returned, and our page-locked memory, which has an outcome for each part. This returns when they
+        // have ended, or leaves that memory to them.
         unsafe {
-            match kernel.loops {
-                true => launch.run(
+            match kernel.threads {
+                Threads::Desk => launch.run(
                     &kernel.function,
                     &self.copier.stream,
                     (jobs, outcomes, count),
                 ),
-                false => launch.run(&kernel.function, &self.copier.stream, (jobs, outcomes)),
+                Threads::Block | Threads::Parts => {
+                    launch.run(&kernel.function, &self.copier.stream, (jobs, outcomes))
+                }
             }
         }?;
         self.copier.wait()?;
-        Ok(&self.papers.outcomes[..work.len()])
+        let outcomes = &mut self.papers.outcomes;
+        for slot in 0..if parts > 1 { work.len() } else { 0 } {
+            let of_parts = outcomes[slot * parts..][..parts].iter();
+            outcomes[slot] = of_parts.fold(Outcome::CLEAN, |all, it| all.with(*it));
+        }
+        Ok(&outcomes[..work.len()])
     }
 }
 

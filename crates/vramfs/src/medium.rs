@@ -6,11 +6,11 @@
 //! Invariant: what [`Access::read`] calls clean is what was written last, with a code; else it is what the memory has.
 //! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blocks::{Blocks, Shared};
 use crate::engine::{Copier, Kernels, Mover, Outcome, Work, Worker};
-use fercuda_cuda::Stream;
+use fercuda_cuda::{PinnedBuffer, Stream};
 
 use crate::error::{Error, Result};
 use crate::layout::DATA_BYTES;
@@ -66,6 +66,9 @@ pub trait Medium: Send + Sync {
     fn losses(&self) -> u32 {
         0
     }
+
+    /// A block was found to have what cannot be corrected, for the first time.
+    fn note_lost(&self, _block: usize) {}
 
     /// Whether a block went with a device that has failed, for ever.
     fn is_gone(&self, _block: usize) -> bool {
@@ -223,6 +226,15 @@ pub struct Device {
     mover: Option<Mover>,
     verify: Verify,
     slots: usize,
+    stagings: Arc<Stagings>,
+}
+
+/// Page-locked memory of ways that are to be made. The driver gives it in parts of 2 MiB, so that of all of them comes at once.
+#[derive(Debug)]
+struct Stagings {
+    /// How many come at once.
+    count: usize,
+    idle: Mutex<Vec<PinnedBuffer<u8>>>,
 }
 
 impl Device {
@@ -240,7 +252,33 @@ impl Device {
             mover,
             verify,
             slots,
+            stagings: Arc::new(Stagings {
+                count: 1,
+                idle: Mutex::default(),
+            }),
         }
+    }
+
+    /// The same, where so many accesses are to come.
+    pub fn expecting(mut self, accesses: usize) -> Self {
+        self.stagings = Arc::new(Stagings {
+            count: accesses.max(1),
+            idle: Mutex::default(),
+        });
+        self
+    }
+
+    fn staging(&self) -> Result<PinnedBuffer<u8>> {
+        let mut idle = self
+            .stagings
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if idle.is_empty() {
+            let (context, bytes) = (self.blocks.context(), self.slots * DATA_BYTES);
+            idle.extend(PinnedBuffer::several(context, self.stagings.count, bytes)?);
+        }
+        idle.pop().ok_or(Error::Failed)
     }
 
     /// The blocks.
@@ -248,14 +286,9 @@ impl Device {
         &self.blocks
     }
 
-    fn by(&self, slots: usize, stream: Stream, is_bare: bool) -> Result<DeviceAccess> {
-        let mover = self.mover.as_ref();
-        let copier = match is_bare {
-            true => Copier::bare(slots, stream, mover)?,
-            false => Copier::new(slots, stream, mover)?,
-        };
+    fn by(&self, copier: Copier) -> Result<DeviceAccess> {
         let by = match &self.kernels {
-            Some(kernels) => By::Kernels(Box::new(Worker::with(kernels, slots, copier)?)),
+            Some(kernels) => By::Kernels(Box::new(Worker::with(kernels, copier)?)),
             None => By::Copies(copier),
         };
         Ok(DeviceAccess {
@@ -278,11 +311,13 @@ impl Medium for Device {
     type Access = DeviceAccess;
 
     fn access(&self) -> Result<DeviceAccess> {
-        self.by(self.slots, Stream::new(self.blocks.context())?, false)
+        let stream = Stream::new(self.blocks.context())?;
+        self.by(Copier::with(self.staging()?, stream, self.mover.as_ref())?)
     }
 
     fn background(&self) -> Result<DeviceAccess> {
-        self.by(1, self.patient()?, false)
+        self.by(Copier::new(1, self.patient()?, self.mover.as_ref())?)
+            .map(DeviceAccess::patient)
     }
 
     fn has_code(&self) -> bool {
@@ -323,21 +358,26 @@ impl Medium for Device {
     }
 
     fn share(&self, blocks: &[u32]) -> Result<Option<Sharing>> {
+        let Some(parts) = self.blocks.share(blocks)? else {
+            return Ok(None);
+        };
         Ok(Some(Sharing {
             device: self.blocks.context().device().uuid()?,
             block_bytes: self.blocks.block_bytes() as u64,
-            parts: self.blocks.share(blocks)?,
+            parts,
         }))
     }
 }
 
 impl Member for Device {
     fn bare(&self) -> Result<DeviceAccess> {
-        self.by(self.slots, Stream::new(self.blocks.context())?, true)
+        let stream = Stream::new(self.blocks.context())?;
+        self.by(Copier::bare(self.slots, stream, self.mover.as_ref())?)
     }
 
     fn bare_background(&self) -> Result<DeviceAccess> {
-        self.by(1, self.patient()?, true)
+        self.by(Copier::bare(1, self.patient()?, self.mover.as_ref())?)
+            .map(DeviceAccess::patient)
     }
 
     fn has_failed(&self, error: &Error) -> bool {
@@ -388,6 +428,14 @@ pub struct DeviceAccess {
 }
 
 impl DeviceAccess {
+    /// For what can wait.
+    fn patient(mut self) -> Self {
+        if let By::Kernels(worker) = &mut self.by {
+            worker.leave_room();
+        }
+        self
+    }
+
     fn copier_mut(&mut self) -> &mut Copier {
         match &mut self.by {
             By::Kernels(worker) => worker.copier(),

@@ -143,13 +143,8 @@ fn device(context: &Context, shape: &Shape, count: usize, most: usize) -> Result
     // The software device copies at once, and would run a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().cuda().is_software();
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
-    Ok(Device::new(
-        Arc::new(blocks),
-        kernels,
-        mover,
-        shape.verify,
-        SLOTS,
-    ))
+    let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
+    Ok(device.expecting(shape.threads))
 }
 
 /// How it is mounted.

@@ -23,6 +23,7 @@ use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
+use rustix::thread::disable_transparent_huge_pages;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::out::say;
@@ -408,6 +409,8 @@ fn stay_in_memory() -> bool {
         configure_io_flusher_behavior(true).unwrap_or_default();
         std::fs::write("/proc/self/oom_score_adj", "-1000").unwrap_or_default();
     }
+    // Each thread has a buffer for 16 MiB of which it uses one, which would be two pages of 2 MiB; with smaller ones all is as it was.
+    disable_transparent_huge_pages(true).unwrap_or_default();
     let may = geteuid().is_root() || getrlimit(Resource::Memlock).current.is_none();
     let how = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     may && rustix::mm::mlockall(how).is_ok()

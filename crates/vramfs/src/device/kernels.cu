@@ -641,38 +641,59 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
     }
 }
 
+// Whose a job's block is to be, for all to see behind a barrier: it lies in the host's memory.
+__device__ __forceinline__ void take_identity(const Job& job, u64* given) {
+    // Threads that have less to do at first than others.
+    const u32 at = THREADS - 1 - threadIdx.x;
+    if (job.identity != 0 && at < IDENTITY_WORDS) given[at] = reinterpret_cast<const u64*>(job.identity)[at];
+}
+
 // Whether record and some rows of data are right, by their sums alone; the rows go to the
-// job's data.
+// job's data. Several blocks of threads share a job's rows; the first looks at the record.
 extern "C" __global__ void __launch_bounds__(THREADS)
 vramfs_check(const Job* jobs, Outcome* outcomes) {
     __shared__ u32 wrong;
+    __shared__ u64 given[IDENTITY_WORDS];
     const Job job = jobs[blockIdx.x];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u8* const block = address(job.block);
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
     if (threadIdx.x == 0) wrong = 0;
+    if (blockIdx.y == 0) take_identity(job, given);
     __syncthreads();
-    for (u32 at = warp; at < job.rows; at += WARPS) {
-        const u32 row = job.first + at;
-        u32 d[8];
-        load(block + row * ROW_BYTES, lane, d);
-        if (job.data != 0) store(address(job.data) + at * ROW_BYTES, lane, d);
-        const u32 sum = sum_of(SUMS, lane, d);
-        if (lane == 0 && sum != sums[row]) atomicAdd(&wrong, 1);
+    u32 errors = 0;
+    for (u32 from = blockIdx.y * WARPS + warp; from < job.rows; from += AHEAD * WARPS * gridDim.y) {
+        u32 d[AHEAD][8], said[AHEAD];
+        const auto at = [&](u32 k) { return from + k * WARPS * gridDim.y; };
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++)
+            if (at(k) < job.rows) {
+                load(block + (job.first + at(k)) * ROW_BYTES, lane, d[k]);
+                said[k] = sums[job.first + at(k)];
+            }
+#pragma unroll
+        for (u32 k = 0; k < AHEAD; k++)
+            if (at(k) < job.rows) {
+                if (job.data != 0) store(address(job.data) + at(k) * ROW_BYTES, lane, d[k]);
+                errors += sum_of(SUMS, lane, d[k]) != said[k];
+            }
     }
+    if (errors != 0 && lane == 0) atomicAdd(&wrong, errors);
+    u32 state = 0;
+    if (blockIdx.y == 0 && warp == WARPS - 1)
+        state = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity != 0 ? given : nullptr);
     __syncthreads();
-    if (warp == 0) {
-        u32 state = look_at_record(SUMS, lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
-        if (wrong != 0) state |= WRONG_ROWS;
-        if (lane == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
-    }
+    if (threadIdx.x == THREADS - 1)
+        outcomes[blockIdx.x * gridDim.y + blockIdx.y] = Outcome{state | (wrong != 0 ? WRONG_ROWS : 0), 0, wrong, 0};
 }
 
 // Rows of data become the caller's; parity changes by what the difference contributes to it.
 // Nothing is changed if what that rests on, the rows of before, the parity and the record, is
-// not what its sums say, or the caller's rows are not.
+// not what its sums say, or the caller's rows are not. A warp has a row at a time, of as many as there are warps.
 extern "C" __global__ void __launch_bounds__(THREADS)
 vramfs_update(const Job* jobs, Outcome* outcomes) {
+    __shared__ u32 planes[WARPS][8][32];  // by how much each row changes
+    __shared__ u64 given[IDENTITY_WORDS];
     __shared__ u32 wrong;
     const Job job = jobs[blockIdx.x];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -680,66 +701,91 @@ vramfs_update(const Job* jobs, Outcome* outcomes) {
     u8* const record = block + RECORD_OFFSET;
     u32* const sums = reinterpret_cast<u32*>(record);
     if (threadIdx.x == 0) wrong = 0;
-    __syncthreads();
-    bool has_other = false;
-    for (u32 at = warp; at < job.rows; at += WARPS) {
-        u32 d[8];
-        load(block + (job.first + at) * ROW_BYTES, lane, d);
-        const u32 sum = sum_of(SUMS, lane, d);
-        if (lane == 0 && sum != sums[job.first + at]) atomicAdd(&wrong, 1);
-        if (job.sums == 0) continue;
-        load(address(job.data) + at * ROW_BYTES, lane, d);
-        has_other |= is_other(job, job.first + at, sum_of(SUMS, lane, d));
-    }
+    take_identity(job, given);
+    u32 old[8] = {}, now[8] = {};
+    const auto fetch = [&](u32 at) {
+        if (at >= job.rows) return;
+        load(address(job.data) + at * ROW_BYTES, lane, now);
+        load(block + (job.first + at) * ROW_BYTES, lane, old);
+    };
+    fetch(warp);
     u32 parity[8];
     u8* const parity_row = block + (DATA_ROWS + warp) * ROW_BYTES;
     load(parity_row, lane, parity);
-    const u32 before = sum_of(SUMS, lane, parity);
-    if (lane == 0 && before != sums[DATA_ROWS + warp]) atomicAdd(&wrong, 1);
+    u32 errors = sum_of(SUMS, lane, parity) != sums[DATA_ROWS + warp];
     __syncthreads();
     // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
-    u32 state = look_at_record(SUMS, lane, record, nullptr);
-    if (wrong != 0) state |= WRONG_ROWS;
-    const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
-    const u64* const given = identity_of(job);
-    if (is[0] != given[0] || is[1] != given[1]) state |= WRONG_IDENTITY;
-    const bool is_bad_source = __syncthreads_or(has_other);
-    if (is_bad_source) state |= WRONG_SOURCE;
-    if (__syncthreads_or(state != 0)) {
+    u32 state = 0;
+    if (warp == WARPS - 1) {
+        state = look_at_record(SUMS, lane, record, nullptr);
+        const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
+        if (job.identity != 0 && (is[0] != given[0] || is[1] != given[1])) state |= WRONG_IDENTITY;
+    }
+    bool has_other = false;
+    u32 last[8] = {}, last_sum = 0;
+    for (u32 from = 0; from < job.rows; from += WARPS) {
+        const u32 at = from + warp;
+        if (at < job.rows) {
+            errors += sum_of(SUMS, lane, old) != sums[job.first + at];
+            last_sum = sum_of(SUMS, lane, now);
+            has_other |= is_other(job, job.first + at, last_sum);
+        }
+        // All have used what the round before has left.
+        if (from != 0) __syncthreads();
+#pragma unroll
+        for (int b = 0; b < 8; b++) {
+            planes[warp][b][lane] = old[b] ^ now[b];
+            last[b] = now[b];
+        }
+        fetch(at + WARPS);
+        __syncthreads();
+        for (u32 r = 0; r < WARPS && from + r < job.rows; r++) {
+            // The constant's products with 1, x, x^2 ..: what each bit of a symbol contributes.
+            u32 product = PARITY_OF_DATA[job.first + from + r][warp];
+#pragma unroll
+            for (int b = 0; b < 8; b++) {
+                const u32 plane = planes[r][b][lane];
+#pragma unroll
+                for (int o = 0; o < 8; o++) parity[o] ^= plane & 0u - (product >> o & 1);
+                product = product << 1 ^ (0u - (product >> 7 & 1) & MODULUS);
+            }
+        }
+    }
+    if (errors != 0 && lane == 0) atomicAdd(&wrong, errors);
+    if (has_other) state |= WRONG_SOURCE;
+    // For all to see, whoever found it.
+    if (errors != 0) state |= WRONG_ROWS;
+    state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
+            (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
+    if (state != 0) {
         if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
         return;
     }
-    for (u32 at = 0; at < job.rows; at++) {
-        u32 old[8], now[8];
-        load(block + (job.first + at) * ROW_BYTES, lane, old);
-        load(address(job.data) + at * ROW_BYTES, lane, now);
-        // The constant's products with 1, x, x^2 ..: what each bit of a symbol contributes.
-        u32 product = PARITY_OF_DATA[job.first + at][warp];
-#pragma unroll
-        for (int b = 0; b < 8; b++) {
-            const u32 plane = old[b] ^ now[b];
-#pragma unroll
-            for (int o = 0; o < 8; o++) parity[o] ^= plane & 0u - (product >> o & 1);
-            product = product << 1 ^ (0u - (product >> 7 & 1) & MODULUS);
-        }
-    }
-    // Nobody reads the rows of before any more.
-    __syncthreads();
+    // Nobody reads the rows of before any more. Each warp has the last that it took.
     for (u32 at = warp; at < job.rows; at += WARPS) {
-        u32 d[8];
-        load(address(job.data) + at * ROW_BYTES, lane, d);
-        store(block + (job.first + at) * ROW_BYTES, lane, d);
-        const u32 sum = sum_of(SUMS, lane, d);
+        u32 sum = last_sum;
+        if (at + WARPS < job.rows) {
+            load(address(job.data) + at * ROW_BYTES, lane, now);
+            sum = sum_of(SUMS, lane, now);
+            // It went wrong in between.
+            has_other |= is_other(job, job.first + at, sum);
+        } else {
+#pragma unroll
+            for (int b = 0; b < 8; b++) now[b] = last[b];
+        }
+        store(block + (job.first + at) * ROW_BYTES, lane, now);
         if (lane == 0) sums[job.first + at] = sum;
-        // It went wrong in between.
-        has_other |= is_other(job, job.first + at, sum);
     }
     store(parity_row, lane, parity);
     const u32 after = sum_of(SUMS, lane, parity);
     if (lane == 0) sums[DATA_ROWS + warp] = after;
-    const u32 last = __syncthreads_or(has_other) ? WRONG_SOURCE : 0;
-    if (warp == 0) finish_record(lane, record, job.identity);
-    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{last, 0, 0, 0};
+    const u32 source = __syncthreads_or(has_other) ? WRONG_SOURCE : 0;
+    if (warp == 0) {
+        const auto by_tables = [&](const u32 (&d)[8]) { return sum_of(SUMS, lane, d); };
+        // Who is told that it was not done knows the block by the owners that it had.
+        finish_record(by_tables, lane, record, source == 0 && job.identity != 0 ? given : nullptr);
+    }
+    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{source, 0, 0, 0};
 }
 
 // What is wrong in a word of the code.
