@@ -116,6 +116,12 @@ impl<M> All<M> {
 pub struct Array<M>(Arc<All<M>>);
 
 impl<M: Member> Array<M> {
+    /// As far as another thread may have come with leaving one out.
+    #[cfg(test)]
+    pub(crate) fn begin_to_leave_out(&self, at: usize) {
+        self.0.devices[at].is_out.swap(true, AcqRel);
+    }
+
     /// Devices, with what each is called in figures, that have their shares ([`Spread::share`]) of so many blocks.
     ///
     /// # Panics
@@ -239,6 +245,16 @@ impl<M: Member> Medium for Array<M> {
         self.0.losses.load(Acquire)
     }
 
+    fn note_lost(&self, block: usize) {
+        let all = &self.0;
+        for (_, one) in all.live().filter(|(at, _)| match all.spread {
+            Spread::Stripe => *at == block % all.count(),
+            Spread::Mirror => true,
+        }) {
+            one.lost.fetch_add(1, Relaxed);
+        }
+    }
+
     fn is_gone(&self, block: usize) -> bool {
         match self.0.spread {
             Spread::Stripe => self.0.devices[block % self.0.count()].is_out(),
@@ -299,8 +315,13 @@ impl<M: Member> ArrayAccess<M> {
     /// Leaves the ways to devices that are out. The staging may be page-locked by one of them, or in use by it: another takes its
     /// place, with the same bytes.
     fn refit(&mut self) -> Result<()> {
+        let holder = self.hands[self.holder].as_ref();
+        if holder.is_some_and(|it| it.is_spent()) {
+            self.all.leave_out(self.holder);
+        }
         let losses = self.all.losses.load(Acquire);
-        if losses == self.losses {
+        // Who has the staging may be left out and not be counted yet.
+        if losses == self.losses && !self.all.devices[self.holder].is_out() {
             return Ok(());
         }
         let mut live = self.all.live().map(|(at, _)| at);
@@ -333,10 +354,19 @@ impl<M: Member> ArrayAccess<M> {
             return Some(Err(error));
         }
         let done = match self.hands.get_disjoint_mut([at, self.holder]) {
-            Ok([Some(hand), Some(holder)]) => hand.exchange(holder).and_then(|()| {
-                self.holder = at;
-                work(hand)
-            }),
+            Ok([Some(hand), Some(holder)]) => match hand.exchange(holder) {
+                Ok(()) => {
+                    self.holder = at;
+                    work(hand)
+                }
+                // It says nothing of this device, as the other's way may be why: whoever holds the staging was left out if that
+                // has failed, so it is this one's.
+                Err(_) if hand.is_spent() => {
+                    self.all.leave_out(at);
+                    return None;
+                }
+                Err(error) => return Some(Err(error)),
+            },
             // They are the same.
             _ => work(self.hands[at].as_mut()?),
         };
@@ -506,11 +536,6 @@ impl<M: Member> ArrayAccess<M> {
             for (at, _) in bad {
                 is_right &= self.remake_of(&good, at, it);
             }
-            if both.is_lost() && !is_right {
-                for (_, one) in self.all.live() {
-                    one.lost.fetch_add(1, Relaxed);
-                }
-            }
             outcomes.push(match both.is_lost() && is_right {
                 true => both.made_right(),
                 false => both,
@@ -520,16 +545,18 @@ impl<M: Member> ArrayAccess<M> {
         Ok(())
     }
 
-    /// Has a block of one device be what it is on one of the others, or leaves it out. Not if they fail: then it may be the last one.
-    /// Whether all that are in use have the same.
+    /// Has a block of one device be what it is on one of the others, or leaves it out if no other can tell. Not if they fail: then it
+    /// may be the last one. Whether all that are in use have the same.
     fn remake_of<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
-        let mut is_same = self.all.devices[to].is_out();
         for (from, _) in from {
-            if !is_same && !self.all.devices[*from].is_out() {
-                is_same = self.remake(*from, to, it);
+            if self.all.devices[to].is_out() || self.remake(*from, to, it) {
+                return true;
             }
         }
-        is_same
+        for (from, _) in from {
+            self.all.leave_out_for(to, *from);
+        }
+        self.all.devices[to].is_out()
     }
 
     fn remake(&mut self, from: usize, to: usize, it: &Work<'_>) -> bool {
@@ -543,17 +570,30 @@ impl<M: Member> ArrayAccess<M> {
         let before = self.data()[..DATA_BYTES].to_vec();
         let is_clean = |done: Option<Result<bool>>| matches!(done, Some(Ok(true)));
         let one = |outcomes: &[Outcome]| outcomes[0].is_clean();
-        let is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
+        let mut is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
+        if !is_read {
+            // Rows that nobody asked for may be wrong there too.
+            let whole = [Work {
+                rows: 0..0,
+                ..work[0].clone()
+            }];
+            let corrected = self.on(from, |hand| hand.correct(&whole).map(|it| it[0]));
+            if let Some(Ok(outcome)) = corrected
+                && !outcome.is_lost()
+            {
+                let corrected = &self.all.devices[from].corrected;
+                corrected.fetch_add(u64::from(outcome.is_corrected()), Relaxed);
+                is_read = is_clean(self.on(from, |hand| hand.read(&work).map(one)));
+            }
+        }
         let is_made = is_read && is_clean(self.on(to, |hand| hand.format(&work).map(one)));
         self.data_mut()[..DATA_BYTES].copy_from_slice(&before);
         if is_made {
             let one = &self.all.devices[to];
             one.corrected.fetch_add(1, Relaxed);
             one.remade.fetch_add(1, Relaxed);
-        } else {
-            self.all.leave_out_for(to, from);
         }
-        self.all.devices[to].is_out() || is_made
+        is_made
     }
 
     /// Has all others have a block as one device has it, or as the next one that has it right.
@@ -583,7 +623,6 @@ impl<M: Member> ArrayAccess<M> {
             let one = &self.all.devices[it.block % count];
             one.corrected
                 .fetch_add(u64::from(outcome.is_corrected()), Relaxed);
-            one.lost.fetch_add(u64::from(outcome.is_lost()), Relaxed);
         }
     }
 }

@@ -188,6 +188,12 @@ impl Identities {
         let blocks = || (first..first + Self::PIECE).map(nobody).collect();
         &self.pieces[piece as usize].get_or_init(blocks)[(block - first) as usize]
     }
+
+    /// Of a block that was ever asked for, or whose neighbours were.
+    fn known(&self, block: u32) -> Option<&Known> {
+        let piece = self.pieces[(block / Self::PIECE) as usize].get()?;
+        Some(&piece[(block % Self::PIECE) as usize])
+    }
 }
 
 /// See the module.
@@ -319,6 +325,13 @@ impl<M: Medium> Store<M> {
         it.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A block that nobody uses was never written, wherever its memory comes from.
+    pub(crate) fn unmake(&self, block: u32) {
+        if let Some(it) = self.identities.known(block) {
+            it.write().unwrap_or_else(PoisonError::into_inner)[1] = 0;
+        }
+    }
+
     /// Rows come to the staging, and are right.
     ///
     /// # Errors
@@ -385,8 +398,10 @@ impl<M: Medium> Store<M> {
                 self.heed();
                 // Nobody could write what he takes of it. Who looks again finds it as it is known.
                 let is_new = self.space.shun(block);
-                let lost = &self.counters.lost_blocks;
-                lost.fetch_add(u64::from(is_new), Relaxed);
+                if is_new {
+                    self.counters.lost_blocks.fetch_add(1, Relaxed);
+                    self.medium.note_lost(block as usize);
+                }
                 Err(Error::Lost { block })
             }
             false => Ok(()),

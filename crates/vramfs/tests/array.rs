@@ -194,6 +194,35 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
 }
 
 #[test]
+fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_out() {
+    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
+    let mut bytes = bench.bytes(DATA_BYTES);
+    let file = File::default();
+    let done = bench.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(DATA_BYTES));
+    // The one that is written to finds its own, the other one's is in a row that nobody has asked for.
+    for (device, row) in [(0, 5), (1, 10)] {
+        let wrong = bytes[row * ROW_BYTES] ^ 4;
+        bench.blocks[device]
+            .poke(row * ROW_BYTES, &[wrong], &bench.streams[device])
+            .unwrap();
+    }
+    let change = bench.bytes(ROW_BYTES);
+    let at = 10 * ROW_BYTES;
+    let done = bench.store.write_file(&file, 1, at as u64, &change);
+    assert_eq!(done, Ok(ROW_BYTES));
+    bytes[at..at + ROW_BYTES].copy_from_slice(&change);
+    for _ in 0..2 {
+        assert!(bench.read(&file).unwrap() == bytes);
+    }
+    assert!(bench.peek(0) == bench.peek(1));
+    let states = bench.store.medium().figures();
+    assert!(states.starts_with("array_state whole\n"), "{states}");
+    assert_eq!(bench.figure("device_0_corrected_blocks"), 1);
+    assert_eq!(bench.figure("device_1_remade_blocks"), 1);
+}
+
+#[test]
 fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
     let mut bench = Bench::new([0, 1], Spread::Mirror, true);
     let mut bytes = bench.bytes(3 * DATA_BYTES + 700);

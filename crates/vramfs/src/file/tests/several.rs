@@ -23,17 +23,23 @@ impl Member for Arc<Memory> {
 
 impl Lend for Host {
     fn exchange(&mut self, other: &mut Self) -> crate::Result<()> {
+        if self.is_spent() || other.is_spent() {
+            return Err(Error::Failed);
+        }
         std::mem::swap(&mut self.data, &mut other.data);
         Ok(())
     }
 
     fn restage(&mut self, bytes: &[u8]) -> crate::Result<()> {
+        if self.is_spent() {
+            return Err(Error::Failed);
+        }
         self.data = bytes.to_vec();
         Ok(())
     }
 
     fn is_spent(&self) -> bool {
-        false
+        self.memory.fails.load(Relaxed) == 1
     }
 }
 
@@ -285,6 +291,25 @@ fn a_mirror_goes_on_without_what_fails_and_ends_with_the_last() {
         }
         let figures = several.store.medium().figures();
         assert!(figures.starts_with("array_state failed\n"), "{figures}");
+    }
+}
+
+#[test]
+fn a_device_is_not_blamed_for_the_staging_that_one_holds_which_others_are_just_leaving_out() {
+    for reads in 0..4 {
+        let several = Several::new(2, Spread::Mirror, 4);
+        let file = File::default();
+        let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
+        let done = several.store.write_file(&file, 1, 0, &bytes);
+        assert_eq!(done, Ok(bytes.len()));
+        // So the one or the other has the staging.
+        for _ in 0..reads {
+            assert!(several.bytes(&file).unwrap() == bytes);
+        }
+        several.memories[0].fails.store(1, Relaxed);
+        several.store.medium().begin_to_leave_out(0);
+        assert!(several.bytes(&file).unwrap() == bytes, "{reads}");
+        assert!(!several.is_out(1), "{reads}");
     }
 }
 
