@@ -164,9 +164,10 @@ impl<M: Medium + 'static> Lender<M> {
         let id = open.next;
         let thread = Builder::new().name("vramfs-export".to_owned());
         let lend = move || {
-            let exports = self.exports.clone();
             self.lend(&link, &process);
-            exports.open().links.remove(&id);
+            // Whoever lost its last name meanwhile could not go.
+            self.sweep();
+            self.exports.open().links.remove(&id);
         };
         thread.spawn(lend).map_err(|_| Errno::AGAIN)?;
         open.next += 1;
@@ -184,6 +185,10 @@ impl<M: Medium + 'static> Lender<M> {
             Ok(loan) => loan,
             Err(error) => return refuse(link, error),
         };
+        if self.writes {
+            // And what somebody has read since.
+            self.forget_pages();
+        }
         let sent = match self.store.medium().share(&loan.blocks) {
             Ok(Some(sharing)) => {
                 send_all(link, &loan, &sharing);
@@ -203,18 +208,24 @@ impl<M: Medium + 'static> Lender<M> {
             return;
         }
         let taken = self.store.take_back(&self.file, &loan);
-        if self.writes {
+        // If it has its inode still.
+        let file = self.tree.file(self.inode);
+        if self.writes && file.is_ok_and(|it| Arc::ptr_eq(&it, &self.file)) {
             self.tree
                 .note_written(self.inode, None, crate::fuse::now())
                 .unwrap_or_default();
             self.forget_pages();
         }
-        self.tree.sweep(|file| self.store.free(file));
+        self.sweep();
         let answer = match taken {
             Ok(()) => TAKEN,
             Err(_) => FAILED,
         };
         tell(link, &[answer]).unwrap_or_default();
+    }
+
+    fn sweep(&self) {
+        self.tree.sweep(|file| self.store.free(file));
     }
 
     /// Has the kernel write and forget what it keeps of the file's bytes.
@@ -344,7 +355,7 @@ pub(crate) fn reason(error: u64) -> String {
         Errno::BUSY => "another process uses its memory, and one of the two writes\ntry: when that has ended".to_owned(),
         Errno::INVAL => "to be written there, all of its chunks of 128 KiB have to be blocks of its own\ntry: fallocate it to a multiple of 128 KiB when it is made, or a copy of it".to_owned(),
         Errno::IO => "it has more wrong than can be corrected, or the device has failed".to_owned(),
-        Errno::OPNOTSUPP => "its memory cannot be shared: it lies on several devices".to_owned(),
+        Errno::OPNOTSUPP => "its memory cannot be shared: it lies on several devices, or the driver shares none".to_owned(),
         error => error.to_string(),
     }
 }

@@ -342,38 +342,27 @@ impl Import {
         found.ok_or(apart)
     }
 
-    /// The address of each chunk of 128 KiB up to the end, 0 of one that is a hole; `None` if one is in several pieces. So a
-    /// kernel finds byte `i` at `chunks[i >> 17] + (i & 131071)`.
+    /// The address of each chunk of 128 KiB up to the end, 0 of one that is a hole; `None` if one is in several pieces, or has a hole
+    /// beside data, or if the host has no memory for as many. So a kernel finds byte `i` at `chunks[i >> 17] + (i & 131071)`.
     pub fn chunks(&self) -> Option<Vec<u64>> {
-        let chunk = DATA_BYTES as u64;
-        let count = usize::try_from(self.size().div_ceil(chunk)).ok()?;
-        let mut all = vec![0; count];
-        for it in &self.segments {
-            let last = (it.offset + it.bytes - 1) / chunk;
-            for number in it.offset / chunk..=last {
-                let address = it.at.wrapping_sub(it.offset).wrapping_add(number * chunk);
-                let place = &mut all[number as usize];
-                if *place != 0 && *place != address {
-                    return None;
-                }
-                *place = address;
-            }
-        }
-        Some(all)
+        chunks(&self.segments, self.size())
     }
 
     /// Bytes from one chunk's address to the next one's, if that is the same for all chunks and none of them is a hole, or in
     /// pieces: then all of the file is one array of rows of 128 KiB, the last of which may end before.
     pub fn stride_bytes(&self) -> Option<u64> {
+        let held: u64 = self.segments.iter().map(|it| it.bytes).sum();
+        if held != self.size() {
+            return None;
+        }
         let chunks = self.chunks()?;
         let first = *chunks.first()?;
         let stride = match chunks.get(1) {
             Some(second) => second.checked_sub(first)?,
             None => DATA_BYTES as u64,
         };
-        let held: u64 = self.segments.iter().map(|it| it.bytes).sum();
         let is_even = |at: usize| chunks[at] == first.wrapping_add(at as u64 * stride);
-        let is_array = first != 0 && stride >= DATA_BYTES as u64 && held == self.size();
+        let is_array = stride >= DATA_BYTES as u64;
         (is_array && (0..chunks.len()).all(is_even)).then_some(stride)
     }
 
@@ -408,7 +397,7 @@ impl Drop for Import {
         if end.is_over() {
             return;
         }
-        // Something is captured, which nobody may disturb. If there is no thread it is given back with the process.
+        // It could not be asked: something is captured, or this is a host callback. If there is no thread it is given back with the process.
         let wait = move || {
             while !end.is_over() {
                 std::thread::sleep(PAUSE);
@@ -417,6 +406,33 @@ impl Drop for Import {
         let waits = Builder::new().name("vramfs-import".to_owned()).spawn(wait);
         waits.map(drop).unwrap_or_default();
     }
+}
+
+/// See [`Import::chunks`].
+fn chunks(segments: &[Segment], size: u64) -> Option<Vec<u64>> {
+    let chunk = DATA_BYTES as u64;
+    let count = usize::try_from(size.div_ceil(chunk)).ok()?;
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).ok()?;
+    all.resize(count, 0);
+    let mut reach = 0;
+    let is_border = |at: u64| at.is_multiple_of(chunk) || at == size;
+    for it in segments {
+        // What lies in a hole is others', so holes are whole chunks.
+        if it.offset != reach && !(is_border(reach) && is_border(it.offset)) {
+            return None;
+        }
+        reach = it.offset + it.bytes;
+        for number in it.offset / chunk..=(reach - 1) / chunk {
+            let address = it.at.wrapping_sub(it.offset).wrapping_add(number * chunk);
+            let place = &mut all[number as usize];
+            if *place != 0 && *place != address {
+                return None;
+            }
+            *place = address;
+        }
+    }
+    is_border(reach).then_some(all)
 }
 
 /// What is to be given back when the device is done. Nothing says so if this is dropped before: the filesystem hears of the
@@ -437,8 +453,65 @@ impl Ending {
                 tell(&self.export.link, &[DONE]).unwrap_or_default();
                 true
             }
-            Err(fercuda_cuda::Error::Capturing { .. }) => false,
-            Err(_) => true,
+            // Without that call nothing ever says it.
+            Err(fercuda_cuda::Error::Missing(_)) => true,
+            Err(error) => !error.is_refusal(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_has_an_address_only_if_all_of_it_is_there_in_one_piece() {
+        const CHUNK: u64 = DATA_BYTES as u64;
+        let segment = |offset, bytes, at| Segment { offset, bytes, at };
+        let first = segment(0, CHUNK, 1 << 20);
+        for (segments, size, expected) in [
+            (vec![first], CHUNK, Some(vec![1 << 20])),
+            // A hole of a whole chunk, before, between and behind; and the last chunk is as long as the file.
+            (vec![first], 3 * CHUNK, Some(vec![1 << 20, 0, 0])),
+            (
+                vec![first, segment(2 * CHUNK, 5, 77)],
+                2 * CHUNK + 5,
+                Some(vec![1 << 20, 0, 77]),
+            ),
+            (
+                vec![segment(CHUNK, CHUNK, 99)],
+                2 * CHUNK,
+                Some(vec![0, 99]),
+            ),
+            (
+                vec![segment(0, 4096, 50), segment(4096, CHUNK - 4096, 50 + 4096)],
+                CHUNK,
+                Some(vec![50]),
+            ),
+            (vec![], CHUNK + 1, Some(vec![0, 0])),
+            (vec![], 0, Some(vec![])),
+            // Its begin, its end and its middle are a hole's; or it is in two places.
+            (vec![segment(4096, CHUNK - 4096, 4096)], CHUNK, None),
+            (vec![segment(0, 4096, 1 << 20)], CHUNK, None),
+            (
+                vec![segment(0, 4096, 0), segment(8192, CHUNK - 8192, 8192)],
+                CHUNK,
+                None,
+            ),
+            (
+                vec![segment(0, 4096, 50), segment(4096, CHUNK - 4096, 9)],
+                CHUNK,
+                None,
+            ),
+            (
+                vec![segment(CHUNK + 4096, CHUNK - 4096, 7)],
+                2 * CHUNK,
+                None,
+            ),
+        ] {
+            assert_eq!(chunks(&segments, size), expected, "{segments:?} of {size}");
+        }
+        // As many addresses as nobody has memory for.
+        assert_eq!(chunks(&[], 1 << 62), None);
     }
 }

@@ -220,10 +220,8 @@ impl<M: Medium> Store<M> {
         let beyond = extent.offered..extent.there;
         let left = self.space().left(beyond.clone());
         if left == 0 && !beyond.is_empty() {
-            for block in beyond {
-                // Where there is memory again it was never written.
-                self.alone(block)[1] = 0;
-            }
+            // Where there is memory again it was never written.
+            beyond.for_each(|block| self.unmake(block));
             self.medium().shrink(extent.offered as usize);
             extent.there = extent.offered;
         }

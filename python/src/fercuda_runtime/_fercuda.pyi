@@ -340,7 +340,7 @@ class VramFile:
     @property
     def chunks(self) -> list[int] | None:
         """The address of each chunk, 0 of one that is a hole, so that byte i is at chunks[i >> 17] + (i & 131071). None
-        if one is in several pieces."""
+        if one is in several pieces or has a hole beside data: `segments` has what is there."""
     @property
     def stride_bytes(self) -> int | None:
         """Bytes from one chunk to the next, if that is the same for all and nothing is missing."""

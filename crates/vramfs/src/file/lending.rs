@@ -134,6 +134,8 @@ impl<M: Medium> Store<M> {
             .chunks(AT_ONCE)
             .zip(loan.generations.chunks(AT_ONCE));
         for (blocks, generations) in generations {
+            // Before any block: who waits for a way holds nothing that others wait for.
+            let way = self.way();
             let mut guards: Vec<_> = blocks.iter().map(|block| self.alone(*block)).collect();
             for (guard, generation) in guards.iter_mut().zip(generations) {
                 guard[1] = *generation;
@@ -145,9 +147,7 @@ impl<M: Medium> Store<M> {
                 identity: Some(&**identity),
             });
             let works: Vec<Work<'_>> = works.collect();
-            if made.is_ok() {
-                made = self.way().and_then(|mut way| way.access().refresh(&works));
-            }
+            made = made.and_then(|()| way?.access().refresh(&works));
         }
         if !loan.generations.is_empty() {
             let mut layout = file.layout_alone();
