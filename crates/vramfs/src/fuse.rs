@@ -30,7 +30,7 @@ use crate::control::{COMMAND, Message, Step};
 use crate::directory::NAME_MAX;
 use crate::error::Error;
 use crate::export::{Exports, Lender};
-use crate::file::{Seek, told};
+use crate::file::{File, Seek, told};
 use crate::layout::{DATA_BYTES, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
@@ -432,6 +432,12 @@ impl<M: Medium + 'static> Requests<M> {
                 break;
             }
         }
+        if inode > most {
+            // They have no inode any more, and are lent.
+            self.sweep();
+            let is_behind = |file: &File| self.store.has_behind(file, retired.start);
+            is_lent |= self.tree.keeps(is_behind);
+        }
         match (is_lost, is_lent) {
             (true, _) => Err(Errno::IO),
             (_, true) => Err(Errno::BUSY),
@@ -592,7 +598,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -600,18 +606,22 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let leaves = flags.contains(RenameFlags::RENAME_WHITEOUT);
+        let flags = flags.difference(RenameFlags::RENAME_WHITEOUT);
         let how = if flags.is_empty() {
             Move::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
             Move::KeepOther
-        } else if flags == RenameFlags::RENAME_EXCHANGE {
+        } else if flags == RenameFlags::RENAME_EXCHANGE && !leaves {
             Move::Exchange
         } else {
             return reply.error(fuser::Errno::EINVAL);
         };
         let from = (number(parent), name.as_bytes());
         let to = (number(new_parent), new_name.as_bytes());
-        let answer = self.tree.rename(from, to, how, now());
+        let whiteout = leaves.then(|| caller(request, 0));
+        let rename = || self.tree.rename(from, to, how, whiteout, now());
+        let answer = self.with_room(rename);
         self.sweep();
         answer_empty(reply, answer);
     }

@@ -363,6 +363,11 @@ impl Tree {
         }
     }
 
+    /// Whether any data is such of those that nobody can reach any more, and could not be given back yet.
+    pub fn keeps(&self, is_such: impl Fn(&File) -> bool) -> bool {
+        lock(&self.left).iter().any(|file| is_such(file))
+    }
+
     /// What is known of an inode.
     ///
     /// # Errors
@@ -559,12 +564,20 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves a name.
+    /// Moves a name. With somebody's `whiteout` a device of his without number stays where it was, which filesystems laid over
+    /// this one take for nothing; not with an exchange.
     ///
     /// # Errors
     /// `NOENT`; `EXIST` if nothing may be replaced; `ISDIR`, `NOTDIR` and `NOTEMPTY` if what is there
-    /// cannot be; `INVAL` for a directory into itself.
-    pub fn rename(&self, from: (u32, &[u8]), to: (u32, &[u8]), how: Move, now: Time) -> Answer<()> {
+    /// cannot be; `INVAL` for a directory into itself; as for [`Tree::make`].
+    pub fn rename(
+        &self,
+        from: (u32, &[u8]),
+        to: (u32, &[u8]),
+        how: Move,
+        whiteout: Option<Caller>,
+        now: Time,
+    ) -> Answer<()> {
         check_name(to.1)?;
         let _names = self.writing();
         let inode = self.find(from.0, from.1)?;
@@ -588,8 +601,12 @@ impl Tree {
             if how == Move::Exchange {
                 return Err(Errno::NOENT);
             }
-            self.enter(to.0, to.1, inode, now)?;
-            self.leave(from.0, from.1, now)?;
+            let left = self.whiteout(from.0, whiteout, now)?;
+            if let Err(error) = self.enter(to.0, to.1, inode, now) {
+                left.map_or(Ok(()), |left| self.unplace(left))?;
+                return Err(error);
+            }
+            self.vacate(from.0, from.1, left, now)?;
             self.moved(inode, is_directory, from.0, to.0, now);
             return Ok(());
         };
@@ -614,8 +631,9 @@ impl Tree {
             (true, true) => self.check_empty(other)?,
             (false, false) => {}
         }
+        let left = self.whiteout(from.0, whiteout, now)?;
         self.exchange(to.0, to.1, inode, now)?;
-        self.leave(from.0, from.1, now)?;
+        self.vacate(from.0, from.1, left, now)?;
         match is_other_directory {
             true => self.lose_directory(other, to.0, now),
             false => self.lose_link(other, now),
@@ -879,6 +897,14 @@ impl Tree {
         })
     }
 
+    /// As [`Tree::leave`]; or another inode has the name from then on.
+    fn vacate(&self, parent: u32, name: &[u8], left: Option<u32>, now: Time) -> Answer<()> {
+        match left {
+            Some(inode) => self.exchange(parent, name, inode, now),
+            None => self.leave(parent, name, now),
+        }
+    }
+
     fn exchange(&self, parent: u32, name: &[u8], inode: u32, now: Time) -> Answer<()> {
         self.with(parent, |it, _| {
             let entries = &mut it.directory()?.entries;
@@ -1037,12 +1063,7 @@ impl Tree {
         }
         let inode = self.place(mode, 1 + u32::from(is_directory), body, values, caller, now)?;
         if let Err(error) = self.enter(parent, name, inode, now) {
-            self.with(inode, |it, _| {
-                it.links = 0;
-                Ok(())
-            })?;
-            self.nameless.fetch_add(1, Relaxed);
-            self.remove(inode);
+            self.unplace(inode)?;
             return Err(error);
         }
         if is_directory {
@@ -1052,6 +1073,27 @@ impl Tree {
             })?;
         }
         self.know(inode)
+    }
+
+    /// Takes an inode back that nothing leads to yet.
+    fn unplace(&self, inode: u32) -> Answer<()> {
+        self.with(inode, |it, _| {
+            it.links = 0;
+            Ok(())
+        })?;
+        self.nameless.fetch_add(1, Relaxed);
+        self.remove(inode);
+        Ok(())
+    }
+
+    /// What stays where a name was, for who asks for it.
+    fn whiteout(&self, parent: u32, of: Option<Caller>, now: Time) -> Answer<Option<u32>> {
+        let Some(caller) = of else {
+            return Ok(None);
+        };
+        let (mode, caller, values) = self.inherited(parent, libc::S_IFCHR, caller)?;
+        let inode = self.place(mode, 1, Body::Device(0), values, caller, now)?;
+        Ok(Some(inode))
     }
 
     /// A new inode.

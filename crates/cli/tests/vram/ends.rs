@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
 use crate::place::{DEADLINE, comes};
-use crate::{Here, fercuda, is_mounted, vram};
+use crate::{Here, heedful, is_mounted, vram};
 
 /// A thread that makes one call again and again, until it fails.
 struct Caller {
@@ -249,7 +249,7 @@ fn a_signal_while_it_starts_leaves_nothing_mounted() {
     let dir = tempfile::tempdir().unwrap();
     // From before it listens to behind its being mounted.
     for rounds in 0..12u32 {
-        let mut mount = fercuda();
+        let mut mount = heedful();
         mount.args(["vram", "mount", "--foreground", "--size=1MiB", "--ecc=off"]);
         mount
             .arg(dir.path())

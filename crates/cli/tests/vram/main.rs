@@ -33,7 +33,18 @@ use tempfile::TempDir;
 const SOMEBODY: u32 = 4321;
 
 fn fercuda() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fercuda"));
+    on_a_software_device(Command::new(env!("CARGO_BIN_EXE_fercuda")))
+}
+
+/// The same, ended by signals also where whoever started the tests has them ignored, as `nohup` has.
+fn heedful() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP,INT,TERM");
+    command.arg(env!("CARGO_BIN_EXE_fercuda"));
+    on_a_software_device(command)
+}
+
+fn on_a_software_device(mut command: Command) -> Command {
     // What its checks find is its status.
     command
         .env("FERCUDA_DEVICE", "soft")
@@ -105,7 +116,7 @@ impl Here {
         // Others have to come by.
         let mode = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), mode).unwrap();
-        let mut daemon = fercuda()
+        let mut daemon = heedful()
             .envs(told.iter().copied())
             .args(["vram", "mount", "--foreground", "--allow-other"])
             .args(["--threads", "4"])

@@ -150,6 +150,25 @@ fn names_are_moved_as_the_flags_say() {
     assert_eq!(rename("new", "d", RenameFlags::empty()), Ok(()));
     assert_eq!(std::io::read_to_string(open).unwrap(), "a");
     assert_eq!(text("d"), "new");
+    // What is left there is a device without number or permissions, over which something can be moved again.
+    let leaves = RenameFlags::WHITEOUT;
+    let is_left = |name: &str| {
+        let it = fs::symlink_metadata(here.at(name)).unwrap();
+        it.file_type().is_char_device() && it.rdev() == 0 && it.mode() & 0o7777 == 0
+    };
+    assert_eq!(rename("d", "moved", leaves), Ok(()));
+    assert!(is_left("d") && text("moved") == "new");
+    let before = here.figure("used_inodes");
+    assert_eq!(rename("moved", "d", leaves | keep), Err(Errno::EXIST));
+    assert_eq!(
+        rename("moved", "d", leaves | RenameFlags::EXCHANGE),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(rename("moved", "d", leaves), Ok(()));
+    assert!(is_left("moved") && text("d") == "new");
+    assert_eq!(rename("c", "directory", leaves), Ok(()));
+    assert!(is_left("c") && here.at("directory/e").is_dir());
+    assert_eq!(here.figure("used_inodes"), before + 1);
 }
 
 #[test]
