@@ -216,7 +216,7 @@ pub const VARIABLES: &[Variable] = &[
         Reader::Chores,
         "FERCUDA_VRAM_ENTRIES",
         "a number, default 20000",
-        "entries of the directory that is read while it changes (`cargo test -p fercuda-cli --test vram`)",
+        "entries of the directory that is read while it changes, and files with content (`cargo test -p fercuda-cli --test vram`)",
     ),
     row(
         Reader::Chores,
