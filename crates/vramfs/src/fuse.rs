@@ -257,18 +257,150 @@ impl<M: Medium + 'static> Requests<M> {
         }
     }
 
+    /// Makes whatever the mode says.
     fn make(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        parent: u32,
+        name: &[u8],
         mode: u32,
-        umask: u32,
         device: u32,
+        caller: Caller,
     ) -> Answer<Attributes> {
-        let (parent, name) = (number(parent), name.as_bytes());
-        let caller = caller(request, umask);
         self.with_room(|| self.tree.make(parent, name, mode, device, caller, now()))
+    }
+
+    /// Makes a symbolic link.
+    fn make_link(
+        &self,
+        parent: u32,
+        name: &[u8],
+        target: &[u8],
+        caller: Caller,
+    ) -> Answer<Attributes> {
+        self.with_room(|| self.tree.make_link(parent, name, target, caller, now()))
+    }
+
+    /// Gives an inode another name.
+    fn add_name(&self, inode: u32, parent: u32, name: &[u8]) -> Answer<Attributes> {
+        self.with_room(|| self.tree.link(inode, parent, name, now()))
+    }
+
+    /// Removes a name of anything but a directory.
+    fn remove_name(&self, parent: u32, name: &[u8]) -> Answer<()> {
+        let answer = self.tree.unlink(parent, name, now());
+        self.sweep();
+        answer
+    }
+
+    /// Moves a name, as `renameat2` says.
+    fn move_name(
+        &self,
+        from: (u32, &[u8]),
+        to: (u32, &[u8]),
+        flags: RenameFlags,
+        caller: Caller,
+    ) -> Answer<()> {
+        let leaves = flags.contains(RenameFlags::RENAME_WHITEOUT);
+        let how = match flags.difference(RenameFlags::RENAME_WHITEOUT) {
+            how if how.is_empty() => Move::Replace,
+            RenameFlags::RENAME_NOREPLACE => Move::KeepOther,
+            RenameFlags::RENAME_EXCHANGE if !leaves => Move::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let whiteout = leaves.then_some(caller);
+        let answer = self.with_room(|| self.tree.rename(from, to, how, whiteout, now()));
+        self.sweep();
+        answer
+    }
+
+    /// The kernel no longer knows an inode, as many times as it says.
+    fn forget_inode(&self, inode: u32, times: u64) {
+        self.tree.forget(inode, times);
+        self.sweep();
+    }
+
+    /// See [`Tree::read_directory`].
+    fn list(
+        &self,
+        inode: u32,
+        behind: u64,
+        is_told: bool,
+        visit: impl FnMut(u64, &[u8], &Attributes) -> bool,
+    ) -> Answer<()> {
+        self.tree.note_read(inode, now())?;
+        self.tree.read_directory(inode, behind, is_told, visit)
+    }
+
+    /// What a symbolic link says.
+    fn follow(&self, inode: u32) -> Answer<Vec<u8>> {
+        self.tree.note_read(inode, now())?;
+        self.tree.target(inode)
+    }
+
+    /// Gives bytes of a file to `take` where they are.
+    fn bring(
+        &self,
+        inode: u32,
+        offset: u64,
+        len: usize,
+        is_noted: bool,
+        take: impl FnOnce(&[u8]),
+    ) -> Answer<()> {
+        let file = self.tree.file(inode)?;
+        if is_noted {
+            self.tree.note_read(inode, now())?;
+        }
+        self.store.read_file(&file, offset, len, take)
+    }
+
+    /// Writes bytes into a file; how many. See [`Tree::note_written`].
+    fn put(&self, inode: u32, offset: u64, bytes: &[u8], taker: Option<Caller>) -> Answer<usize> {
+        let file = self.tree.file(inode)?;
+        let written = self.with_room(|| self.store.write_file(&file, inode, offset, bytes))?;
+        self.note_written(inode, taker)?;
+        Ok(written)
+    }
+
+    /// Copies bytes of one file into another; how many.
+    fn copy(&self, from: (u32, u64), to: (u32, u64), len: u64) -> Answer<u64> {
+        let (source, target) = (self.tree.file(from.0)?, self.tree.file(to.0)?);
+        let (source, target) = ((&*source, from.1), (&*target, to.0, to.1));
+        let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
+        if copied > 0 {
+            self.tree.note_read(from.0, now())?;
+            self.note_written(to.0, None)?;
+        }
+        Ok(copied)
+    }
+
+    /// Where data or a hole begins.
+    fn find(&self, inode: u32, offset: i64, whence: i32) -> Answer<u64> {
+        let what = match whence {
+            libc::SEEK_DATA => Ok(Seek::Data),
+            libc::SEEK_HOLE => Ok(Seek::Hole),
+            _ => Err(Errno::INVAL),
+        };
+        let from = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        self.tree.file(inode)?.seek(from, what?)
+    }
+
+    /// Sets an extended attribute, as `setxattr` says.
+    fn set_value(
+        &self,
+        inode: u32,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        caller: Caller,
+    ) -> Answer<()> {
+        let must_be = match flags {
+            libc::XATTR_CREATE => Some(false),
+            libc::XATTR_REPLACE => Some(true),
+            _ => None,
+        };
+        check_value_name(name)?;
+        self.tree
+            .set_value(inode, name, value, must_be, caller, now())
     }
 
     fn opened(&self) -> FopenFlags {
@@ -462,6 +594,7 @@ impl<M: Medium + 'static> Requests<M> {
     }
 }
 
+/// What the kernel says, as those above take it, and their answers as it takes them.
 impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // What an older kernel has not is not used: it asks more often, or refuses a shared mapping.
@@ -493,8 +626,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
-        self.tree.forget(number(inode), times);
-        self.sweep();
+        self.forget_inode(number(inode), times);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -536,9 +668,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
     }
 
     fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
-        let inode = number(inode);
-        let noted = self.tree.note_read(inode, now());
-        match noted.and_then(|()| self.tree.target(inode)) {
+        match self.follow(number(inode)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(code(error)),
         }
@@ -554,7 +684,9 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        answer_entry(reply, self.make(request, parent, name, mode, umask, device));
+        let (parent, name) = (number(parent), name.as_bytes());
+        let caller = caller(request, umask);
+        answer_entry(reply, self.make(parent, name, mode, device, caller));
     }
 
     fn mkdir(
@@ -566,14 +698,13 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let mode = libc::S_IFDIR | mode & !KIND;
-        answer_entry(reply, self.make(request, parent, name, mode, umask, 0));
+        let (parent, name) = (number(parent), name.as_bytes());
+        let (mode, caller) = (libc::S_IFDIR | mode & !KIND, caller(request, umask));
+        answer_entry(reply, self.make(parent, name, mode, 0, caller));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let answer = self.tree.unlink(number(parent), name.as_bytes(), now());
-        self.sweep();
-        answer_empty(reply, answer);
+        answer_empty(reply, self.remove_name(number(parent), name.as_bytes()));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -591,9 +722,8 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
     ) {
         let (parent, name) = (number(parent), name.as_bytes());
         let target = target.as_os_str().as_bytes();
-        let caller = caller(request, 0);
-        let make = || self.tree.make_link(parent, name, target, caller, now());
-        answer_entry(reply, self.with_room(make));
+        let made = self.make_link(parent, name, target, caller(request, 0));
+        answer_entry(reply, made);
     }
 
     fn rename(
@@ -606,30 +736,15 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let leaves = flags.contains(RenameFlags::RENAME_WHITEOUT);
-        let flags = flags.difference(RenameFlags::RENAME_WHITEOUT);
-        let how = if flags.is_empty() {
-            Move::Replace
-        } else if flags == RenameFlags::RENAME_NOREPLACE {
-            Move::KeepOther
-        } else if flags == RenameFlags::RENAME_EXCHANGE && !leaves {
-            Move::Exchange
-        } else {
-            return reply.error(fuser::Errno::EINVAL);
-        };
         let from = (number(parent), name.as_bytes());
         let to = (number(new_parent), new_name.as_bytes());
-        let whiteout = leaves.then(|| caller(request, 0));
-        let rename = || self.tree.rename(from, to, how, whiteout, now());
-        let answer = self.with_room(rename);
-        self.sweep();
-        answer_empty(reply, answer);
+        let moved = self.move_name(from, to, flags, caller(request, 0));
+        answer_empty(reply, moved);
     }
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (inode, parent) = (number(inode), number(parent));
-        let link = || self.tree.link(inode, parent, name.as_bytes(), now());
-        answer_entry(reply, self.with_room(link));
+        answer_entry(reply, self.add_name(inode, parent, name.as_bytes()));
     }
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -649,8 +764,9 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         _: i32,
         reply: ReplyCreate,
     ) {
-        let mode = libc::S_IFREG | mode & !KIND;
-        match self.make(request, parent, name, mode, umask, 0) {
+        let (parent, name) = (number(parent), name.as_bytes());
+        let (mode, caller) = (libc::S_IFREG | mode & !KIND, caller(request, umask));
+        match self.make(parent, name, mode, 0, caller) {
             Ok(it) => reply.created(
                 &KEPT,
                 &shown(&it),
@@ -674,19 +790,10 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         reply: ReplyData,
     ) {
         let begin = Instant::now();
-        let inode = number(inode);
-        let file = match self.tree.file(inode) {
-            Ok(file) => file,
-            Err(error) => return reply.error(code(error)),
-        };
-        if flags.0 & libc::O_NOATIME == 0
-            && let Err(error) = self.tree.note_read(inode, now())
-        {
-            return reply.error(code(error));
-        }
+        let is_noted = flags.0 & libc::O_NOATIME == 0;
         // It goes from the staging to the kernel: fewer bytes than asked for are the file's end.
         let mut reply = Some(reply);
-        let sent = self.store.read_file(&file, offset, size as usize, |bytes| {
+        let sent = self.bring(number(inode), offset, size as usize, is_noted, |bytes| {
             if let Some(reply) = reply.take() {
                 reply.data(bytes);
             }
@@ -710,17 +817,13 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         reply: ReplyWrite,
     ) {
         let begin = Instant::now();
-        let inode = number(inode);
         let takes = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let taker = takes.then(|| caller(request, 0));
-        let answer = self.tree.file(inode).and_then(|file| {
-            let write = || self.store.write_file(&file, inode, offset, bytes);
-            let written = self.with_room(write)?;
-            self.note_written(inode, taker)?;
+        let answer = self.put(number(inode), offset, bytes, taker);
+        if let Ok(written) = answer {
             self.writes.note(written, begin);
-            Ok(written as u64)
-        });
-        answer_written(reply, answer);
+        }
+        answer_written(reply, answer.map(|written| written as u64));
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -744,14 +847,11 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         behind: u64,
         mut reply: ReplyDirectory,
     ) {
-        let inode = number(inode);
         let visit = |number: u64, name: &[u8], it: &Attributes| {
             let shown = INodeNo(u64::from(it.inode));
             !reply.add(shown, number, kind(it.mode), OsStr::from_bytes(name))
         };
-        let noted = self.tree.note_read(inode, now());
-        let read = || self.tree.read_directory(inode, behind, false, visit);
-        match noted.and_then(|()| read()) {
+        match self.list(number(inode), behind, false, visit) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(code(error)),
         }
@@ -765,7 +865,6 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         behind: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let inode = number(inode);
         let visit = |number: u64, name: &[u8], it: &Attributes| {
             let (attributes, name) = (shown(it), OsStr::from_bytes(name));
             !reply.add(
@@ -777,9 +876,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
                 generation(it),
             )
         };
-        let noted = self.tree.note_read(inode, now());
-        let read = || self.tree.read_directory(inode, behind, true, visit);
-        match noted.and_then(|()| read()) {
+        match self.list(number(inode), behind, true, visit) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(code(error)),
         }
@@ -813,18 +910,8 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let must_be = match flags {
-            libc::XATTR_CREATE => Some(false),
-            libc::XATTR_REPLACE => Some(true),
-            _ => None,
-        };
-        let name = name.as_bytes();
-        let set = |()| {
-            let caller = caller(request, 0);
-            self.tree
-                .set_value(number(inode), name, value, must_be, caller, now())
-        };
-        answer_empty(reply, check_value_name(name).and_then(set));
+        let (inode, name, caller) = (number(inode), name.as_bytes(), caller(request, 0));
+        answer_empty(reply, self.set_value(inode, name, value, flags, caller));
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
@@ -877,14 +964,7 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let what = match whence {
-            libc::SEEK_DATA => Ok(Seek::Data),
-            libc::SEEK_HOLE => Ok(Seek::Hole),
-            _ => Err(Errno::INVAL),
-        };
-        let from = u64::try_from(offset).map_err(|_| Errno::NXIO);
-        let answer = from.and_then(|from| self.tree.file(number(inode))?.seek(from, what?));
-        match answer {
+        match self.find(number(inode), offset, whence) {
             // No file is that long.
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(code(error)),
@@ -904,18 +984,9 @@ impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (from, to) = (number(from), number(to));
-        let copy = || {
-            let (source, target) = (self.tree.file(from)?, self.tree.file(to)?);
-            let (source, target) = ((&*source, from_offset), (&*target, to, to_offset));
-            let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
-            if copied > 0 {
-                self.tree.note_read(from, now())?;
-                self.note_written(to, None)?;
-            }
-            Ok(copied)
-        };
-        answer_written(reply, copy());
+        let from = (number(from), from_offset);
+        let to = (number(to), to_offset);
+        answer_written(reply, self.copy(from, to, len));
     }
 
     fn ioctl(
