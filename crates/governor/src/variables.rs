@@ -208,6 +208,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         Reader::Chores,
+        "FERCUDA_VRAM_CALLS",
+        "a number, default 1000000",
+        "calls of the whole filesystem, each compared with the plainest one in memory; a quarter as many, side by side, are made by threads (`cargo test -p fercuda-vramfs`)",
+    ),
+    row(
+        Reader::Chores,
         "FERCUDA_VRAM_PATTERNS",
         "a number, default 16, or `all`",
         "how many blocks are damaged of each class of patterns that the code is held to; `all` a million of each, and every double symbol and burst (`cargo test -p fercuda-vramfs --test patterns`)",

@@ -99,6 +99,15 @@ impl Outcome {
         ..Self::CLEAN
     };
 
+    /// Of what has wrong rows.
+    #[cfg(test)]
+    pub(crate) const WRONG: Self = Self {
+        state: 8,
+        symbols: 1,
+        rows: 1,
+        words: 1,
+    };
+
     /// Of one block in two places, what was found in either.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {

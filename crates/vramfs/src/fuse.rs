@@ -1028,3 +1028,6 @@ fn check_value_name(name: &[u8]) -> Answer<()> {
         false => Err(Errno::OPNOTSUPP),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ mod lost;
 mod moving;
 mod room;
 mod several;
+mod wrong;
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, mpsc};
@@ -14,13 +15,26 @@ use fastrand::Rng;
 
 use super::*;
 use crate::engine::{Identity, Outcome, Place, Work};
-use crate::layout::{DATA_ROWS, IDENTITY_WORDS};
+use crate::layout::{DATA_ROWS, IDENTITY_WORDS, ROWS};
+use wrong::Wrong;
+pub(crate) use wrong::places;
 
-/// Blocks in host memory. What is asked of a block has to know whose it is.
+/// A block: its rows of data, what its record says, and what is wrong in it.
+type Block = (Vec<u8>, Identity, Wrong);
+
+/// Blocks in host memory. What is asked of a block has to know whose it is. What becomes wrong ([`Access::spoil`]) is noticed and corrected as by
+/// the code.
 pub(crate) struct Memory {
-    blocks: Vec<RwLock<(Vec<u8>, Identity)>>,
+    blocks: Vec<RwLock<Block>>,
     /// One call in so many fails; 0: none.
     pub(crate) fails: AtomicU32,
+    /// After so many calls so many fail.
+    pub(crate) fails_after: AtomicU32,
+    pub(crate) fails_then: AtomicU32,
+    /// Others have a turn before a call, now and then.
+    pub(crate) yields: AtomicBool,
+    /// Faults can be made.
+    pub(crate) has_code: AtomicBool,
     /// No block can be made anew.
     formats_fail: AtomicBool,
     /// Blocks are made anew only by who has it.
@@ -29,10 +43,13 @@ pub(crate) struct Memory {
     at_gate: AtomicU32,
     /// So often was anything done with blocks.
     calls: AtomicU32,
+    /// So often was it refused, and so often was a block said to be lost.
+    pub(crate) refusals: AtomicU32,
+    pub(crate) losses: AtomicU32,
     /// A block that is lost, until it is made anew; none from `u32::MAX` on.
     pub(crate) lost: AtomicU32,
     /// The host has no memory for another staging.
-    has_no_ways: AtomicBool,
+    pub(crate) has_no_ways: AtomicBool,
     /// There is memory for so many.
     there: AtomicU32,
     /// Rows that came from the staging or went there, and from block to block.
@@ -77,7 +94,7 @@ impl Medium for Arc<Memory> {
     }
 
     fn has_code(&self) -> bool {
-        false
+        self.has_code.load(Relaxed)
     }
 
     fn bytes(&self) -> u64 {
@@ -98,9 +115,18 @@ impl Medium for Arc<Memory> {
 impl Host {
     fn may_fail(&mut self) -> crate::Result<()> {
         self.memory.calls.fetch_add(1, Relaxed);
+        if self.memory.yields.load(Relaxed) && self.random.u32(..4) == 0 {
+            std::thread::sleep(Duration::from_micros(self.random.u64(..50)));
+        }
         let fails = self.memory.fails.load(Relaxed);
-        match fails > 0 && self.random.u32(..fails) == 0 {
-            true => Err(Error::Copy("as it was told to".into())),
+        let less = |it: &AtomicU32| it.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        let (after, then) = (&self.memory.fails_after, &self.memory.fails_then);
+        let has_turn = then.load(Relaxed) > 0 && less(after).is_err() && less(then).is_ok();
+        match has_turn || fails > 0 && self.random.u32(..fails) == 0 {
+            true => {
+                self.memory.refusals.fetch_add(1, Relaxed);
+                Err(Error::Copy("as it was told to".into()))
+            }
             false => Ok(()),
         }
     }
@@ -109,7 +135,7 @@ impl Host {
     fn lost(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         let lost = self.memory.lost.load(Relaxed) as usize;
         let outcome = |it: &Work<'_>| match it.block == lost {
-            true => Outcome::LOST,
+            true => self.memory.say_lost(),
             false => Outcome::CLEAN,
         };
         self.outcomes = work.iter().map(outcome).collect();
@@ -138,10 +164,15 @@ impl Host {
             let lost = &self.memory.lost;
             if lost.load(Relaxed) as usize == it.block {
                 if !clears {
-                    *outcome = Outcome::LOST;
+                    *outcome = self.memory.say_lost();
                     continue;
                 }
                 lost.store(u32::MAX, Relaxed);
+            }
+            let is_wrong = |rows| self.memory.is_wrong(it.block, rows);
+            if !clears && (is_wrong(it.rows.clone()) || is_wrong(DATA_ROWS..ROWS)) {
+                *outcome = Outcome::WRONG;
+                continue;
             }
             let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
             let count = it.rows.len() as u32;
@@ -157,7 +188,8 @@ impl Host {
                         source != it.block || is_beside,
                         "rows are taken that change"
                     );
-                    if source == self.memory.wrong_when_taken.load(Relaxed) as usize {
+                    let is_wrong = self.memory.is_wrong(source, row..row + it.rows.len());
+                    if is_wrong || source == self.memory.wrong_when_taken.load(Relaxed) as usize {
                         *outcome = Outcome::WRONG_SOURCE;
                         continue;
                     }
@@ -174,6 +206,7 @@ impl Host {
             let identity = it.identity.copied().unwrap_or(block.1);
             if clears {
                 block.0.fill(0);
+                block.2 = Wrong::default();
             } else {
                 assert_eq!(block.1[..2], identity[..2], "another's block is changed");
             }
@@ -215,7 +248,9 @@ impl Access for Host {
             let count = it.rows.len() as u32;
             self.memory.staged_rows.fetch_add(count, Relaxed);
         }
-        self.lost(work)
+        self.lost(work)?;
+        self.look_at(work, |it| it.rows.clone());
+        Ok(&self.outcomes)
     }
 
     fn look(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
@@ -238,6 +273,7 @@ impl Access for Host {
         };
         let outcomes = work.iter().map(outcome).collect();
         self.outcomes = outcomes;
+        self.look_at(work, |it| it.rows.clone());
         Ok(&self.outcomes)
     }
 
@@ -257,11 +293,14 @@ impl Access for Host {
 
     fn verify(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.are_there(work);
-        several::verified(self, work)
+        several::verified(self, work)?;
+        self.look_at(work, |_| 0..ROWS);
+        Ok(&self.outcomes)
     }
 
     fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
-        self.lost(work)
+        self.make_right(work)?;
+        Ok(&self.outcomes)
     }
 
     fn scan(&mut self, blocks: &[u32]) -> crate::Result<Vec<u32>> {
@@ -273,8 +312,8 @@ impl Access for Host {
         self.may_fail()
     }
 
-    fn spoil(&mut self, _: usize, _: usize, _: &[u8]) -> crate::Result<()> {
-        panic!("nothing would notice");
+    fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
+        self.make_wrong(block, at, mask)
     }
 }
 
@@ -283,15 +322,22 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         RwLock::new((
             vec![0xEE; DATA_ROWS * ROW_BYTES],
             [u64::MAX; IDENTITY_WORDS],
+            Wrong::default(),
         ))
     };
     let memory = Arc::new(Memory {
         blocks: (0..blocks).map(block).collect(),
         fails: AtomicU32::new(0),
+        fails_after: AtomicU32::new(0),
+        fails_then: AtomicU32::new(0),
+        yields: AtomicBool::new(false),
+        has_code: AtomicBool::new(false),
         formats_fail: AtomicBool::new(false),
         gate: Mutex::new(()),
         at_gate: AtomicU32::new(0),
         calls: AtomicU32::new(0),
+        refusals: AtomicU32::new(0),
+        losses: AtomicU32::new(0),
         lost: AtomicU32::new(u32::MAX),
         has_no_ways: AtomicBool::new(false),
         there: AtomicU32::new(blocks),
@@ -314,7 +360,7 @@ fn programs() -> u32 {
     asked.map_or(60, |it| it.parse().unwrap())
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed =
         std::env::var("FERCUDA_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
     eprintln!("FERCUDA_SEED={seed}");

@@ -1,0 +1,110 @@
+//! What is wrong in blocks of host memory, and where files lie in them, for tests of what lies above.
+
+use super::*;
+use crate::layout::{BLOCK_BYTES, CODED_ROWS};
+
+/// Bits of a block that are not what they should be, and in which of its rows there are any; neither if none was ever made wrong.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Wrong {
+    bits: Vec<u8>,
+    rows: Vec<bool>,
+}
+
+impl Wrong {
+    pub(super) fn add(&mut self, at: usize, mask: &[u8]) {
+        self.bits.resize(BLOCK_BYTES, 0);
+        self.rows.resize(ROWS, false);
+        for (bits, mask) in self.bits[at..].iter_mut().zip(mask) {
+            *bits ^= mask;
+        }
+        for row in at / ROW_BYTES..(at + mask.len()).div_ceil(ROW_BYTES) {
+            let bits = &self.bits[row * ROW_BYTES..][..ROW_BYTES];
+            self.rows[row] = bits.iter().any(|bits| *bits != 0);
+        }
+    }
+
+    /// So many rows are wrong among these.
+    pub(super) fn rows(&self, rows: Range<usize>) -> usize {
+        let some = self.rows.get(rows).unwrap_or(&[]);
+        some.iter().filter(|is_wrong| **is_wrong).count()
+    }
+
+    /// Eight rows whose sums say so can be made right, three without these.
+    pub(super) fn is_lost(&self) -> bool {
+        let most = match self.rows(CODED_ROWS..ROWS) {
+            0 => 8,
+            _ => 3,
+        };
+        self.rows(0..CODED_ROWS) > most
+    }
+
+    pub(super) fn flip(&self, bytes: &mut [u8]) {
+        for (byte, wrong) in bytes.iter_mut().zip(&self.bits) {
+            *byte ^= wrong;
+        }
+    }
+}
+
+impl Host {
+    /// Those of which any of these rows is wrong are not clean.
+    pub(super) fn look_at(&mut self, work: &[Work<'_>], rows: impl Fn(&Work<'_>) -> Range<usize>) {
+        for (it, outcome) in work.iter().zip(&mut self.outcomes) {
+            if self.memory.is_wrong(it.block, rows(it)) {
+                *outcome = outcome.with(Outcome::WRONG);
+            }
+        }
+    }
+
+    pub(super) fn make_right(&mut self, work: &[Work<'_>]) -> crate::Result<()> {
+        self.lost(work)?;
+        for (it, outcome) in work.iter().zip(&mut self.outcomes) {
+            let mut block = self.memory.blocks[it.block]
+                .try_write()
+                .expect("it is in use");
+            let (bytes, _, wrong) = &mut *block;
+            if wrong.is_lost() {
+                *outcome = self.memory.say_lost();
+            } else if wrong.rows(0..ROWS) > 0 {
+                wrong.flip(bytes);
+                *wrong = Wrong::default();
+                *outcome = outcome.with(Outcome::WRONG).made_right();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_wrong(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
+        self.may_fail()?;
+        let mut block = self.memory.blocks[block].try_write().expect("it is in use");
+        let (bytes, _, wrong) = &mut *block;
+        wrong.add(at, mask);
+        for (byte, mask) in bytes.iter_mut().skip(at).zip(mask) {
+            *byte ^= mask;
+        }
+        Ok(())
+    }
+}
+
+impl Memory {
+    /// Whether something is wrong in a block, and whether that cannot be made right.
+    pub(crate) fn state(&self, block: u32) -> (bool, bool) {
+        let block = self.blocks[block as usize].read().unwrap();
+        (block.2.rows(0..ROWS) > 0, block.2.is_lost())
+    }
+
+    pub(crate) fn is_wrong(&self, block: usize, rows: Range<usize>) -> bool {
+        let block = self.blocks[block].try_read();
+        block.expect("it is being changed").2.rows(rows) > 0
+    }
+
+    pub(super) fn say_lost(&self) -> Outcome {
+        self.losses.fetch_add(1, Relaxed);
+        Outcome::LOST
+    }
+}
+
+/// The extents of each chunk that has any.
+pub(crate) fn places(file: &File) -> Vec<(u32, Extent)> {
+    let layout = file.layout_shared();
+    layout.table.within(0..=u32::MAX).collect()
+}

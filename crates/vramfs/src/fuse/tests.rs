@@ -1,0 +1,165 @@
+//! All of the filesystem beside the plainest one in memory: programs that are made shorter where they differ, and threads.
+
+mod beside;
+mod model;
+mod ops;
+mod world;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+
+use ops::{Failures, Program, program};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use world::{Tally, World};
+
+use fercuda_cuda::{Context, Cuda};
+
+use super::*;
+use crate::file::tests::{memory, seed};
+use crate::medium::Verify;
+use crate::mount::{Shape, store};
+
+/// Calls of each kind of programs.
+fn calls() -> u64 {
+    let asked = std::env::var("FERCUDA_VRAM_CALLS");
+    let all = asked.map_or(1_000_000, |it| it.parse().unwrap());
+    u64::div_ceil(all, 3)
+}
+
+/// What a program came to, also where something panics.
+fn run(program: &Program, failures: Failures) -> Result<Tally, String> {
+    let run = || World::run(program, failures == Failures::Lost);
+    let answer = std::panic::catch_unwind(AssertUnwindSafe(run));
+    answer.unwrap_or_else(|why| {
+        let why = why.downcast::<String>().map(|it| *it);
+        let why = why.or_else(|it| it.downcast::<&str>().map(|it| (*it).to_owned()));
+        Err(why.unwrap_or_default())
+    })
+}
+
+/// A program that fails without the calls that it does not need for that, and how.
+fn shorten(mut program: Program, failures: Failures) -> (Program, String) {
+    let mut why = run(&program, failures).err().unwrap_or_default();
+    let mut left = usize::MAX;
+    while program.ops.len() < left {
+        left = program.ops.len();
+        for at in (0..left).rev() {
+            let mut less = program.clone();
+            less.ops.remove(at);
+            if let Err(error) = run(&less, failures) {
+                (program, why) = (less, error);
+            }
+        }
+    }
+    (program, why)
+}
+
+fn hold(failures: Failures) {
+    const PROGRAMS: u32 = 50;
+    let (first, begin, mut done) = (seed(), Instant::now(), 0);
+    let mut tally = Tally::default();
+    for seed in first.. {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = Config {
+            cases: PROGRAMS,
+            failure_persistence: None,
+            max_shrink_iters: 5000,
+            ..Config::default()
+        };
+        let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let mut runner = TestRunner::new_with_rng(config, random);
+        let met = Mutex::new((0, Tally::default(), false));
+        let answer = runner.run(&program(failures), |program| {
+            let answer = run(&program, failures);
+            let (calls, tally, has_failed) = &mut *met.lock().unwrap();
+            // Others are to make a program shorter.
+            *calls += if *has_failed { 0 } else { program.ops.len() };
+            *has_failed |= answer.is_err();
+            answer.map(|it| tally.add(&it)).map_err(TestCaseError::fail)
+        });
+        let met = met.into_inner().unwrap();
+        done += met.0;
+        tally.add(&met.1);
+        match answer {
+            Ok(()) => {}
+            Err(TestError::Fail(_, program)) => {
+                let (program, why) = shorten(program, failures);
+                let calls = program.ops.iter().map(|it| format!("{it:?}\n"));
+                panic!(
+                    "FERCUDA_SEED={seed}: {why}\nafter {done} calls in {:?}; the shortest are, with {} blocks and {} inodes:\n{}",
+                    begin.elapsed(),
+                    program.blocks,
+                    program.inodes,
+                    calls.collect::<String>()
+                );
+            }
+            Err(error) => panic!("FERCUDA_SEED={seed}: {error}"),
+        }
+        if done as u64 >= calls() {
+            break;
+        }
+    }
+    let rate = done as f64 / begin.elapsed().as_secs_f64();
+    eprintln!("{failures:?}: {done} calls, {rate:.0} a second, {tally:?}");
+    // They met what they were to meet.
+    let often = done as u64 / 2000;
+    let met = [tally.full, tally.moved, tally.corrected, tally.nameless];
+    assert!(met.iter().all(|it| *it > often), "{tally:?}");
+    let has_failed = failures != Failures::Corrected;
+    assert_eq!(tally.failed > often, has_failed, "{tally:?}");
+    let has_lost = failures == Failures::Lost;
+    assert_eq!(tally.lost > often, has_lost, "{tally:?}");
+}
+
+#[test]
+fn programs_are_answered_as_by_the_plainest_filesystem() {
+    hold(Failures::Corrected);
+}
+
+#[test]
+fn programs_whose_memory_refuses_calls_lose_nothing_that_was_said_to_be_done() {
+    hold(Failures::Refused);
+}
+
+#[test]
+fn programs_whose_memory_loses_blocks_lose_what_was_in_them_alone() {
+    hold(Failures::Lost);
+}
+
+/// Threads that answer.
+const THREADS: usize = 8;
+
+#[test]
+fn threads_beside_scrubbing_faults_and_changing_room_find_what_was_written() {
+    const BLOCKS: u32 = 48;
+    let (memory, store) = memory(BLOCKS);
+    memory.has_code.store(true, Relaxed);
+    memory.yields.store(true, Relaxed);
+    let requests = world::requests(store, 200, THREADS);
+    let calls = calls() as u32 / 7;
+    beside::work(
+        &requests,
+        20..BLOCKS.into(),
+        calls,
+        &mut Rng::with_seed(seed()),
+    );
+}
+
+#[test]
+fn threads_on_a_device_with_the_code_find_what_was_written() {
+    const BLOCKS: u64 = 48;
+    let device = Cuda::from_env().unwrap().device(0).unwrap();
+    let context = Context::primary(device).unwrap();
+    let shape = Shape {
+        size_bytes: BLOCKS * DATA_BYTES as u64,
+        has_code: true,
+        verify: Verify::Read,
+        threads: THREADS,
+    };
+    let requests = world::requests(store(&context, &shape).unwrap(), 200, THREADS);
+    let calls = (calls() / 2500).clamp(60, 2000) as u32;
+    beside::work(&requests, 20..BLOCKS, calls, &mut Rng::with_seed(seed()));
+    let found = fercuda_softgpu::control::take_findings();
+    assert!(found.is_empty(), "{found:#?}");
+}

@@ -1,0 +1,569 @@
+//! A filesystem in host memory and the plainest one, of which each call is asked, one after the other.
+//!
+//! As long as the memory does what it is asked, answers and all that is left have to be the same, to the page and to the byte. Where it has
+//! refused a call, or said that a block is lost, the answer may be `EIO` or a short count, and what had not been said to be
+//! done may have been: then each byte of what was to change is what it was or what it was to be, and all else is as before.
+
+mod calls;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fuser::RenameFlags;
+
+use super::model::{Body, CAPABILITY, Model, NOW, Node, pages_of};
+use super::ops::{Op, Place, Program};
+use super::*;
+use crate::acl;
+use crate::control::Fault;
+use crate::file::{SIZE_MAX, tests as files};
+use crate::layout::{PAGES, ROW_BYTES};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+const ROW: u64 = ROW_BYTES as u64;
+const ROWS_OF_PAGE: usize = PAGE_BYTES / ROW_BYTES;
+/// Blocks that there can be.
+pub(super) const MOST: u32 = 12;
+/// Calls after which all of it is compared.
+const ROUND: usize = 40;
+
+type Done = Result<(), String>;
+
+fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Done {
+    match got == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: {got:?} instead of {expected:?}")),
+    }
+}
+
+fn holds(what: &str, holds: bool) -> Done {
+    match holds {
+        true => Ok(()),
+        false => Err(what.to_owned()),
+    }
+}
+
+/// What programs have met.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Calls that found no room for all that they were to write, or for one inode more.
+    pub full: u64,
+    /// Calls that were not answered as if nothing had failed.
+    pub failed: u64,
+    /// Pages that were moved because there was to be less room.
+    pub moved: u64,
+    pub corrected: u64,
+    pub lost: u64,
+    /// Inodes without a name that were written.
+    pub nameless: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.full += other.full;
+        self.failed += other.failed;
+        self.moved += other.moved;
+        self.corrected += other.corrected;
+        self.lost += other.lost;
+        self.nameless += other.nameless;
+    }
+}
+
+pub(super) struct World {
+    requests: Requests<Arc<files::Memory>>,
+    memory: Arc<files::Memory>,
+    model: Model,
+    /// Which of those that had a number each inode is, and all that ever were.
+    generations: BTreeMap<u32, u32>,
+    all_generations: BTreeSet<(u32, u32)>,
+    /// Room for so many blocks.
+    offered: u32,
+    loses: bool,
+    begin: Time,
+    refusals: u32,
+    losses: u32,
+    tally: Tally,
+}
+
+pub(super) fn requests<M: Medium + 'static>(
+    store: Store<M>,
+    inodes: u32,
+    threads: usize,
+) -> Requests<M> {
+    Requests {
+        tree: Arc::new(Tree::new(inodes, 0o755, WHO[0], now())),
+        store: Arc::new(store),
+        cache: Cache::None,
+        facts: String::new(),
+        notifier: Arc::default(),
+        held: AtomicU64::new(0),
+        waiting: AtomicUsize::new(0),
+        threads,
+        reads: Meter::default(),
+        writes: Meter::default(),
+        owner: 0,
+        exports: Arc::default(),
+    }
+}
+
+const fn who(user: u32, group: u32, umask: u32) -> Caller {
+    Caller { user, group, umask }
+}
+
+pub(super) const WHO: [Caller; 4] = [
+    who(0, 0, 0),
+    who(7, 8, 0o22),
+    who(7, 99, 0o77),
+    who(9, 8, 0),
+];
+
+fn of<T: Copy>(all: &[T], at: u8) -> T {
+    all[usize::from(at) % all.len()]
+}
+
+impl World {
+    pub(super) fn new(program: &Program, loses: bool) -> Result<Self, String> {
+        let begin = now();
+        let (memory, store) = files::memory(MOST);
+        let requests = requests(store, program.inodes.into(), 1);
+        memory.has_code.store(true, Relaxed);
+        let mut it = Self {
+            model: Model::new(program.inodes.into(), 0o755, WHO[0]),
+            requests,
+            memory,
+            generations: BTreeMap::from([(ROOT, 0)]),
+            all_generations: BTreeSet::new(),
+            offered: MOST,
+            loses,
+            begin,
+            refusals: 0,
+            losses: 0,
+            tally: Tally::default(),
+        };
+        it.model.node_mut(ROOT).unwrap().known = 1;
+        // Ways to the memory are there from now on.
+        drop(it.requests.store.way());
+        it.scrub()?;
+        it.resize(program.blocks.into())?;
+        it.compare()?;
+        Ok(it)
+    }
+
+    /// All of it, and that nothing is left when all was removed.
+    pub(super) fn run(program: &Program, loses: bool) -> Result<Tally, String> {
+        let mut it = Self::new(program, loses)?;
+        for (at, op) in program.ops.iter().enumerate() {
+            let told = |error: String| format!("call {at}, {op:?}: {error}");
+            it.step(*op).map_err(told)?;
+            if at % ROUND == ROUND - 1 {
+                it.compare_files().map_err(told)?;
+            }
+        }
+        it.compare_files()?;
+        it.remove_all()
+            .map_err(|error| format!("at the end: {error}"))?;
+        let counters = it.requests.store.counters();
+        it.tally.corrected += counters.corrected_blocks.load(Relaxed);
+        it.tally.lost += counters.lost_blocks.load(Relaxed);
+        Ok(it.tally)
+    }
+
+    /// The memory has refused something since the call began, or said that it is lost.
+    fn is_exposed(&self) -> bool {
+        let (refusals, losses) = (&self.memory.refusals, &self.memory.losses);
+        refusals.load(Relaxed) != self.refusals || losses.load(Relaxed) != self.losses
+    }
+
+    /// Whether it ever was: there may be less room until all is given back.
+    fn has_lost(&self) -> bool {
+        self.memory.losses.load(Relaxed) > 0
+    }
+
+    fn has_met_loss(&self) -> bool {
+        self.memory.losses.load(Relaxed) != self.losses
+    }
+
+    /// Without a failure that was not met yet.
+    fn calmly<R>(&self, work: impl FnOnce() -> R) -> R {
+        let then = self.memory.fails_then.swap(0, Relaxed);
+        let done = work();
+        self.memory.fails_then.store(then, Relaxed);
+        done
+    }
+
+    fn attributes(&self, inode: u32) -> Attributes {
+        self.requests.tree.attributes(inode).unwrap()
+    }
+
+    fn data(&self, inode: u32) -> Arc<crate::file::File> {
+        self.requests.tree.file(inode).unwrap()
+    }
+
+    /// Pages that are nobody's. Those that a smaller room still has to move are told as taken from them.
+    fn free_pages(&self) -> u64 {
+        let space = self.requests.store.space();
+        let beyond = self.requests.store.retired();
+        let beyond = beyond.map(|block| u64::from(space.used_of(block).count_ones()));
+        space.pages() + beyond.sum::<u64>() - space.used_pages()
+    }
+
+    /// Any inode; one that there is not, now and then.
+    fn node(&self, at: u8) -> u32 {
+        let all = self.model.nodes.len();
+        match at {
+            255 => self.requests.tree.highest() + 1,
+            254 => (2..).find(|it| !self.model.nodes.contains_key(it)).unwrap(),
+            _ => *self.model.nodes.keys().nth(usize::from(at) % all).unwrap(),
+        }
+    }
+
+    fn one_of(&self, at: u8, is_one: impl Fn(&Node) -> bool) -> u32 {
+        let all = self.model.nodes.iter().filter(|it| is_one(it.1));
+        let all: Vec<u32> = all.map(|it| *it.0).collect();
+        match (at, all.len()) {
+            (240.., _) | (_, 0) => self.node(at.wrapping_add(10)),
+            (_, count) => all[usize::from(at) % count],
+        }
+    }
+
+    /// Mostly a directory.
+    fn directory(&self, at: u8) -> u32 {
+        self.one_of(at, Node::is_directory)
+    }
+
+    /// Mostly a file.
+    fn file(&self, at: u8) -> u32 {
+        self.one_of(at, |it| matches!(it.body, Body::File(_)))
+    }
+
+    fn place(&self, inode: u32, place: Place) -> u64 {
+        let size = self.model.file(inode).map_or(0, |it| it.size);
+        match place {
+            Place::Page(page) => u64::from(page) * PAGE,
+            Place::Byte(byte) => byte.into(),
+            Place::End(before) => size.saturating_sub(before.into()),
+            Place::Far(which) => of(
+                &[
+                    1 << 33,
+                    (1 << 40) + 77,
+                    SIZE_MAX - 5000,
+                    SIZE_MAX - 1,
+                    SIZE_MAX,
+                    SIZE_MAX + 1,
+                ],
+                which,
+            ),
+        }
+    }
+
+    /// Pages of these bytes for which a file has no memory.
+    fn missing(&self, inode: u32, bytes: &Range<u64>) -> Vec<u64> {
+        let mut held = BTreeSet::new();
+        for (chunk, extent) in files::places(&self.data(inode)) {
+            let first = u64::from(chunk) * PAGES as u64;
+            let pages = extent.part().pages();
+            held.extend(
+                (0..PAGES as u64)
+                    .filter(|it| pages >> it & 1 != 0)
+                    .map(|it| first + it),
+            );
+        }
+        pages_of(bytes)
+            .filter(|page| !held.contains(page))
+            .collect()
+    }
+
+    /// Rows of a file that are lost, all pages that have memory, and all that were written.
+    fn pages(&self, inode: u32) -> (BTreeSet<u64>, BTreeSet<u64>, BTreeSet<u64>) {
+        let (mut lost, mut held, mut written) =
+            <(BTreeSet<_>, BTreeSet<_>, BTreeSet<_>)>::default();
+        for (chunk, extent) in files::places(&self.data(inode)) {
+            let block = extent.run().block;
+            let is_lost = self.loses && self.memory.state(block).1;
+            let (part, of_written) = (extent.part().pages(), extent.written());
+            for at in (0..PAGES as u64).filter(|it| part >> it & 1 != 0) {
+                let page = u64::from(chunk) * PAGES as u64 + at;
+                held.insert(page);
+                let row = extent.rows(&extent.part().bytes()).start;
+                let row = row + (at as u32 - extent.part().first) as usize * ROWS_OF_PAGE;
+                for row_of_page in (0..ROWS_OF_PAGE).filter(|_| is_lost) {
+                    let row = row + row_of_page;
+                    if self.memory.is_wrong(block as usize, row..row + 1) {
+                        lost.insert(page * ROWS_OF_PAGE as u64 + row_of_page as u64);
+                    }
+                }
+                if of_written >> at & 1 != 0 {
+                    written.insert(page);
+                }
+            }
+        }
+        (lost, held, written)
+    }
+
+    fn read(&self, inode: u32, at: u64, len: usize) -> Answer<Vec<u8>> {
+        let file = self.data(inode);
+        self.calmly(|| {
+            self.requests
+                .store
+                .read_file(&file, at, len, <[u8]>::to_vec)
+        })
+    }
+
+    /// These bytes of a file are the model's, or cannot be read where that is so.
+    fn compare_bytes(&self, inode: u32, bytes: Range<u64>, lost: &BTreeSet<u64>) -> Done {
+        let model = self.model.file(inode).unwrap();
+        let end = bytes.end.min(model.size);
+        let mut at = bytes.start;
+        while at < end {
+            let has_lost = lost.range(at / ROW..end.div_ceil(ROW)).next().is_some();
+            let most = match has_lost {
+                true => ROW - at % ROW,
+                false => 128 << 10,
+            };
+            let len = most.min(end - at) as usize;
+            let got = self.read(inode, at, len);
+            let expected = match lost.contains(&(at / ROW)) {
+                true => Err(Errno::IO),
+                false => Ok(model.read(at, len)),
+            };
+            if got != expected {
+                return Err(match (got, expected) {
+                    (Ok(got), Ok(expected)) if got.len() == expected.len() => {
+                        let first = (0..len).find(|it| got[*it] != expected[*it]).unwrap();
+                        let (is, was) = (got[first], expected[first]);
+                        let place = at + first as u64;
+                        format!("inode {inode} has {is} instead of {was} at {place}")
+                    }
+                    (got, expected) => {
+                        let len = |it: Answer<Vec<u8>>| it.map(|it| it.len());
+                        format!(
+                            "inode {inode} from {at} on: {:?} instead of {:?} bytes",
+                            len(got),
+                            len(expected)
+                        )
+                    }
+                });
+            }
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Which pages a file has, how many of them there may be, and what bytes are near these.
+    fn compare_file(&self, inode: u32, near: &Range<u64>) -> Done {
+        let model = self.model.file(inode).unwrap();
+        let (lost, held, written) = self.pages(inode);
+        let expected: BTreeSet<u64> = model.pages.keys().copied().collect();
+        same("pages that were written", &written, &expected)?;
+        same("pages", self.attributes(inode).pages, held.len() as u64)?;
+        // Of the first chunk more than half of what it has was written; the others may have been given a whole block.
+        let of_first = |all: &BTreeSet<u64>| all.range(..PAGES as u64).count();
+        let is_dense = of_first(&held) <= (2 * of_first(&written)).saturating_sub(1);
+        holds(
+            "memory that nothing was written in",
+            is_dense || of_first(&held) == 0,
+        )?;
+        let beside = near.start.saturating_sub(PAGE)..near.end.saturating_add(PAGE);
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for page in held.range(beside.start / PAGE..beside.end.div_ceil(PAGE)) {
+            match runs.last_mut() {
+                Some(last) if last.end == *page => last.end = page + 1,
+                _ => runs.push(*page..page + 1),
+            }
+        }
+        for run in runs {
+            self.compare_bytes(inode, run.start * PAGE..run.end * PAGE, &lost)?;
+        }
+        // Its last byte, whatever there is.
+        let end = model.size;
+        self.compare_bytes(inode, end.saturating_sub(1)..end, &lost)?;
+        Ok(())
+    }
+
+    fn compare_files(&mut self) -> Done {
+        for (inode, node) in &self.model.nodes {
+            match &node.body {
+                Body::File(_) => self.compare_file(*inode, &(0..u64::MAX))?,
+                Body::Directory { entries, .. } => {
+                    let mut got = Vec::new();
+                    let tree = &self.requests.tree;
+                    let visit = |number: u64, name: &[u8], it: &Attributes| {
+                        got.push((number, name.to_vec(), it.inode));
+                        true
+                    };
+                    same("list", tree.read_directory(*inode, 2, false, visit), Ok(()))?;
+                    let entries = entries.iter();
+                    let expected = entries.map(|it| (it.number + 2, it.name.clone(), it.inode));
+                    same("entries", got, expected.collect())?;
+                }
+                Body::Link(target) => {
+                    let got = self.requests.tree.target(*inode);
+                    same("target", got.as_ref(), Ok(target))?;
+                }
+                Body::Other => {}
+            }
+            for (name, value) in &node.values {
+                let got = self.requests.tree.value(*inode, name);
+                same("value", got.as_ref(), Ok(value))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is cheap to compare.
+    fn compare(&mut self) -> Done {
+        self.model.sweep();
+        let nodes = &self.model.nodes;
+        self.generations
+            .retain(|inode, _| nodes.contains_key(inode));
+        let links = self.model.links();
+        let end = now();
+        let window = self.begin.min(end)..=end;
+        let mut pages = 0;
+        for (inode, node) in &mut self.model.nodes {
+            let got = self.requests.tree.attributes(*inode);
+            let got = got.map_err(|error| format!("inode {inode}: {error}"))?;
+            pages += got.pages;
+            for (is, was, what) in [
+                (got.accessed, &mut node.accessed, "accessed"),
+                (got.modified, &mut node.modified, "modified"),
+                (got.changed, &mut node.changed, "changed"),
+            ] {
+                if *was == NOW && window.contains(&is) {
+                    *was = is;
+                }
+                holds(
+                    &format!("inode {inode} {what}: {is} instead of {was}"),
+                    is == *was,
+                )?;
+            }
+            let size = match &node.body {
+                Body::File(bytes) => bytes.size,
+                Body::Link(target) => target.len() as u64,
+                _ => 0,
+            };
+            let expected = Attributes {
+                inode: *inode,
+                generation: self.generations[inode],
+                mode: node.mode,
+                links: links[inode],
+                user: node.user,
+                group: node.group,
+                device: node.device,
+                size,
+                ..got
+            };
+            same("attributes", got, expected)?;
+        }
+        let tree = &self.requests.tree;
+        same(
+            "inodes",
+            tree.inodes(),
+            (self.model.count(&links), self.model.most),
+        )?;
+        same("text", tree.text().0, self.model.text())?;
+        let nameless = links.values().filter(|it| **it == 0).count() as u64;
+        same("inodes without a name", tree.nameless(), nameless)?;
+        let space = self.requests.store.space();
+        same("pages in use", space.used_pages(), pages)?;
+        if !self.has_lost() {
+            same(
+                "pages",
+                space.pages(),
+                u64::from(self.offered) * PAGES as u64,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// After a call that was not answered as if nothing had failed: what was to change is as it was, or as it was to be.
+    fn settle(&mut self, inode: u32, bytes: Range<u64>, may: &May<'_>) -> Done {
+        holds("nothing failed, and it is not the same", self.is_exposed())?;
+        self.tally.failed += 1;
+        let (lost, _, written) = self.pages(inode);
+        let size = self.attributes(inode).size;
+        holds(&format!("a size of {size}"), may.sizes.contains(&size))?;
+        let met = pages_of(&bytes);
+        let model = self.model.file(inode).unwrap().clone();
+        for page in written.iter().filter(|it| !model.pages.contains_key(it)) {
+            holds(
+                &format!("page {page} was written"),
+                may.gain && met.contains(page),
+            )?;
+        }
+        for page in model.pages.keys().filter(|it| !written.contains(it)) {
+            holds(
+                &format!("page {page} is a hole"),
+                may.go && met.contains(page),
+            )?;
+        }
+        let mut now = model.clone();
+        now.size = size;
+        now.pages.retain(|page, _| written.contains(page));
+        for page in written.iter().filter(|it| met.contains(it)) {
+            let before = model.pages.get(page);
+            let mut all = before.map_or([0; PAGE_BYTES], |it| **it);
+            for row in 0..ROWS_OF_PAGE {
+                let at = page * PAGE + row as u64 * ROW;
+                let here = &mut all[row * ROW_BYTES..][..ROW_BYTES];
+                if at >= size {
+                    here.fill(0);
+                } else if !lost.contains(&(at / ROW)) {
+                    // Whatever a lost one has, nobody sees it.
+                    let seen = self.read(inode, at, ROW_BYTES);
+                    let seen = seen.map_err(|error| format!("row at {at}: {error}"))?;
+                    here.fill(0);
+                    here[..seen.len()].copy_from_slice(&seen);
+                }
+            }
+            for (at, byte) in all.iter().enumerate() {
+                let place = page * PAGE + at as u64;
+                let was = before.map_or(0, |it| it[at]);
+                let is_new = bytes.contains(&place) && {
+                    let new = may.bytes.get((place - bytes.start) as usize);
+                    may.zeros && *byte == 0 || new == Some(byte)
+                };
+                let is_cut = place >= size && *byte == 0;
+                let what = format!("byte {place} is {byte}, was {was}");
+                holds(&what, *byte == was || is_new || is_cut)?;
+            }
+            now.pages.insert(*page, Box::new(all));
+        }
+        *self.model.file_mut(inode) = now;
+        Ok(())
+    }
+
+    /// What an error may be where the memory has failed.
+    fn excuse(&self, got: Errno, expected: Option<Errno>) -> Done {
+        let excused = match got {
+            Errno::IO => self.is_exposed(),
+            // What is lost has less room for others.
+            Errno::NOSPC => self.has_met_loss(),
+            _ => false,
+        };
+        holds(&format!("{got} instead of {expected:?}"), excused)
+    }
+
+    pub(super) fn step(&mut self, op: Op) -> Done {
+        self.begin = now();
+        self.refusals = self.memory.refusals.load(Relaxed);
+        self.losses = self.memory.losses.load(Relaxed);
+        self.call(op)?;
+        self.compare()
+    }
+}
+
+/// What may be behind a call that failed.
+#[derive(Default)]
+struct May<'b> {
+    /// Its bytes may be these, from the first that was to change on.
+    bytes: &'b [u8],
+    /// Or zeros.
+    zeros: bool,
+    sizes: &'b [u64],
+    /// Pages may have become holes, or may have come.
+    go: bool,
+    gain: bool,
+}
