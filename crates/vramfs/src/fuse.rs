@@ -434,6 +434,11 @@ impl<M: Medium + 'static> Requests<M> {
         let rows = [
             ("size_bytes", space.pages() * page),
             ("used_bytes", space.used_pages() * page),
+            // What was given to it: also where a device has failed, or a block is lost.
+            (
+                "offered_bytes",
+                u64::from(self.store.retired().start) * DATA_BYTES as u64,
+            ),
             ("inodes", most),
             ("used_inodes", inodes),
             ("metadata_bytes", most_text),

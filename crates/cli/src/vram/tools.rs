@@ -225,34 +225,56 @@ pub(crate) struct ShrinkArgs {
 }
 
 pub(super) fn grow(args: &GrowArgs) -> Result<ExitCode> {
-    let (has, wanted) = (size(&args.dir)?, args.size.get());
-    if wanted < has {
+    let (has, wanted) = (Sizes::of(&args.dir)?, args.size.get());
+    if wanted < has.offered {
         bail!(
-            "{} has room for {} already\ntry: a larger --size, or fercuda vram shrink",
+            "{} {}\ntry: a larger --size, or fercuda vram shrink",
             args.dir.display(),
-            bytes(has)
+            has.shown("already")
         );
     }
     resize(&args.dir, wanted)
 }
 
 pub(super) fn shrink(args: &ShrinkArgs) -> Result<ExitCode> {
-    let (has, wanted) = (size(&args.dir)?, args.size.get());
-    if wanted > has {
+    let (has, wanted) = (Sizes::of(&args.dir)?, args.size.get());
+    if wanted > has.offered {
         bail!(
-            "{} has room for {} only\ntry: a smaller --size, or fercuda vram grow",
+            "{} {}\ntry: a smaller --size, or fercuda vram grow",
             args.dir.display(),
-            bytes(has)
+            has.shown("only")
         );
     }
     resize(&args.dir, wanted)
 }
 
-fn size(dir: &Path) -> Result<u64> {
-    let what = || format!("cannot look at {}", dir.display());
-    Figures::of(dir)
-        .and_then(|figures| figures.number("size_bytes"))
-        .with_context(what)
+/// Bytes of data.
+struct Sizes {
+    /// That memory was given to it for, which --size is.
+    offered: u64,
+    /// That there is room for: less, if a device of several has failed or blocks are lost.
+    there: u64,
+}
+
+impl Sizes {
+    fn of(dir: &Path) -> Result<Self> {
+        let what = || format!("cannot look at {}", dir.display());
+        let figures = Figures::of(dir).with_context(what)?;
+        Ok(Self {
+            offered: figures.number("offered_bytes").with_context(what)?,
+            there: figures.number("size_bytes").with_context(what)?,
+        })
+    }
+
+    fn shown(&self, how: &str) -> String {
+        let (offered, there) = (bytes(self.offered), bytes(self.there));
+        match self.there < self.offered {
+            false => format!("has room for {offered} {how}"),
+            true => format!(
+                "has {offered} {how}, and room for {there}, as a device has failed or blocks are lost"
+            ),
+        }
+    }
 }
 
 fn resize(dir: &Path, wanted: u64) -> Result<ExitCode> {
@@ -268,10 +290,11 @@ fn resize(dir: &Path, wanted: u64) -> Result<ExitCode> {
     if let Some(bar) = shown {
         bar.finish_and_clear();
     }
+    let has = Sizes::of(dir)?;
     say!(
         "{} has room for {}, in {} of the device",
         dir.display(),
-        bytes(blocks * DATA_BYTES as u64),
+        bytes(has.there),
         bytes(taken)
     );
     Ok(ExitCode::SUCCESS)

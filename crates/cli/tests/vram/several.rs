@@ -116,6 +116,33 @@ fn a_stripe_has_the_room_of_both_and_loses_what_one_had() {
 }
 
 #[test]
+fn sizes_are_compared_with_what_was_offered_also_where_a_device_was_lost() {
+    let lost = ("FERCUDA_SOFT_LOST", "0@60");
+    let words = ["--size=64MiB", "--ecc=off", "--stripe=0,1"];
+    let here = Here::with(&[TWO, lost], &words);
+    write_until(|| text(&here, "array_state") == "degraded", &here);
+    for entry in fs::read_dir(here.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    super::place::comes("the other device's room", || {
+        here.figure("size_bytes") == 32 << 20
+    });
+    // Between what there is and what was offered: less, whatever it is called.
+    let place = here.path().to_str().unwrap();
+    let told = refused(&["grow", place, "--size=48MiB"]);
+    let has =
+        "has 64.0 MiB already, and room for 32.0 MiB, as a device has failed or blocks are lost";
+    assert!(told.contains(has), "{told}");
+    assert_eq!(here.figure("size_bytes"), 32 << 20);
+    assert_eq!(here.figure("offered_bytes"), 64 << 20);
+    let done = vram(&["shrink", place, "--size=40MiB"]);
+    assert!(done.status.success(), "{done:?}");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(told.contains("has room for 20.0 MiB, "), "{told}");
+    assert_eq!(here.figure("size_bytes"), 20 << 20);
+}
+
+#[test]
 fn a_device_alone_that_is_lost_is_an_error_of_who_reads_and_of_nobody_else() {
     let lost = ("FERCUDA_SOFT_LOST", "0@100");
     let here = Here::with(&[lost], &["--size=64MiB", "--ecc=off"]);
