@@ -17,6 +17,7 @@ mod names;
 mod place;
 mod rights;
 mod several;
+mod snapshot;
 mod tools;
 
 use std::fs::File;

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Here, SOMEBODY, fercuda, refused, seed, vram};
 
-fn well(words: &[&str]) -> String {
+pub(super) fn well(words: &[&str]) -> String {
     let done = vram(words);
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(0), "{words:?}: {said}");

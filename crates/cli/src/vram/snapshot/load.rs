@@ -1,7 +1,7 @@
 //! Making files of a snapshot, when all of it was found to be right.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek as _, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek as _, SeekFrom};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
@@ -24,8 +24,10 @@ use crate::terminal::{bytes, count};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
 
-/// No records of a member and no map of a sparse file are longer.
-const TEXT_BYTES_MOST: u64 = 64 << 20;
+/// No records of a member are longer; those of one that is saved have 1 MiB of attributes at most.
+const RECORDS_BYTES_MOST: u64 = 64 << 20;
+/// No number has more.
+const DIGITS_MOST: u64 = 20;
 /// Bytes without any that is not zero are a hole.
 const HOLE_BYTES: usize = 128 << 10;
 
@@ -314,7 +316,7 @@ impl Loader {
                 let mut text = Vec::new();
                 entry
                     .by_ref()
-                    .take(TEXT_BYTES_MOST)
+                    .take(RECORDS_BYTES_MOST)
                     .read_to_end(&mut text)?;
                 records = Records::read(&text).context("a member's records say nothing")?;
                 continue;
@@ -441,25 +443,16 @@ impl Loader {
     /// Writes a file's bytes where they were.
     fn data(&mut self, entry: &mut impl Read, file: &File, records: &Records) -> Result<()> {
         let mut part = vec![0; PART_BYTES];
-        if records.get(SPARSE_MAJOR).is_none() {
-            let end = self.extent(entry, file, 0, u64::MAX, &mut part)?;
+        // Parts as large are read past it.
+        let mut source = BufReader::new(entry);
+        let Some((size, extents)) = map(&mut source, records)? else {
+            let end = self.extent(&mut source, file, 0, u64::MAX, &mut part)?;
             file.set_len(end)?;
             return Ok(());
-        }
-        let size = records.number(SPARSE_SIZE).context("it has no size")?;
-        let mut map = Map::new(entry);
-        let count = map.number()?;
-        let mut extents = Vec::new();
-        for _ in 0..count {
-            extents.push((map.number()?, map.number()?));
-        }
-        map.end()?;
+        };
         file.set_len(size)?;
         for (at, len) in extents {
-            if at.checked_add(len).is_none_or(|end| end > size) {
-                bail!("it has data beyond its end");
-            }
-            let end = self.extent(entry, file, at, len, &mut part)?;
+            let end = self.extent(&mut source, file, at, len, &mut part)?;
             if end != at + len {
                 bail!("it has fewer data than it says");
             }
@@ -543,47 +536,60 @@ fn set_value(path: &Path, key: &str, value: &[u8]) -> Result<()> {
     set.with_context(|| format!("its attribute {key}"))
 }
 
-/// Where a sparse file's data are: a number a line, to a multiple of 512 bytes.
-struct Map<'e, R> {
-    source: &'e mut R,
-    read: usize,
+/// Size of a sparse file, and where its data begin and how many bytes they have, as the member says that comes here; nothing of
+/// another file.
+fn map(source: impl BufRead, records: &Records) -> Result<Option<(u64, Vec<(u64, u64)>)>> {
+    if records.get(SPARSE_MAJOR).is_none() {
+        return Ok(None);
+    }
+    let size = records.number(SPARSE_SIZE).context("it has no size")?;
+    let mut map = Map {
+        source,
+        line: Vec::new(),
+        read: 0,
+    };
+    let mut extents = Vec::new();
+    for _ in 0..map.number()? {
+        let (at, len) = (map.number()?, map.number()?);
+        if at.checked_add(len).is_none_or(|end| end > size) {
+            bail!("it has data beyond its end");
+        }
+        extents.push((at, len));
+    }
+    map.end()?;
+    Ok(Some((size, extents)))
 }
 
-impl<'e, R: Read> Map<'e, R> {
-    fn new(source: &'e mut R) -> Self {
-        Self { source, read: 0 }
-    }
+/// A number a line, to a multiple of 512 bytes. It is as long as its member has it: who saves a file of many extents has as many
+/// here.
+struct Map<R> {
+    source: R,
+    line: Vec<u8>,
+    read: u64,
+}
 
-    fn byte(&mut self) -> Result<u8> {
-        if self.read as u64 >= TEXT_BYTES_MOST {
-            bail!("its map has no end");
-        }
-        let mut byte = [0];
-        self.source.read_exact(&mut byte)?;
-        self.read += 1;
-        Ok(byte[0])
-    }
-
+impl<R: BufRead> Map<R> {
     fn number(&mut self) -> Result<u64> {
-        let mut value = 0u64;
-        loop {
-            match self.byte()? {
-                b'\n' => return Ok(value),
-                digit @ b'0'..=b'9' => {
-                    let next = value
-                        .checked_mul(10)
-                        .and_then(|it| it.checked_add(u64::from(digit - b'0')));
-                    value = next.context("its map has a number that there cannot be")?;
-                }
-                _ => bail!("its map has something else than numbers"),
-            }
+        self.line.clear();
+        let mut source = self.source.by_ref().take(DIGITS_MOST + 1);
+        let got = source.read_until(b'\n', &mut self.line)? as u64;
+        self.read += got;
+        if got <= DIGITS_MOST && !self.line.ends_with(b"\n") {
+            bail!("it ends within its map");
         }
+        let text = std::str::from_utf8(&self.line).unwrap_or("no text");
+        let text = text.trim_end_matches('\n');
+        if text.bytes().any(|byte| !byte.is_ascii_digit()) {
+            bail!("its map has something else than numbers");
+        }
+        let number = text.parse();
+        number.with_context(|| format!("its map has a number that there cannot be: {text}"))
     }
 
     fn end(mut self) -> Result<()> {
-        while !self.read.is_multiple_of(512) {
-            self.byte()?;
-        }
-        Ok(())
+        let left = self.read.next_multiple_of(512) - self.read;
+        let mut rest = [0; 512];
+        let rest = self.source.read_exact(&mut rest[..left as usize]);
+        rest.context("it ends within its map")
     }
 }
