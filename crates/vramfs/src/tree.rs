@@ -48,9 +48,10 @@ const VALUE_MAX: usize = 64 << 10;
 const VALUES_MAX: usize = 1 << 20;
 /// All names, targets of links and values together may have so many bytes, and so many more for each inode that there can be.
 const TEXT_MAX: u64 = 64 << 20;
-const TEXT_MAX_OF_INODE: u64 = 512;
+/// Those for each inode.
+pub const TEXT_MAX_OF_INODE: u64 = 512;
 /// What a name or a value costs beside its bytes.
-const TEXT_COST: usize = 64;
+pub const TEXT_COST: usize = 64;
 /// Inodes in one piece of the table.
 const PIECE: u32 = 4096;
 /// Links that an inode may have.

@@ -1,11 +1,120 @@
 //! Snapshots of what others use meanwhile, and snapshots that do not fit.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 
+use rustix::fs::{XattrFlags, lsetxattr};
 use sha2::{Digest as _, Sha256};
 
 use super::tools::well;
-use super::{Here, read, seed};
+use super::{Here, read, refused, seed};
+
+fn random(len: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| fastrand::u8(1..))
+        .take(len)
+        .collect()
+}
+
+/// What follows a word of a message, to the next blank or the end of the line.
+fn behind<'m>(message: &'m str, word: &str) -> &'m str {
+    let (_, rest) = message.split_once(word).expect(message);
+    rest.split_whitespace().next().unwrap()
+}
+
+/// Nothing was made there.
+fn assert_untouched(here: &Here) {
+    assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0);
+    assert_eq!(here.figure("used_inodes"), 1);
+    assert_eq!(here.figure("used_bytes"), 0);
+}
+
+#[test]
+fn a_snapshot_that_does_not_fit_is_refused_before_anything_is_made() {
+    fastrand::seed(seed());
+    let here = Here::plain();
+    // Files whose bytes are few, and their pages many.
+    let files = fastrand::u64(300..400);
+    for file in 0..files {
+        let bytes = random(fastrand::usize(1..200));
+        fs::write(here.at(&format!("file {file}")), bytes).unwrap();
+    }
+    let sparse = here.file("sparse");
+    let extents = fastrand::u64(20..60);
+    for extent in 0..extents {
+        sparse.write_all_at(b"page", extent * 300_000).unwrap();
+    }
+    fs::create_dir(here.at("directory")).unwrap();
+    fs::hard_link(here.at("file 0"), here.at("directory/too")).unwrap();
+    let place = here.path().to_str().unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", place, saved]);
+
+    // Each has a page.
+    let pages = files + extents;
+    let other = Here::new(&["--size=1MiB", "--ecc=off"]);
+    let target = other.path().to_str().unwrap();
+    let told = refused(&["load", target, saved]);
+    assert!(told.contains("pages of 4 KiB"), "{told}");
+    assert_untouched(&other);
+    // What is said to be tried helps.
+    let size = behind(&told, "--size ");
+    well(&["grow", target, "--size", size]);
+    well(&["load", target, saved]);
+    assert_eq!(other.figure("used_bytes"), pages * 4096);
+    let exact = pages.div_ceil(32) * 128;
+    let fits = Here::new(&[&format!("--size={exact}KiB"), "--ecc=off"]);
+    well(&["load", fits.path().to_str().unwrap(), saved]);
+
+    // The root, the directory, the sparse file, and a name more.
+    let inodes = files + 4;
+    let given = format!("--inodes={}", inodes - 1);
+    let other = Here::new(&["--size=32MiB", "--ecc=off", &given]);
+    let told = refused(&["load", other.path().to_str().unwrap(), saved]);
+    assert_eq!(behind(&told, "--inodes "), inodes.to_string(), "{told}");
+    assert_untouched(&other);
+    let given = format!("--inodes={inodes}");
+    let other = Here::new(&["--size=32MiB", "--ecc=off", &given]);
+    well(&["load", other.path().to_str().unwrap(), saved]);
+    assert_eq!(other.figure("used_inodes"), inodes);
+}
+
+#[test]
+fn names_and_attributes_for_which_there_is_no_room_are_counted_before_anything_is_made() {
+    fastrand::seed(seed());
+    let here = Here::plain();
+    let value = random(64_000);
+    for file in 0..66 {
+        let name = here.at(&format!("file {file}"));
+        File::create(&name).unwrap();
+        for key in 0..16 {
+            let key = format!("user.{key:02}");
+            lsetxattr(&name, key, &value, XattrFlags::empty()).unwrap();
+        }
+    }
+    let target = "t".repeat(fastrand::usize(1..4000));
+    std::os::unix::fs::symlink(target, here.at("link")).unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", here.path().to_str().unwrap(), saved]);
+    let other = Here::new(&["--size=1MiB", "--ecc=off", "--inodes=200"]);
+    let told = refused(&["load", other.path().to_str().unwrap(), saved]);
+    assert!(told.contains("metadata bytes"), "{told}");
+    assert_untouched(&other);
+    // So many and not one fewer.
+    let inodes: u64 = behind(&told, "--inodes ").parse().unwrap();
+    let given = format!("--inodes={}", inodes - 1);
+    let other = Here::new(&["--size=1MiB", "--ecc=off", &given]);
+    refused(&["load", other.path().to_str().unwrap(), saved]);
+    assert_untouched(&other);
+    let given = format!("--inodes={inodes}");
+    let other = Here::new(&["--size=1MiB", "--ecc=off", &given]);
+    well(&["load", other.path().to_str().unwrap(), saved]);
+    let figure = "used_metadata_bytes";
+    assert_eq!(other.figure(figure), here.figure(figure));
+}
 
 /// A snapshot that no filesystem was.
 #[derive(Default)]

@@ -9,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use fercuda_vramfs::layout::PAGE_BYTES;
+use fercuda_vramfs::tree::{TEXT_COST, TEXT_MAX_OF_INODE};
 use indicatif::ProgressBar;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -50,15 +52,11 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     }
     let found = check(&file, is.len()).with_context(what)?;
     let figures = Figures::of(&args.dir).with_context(what)?;
-    let room = figures.number("size_bytes")?;
-    let room = room.saturating_sub(figures.number("used_bytes")?);
-    if found.data_bytes > room {
+    if let Some(missing) = found.needs.missing(&figures, &args.dir)? {
         bail!(
-            "{} has {} of data, and {} has room for {}\ntry: fercuda vram grow",
+            "{} does not fit into {}{missing}",
             args.file.display(),
-            bytes(found.data_bytes),
-            args.dir.display(),
-            bytes(room)
+            args.dir.display()
         );
     }
     let how = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -67,7 +65,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         root,
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
-        bar: bar("loading", found.data_bytes, true),
+        bar: bar("loading", found.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
     };
@@ -86,8 +84,64 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
 struct Found {
     /// Where its list begins.
     end: u64,
-    /// Bytes of data of its files, at most.
+    needs: Needs,
+}
+
+/// What its members take at most: what is zero in them may take no pages.
+#[derive(Default)]
+struct Needs {
+    /// Bytes of data of files.
     data_bytes: u64,
+    pages: u64,
+    /// And further names of files, each of which counts as one.
+    inodes: u64,
+    /// Of names, targets of links and attributes.
+    metadata_bytes: u64,
+}
+
+impl Needs {
+    fn text(&mut self, len: usize) {
+        self.metadata_bytes += (len + TEXT_COST) as u64;
+    }
+
+    /// What of it there is no room for, and what to try; nothing if all of it fits.
+    fn missing(&self, figures: &Figures, dir: &Path) -> Result<Option<String>> {
+        let less = |needed: u64, name: &str, used: &str| -> Result<(u64, u64)> {
+            let free = figures.number(name)?.saturating_sub(figures.number(used)?);
+            Ok((free, needed.saturating_sub(free)))
+        };
+        let (mut what, mut hints) = (String::new(), String::new());
+        let needed = self.pages.saturating_mul(PAGE_BYTES as u64);
+        let (free, missing) = less(needed, "size_bytes", "used_bytes")?;
+        if missing > 0 {
+            let (needed, free) = (bytes(needed), bytes(free));
+            what +=
+                &format!("\nits data take {needed} in pages of 4 KiB, of which {free} are free");
+            let size = figures.number("offered_bytes")?.saturating_add(missing);
+            let size = size.div_ceil(1 << 20);
+            let dir = dir.display();
+            hints += &format!("\ntry: fercuda vram grow {dir} --size {size}MiB");
+        }
+        let most = figures.number("inodes")?;
+        let (free, missing) = less(self.inodes, "inodes", "used_inodes")?;
+        let mut inodes = most + missing;
+        if missing > 0 {
+            let needed = self.inodes;
+            what += &format!("\nits names take {needed} inodes, of which {free} are free");
+        }
+        let (free, missing) = less(self.metadata_bytes, "metadata_bytes", "used_metadata_bytes")?;
+        if missing > 0 {
+            let needed = self.metadata_bytes;
+            what += &format!(
+                "\nits names, links and attributes take {needed} metadata bytes, of which {free} are free"
+            );
+            inodes = inodes.max(most + missing.div_ceil(TEXT_MAX_OF_INODE));
+        }
+        if inodes > most {
+            hints += &format!("\ntry: fercuda vram mount with --inodes {inodes}");
+        }
+        Ok(Some(what + &hints).filter(|it| !it.is_empty()))
+    }
 }
 
 /// A line of the list.
@@ -160,7 +214,7 @@ fn check(file: &File, len: u64) -> Result<Found> {
     }
     Ok(Found {
         end,
-        data_bytes: members(file, end)?,
+        needs: needs(file, end)?,
     })
 }
 
@@ -209,22 +263,90 @@ fn list(file: &File, len: u64) -> Result<(u64, String)> {
     Err(cut(&last))
 }
 
-/// Bytes of data that its members have.
-fn members(file: &File, end: u64) -> Result<u64> {
+/// What its members take.
+fn needs(file: &File, end: u64) -> Result<Needs> {
     let mut begin = file;
     begin.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::new(file);
-    let mut all = 0;
-    for entry in archive.entries_with_seek()?.raw(true) {
-        let entry = entry?;
+    let mut all = Needs::default();
+    let entries = archive.entries_with_seek()?.raw(true);
+    members(entries, end, |entry, name, records| {
+        for (key, value) in records.values().filter(|(key, _)| may_set(key)) {
+            all.text(key.len() + value.len());
+        }
+        let Some(last) = name.file_name() else {
+            return Ok(());
+        };
+        all.text(last.len());
+        all.inodes += 1;
+        match entry.header().entry_type() {
+            EntryType::Symlink => all.text(target(entry, &records).map_or(0, |it| it.len())),
+            EntryType::Regular => {
+                let size = entry.size();
+                let map = map(BufReader::new(entry), &records)?;
+                // Some have a page together; and what a map says may be anything.
+                let mut behind = 0;
+                for (at, len) in map.map_or_else(|| vec![(0, size)], |it| it.extents) {
+                    let first = (at / PAGE_BYTES as u64).max(behind);
+                    behind = (at + len).div_ceil(PAGE_BYTES as u64).max(behind);
+                    all.pages = all.pages.saturating_add(behind.saturating_sub(first));
+                    all.data_bytes = all.data_bytes.saturating_add(len);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Has each member before the list seen, with its name and its records.
+fn members<'a, R: Read + 'a>(
+    entries: tar::Entries<'a, R>,
+    end: u64,
+    mut see: impl FnMut(&mut tar::Entry<'a, R>, &Path, Records) -> Result<()>,
+) -> Result<()> {
+    let mut records = Records::default();
+    for entry in entries {
+        let mut entry = entry?;
         if entry.raw_header_position() >= end {
             break;
         }
-        if entry.header().entry_type() == EntryType::Regular {
-            all += entry.size();
+        if entry.header().entry_type() == EntryType::XHeader {
+            let mut text = Vec::new();
+            entry
+                .by_ref()
+                .take(RECORDS_BYTES_MOST)
+                .read_to_end(&mut text)?;
+            records = Records::read(&text).context("a member's records say nothing")?;
+            continue;
         }
+        let records = std::mem::take(&mut records);
+        let name = [SPARSE_NAME, "path"]
+            .iter()
+            .find_map(|key| records.get(key));
+        let name = match name {
+            Some(name) => name.to_vec(),
+            None => entry.path_bytes().into_owned(),
+        };
+        let name = PathBuf::from(std::ffi::OsStr::from_bytes(&name));
+        see(&mut entry, &name, records)
+            .with_context(|| format!("its member {}", name.display()))?;
     }
-    Ok(all)
+    Ok(())
+}
+
+/// Where a link leads.
+fn target(entry: &tar::Entry<'_, impl Read>, records: &Records) -> Option<Vec<u8>> {
+    match records.get("linkpath") {
+        Some(target) => Some(target.to_vec()),
+        None => entry.link_name_bytes().map(std::borrow::Cow::into_owned),
+    }
+}
+
+/// Whether who loads may set an attribute, if it is no access list.
+fn may_set(key: &str) -> bool {
+    rustix::process::geteuid().is_root() || key.starts_with("user.") || key.starts_with("system.")
 }
 
 /// Records of a member: what stands before it, and says more than its header can.
@@ -306,33 +428,9 @@ impl Loader {
         let mut begin = file;
         begin.seek(SeekFrom::Start(0))?;
         let mut archive = Archive::new(BufReader::with_capacity(PART_BYTES, file));
-        let mut records = Records::default();
-        for entry in archive.entries()?.raw(true) {
-            let mut entry = entry?;
-            if entry.raw_header_position() >= end {
-                break;
-            }
-            if entry.header().entry_type() == EntryType::XHeader {
-                let mut text = Vec::new();
-                entry
-                    .by_ref()
-                    .take(RECORDS_BYTES_MOST)
-                    .read_to_end(&mut text)?;
-                records = Records::read(&text).context("a member's records say nothing")?;
-                continue;
-            }
-            let records = std::mem::take(&mut records);
-            let name = [SPARSE_NAME, "path"]
-                .iter()
-                .find_map(|key| records.get(key));
-            let name = match name {
-                Some(name) => name.to_vec(),
-                None => entry.path_bytes().into_owned(),
-            };
-            let name = PathBuf::from(std::ffi::OsStr::from_bytes(&name));
-            self.member(&mut entry, &name, records)
-                .with_context(|| format!("its member {}", name.display()))?;
-        }
+        members(archive.entries()?.raw(true), end, |entry, name, records| {
+            self.member(entry, name, records)
+        })?;
         // What is within goes first, as its times change those of what it is in.
         for (name, attributes) in std::mem::take(&mut self.directories).into_iter().rev() {
             let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
@@ -385,12 +483,9 @@ impl Loader {
             return Ok(());
         };
         let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
-        let target = match attributes.records.get("linkpath") {
-            Some(target) => Some(target.to_vec()),
-            None => entry.link_name_bytes().map(std::borrow::Cow::into_owned),
-        };
+        let leads = target(entry, &attributes.records);
         let target = || {
-            let target = target.as_deref().context("it leads nowhere")?;
+            let target = leads.as_deref().context("it leads nowhere")?;
             Ok::<_, anyhow::Error>(Path::new(std::ffi::OsStr::from_bytes(target)))
         };
         // Nobody else may look before all is as it was.
@@ -445,7 +540,7 @@ impl Loader {
         let mut part = vec![0; PART_BYTES];
         // Parts as large are read past it.
         let mut source = BufReader::new(entry);
-        let Some((size, extents)) = map(&mut source, records)? else {
+        let Some(Sparse { size, extents }) = map(&mut source, records)? else {
             let end = self.extent(&mut source, file, 0, u64::MAX, &mut part)?;
             file.set_len(end)?;
             return Ok(());
@@ -508,8 +603,7 @@ impl Loader {
             .records
             .values()
             .partition(|(key, _)| key.starts_with("system."));
-        let may = |key: &str| self.is_root || key.starts_with("user.");
-        for (key, value) in others.into_iter().filter(|(key, _)| may(key)) {
+        for (key, value) in others.into_iter().filter(|(key, _)| may_set(key)) {
             set_value(&path, key, value)?;
         }
         if !is_link {
@@ -536,9 +630,15 @@ fn set_value(path: &Path, key: &str, value: &[u8]) -> Result<()> {
     set.with_context(|| format!("its attribute {key}"))
 }
 
-/// Size of a sparse file, and where its data begin and how many bytes they have, as the member says that comes here; nothing of
-/// another file.
-fn map(source: impl BufRead, records: &Records) -> Result<Option<(u64, Vec<(u64, u64)>)>> {
+/// What a sparse file's member says of it.
+struct Sparse {
+    size: u64,
+    /// Where data begin, and how many bytes they have.
+    extents: Vec<(u64, u64)>,
+}
+
+/// What comes here of a sparse file before its data; nothing of another file.
+fn map(source: impl BufRead, records: &Records) -> Result<Option<Sparse>> {
     if records.get(SPARSE_MAJOR).is_none() {
         return Ok(None);
     }
@@ -557,7 +657,7 @@ fn map(source: impl BufRead, records: &Records) -> Result<Option<(u64, Vec<(u64,
         extents.push((at, len));
     }
     map.end()?;
-    Ok(Some((size, extents)))
+    Ok(Some(Sparse { size, extents }))
 }
 
 /// A number a line, to a multiple of 512 bytes. It is as long as its member has it: who saves a file of many extents has as many
