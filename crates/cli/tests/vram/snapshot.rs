@@ -1,13 +1,16 @@
 //! Snapshots of what others use meanwhile, and snapshots that do not fit.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 
-use rustix::fs::{XattrFlags, lsetxattr};
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::tools::well;
-use super::{Here, read, refused, seed};
+use super::tools::{entry, well};
+use super::{Here, SOMEBODY, read, refused, seed};
 
 fn random(len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| fastrand::u8(1..))
@@ -114,6 +117,83 @@ fn names_and_attributes_for_which_there_is_no_room_are_counted_before_anything_i
     well(&["load", other.path().to_str().unwrap(), saved]);
     let figure = "used_metadata_bytes";
     assert_eq!(other.figure(figure), here.figure(figure));
+}
+
+/// A process of these tests, which ends with them.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().unwrap_or_default();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn who_owns_the_directory_that_root_loads_to_is_given_no_others_file() {
+    fastrand::seed(seed());
+    let here = Here::plain();
+    let secret = random(100);
+    fs::write(here.at("a-secret"), &secret).unwrap();
+    let mode = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(here.at("a-secret"), mode).unwrap();
+    let large = random(24 << 20);
+    fs::write(here.at("big"), &large).unwrap();
+    let id = Some(SOMEBODY);
+    std::os::unix::fs::chown(here.at("big"), id, id).unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", here.path().to_str().unwrap(), saved]);
+
+    let other = Here::new(&["--size=32MiB", "--ecc=off", &format!("--uid={SOMEBODY}")]);
+    let target = other.path().to_str().unwrap();
+    // What is made there would let him in.
+    let list = [
+        2u32.to_le_bytes().to_vec(),
+        entry(1, 7, u32::MAX),
+        entry(2, 7, SOMEBODY),
+        entry(4, 5, u32::MAX),
+        entry(16, 7, u32::MAX),
+        entry(32, 0, u32::MAX),
+    ]
+    .concat();
+    let (name, flags) = ("system.posix_acl_default", XattrFlags::empty());
+    lsetxattr(other.path(), name, &list, flags).unwrap();
+    let mut meddler = Command::new("sh");
+    // As soon as that is there.
+    let line = "until [ -e big ] && mv -fT a-secret big; do sleep 0.002; done; echo moved";
+    meddler.args(["-c", line]).current_dir(target);
+    meddler.uid(SOMEBODY).gid(SOMEBODY).stdout(Stdio::piped());
+    let _meddler = Ended(meddler.stderr(Stdio::null()).spawn().unwrap());
+    well(&["load", target, saved]);
+    let is = other.at("a-secret").symlink_metadata();
+    let is = is.expect("somebody has moved a-secret while it was loaded");
+    assert_eq!((is.uid(), is.mode() & 0o7777), (0, 0o600));
+    assert_eq!(other.at("big").metadata().unwrap().uid(), SOMEBODY);
+    assert!(fs::read(other.at("big")).unwrap() == large);
+    for name in ["a-secret", "big", ""] {
+        let mut value = [0; 100];
+        for list in ["system.posix_acl_access", "system.posix_acl_default"] {
+            let listed = lgetxattr(other.at(name), list, &mut value[..]);
+            assert_eq!(listed, Err(Errno::NODATA), "{name}: {list}");
+        }
+    }
+    // Of a snapshot that cannot be loaded the directory keeps nothing.
+    let last = Here::new(&["--size=32MiB", "--ecc=off", &format!("--uid={SOMEBODY}")]);
+    lsetxattr(last.path(), name, &list, flags).unwrap();
+    let before = last.path().metadata().unwrap();
+    let mut made = Made::default();
+    made.put(b'0', "file", &[], b"bytes");
+    made.put(b'5', "none/directory", &[], b"");
+    fs::write(&file, made.end()).unwrap();
+    let told = refused(&["load", last.path().to_str().unwrap(), saved]);
+    assert!(told.contains("its member none/directory"), "{told}");
+    let is = last.path().metadata().unwrap();
+    assert_eq!((is.uid(), is.mode()), (before.uid(), before.mode()));
+    let mut value = [0; 100];
+    let len = lgetxattr(last.path(), name, &mut value[..]).unwrap();
+    assert_eq!(&value[..len], list);
 }
 
 /// A snapshot that no filesystem was.

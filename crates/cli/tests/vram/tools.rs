@@ -255,7 +255,7 @@ fn fill(at: &Path) {
 }
 
 /// One of an access list.
-fn entry(tag: u16, may: u16, who: u32) -> Vec<u8> {
+pub(super) fn entry(tag: u16, may: u16, who: u32) -> Vec<u8> {
     [
         &tag.to_le_bytes()[..],
         &may.to_le_bytes(),

@@ -15,6 +15,7 @@ use indicatif::ProgressBar;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
@@ -30,6 +31,8 @@ use crate::vram::tools::bar;
 const RECORDS_BYTES_MOST: u64 = 64 << 20;
 /// No number has more.
 const DIGITS_MOST: u64 = 20;
+/// Access lists.
+const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 /// Bytes without any that is not zero are a hole.
 const HOLE_BYTES: usize = 128 << 10;
 
@@ -65,11 +68,18 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         root,
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
+        own: None,
         bar: bar("loading", found.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
     };
-    loader.all(&file, found.end).with_context(what)?;
+    let was = loader.close().with_context(what)?;
+    let done = loader.all(&file, found.end).with_context(what);
+    let opened = match done.is_err() || loader.own.is_none() {
+        true => loader.open_again(&was).with_context(what),
+        false => Ok(()),
+    };
+    done.and(opened)?;
     loader.bar.finish_and_clear();
     say!(
         "{} with {} of data loaded to {}",
@@ -413,17 +423,77 @@ struct Attributes {
     records: Records,
 }
 
+/// What the root was.
+struct Was {
+    user: Uid,
+    mode: Mode,
+    lists: Vec<(&'static str, Vec<u8>)>,
+}
+
 struct Loader {
     root: OwnedFd,
     is_root: bool,
     /// Their times are set when all that is in them is there.
     directories: Vec<(PathBuf, Attributes)>,
+    /// The root's, which is closed to others until all else is done.
+    own: Option<Attributes>,
     bar: ProgressBar,
     files: usize,
     data_bytes: u64,
 }
 
 impl Loader {
+    /// Lets nobody but root and who loads into the root, and takes its access lists away: who may change names there could
+    /// have what is made last mistaken for what was made before, and what a directory's list allows is passed on.
+    fn close(&self) -> Result<Was> {
+        let is = rustix::fs::fstat(&self.root)?;
+        let (user, mode) = (Uid::from_raw(is.st_uid), is.st_mode & 0o7777);
+        let mut was = Was {
+            user,
+            mode: Mode::from_raw_mode(mode),
+            lists: Vec::new(),
+        };
+        for name in LISTS {
+            let mut value = vec![0; 1 << 16];
+            if let Ok(len) = rustix::fs::fgetxattr(&self.root, name, &mut value[..]) {
+                value.truncate(len);
+                was.lists.push((name, value));
+            }
+        }
+        let closed = self.own(Uid::ROOT).and_then(|()| {
+            rustix::fs::fchmod(&self.root, Mode::RWXU)?;
+            let mut lists = was.lists.iter();
+            lists.try_for_each(|(name, _)| rustix::fs::fremovexattr(&self.root, *name))
+        });
+        match closed {
+            // Another's, who has let others in.
+            Err(Errno::PERM) if !self.is_root => {}
+            closed => closed.context("its directory cannot be closed to others meanwhile")?,
+        }
+        Ok(was)
+    }
+
+    /// As it was, where nothing says what it is to be.
+    fn open_again(&self, was: &Was) -> Result<()> {
+        let opened = self.own(was.user).and_then(|()| {
+            rustix::fs::fchmod(&self.root, was.mode)?;
+            let mut lists = was.lists.iter();
+            let none = XattrFlags::empty();
+            lists.try_for_each(|(name, list)| rustix::fs::fsetxattr(&self.root, *name, list, none))
+        });
+        match opened {
+            Err(Errno::PERM) if !self.is_root => Ok(()),
+            opened => opened.context("its directory stays closed to others"),
+        }
+    }
+
+    fn own(&self, user: Uid) -> rustix::io::Result<()> {
+        match self.is_root {
+            true => rustix::fs::fchown(&self.root, Some(user), None),
+            false => Ok(()),
+        }
+    }
+
     fn all(&mut self, file: &File, end: u64) -> Result<()> {
         let mut begin = file;
         begin.seek(SeekFrom::Start(0))?;
@@ -432,13 +502,15 @@ impl Loader {
             self.member(entry, name, records)
         })?;
         // What is within goes first, as its times change those of what it is in.
-        for (name, attributes) in std::mem::take(&mut self.directories).into_iter().rev() {
+        for (name, attributes) in self.directories.iter().rev() {
             let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
-            let set = match name.file_name() {
-                Some(last) => self.set(&parent, last.as_ref(), &attributes, false),
-                None => self.set(&self.root, Path::new("."), &attributes, false),
-            };
+            let last = name.file_name().context("it has no name")?;
+            let set = made(&parent, last.as_ref()).and_then(|it| self.set(&it, attributes, false));
             set.with_context(|| format!("its member {}", name.display()))?;
+        }
+        if let Some(own) = &self.own {
+            let set = self.set(&self.root, own, false);
+            set.context("its directory")?;
         }
         Ok(())
     }
@@ -479,7 +551,7 @@ impl Loader {
             if kind != EntryType::Directory {
                 bail!("it has no name");
             }
-            self.directories.push((PathBuf::new(), attributes));
+            self.own = Some(attributes);
             return Ok(());
         };
         let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
@@ -490,7 +562,7 @@ impl Loader {
         };
         // Nobody else may look before all is as it was.
         let first = Mode::RUSR | Mode::WUSR;
-        match kind {
+        let made = match kind {
             EntryType::Directory => {
                 let first = first | Mode::XUSR;
                 rustix::fs::mkdirat(&parent, last, first)?;
@@ -506,8 +578,7 @@ impl Loader {
             }
             EntryType::Symlink => {
                 rustix::fs::symlinkat(target()?, &parent, last)?;
-                self.files += 1;
-                return self.set(&parent, last, &attributes, true);
+                made(&parent, last)?
             }
             EntryType::Fifo | EntryType::Char | EntryType::Block => {
                 let device = match kind {
@@ -523,16 +594,19 @@ impl Loader {
                     _ => FileType::BlockDevice,
                 };
                 rustix::fs::mknodat(&parent, last, kind, first, device)?;
+                made(&parent, last)?
             }
             EntryType::Regular => {
                 let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&parent, last, how | OFlags::NOFOLLOW, first)?;
-                self.data(entry, &File::from(file), &attributes.records)?;
+                let file = File::from(file);
+                self.data(entry, &file, &attributes.records)?;
+                file.into()
             }
             other => bail!("it is of a type that save does not make: {other:?}"),
-        }
+        };
         self.files += 1;
-        self.set(&parent, last, &attributes, false)
+        self.set(&made, &attributes, kind == EntryType::Symlink)
     }
 
     /// Writes a file's bytes where they were.
@@ -589,14 +663,11 @@ impl Loader {
     }
 
     /// Owner, attributes, mode and times, in the order in which none takes from another.
-    fn set(&self, parent: &OwnedFd, name: &Path, it: &Attributes, is_link: bool) -> Result<()> {
-        // What was made here, whatever has its name by now: who owns it can rename it.
-        let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(parent, name, how, Mode::empty())?;
+    fn set(&self, made: &OwnedFd, it: &Attributes, is_link: bool) -> Result<()> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", made.as_raw_fd()));
         if self.is_root {
             let (user, group) = (Uid::from_raw(it.user), Gid::from_raw(it.group));
-            rustix::fs::chownat(&made, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
+            rustix::fs::chownat(made, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
         }
         // A mode may take the right to set attributes; access lists are part of it.
         let (lists, others): (Vec<_>, Vec<_>) = it
@@ -623,6 +694,12 @@ impl Loader {
         rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty())?;
         Ok(())
     }
+}
+
+/// What was just made in a directory in which nobody else changes names.
+fn made(parent: &OwnedFd, name: &Path) -> Result<OwnedFd> {
+    let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, how, Mode::empty())?)
 }
 
 fn set_value(path: &Path, key: &str, value: &[u8]) -> Result<()> {

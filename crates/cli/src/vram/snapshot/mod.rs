@@ -62,8 +62,11 @@ pub(crate) struct SaveArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 All of the snapshot is compared with its sums first: one that is cut off or was
-altered is refused, with what is wrong, and nothing is made of it. Owners are
-set by root alone.
+altered is refused, with what is wrong, and nothing is made of it; so is one that
+does not fit. Owners are set by root alone.
+
+As long as it loads nobody else gets into DIR. Then DIR is as it was saved, or,
+if that fails, as it was. If this is killed DIR stays closed: mount another.
 
 Examples:
   fercuda vram mount /mnt/vram --size 8GiB
