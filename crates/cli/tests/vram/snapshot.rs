@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::tools::{entry, well};
-use super::{Here, SOMEBODY, read, refused, seed};
+use super::{Here, SOMEBODY, fercuda, read, refused, seed};
 
 fn random(len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| fastrand::u8(1..))
@@ -287,4 +287,41 @@ fn a_sparse_file_of_millions_of_parts_is_loaded() {
     assert_eq!(file.metadata().unwrap().len(), size);
     assert_eq!(read(&file, size - 4, 9), [0, 0, last, 0]);
     assert_eq!(read(&file, begin, 100_000), vec![0; 100_000]);
+}
+
+#[test]
+fn attributes_that_only_root_may_set_are_named_where_another_loads() {
+    let here = Here::plain();
+    fs::write(here.at("file"), b"bytes").unwrap();
+    let value = seed().to_string();
+    for key in ["user.a", "trusted.b", "security.c"] {
+        let flags = XattrFlags::empty();
+        lsetxattr(here.at("file"), key, value.as_bytes(), flags).unwrap();
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let mode = || fs::Permissions::from_mode(0o755);
+    fs::set_permissions(disk.path(), mode()).unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", here.path().to_str().unwrap(), saved]);
+    fs::set_permissions(&file, mode()).unwrap();
+    let other = Here::new(&["--size=1MiB", "--ecc=off", &format!("--uid={SOMEBODY}")]);
+    let mut load = fercuda();
+    load.args(["vram", "load", other.path().to_str().unwrap(), saved]);
+    let done = load.uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    for key in ["trusted.b", "security.c"] {
+        let line = said.lines().find(|line| line.contains(key));
+        assert!(
+            line.is_some_and(|line| line.starts_with("file: ")),
+            "{said}"
+        );
+    }
+    assert!(!said.contains("user.a"), "{said}");
+    // All else is there.
+    assert_eq!(read(&File::open(other.at("file")).unwrap(), 0, 9), b"bytes");
+    let mut got = [0; 100];
+    let len = lgetxattr(other.at("file"), "user.a", &mut got[..]).unwrap();
+    assert_eq!(&got[..len], value.as_bytes());
 }

@@ -23,7 +23,7 @@ use super::{
     HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex, sum,
 };
 use crate::out::say;
-use crate::terminal::{bytes, count};
+use crate::terminal::{bytes, count, plain};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
 
@@ -69,6 +69,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
         own: None,
+        left_out: Vec::new(),
         bar: bar("loading", found.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
@@ -81,13 +82,16 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     };
     done.and(opened)?;
     loader.bar.finish_and_clear();
+    for line in &loader.left_out {
+        eprintln!("{line}");
+    }
     say!(
         "{} with {} of data loaded to {}",
         count(loader.files, "file"),
         bytes(loader.data_bytes),
         args.dir.display()
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(!loader.left_out.is_empty())))
 }
 
 /// A snapshot that is what its list says.
@@ -437,6 +441,8 @@ struct Loader {
     directories: Vec<(PathBuf, Attributes)>,
     /// The root's, which is closed to others until all else is done.
     own: Option<Attributes>,
+    /// What was not made as it was, and why.
+    left_out: Vec<String>,
     bar: ProgressBar,
     files: usize,
     data_bytes: u64,
@@ -502,15 +508,18 @@ impl Loader {
             self.member(entry, name, records)
         })?;
         // What is within goes first, as its times change those of what it is in.
-        for (name, attributes) in self.directories.iter().rev() {
+        for (name, attributes) in std::mem::take(&mut self.directories).iter().rev() {
             let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
             let last = name.file_name().context("it has no name")?;
-            let set = made(&parent, last.as_ref()).and_then(|it| self.set(&it, attributes, false));
+            let set =
+                made(&parent, last.as_ref()).and_then(|it| self.set(&it, name, attributes, false));
             set.with_context(|| format!("its member {}", name.display()))?;
         }
-        if let Some(own) = &self.own {
-            let set = self.set(&self.root, own, false);
+        if let Some(own) = self.own.take() {
+            let root = self.root.try_clone()?;
+            let set = self.set(&root, Path::new("."), &own, false);
             set.context("its directory")?;
+            self.own = Some(own);
         }
         Ok(())
     }
@@ -606,7 +615,7 @@ impl Loader {
             other => bail!("it is of a type that save does not make: {other:?}"),
         };
         self.files += 1;
-        self.set(&made, &attributes, kind == EntryType::Symlink)
+        self.set(&made, name, &attributes, kind == EntryType::Symlink)
     }
 
     /// Writes a file's bytes where they were.
@@ -663,7 +672,7 @@ impl Loader {
     }
 
     /// Owner, attributes, mode and times, in the order in which none takes from another.
-    fn set(&self, made: &OwnedFd, it: &Attributes, is_link: bool) -> Result<()> {
+    fn set(&mut self, made: &OwnedFd, name: &Path, it: &Attributes, is_link: bool) -> Result<()> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", made.as_raw_fd()));
         if self.is_root {
             let (user, group) = (Uid::from_raw(it.user), Gid::from_raw(it.group));
@@ -674,8 +683,14 @@ impl Loader {
             .records
             .values()
             .partition(|(key, _)| key.starts_with("system."));
-        for (key, value) in others.into_iter().filter(|(key, _)| may_set(key)) {
-            set_value(&path, key, value)?;
+        for (key, value) in others {
+            if may_set(key) {
+                set_value(&path, key, value)?;
+                continue;
+            }
+            let (name, key) = (plain(name), plain(Path::new(key)));
+            let why = format!("{name}: its attribute {key} is for root to set, and left out");
+            self.left_out.push(why);
         }
         if !is_link {
             rustix::fs::chmod(&path, Mode::from_raw_mode(it.mode))?;

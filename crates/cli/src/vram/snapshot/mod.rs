@@ -62,11 +62,14 @@ pub(crate) struct SaveArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 All of the snapshot is compared with its sums first: one that is cut off or was
-altered is refused, with what is wrong, and nothing is made of it; so is one that
-does not fit. Owners are set by root alone.
+altered is refused, with what is wrong, and nothing is made of it; so is one
+that does not fit. Owners are set by root alone, as are attributes but access
+lists and those that begin with `user.`: they are named, and the status is 1.
 
 As long as it loads nobody else gets into DIR. Then DIR is as it was saved, or,
 if that fails, as it was. If this is killed DIR stays closed: mount another.
+
+Exit status: 0; 1 if it was not loaded, or without all of its attributes.
 
 Examples:
   fercuda vram mount /mnt/vram --size 8GiB
