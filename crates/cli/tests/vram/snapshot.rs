@@ -3,12 +3,16 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
+use super::place::DEADLINE;
 use super::tools::{entry, well};
 use super::{Here, SOMEBODY, fercuda, read, refused, seed};
 
@@ -194,6 +198,74 @@ fn who_owns_the_directory_that_root_loads_to_is_given_no_others_file() {
     let mut value = [0; 100];
     let len = lgetxattr(last.path(), name, &mut value[..]).unwrap();
     assert_eq!(&value[..len], list);
+}
+
+/// Stops a process when a file in a folder has so many bytes.
+fn stop(process: &Child, folder: &Path, bytes: u64) {
+    let begun = Instant::now();
+    let len = || {
+        let entries = folder.read_dir().unwrap();
+        let lens = entries.map(|it| it.unwrap().metadata().map_or(0, |it| it.len()));
+        lens.max().unwrap_or(0)
+    };
+    while len() < bytes {
+        assert!(begun.elapsed() < DEADLINE, "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(process), Signal::STOP).unwrap();
+}
+
+#[test]
+fn a_new_file_with_an_old_ones_number_is_not_saved_as_a_link_to_it() {
+    fastrand::seed(seed());
+    let here = Here::plain();
+    let (old, new) = (random(5000), random(5000));
+    fs::write(here.at("a1"), &old).unwrap();
+    fs::hard_link(here.at("a1"), here.at("a2")).unwrap();
+    fs::write(here.at("kept 1"), b"kept").unwrap();
+    fs::hard_link(here.at("kept 1"), here.at("kept 2")).unwrap();
+    // As long as this is saved others go on.
+    fs::write(here.at("b"), random(24 << 20)).unwrap();
+    fs::create_dir(here.at("later")).unwrap();
+    let number = here.at("a1").metadata().unwrap().ino();
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    let mut saver = fercuda();
+    saver.args(["vram", "save", here.path().to_str().unwrap(), saved]);
+    let saver = saver.stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut saver = Ended(saver.spawn().unwrap());
+    stop(&saver.0, disk.path(), 2 << 20);
+    assert!(!file.exists(), "all was saved before it was stopped");
+    fs::remove_file(here.at("a1")).unwrap();
+    fs::remove_file(here.at("a2")).unwrap();
+    // The kernel forgets it in its own time.
+    let named = (0..1000).find(|it| {
+        std::thread::sleep(Duration::from_millis(1));
+        let name = here.at(&format!("later/{it}"));
+        fs::write(&name, &new).unwrap();
+        name.metadata().unwrap().ino() == number
+    });
+    let name = format!("later/{}", named.expect("no file has the number again"));
+    fs::hard_link(here.at(&name), here.at("later/too")).unwrap();
+    kill_process(Pid::from_child(&saver.0), Signal::CONT).unwrap();
+    let mut said = String::new();
+    let mut errors = saver.0.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut errors, &mut said).unwrap();
+    let status = saver.0.wait().unwrap().code();
+
+    let other = Here::plain();
+    well(&["load", other.path().to_str().unwrap(), saved]);
+    assert!(fs::read(other.at("a1")).unwrap() == old);
+    for name in [&name, "later/too"] {
+        assert!(fs::read(other.at(name)).unwrap() == new, "{name}: {said}");
+    }
+    let ino = |name: &str| other.at(name).metadata().unwrap().ino();
+    assert_eq!(ino(&name), ino("later/too"));
+    assert_eq!(ino("kept 1"), ino("kept 2"));
+    // That it may be a1, written to, is said.
+    assert!(said.contains(&name) && said.contains("a1"), "{said}");
+    assert_eq!(status, Some(1), "{said}");
 }
 
 /// A snapshot that no filesystem was.

@@ -143,13 +143,20 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
+/// Seconds since 1970, and nanoseconds: when anything of a file was changed last, which nobody can set.
+type Changed = (i64, i64);
+
+fn changed(it: &Metadata) -> Changed {
+    (it.ctime(), it.ctime_nsec())
+}
+
 struct Saver {
     archive: Builder<Summed<BufWriter<File>>>,
     list: String,
     root: PathBuf,
     device: u64,
-    /// Where files with several names were saved.
-    links: HashMap<u64, PathBuf>,
+    /// Where files with several names were saved, and when each had changed last. Its number may be another file's by now.
+    links: HashMap<u64, (PathBuf, Changed)>,
     bar: ProgressBar,
     members: usize,
     data_bytes: u64,
@@ -222,11 +229,19 @@ impl Saver {
             false => name.as_os_str().as_bytes().to_vec(),
         };
         let has_names = is.nlink() > 1 && kind != FileType::Directory;
-        if has_names && let Some(first) = self.links.get(&is.ino()) {
-            let target = first.as_os_str().as_bytes().to_vec();
-            header.set_entry_type(EntryType::Link);
-            self.put(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
-            return Ok(false);
+        if has_names && let Some((first, when)) = self.links.get(&is.ino()) {
+            if *when == changed(&is) {
+                let target = first.as_os_str().as_bytes().to_vec();
+                header.set_entry_type(EntryType::Link);
+                self.put(header, &stored, Some(&target), Vec::new(), std::io::empty())?;
+                return Ok(false);
+            }
+            let why = format!(
+                "{}: saved as a file of its own: the one that was saved as {} was changed since, or has gone",
+                plain(path),
+                plain(&self.root.join(first))
+            );
+            self.passed_over.push(why);
         }
         records.extend(values(path)?);
         match kind {
@@ -261,7 +276,7 @@ impl Saver {
             }
         }
         if has_names {
-            self.links.insert(is.ino(), name.to_owned());
+            self.links.insert(is.ino(), (name.to_owned(), changed(&is)));
         }
         self.members += usize::from(kind != FileType::Directory);
         Ok(kind == FileType::Directory)
