@@ -120,8 +120,11 @@ fn report(error: &anyhow::Error, status: u8) -> ExitCode {
     let mut lines: Vec<String> = Vec::new();
     for cause in error.chain() {
         for line in cause.to_string().lines() {
-            if !lines.iter().any(|said| said == line) {
-                lines.push(line.to_owned());
+            // It may name what others have named.
+            let parts: Vec<String> = line.split('\t').map(terminal::plain_text).collect();
+            let line = parts.join("\t");
+            if !lines.contains(&line) {
+                lines.push(line);
             }
         }
     }

@@ -130,8 +130,13 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// A path on one line and without what a terminal would obey: such characters are escaped.
 pub(crate) fn plain(path: &std::path::Path) -> String {
+    plain_text(&path.to_string_lossy())
+}
+
+/// As [`plain`], of any text.
+pub(crate) fn plain_text(text: &str) -> String {
     let mut plain = String::new();
-    for c in path.to_string_lossy().chars() {
+    for c in text.chars() {
         match c.is_control() {
             true => plain.extend(c.escape_default()),
             false => plain.push(c),

@@ -275,10 +275,12 @@ pub struct Mounted {
     pub kind: String,
     /// What is said to be mounted: a device, or just a word.
     pub source: String,
+    /// Who has mounted it, if it is one that a process answers for.
+    pub user: Option<u32>,
 }
 
 impl Mounted {
-    /// Whether it is such a filesystem.
+    /// Whether it says that it is such a filesystem, which whoever may mount can have his own say.
     pub fn is_ours(&self) -> bool {
         self.kind.starts_with("fuse") && self.source == SOURCE
     }
@@ -297,6 +299,11 @@ fn table() -> Result<Vec<Mounted>> {
             at,
             kind: text()?,
             source: text()?,
+            // The kernel's own words, before any that whoever mounts it may choose.
+            user: text().and_then(|it| {
+                it.split(',')
+                    .find_map(|it| it.strip_prefix("user_id=")?.parse().ok())
+            }),
         })
     };
     let lines = text.split(|byte| *byte == b'\n');
@@ -311,13 +318,12 @@ pub fn mounted(at: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|it| it.at == at))
 }
 
-/// Where such filesystems are mounted.
+/// What says that it is such a filesystem.
 ///
 /// # Errors
 /// [`Error::Mount`] if the kernel does not say.
-pub fn all() -> Result<Vec<PathBuf>> {
-    let ours = table()?.into_iter().filter(Mounted::is_ours);
-    Ok(ours.map(|it| it.at).collect())
+pub fn all() -> Result<Vec<Mounted>> {
+    Ok(table()?.into_iter().filter(Mounted::is_ours).collect())
 }
 
 /// Spaces and the like are there as a backslash and three octal digits.

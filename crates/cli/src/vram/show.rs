@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::out::say;
 use crate::report;
-use crate::terminal::{bytes, duration};
+use crate::terminal::{bytes, duration, plain, plain_text};
 
 /// Takes it away, with all that is in it.
 #[derive(clap::Args)]
@@ -34,8 +34,9 @@ struct Shown {
 #[derive(clap::Args)]
 #[command(after_help = "\
 What says nothing (its daemon has ended, or you may not look) is an error that
-is printed, and the others are shown all the same. Which devices of several have
-failed is said beside where it is mounted.
+is printed, and the others are shown all the same. Without DIRS, those of other
+users than root and you are not asked. Which devices of several have failed is
+said beside where it is mounted.
 
 Exit status: 0; 2 if a device of several has failed; 1 if one of them says
 nothing.
@@ -84,9 +85,10 @@ impl Figures {
             let value = match numbers.as_deref() {
                 Some([number]) => (*number).into(),
                 Some(several) => several.into(),
-                None => value.into(),
+                // Whoever may mount may have written this.
+                None => plain_text(value).into(),
             };
-            all.insert(name.to_owned(), value);
+            all.insert(plain_text(name), value);
         }
         Self(all)
     }
@@ -94,12 +96,16 @@ impl Figures {
     /// Of these, or of all that are mounted; what says nothing is printed as an error. Whether all of them said something.
     pub(super) fn all(dirs: &[PathBuf]) -> Result<(Vec<Self>, bool)> {
         let dirs = match dirs.is_empty() {
-            true => mount::all()?,
+            true => {
+                let (dirs, others) = everywhere()?;
+                others.iter().for_each(|line| eprintln!("{line}"));
+                dirs
+            }
             false => dirs.to_vec(),
         };
         let mut all = Vec::new();
         for dir in &dirs {
-            let told = Self::of(dir).with_context(|| format!("cannot look at {}", dir.display()));
+            let told = Self::of(dir).with_context(|| format!("cannot look at {}", plain(dir)));
             match told {
                 Ok(told) => all.push(told),
                 Err(error) => {
@@ -234,6 +240,23 @@ impl Times {
     }
 }
 
+/// Where such filesystems of root's and of the caller's own are mounted; and, in words, where others' are. Anybody may say that his
+/// is one, and whoever asks it can be kept waiting for ever.
+pub(super) fn everywhere() -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let caller = rustix::process::geteuid().as_raw();
+    let (mut asked, mut others) = (Vec::new(), Vec::new());
+    for it in mount::all()? {
+        match it.user {
+            Some(user) if user != 0 && user != caller => others.push(format!(
+                "{}: user {user} has mounted it, who need not answer; asked only where it is named",
+                plain(&it.at)
+            )),
+            _ => asked.push(it.at),
+        }
+    }
+    Ok((asked, others))
+}
+
 /// Where it is, also if what is mounted there answers no more.
 fn place(dir: &Path) -> Result<PathBuf> {
     let parent = match dir.parent() {
@@ -270,7 +293,7 @@ pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
         for one in &all {
             for (name, value) in &one.0 {
                 let shown = match value {
-                    Value::String(text) => text.clone(),
+                    Value::String(text) => plain_text(text),
                     Value::Array(_) => one.times(name)?.shown(),
                     value => value.to_string(),
                 };
@@ -336,10 +359,23 @@ pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
             bytes(size.saturating_sub(used)),
             one.number("inodes")?,
             one.number("used_inodes")?,
-            one.text("dir")?,
+            plain_text(one.text("dir")?),
             one.trouble()?
                 .map_or_else(String::new, |trouble| format!(" ({trouble})"))
         );
     }
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped_in_words_that_somebody_says() {
+        let it = Figures::read(Path::new("/at"), "dev\x1bice A\x1b[31m B\nsize 7\n");
+        let word = it.text("dev\\u{1b}ice").unwrap();
+        assert_eq!(word, "A\\u{1b}[31m B");
+        assert_eq!(it.number("size").unwrap(), 7);
+    }
 }

@@ -11,15 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use fercuda_vramfs::mount;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::text::Line;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::show::{Figures, Times};
+use super::show::{Figures, Times, everywhere};
 use crate::out::say;
-use crate::terminal::{bytes, clipped, duration};
+use crate::terminal::{bytes, clipped, duration, plain_text};
 
 /// How often they are asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -62,7 +61,7 @@ struct Reading {
 impl Reading {
     fn new(dirs: &[PathBuf]) -> Result<Self> {
         let dirs = match dirs.is_empty() {
-            true => mount::all()?,
+            true => everywhere()?.0,
             false => dirs.to_vec(),
         };
         // What says nothing any more was unmounted, or its daemon has ended.
@@ -242,7 +241,7 @@ fn of_one(
     let (size, used) = (one.number("size_bytes")?, one.number("used_bytes")?);
     let mut lines = vec![format!(
         "{}  {} of {} used, {}",
-        one.text("dir")?,
+        plain_text(one.text("dir")?),
         bytes(used),
         bytes(size),
         one.text("device")?

@@ -99,6 +99,40 @@ fn a_kernel_without_fuse_is_named_before_anything_is_mounted() {
 }
 
 #[test]
+fn a_strangers_mount_is_named_and_not_asked_unless_somebody_says_so() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    // Of another user, who answers nothing, and at a place that a terminal would obey.
+    let line = "name=$(printf '%s/a\\033[31mb' $AT)
+        mkdir \"$name\"
+        exec 3<>/dev/fuse
+        how=fd=3,rootmode=40000,user_id=4321,group_id=4321,allow_other
+        mount -i -t fuse.vramfs -o $how vramfs \"$name\"
+        timeout -s KILL 60 $FERCUDA vram df || echo $?
+        mkdir $AT/c
+        exec 4<>/dev/fuse
+        how=fd=4,rootmode=40000,user_id=4321,group_id=4321
+        mount -i -t fuse.other -o $how \"$(printf 'o\\033[31m')\" $AT/c
+        ! $FERCUDA vram umount $AT/c";
+    let done = apart(line, dir.path());
+    let (told, said) = (
+        String::from_utf8(done.stderr).unwrap(),
+        String::from_utf8(done.stdout).unwrap(),
+    );
+    assert!(done.status.success(), "{said}{told}");
+    assert!(!said.contains("137"), "it was waited for: {said}{told}");
+    let place = dir.path().display();
+    let expected =
+        format!("{place}/a\\u{{1b}}[31mb: user 4321 has mounted it, who need not answer");
+    assert!(told.contains(&expected), "{told}");
+    assert!(
+        told.contains("it is o\\u{1b}[31m, of type fuse.other"),
+        "{told}"
+    );
+    assert!(!told.contains('\x1b') && !said.contains('\x1b'));
+}
+
+#[test]
 fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();
