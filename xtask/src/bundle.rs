@@ -29,13 +29,17 @@ const OF_OTHERS: [(&str, &str); 2] = [("vramfs", "codes"), ("vramfs", "patterns"
 const DECODER: &str = "reedsolo.py";
 
 /// Examples that measure or try something on a device, with what they are given.
-const EXAMPLES: [(&str, &str, &str); 5] = [
+const EXAMPLES: [(&str, &str, &str); 6] = [
     ("cuda", "waits", ""),
     ("jit", "expressions", ""),
     ("runtime", "dispatcher", ""),
     ("runtime", "graphs", "replays=1000000 workers=4 seconds=280"),
     ("runtime", "reboot", "1000"),
+    ("vramfs", "codes", "65536"),
 ];
+
+/// What needs a mount, which the script makes.
+const EXPORT: (&str, &str, &str) = ("vramfs", "export", "");
 
 /// Tests of testkit that read its sources; `fercuda-filetest` carries them.
 const NEED_SOURCES: [&str; 3] = ["corpus", "headers", "planted"];
@@ -97,7 +101,7 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
             script.benches.push((made.package.clone(), name));
         }
     }
-    for (package, target, given) in EXAMPLES {
+    for (package, target, given) in EXAMPLES.into_iter().chain([EXPORT]) {
         let is_it = |made: &&cargo::Artifact| {
             made.package == package
                 && made.target == target
@@ -108,7 +112,9 @@ pub(crate) fn run(out: &Path, profiled: bool) -> Result<()> {
         let program = program.with_context(|| format!("{package} has no example {target}"))?;
         let name = format!("{package}-{target}");
         carry(program, &out.join("examples").join(&name))?;
-        script.examples.push((package.to_owned(), name, given));
+        if (package, target, given) != EXPORT {
+            script.examples.push((package.to_owned(), name, given));
+        }
     }
     for made in &programs {
         if let Some(program) = &made.executable
@@ -363,10 +369,19 @@ run corpus testkit compare bin/fercuda-filetest compare "$here/corpus" --json "$
 "#;
 
 const RUN_TAIL: &str = r#"
-for suite in pjdfstest fsx stress-ng; do
+for suite in pjdfstest fsx stress-ng speed; do
   step vram "$suite" "$here/bin/xtask" suites "$suite" --device "$FERCUDA_DEVICE" --fercuda "$here/bin/fercuda" \
-    --bin-dir "$here/suites" --out "$out/suites" --json "$out/vram-$suite.json"
+    --bin-dir "$here/suites" --out "$out/suites" --json "$out/vram-$suite.json" --at-once 8
 done
+exported() { # a file of a mount is used where it is, and its mount ends whatever comes of that
+  local at=$(mktemp -d) status=0
+  "$here/bin/fercuda" vram mount "$at" --device "$FERCUDA_DEVICE" --size 4GiB || return
+  "$here/examples/vramfs-export" "$at" 2048 || status=$?
+  "$here/bin/fercuda" vram umount "$at" && rmdir "$at" && return "$status"
+}
+export -f exported
+export here
+step example vramfs-export bash -c exported
 if python3 -c 'import pytest, numpy, cuda.bindings' 2>/dev/null; then
   for file in "$here"/files/tests/clients/test_*.py; do
     name=$(basename "$file" .py)
@@ -511,7 +526,7 @@ mod tests {
         fs::create_dir(folder.join("bin")).unwrap();
         program(&folder.join("bin/xtask"), 0);
         let (said, succeeded, _) = ran(folder, "^vram-");
-        assert_eq!((&*said, succeeded), ("3 run, 0 failed", true));
+        assert_eq!((&*said, succeeded), ("4 run, 0 failed", true));
         let log = fs::read_to_string(folder.join("out/vram-fsx.log")).unwrap();
         let wanted = format!(
             "given suites fsx --device soft --fercuda {0}/bin/fercuda --bin-dir {0}/suites",

@@ -9,6 +9,7 @@
 
 mod judge;
 mod mounted;
+mod speed;
 mod tools;
 
 use std::fs::{self, File};
@@ -61,11 +62,13 @@ pub(crate) enum Suite {
     Pjdfstest,
     Fsx,
     StressNg,
+    /// How fast calls are, beside tmpfs: by its name alone, for a machine that does nothing else.
+    Speed,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of them; all without any.
+    /// Which of them; all that find errors without any.
     suites: Vec<Suite>,
     /// Whose memory is mounted: soft, gpu or auto.
     #[arg(long, default_value = "soft")]
@@ -80,9 +83,18 @@ pub(crate) struct Args {
     /// Operations of fsx with the code on the software device and its checks.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     coded_operations: u64,
+    /// As many of these mounts at a time for each way of caching.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    at_once: u64,
     /// Seconds for each of stress-ng's stressors.
     #[arg(long, value_name = "N", default_value_t = 3)]
     seconds: u64,
+    /// Rounds over all mounts for speed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds for each figure of speed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    figure_seconds: f64,
     /// What fsx begins with [default: another each time].
     #[arg(long)]
     seed: Option<u64>,
@@ -117,13 +129,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let out = std::path::absolute(&args.out)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let wanted = |suite| args.suites.is_empty() || args.suites.contains(&suite);
+    let is_speed = args.suites.contains(&Suite::Speed);
     let tools = match &args.bin_dir {
         Some(folder) => Tools::in_folder(folder),
+        None if args.suites == [Suite::Speed] => Tools::in_folder(&shell::root()),
         None => tools::install(wanted(Suite::StressNg))?,
     };
     let fercuda = match &args.fercuda {
         Some(program) => std::path::absolute(program)?,
-        None => tools::fercuda()?,
+        None => tools::fercuda(is_speed)?,
     };
     let is_soft = args.device == "soft";
     let ecc = args.ecc.clone();
@@ -150,11 +164,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if wanted(Suite::Fsx) {
         let mut left = args.operations;
         while left > 0 {
-            let part = left.min(FSX_AT_ONCE);
-            all.fsx(&["none", "keep"].map(|cache| (ecc.as_str(), cache, part)))?;
+            let mut runs = Vec::new();
+            for _ in 0..args.at_once {
+                let part = left.min(FSX_AT_ONCE);
+                left -= part;
+                let both = ["none", "keep"].map(|cache| (ecc.as_str(), cache, part));
+                runs.extend(both.into_iter().filter(|it| it.2 > 0));
+            }
+            all.fsx(&runs)?;
             // Each begins with another.
-            all.seed += 2;
-            left -= part;
+            all.seed += runs.len() as u64;
         }
         if is_soft && ecc != "rs" {
             all.fsx(&[("rs", "none", args.coded_operations)])?;
@@ -162,6 +181,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if wanted(Suite::StressNg) {
         all.stress_ng(&ecc, Duration::from_secs(args.seconds))?;
+    }
+    if is_speed {
+        let io = match &args.bin_dir {
+            Some(folder) => folder.join("io"),
+            None => speed::build()?,
+        };
+        let json = args.json.as_deref();
+        let (rounds, seconds) = (args.rounds, args.figure_seconds);
+        speed::run(&all.shape, &io, &all.out, rounds, seconds, json)?;
+        if args.suites == [Suite::Speed] {
+            return Ok(());
+        }
     }
     report(&all.rows, &all.out, args.json.as_deref())
 }
@@ -173,6 +204,7 @@ pub(crate) fn carry(to: &Path, copy: impl Fn(&Path, &Path) -> Result<()>) -> Res
     for (name, _) in [tools::PJDFSTEST, tools::FSX] {
         copy(&tools.bin().join(name), &to.join(name))?;
     }
+    copy(&speed::build()?, &to.join("io"))?;
     let (program, libraries) = tools.stress_ng()?;
     copy(&program, &to.join("stress-ng"))?;
     for library in libraries {

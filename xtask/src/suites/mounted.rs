@@ -71,6 +71,10 @@ impl Mounted {
         Ok(it)
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.daemon.id()
+    }
+
     pub(super) fn at(&self) -> &Path {
         self.dir.path()
     }

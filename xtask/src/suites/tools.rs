@@ -117,9 +117,12 @@ pub(super) fn install(with_stress_ng: bool) -> Result<Tools> {
     Ok(tools)
 }
 
-/// The program of this checkout, built as tests are: what they built is taken as it is.
-pub(super) fn fercuda() -> Result<PathBuf> {
-    let asked = ["--locked", "--package", "fercuda-cli", "--bin", "fercuda"];
+/// The program of this checkout, built as tests are: what they built is taken as it is. Or as users build it.
+pub(super) fn fercuda(is_fast: bool) -> Result<PathBuf> {
+    let mut asked = vec!["--locked", "--package", "fercuda-cli", "--bin", "fercuda"];
+    if is_fast {
+        asked.push("--release");
+    }
     let made = cargo::artifacts("build", &asked)?;
     let program = made.into_iter().find_map(|made| made.executable);
     program.context("fercuda-cli built no program")

@@ -1,0 +1,283 @@
+//! How fast programs read and write, on each kind of mount in turn and on tmpfs, round after round: medians stand side by side.
+//!
+//! `io`, an example of `fercuda-vramfs`, makes the calls and says what came of them. A machine's speed drifts, so what is compared is
+//! measured in the same round.
+//!
+//! Invariant: a figure is the median of all rounds, or there is none.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::json;
+
+use super::mounted::{Mounted, Shape};
+use crate::{cargo, shell};
+
+/// What is measured, with options of `fercuda vram mount`; none for tmpfs.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("tmpfs", &[]),
+    ("--ecc off", &["--ecc=off"]),
+    ("--verify scrub", &["--ecc=rs", "--verify=scrub"]),
+    ("--verify read", &["--ecc=rs", "--verify=read"]),
+];
+/// The mount that others are compared with.
+const PLAIN: usize = 1;
+/// What all files of `io` have room in.
+const SIZE: &str = "8GiB";
+
+/// What `io` said of one kind of call: its unit, and a figure for each number of jobs.
+type Row = (String, Vec<f64>);
+
+/// Numbers of jobs, and what was said of each kind of call.
+type Said = (Vec<u32>, Vec<(String, Row)>);
+
+/// What was measured of one kind of mount.
+#[derive(Default)]
+struct Measured {
+    /// By the kind of call, each round.
+    rounds: BTreeMap<String, Vec<Row>>,
+    /// The daemon's memory behind that: its own, and page-locked.
+    memory_kib: Vec<[u64; 2]>,
+}
+
+/// Measures so often, so many seconds a figure, and prints a table.
+pub(super) fn run(
+    shape: &Shape,
+    io: &Path,
+    out: &Path,
+    rounds: u32,
+    seconds: f64,
+    json: Option<&Path>,
+) -> Result<()> {
+    let mut all: [Measured; KINDS.len()] = Default::default();
+    let mut jobs = Vec::new();
+    for round in 1..=rounds {
+        for ((name, options), measured) in KINDS.iter().zip(&mut all) {
+            shell::step(&format!("{name}, round {round} of {rounds}"));
+            let said = if options.is_empty() {
+                let place = Tmpfs::new()?;
+                measure(io, place.0.path(), seconds)?
+            } else {
+                let mut words = vec![format!("--size={SIZE}")];
+                words.extend(options.iter().map(|it| (*it).to_owned()));
+                let mounted = Mounted::new(shape, &words, &out.join("speed-mount.log"))?;
+                let said = measure(io, mounted.at(), seconds)?;
+                measured.memory_kib.push(memory_kib(mounted.pid())?);
+                mounted.end()?;
+                said
+            };
+            print!("{said}");
+            let (header, rows) = parse(&said)?;
+            jobs = header;
+            for (call, row) in rows {
+                measured.rounds.entry(call).or_default().push(row);
+            }
+        }
+    }
+    let text = table(&jobs, &all);
+    shell::step(&format!("medians of {rounds} rounds, {seconds} s each"));
+    print!("{text}");
+    if let Some(path) = json {
+        let kinds = KINDS.iter().zip(&all).map(|((name, _), it)| {
+            let calls = it
+                .rounds
+                .iter()
+                .map(|(call, rows)| (call.clone(), json!(rows)));
+            let calls: serde_json::Map<_, _> = calls.collect();
+            json!({ "mount": name, "calls": calls, "memory_kib": it.memory_kib })
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let all = json!({ "jobs": jobs, "seconds": seconds, "kinds": kinds });
+        fs::write(path, serde_json::to_string_pretty(&all)? + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The example, built as users build programs.
+pub(super) fn build() -> Result<PathBuf> {
+    let asked = [
+        "--locked",
+        "--release",
+        "--package",
+        "fercuda-vramfs",
+        "--example",
+        "io",
+    ];
+    let made = cargo::artifacts("build", &asked)?;
+    let program = made.into_iter().find_map(|made| made.executable);
+    program.context("fercuda-vramfs has no example io")
+}
+
+fn measure(io: &Path, at: &Path, seconds: f64) -> Result<String> {
+    let mut command = Command::new(io);
+    command
+        .arg(at)
+        .arg(seconds.to_string())
+        .stdin(Stdio::null());
+    shell::capture(command)
+}
+
+/// A tmpfs in a private folder.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let none: Option<&std::ffi::CStr> = None;
+        mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), none)
+            .context("cannot mount a tmpfs")?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _it_is_ours = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Memory of a process of its own, and what it shares with a device.
+fn memory_kib(pid: u32) -> Result<[u64; 2]> {
+    let said = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let of = |name: &str| {
+        let mut lines = said.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let both = of("RssAnon:").zip(of("RssShmem:"));
+    let (own, shared) = both.context("the kernel does not say what memory the daemon has")?;
+    Ok([own, shared])
+}
+
+fn parse(said: &str) -> Result<Said> {
+    let mut jobs = Vec::new();
+    let mut rows = Vec::new();
+    for line in said.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.last() == Some(&"jobs") {
+            let numbers = words.iter().step_by(2).map(|it| it.parse());
+            jobs = numbers.collect::<Result<_, _>>()?;
+        } else if !jobs.is_empty() {
+            let figures = 2 * jobs.len();
+            let first = words.len().checked_sub(figures);
+            let first = first.with_context(|| format!("io said: {line}"))?;
+            let values = words[first..].iter().step_by(2).map(|it| it.parse());
+            let values = values.collect::<Result<_, _>>();
+            let values = values.with_context(|| format!("io said: {line}"))?;
+            rows.push((
+                words[..first].join(" "),
+                (words[first + 1].to_owned(), values),
+            ));
+        }
+    }
+    if rows.is_empty() {
+        bail!("io said nothing that was measured:\n{said}");
+    }
+    Ok((jobs, rows))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    (low + high) / 2.0
+}
+
+fn table(jobs: &[u32], all: &[Measured]) -> String {
+    let mut text = format!("{:<22}", "");
+    for jobs in jobs {
+        // Writing to a String cannot fail.
+        let _infallible = write!(text, "{:>12}", format!("{jobs} jobs"));
+    }
+    text.push('\n');
+    let medians = |of: &Measured, call: &str| -> Option<Vec<f64>> {
+        let rows = of.rounds.get(call)?;
+        let of_jobs = |at: usize| median(rows.iter().map(|row| row.1[at]).collect());
+        Some((0..jobs.len()).map(of_jobs).collect())
+    };
+    for (call, rows) in &all[PLAIN].rounds {
+        let unit = rows.first().map_or("", |row| &row.0);
+        let _infallible = writeln!(text, "{call}, {unit}");
+        let plain = medians(&all[PLAIN], call);
+        for ((name, _), of) in KINDS.iter().zip(all) {
+            let Some(figures) = medians(of, call) else {
+                continue;
+            };
+            let _infallible = write!(text, "  {name:<20}");
+            for (at, figure) in figures.iter().enumerate() {
+                let of_plain = plain
+                    .as_ref()
+                    .map_or(0.0, |plain| 100.0 * figure / plain[at]);
+                let both = format!("{figure:.1} {of_plain:4.0}%");
+                let _infallible = write!(text, "{both:>12}");
+            }
+            text.push('\n');
+        }
+    }
+    for ((name, _), of) in KINDS.iter().zip(all) {
+        let most = |at: usize| of.memory_kib.iter().map(|it| it[at]).max();
+        if let Some((own, shared)) = most(0).zip(most(1)) {
+            let mib = |kib: u64| kib as f64 / 1024.0;
+            let _infallible = writeln!(
+                text,
+                "memory of the daemon, {name}: {:.1} MiB of its own, {:.1} MiB page-locked",
+                mib(own),
+                mib(shared)
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "calls are direct\n                          1 jobs      4 jobs\n\
+                        write 1 MiB            2.50 GB/s  10.00 GB/s\nread 4 KiB random      18.1 K/s   135.5 K/s\n";
+
+    #[test]
+    fn what_io_says_is_read_as_it_says_it() {
+        let (jobs, rows) = parse(SAID).unwrap();
+        assert_eq!(jobs, [1, 4]);
+        let expected = [
+            ("write 1 MiB", "GB/s", vec![2.5, 10.0]),
+            ("read 4 KiB random", "K/s", vec![18.1, 135.5]),
+        ];
+        let expected =
+            expected.map(|(call, unit, values)| (call.to_owned(), (unit.to_owned(), values)));
+        assert_eq!(rows, expected);
+        for wrong in ["", "calls are direct\n", " 1 jobs\nwrite x GB/s\n"] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_medians_and_what_they_are_of_the_plain_mounts() {
+        let measured = |values: &[f64]| {
+            let rows = values.iter().map(|it| ("GB/s".to_owned(), vec![*it]));
+            Measured {
+                rounds: [("read".to_owned(), rows.collect())].into(),
+                memory_kib: vec![[2048, 1024], [1024, 3072]],
+            }
+        };
+        let all = [
+            Measured::default(),
+            measured(&[9.0, 11.0, 10.0, 1.0]),
+            measured(&[9.0]),
+            measured(&[4.75]),
+        ];
+        let text = table(&[8], &all);
+        let has = |part: &str| assert!(text.contains(part), "{part}:\n{text}");
+        has("9.5  100%");
+        has("9.0   95%");
+        has("4.8   50%");
+        has("--verify read: 2.0 MiB of its own, 3.0 MiB page-locked");
+        assert!(!text.contains("tmpfs"), "{text}");
+    }
+}
