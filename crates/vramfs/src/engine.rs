@@ -247,13 +247,32 @@ impl Kernels {
     /// # Errors
     /// [`Error::Compile`] without NVRTC; [`Error::Device`] for one before compute capability 8.0.
     pub fn load(context: &Context) -> Result<Self> {
-        let (major, minor) = context.device().compute_capability()?;
-        if (major, minor) < OLDEST {
-            return Err(Error::Device {
-                capability: (major, minor),
+        let code = Self::compile(Self::capability(context)?)?;
+        // SAFETY: it was compiled here.
+        unsafe { Self::of(context, &code) }
+    }
+
+    /// The compute capability of a context's device, if the kernels do there.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; those of the driver.
+    pub fn capability(context: &Context) -> Result<(u32, u32)> {
+        let capability = context.device().compute_capability()?;
+        match capability < OLDEST {
+            true => Err(Error::Device {
+                capability,
                 oldest: OLDEST,
-            });
+            }),
+            false => Ok(capability),
         }
+    }
+
+    /// Their text in PTX for devices of a compute capability. Needs no device, so another process can do it, which does not keep what
+    /// the compiler leaves in memory.
+    ///
+    /// # Errors
+    /// [`Error::Compile`].
+    pub fn compile((major, minor): (u32, u32)) -> Result<String> {
         let nvrtc = Nvrtc::find()?;
         let known = nvrtc.architectures()?;
         let wanted = major * 10 + minor;
@@ -270,7 +289,18 @@ impl Kernels {
             .option("--generate-line-info")
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
-        let module = Module::load(context, &compiled.image())?;
+        Ok(compiled.ptx().unwrap_or_default().to_owned())
+    }
+
+    /// Kernels of that text.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] for what is not such a text; those of the driver.
+    ///
+    /// # Safety
+    /// It is what [`Kernels::compile`] of this very version has given: what kernels do with memory is founded on that.
+    pub unsafe fn of(context: &Context, text: &str) -> Result<Self> {
+        let module = Module::load(context, &Image::ptx(text))?;
         let kernel = |name: &str, shared_bytes, threads| {
             Ok::<_, Error>(Kernel {
                 function: module.function(name)?,

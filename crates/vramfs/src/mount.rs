@@ -58,15 +58,18 @@ pub struct Shape {
     pub threads: usize,
 }
 
+/// How a context comes by the code's kernels, where they are needed: [`Kernels::load`], or from elsewhere.
+pub type Load<'a> = &'a dyn Fn(&Context) -> Result<Kernels>;
+
 /// A store in a device's memory.
 ///
 /// # Errors
-/// [`Error::Room`] for more than the device has; those of the driver and of compiling the code's kernels.
-pub fn store(context: &Context, shape: &Shape) -> Result<Store<Device>> {
+/// [`Error::Room`] for more than the device has; those of the driver and of loading the code's kernels.
+pub fn store(context: &Context, shape: &Shape, load: Load<'_>) -> Result<Store<Device>> {
     let most = room(context, shape, shape.blocks())?;
     let count = shape.count()?;
     let most = most.clamp(count, BLOCKS_MAX);
-    let device = device(context, shape, count as usize, most as usize)?;
+    let device = device(context, shape, load, count as usize, most as usize)?;
     Ok(Store::new(device, count, most, shape.threads))
 }
 
@@ -78,7 +81,12 @@ pub fn store(context: &Context, shape: &Shape) -> Result<Store<Device>> {
 ///
 /// # Panics
 /// As [`Array::new`].
-pub fn array(contexts: &[Context], spread: Spread, shape: &Shape) -> Result<Store<Array<Device>>> {
+pub fn array(
+    contexts: &[Context],
+    spread: Spread,
+    shape: &Shape,
+    load: Load<'_>,
+) -> Result<Store<Array<Device>>> {
     let all = contexts.len();
     let mut most = u32::MAX;
     for (at, context) in contexts.iter().enumerate() {
@@ -92,7 +100,7 @@ pub fn array(contexts: &[Context], spread: Spread, shape: &Shape) -> Result<Stor
     }
     let most = most.clamp(count, BLOCKS_MAX);
     let one = |(at, context): (usize, &Context)| {
-        let made = device(context, shape, share(count, at), share(most, at))?;
+        let made = device(context, shape, load, share(count, at), share(most, at))?;
         Ok((context.device().ordinal(), made))
     };
     let devices = contexts.iter().enumerate().map(one);
@@ -137,8 +145,14 @@ fn room(context: &Context, shape: &Shape, blocks: usize) -> Result<u32> {
 }
 
 /// Blocks of a device, with addresses for `most`, by which it can grow.
-fn device(context: &Context, shape: &Shape, count: usize, most: usize) -> Result<Device> {
-    let kernels = shape.has_code.then(|| Kernels::load(context)).transpose()?;
+fn device(
+    context: &Context,
+    shape: &Shape,
+    load: Load<'_>,
+    count: usize,
+    most: usize,
+) -> Result<Device> {
+    let kernels = shape.has_code.then(|| load(context)).transpose()?;
     let blocks = Blocks::new(context, count, most, shape.has_code)?;
     // The software device copies at once, and would run a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().cuda().is_software();

@@ -14,7 +14,7 @@ use fercuda_vramfs::control::Control;
 use fercuda_vramfs::layout::DATA_BYTES;
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Scrub, Shape, figures};
-use fercuda_vramfs::{Blocks, Error};
+use fercuda_vramfs::{Blocks, Error, Kernels};
 
 const MIB: usize = 1 << 20;
 /// Of each device.
@@ -84,7 +84,7 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
         verify: Verify::Scrub,
         threads: 2,
     };
-    let store = mount::store(&context, &shape(32 * MIB)).unwrap();
+    let store = mount::store(&context, &shape(32 * MIB), &Kernels::load).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         inodes: 100,
@@ -118,7 +118,7 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
     );
     assert!(told.contains(&expected), "{told}");
     // Another one does not fit, either.
-    match mount::store(&context, &shape(100 * MIB)) {
+    match mount::store(&context, &shape(100 * MIB), &Kernels::load) {
         Err(Error::Room {
             needed_bytes,
             free_bytes,

@@ -18,12 +18,12 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
+use fercuda_vramfs::Kernels;
 use fercuda_vramfs::array::{MOST, Spread};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
-use rustix::thread::disable_transparent_huge_pages;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::out::say;
@@ -326,9 +326,9 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         options.clone()
     };
     let mount = match spread {
-        None => mount::store(&contexts[0], &shape)
+        None => mount::store(&contexts[0], &shape, &kernels)
             .and_then(|store| Mount::new(store, &args.dir, &lock())),
-        Some(spread) => mount::array(&contexts, spread, &shape)
+        Some(spread) => mount::array(&contexts, spread, &shape, &kernels)
             .and_then(|store| Mount::new(store, &args.dir, &lock())),
     };
     let mount = mount.with_context(what)?;
@@ -346,6 +346,45 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     }
     mount.wait()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the kernels' text to standard output: what the compiler leaves in memory goes with this process.
+#[derive(clap::Args)]
+pub(crate) struct KernelsArgs {
+    /// For devices of this compute capability, as its two numbers.
+    major: u32,
+    minor: u32,
+}
+
+pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
+    let text = Kernels::compile((args.major, args.minor))?;
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The kernels, compiled by a process of its own: tens of MiB that the compiler takes would be locked in memory as long as this is
+/// mounted.
+fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
+    let (major, minor) = Kernels::capability(context)?;
+    let compile = || {
+        let mut other = Command::new(std::env::current_exe().ok()?);
+        other.args(["vram", "kernels"]);
+        other.args([major.to_string(), minor.to_string()]);
+        let made = other.stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8(made.stdout).ok()?;
+        made.status.success().then_some(text)
+    };
+    match compile() {
+        Some(text) => {
+            #[expect(unsafe_code, reason = "only who compiled the text can vouch for it")]
+            // SAFETY: this program wrote it, which compiled it just now, and nobody else writes there.
+            unsafe {
+                Kernels::of(context, &text)
+            }
+        }
+        // It is done here, or fails with its reason.
+        None => Kernels::load(context),
+    }
 }
 
 /// Writes a line to standard output. Unlike [`say!`] it does not end the process, which would leave a dead mount.
@@ -409,8 +448,6 @@ fn stay_in_memory() -> bool {
         configure_io_flusher_behavior(true).unwrap_or_default();
         std::fs::write("/proc/self/oom_score_adj", "-1000").unwrap_or_default();
     }
-    // Each thread has a buffer for 16 MiB of which it uses one, which would be two pages of 2 MiB; with smaller ones all is as it was.
-    disable_transparent_huge_pages(true).unwrap_or_default();
     let may = geteuid().is_root() || getrlimit(Resource::Memlock).current.is_none();
     let how = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     may && rustix::mm::mlockall(how).is_ok()

@@ -31,6 +31,8 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Mount(Box<daemon::MountArgs>),
+    #[command(hide = true)]
+    Kernels(daemon::KernelsArgs),
     Umount(show::UmountArgs),
     Df(show::DfArgs),
     Stat(show::StatArgs),
@@ -47,6 +49,7 @@ enum What {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Mount(args) => daemon::mount(args),
+        What::Kernels(args) => daemon::write_kernels(args),
         What::Umount(args) => show::umount(args),
         What::Df(args) => show::df(args),
         What::Stat(args) => show::stat(args),

@@ -133,6 +133,20 @@ fn a_strangers_mount_is_named_and_not_asked_unless_somebody_says_so() {
 }
 
 #[test]
+fn the_compiler_of_the_kernels_leaves_nothing_in_what_stays_in_memory() {
+    let here = Here::new(&["--size=1MiB", "--ecc=rs"]);
+    let mapped = format!("/proc/{}/maps", here.daemon.id());
+    let mapped = fs::read_to_string(mapped).unwrap();
+    assert!(
+        mapped.contains("libc") && !mapped.contains("nvrtc"),
+        "{mapped}"
+    );
+    // The kernels are there: what they have made is right, and looked at.
+    fs::write(here.at("file"), [7; 5000]).unwrap();
+    assert_eq!(fs::read(here.at("file")).unwrap(), [7; 5000]);
+}
+
+#[test]
 fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
     needs_fuse();
     let dir = tempfile::tempdir().unwrap();

@@ -157,7 +157,11 @@ fn threads_on_a_device_with_the_code_find_what_was_written() {
         verify: Verify::Read,
         threads: THREADS,
     };
-    let requests = world::requests(store(&context, &shape).unwrap(), 200, THREADS);
+    let requests = world::requests(
+        store(&context, &shape, &crate::Kernels::load).unwrap(),
+        200,
+        THREADS,
+    );
     let calls = (calls() / 2500).clamp(60, 2000) as u32;
     beside::work(&requests, 20..BLOCKS, calls, &mut Rng::with_seed(seed()));
     let found = fercuda_softgpu::control::take_findings();
