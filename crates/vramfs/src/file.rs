@@ -728,18 +728,28 @@ impl<M: Medium> Store<M> {
         if bytes.end > SIZE_MAX {
             return Err(Errno::FBIG);
         }
+        self.with_others(|| self.allocate_once(file, inode, &bytes, keeps_size))
+    }
+
+    fn allocate_once(
+        &self,
+        file: &File,
+        inode: u32,
+        bytes: &Range<u64>,
+        keeps_size: bool,
+    ) -> Result<(), Errno> {
         let mut way = self.way().map_err(|error| told(&error))?;
         let access = way.access();
         if bytes.start >= bytes.end {
             return Ok(());
         }
-        let chunks = chunks_of(&bytes);
+        let chunks = chunks_of(bytes);
         let is_roomy = self.is_roomy(u64::from(chunks.end() - chunks.start()) + 1);
         let mut fresh = Fresh {
             store: self,
             steps: Vec::new(),
         };
-        let partial = self.take_holes(file, &bytes, is_roomy, &mut fresh)?;
+        let partial = self.take_holes(file, bytes, is_roomy, &mut fresh)?;
         for part in fresh.steps.chunks(access.slots()) {
             let steps = part.iter();
             let changes: Vec<Change<'_>> = steps

@@ -17,6 +17,8 @@ use std::sync::{
     Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
+use rustix::io::Errno;
+
 use crate::engine::{Identity, Outcome, Place, Work};
 use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
@@ -247,6 +249,21 @@ impl<M: Medium> Store<M> {
             let gone = (0..self.blocks()).filter(|block| self.medium.is_gone(*block as usize));
             gone.for_each(|block| self.space.lose(block));
             *heeded = losses;
+        }
+    }
+
+    /// Does again what found, as the first, that a device has failed: there may be room on others. Not what can be neither done in part nor
+    /// twice.
+    pub(crate) fn with_others<R>(
+        &self,
+        mut work: impl FnMut() -> std::result::Result<R, Errno>,
+    ) -> std::result::Result<R, Errno> {
+        loop {
+            let known = *lock(&self.heeded);
+            match work() {
+                Err(Errno::IO) if *lock(&self.heeded) != known => {}
+                answer => return answer,
+            }
         }
     }
 

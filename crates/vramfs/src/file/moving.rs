@@ -59,7 +59,7 @@ impl<M: Medium> Store<M> {
             } else {
                 let hole = source.seek(at, Seek::Hole).unwrap_or(size);
                 let left = hole.saturating_sub(at).min(len - done).min(COPY_BYTES);
-                self.copy_data((source, at), (target, inode, to), left)
+                self.with_others(|| self.copy_data((source, at), (target, inode, to), left))
             };
             match part {
                 // Also where the source has become shorter meanwhile.

@@ -9,6 +9,8 @@ A word agrees if
 - there was no record: ours is corrected exactly if reedsolo corrects no more than three symbols, and to the same.
 """
 
+from __future__ import annotations
+
 import collections
 import multiprocessing
 import os
@@ -82,7 +84,8 @@ def of_batch(batch: bytes) -> collections.Counter:
 
 def main() -> int:
     names = sys.argv[1:]
-    processes = len(os.sched_getaffinity(0))
+    # PyPy, which decodes sixteen times as fast, knows the machine's processors alone.
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     counts: collections.Counter = collections.Counter()
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         # As much at once as all have to do for a while: the pool would read all of it.

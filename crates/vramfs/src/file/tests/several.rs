@@ -434,6 +434,45 @@ fn a_write_while_a_device_of_a_stripe_fails_goes_to_the_others() {
 }
 
 #[test]
+fn memory_that_is_reserved_and_copies_go_to_the_others_where_a_device_of_a_stripe_has_failed() {
+    for how in 0..3 {
+        let several = Several::new(2, Spread::Stripe, 20);
+        let store = &several.store;
+        let target = File::default();
+        let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 11) as u8).collect();
+        // In a block of the device that stays: what has others' is left where it is.
+        let source = (0..20).find_map(|_| {
+            let file = File::default();
+            let done = store.write_file(&file, 1, 0, &bytes);
+            assert_eq!(done, Ok(bytes.len()));
+            store.blocks_of(&file)[0].is_multiple_of(2).then_some(file)
+        });
+        let source = source.unwrap();
+        several.memories[1].fails.store(1, Relaxed);
+        let all = 0..3 * DATA_BYTES as u64;
+        let (done, expected) = match how {
+            0 => (
+                store.allocate(&target, 3, all, false),
+                vec![0; 3 * DATA_BYTES],
+            ),
+            1 => (store.zero(&target, 3, all, false), vec![0; 3 * DATA_BYTES]),
+            _ => {
+                let mut copied = Ok(());
+                for chunk in 0..3 {
+                    let to = (&target, 3, chunk * DATA_BYTES as u64);
+                    let done = store.copy((&source, 0), to, bytes.len() as u64);
+                    copied = copied.and(done.map(|done| assert_eq!(done, bytes.len() as u64)));
+                }
+                (copied, bytes.repeat(3))
+            }
+        };
+        assert_eq!(done, Ok(()), "{how}");
+        assert!(several.bytes(&target).unwrap() == expected, "{how}");
+        assert!(several.is_out(1));
+    }
+}
+
+#[test]
 fn memory_that_one_of_several_refuses_is_had_of_none() {
     for spread in [Spread::Stripe, Spread::Mirror] {
         let several = Several::new(2, spread, 4);
