@@ -394,8 +394,9 @@ impl fmt::Display for ArgumentError {
     }
 }
 
-/// A size as a person writes it.
-pub(crate) struct Bytes(pub(crate) u64);
+/// A size as a person writes it, such as `2.5 GiB`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

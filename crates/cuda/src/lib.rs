@@ -42,7 +42,9 @@ pub use buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 pub use callback::{destroy_later, destroy_what_can_be, is_in_callback};
 pub use context::{Context, Stay};
 pub use device::Device;
-pub use error::{ArgumentError, Error, Failure, LoadFailure, OutOfMemory, Result, is_sticky};
+pub use error::{
+    ArgumentError, Bytes, Error, Failure, LoadFailure, OutOfMemory, Result, is_sticky,
+};
 pub use event::Event;
 pub use fercuda_cuda_sys as sys;
 pub use graph::{Capture, CaptureMode, Graph, HostSlot};

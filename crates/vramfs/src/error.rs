@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use fercuda_cuda::Bytes;
+
 use crate::layout::DATA_ROWS;
 
 /// A result here.
@@ -101,7 +103,8 @@ pub enum Error {
     NoDevice,
     /// The device has not as much memory.
     #[error(
-        "{size_bytes} bytes of files need {needed_bytes} bytes of {device}, of whose {total_bytes} bytes {free_bytes} are free\ntry: a smaller --size, or --ecc off"
+        "{} of files need {} of {device}, of whose {} {} are free\ntry: a smaller --size, or --ecc off",
+        Bytes(*size_bytes), Bytes(*needed_bytes), Bytes(*total_bytes), Bytes(*free_bytes)
     )]
     Room {
         /// Which.

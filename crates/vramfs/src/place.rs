@@ -158,6 +158,7 @@ impl Free {
                 "what is mounted there has no daemon any more\ntry: fercuda vram umount there first",
             ),
             Some(libc::ENOTDIR) => refused(at, "it is no directory"),
+            Some(libc::ENOENT) => refused(at, format!("{error}\ntry: mkdir {}", at.display())),
             _ => refused(at, error),
         };
         let place = at.canonicalize().map_err(failed)?;

@@ -125,7 +125,7 @@ fn what_the_device_has_no_memory_for_is_refused_and_the_rest_goes_on() {
     let done = mount.arg(other.path()).output().unwrap();
     let told = String::from_utf8(done.stderr).unwrap();
     assert!(
-        told.contains("of whose 67108864 bytes 67108864 are free\ntry: a smaller --size"),
+        told.contains("of whose 64.0 MiB 64.0 MiB are free\ntry: a smaller --size"),
         "{told}"
     );
     assert_eq!(done.status.code(), Some(1));

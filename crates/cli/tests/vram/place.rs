@@ -45,7 +45,10 @@ fn a_place_that_is_not_free_is_refused_with_what_to_try() {
     let told = refused(&["mount", SIZE, &at("entry")]);
     assert!(told.contains("no directory"), "{told}");
     let told = refused(&["mount", SIZE, &at("nothing")]);
-    assert!(told.contains("No such file"), "{told}");
+    assert!(
+        told.contains("No such file") && told.contains("\ntry: mkdir "),
+        "{told}"
+    );
     assert!(fs::read(at("entry")).is_ok());
     let here = Here::plain();
     let told = refused(&["mount", SIZE, here.path().to_str().unwrap()]);
