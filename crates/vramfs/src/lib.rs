@@ -24,9 +24,18 @@ mod network;
 mod place;
 mod source;
 pub mod space;
+#[cfg(test)]
+#[path = "space/tests.rs"]
+mod space_tests;
 pub mod store;
 mod tools;
 pub mod tree;
+
+/// What `space` is made of; another's where it runs in every order (`tests/orders.rs`).
+mod words {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use std::thread::yield_now;
+}
 
 pub use blocks::{Blocks, Shared};
 pub use crc::crc32c;

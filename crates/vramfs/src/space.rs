@@ -15,13 +15,14 @@
 //! nothing was in any hand while he looked, and looks again otherwise.
 //!
 //! Invariant: a page is used by one owner or none; no block has a generation twice.
-//! Elsewhere: the memory (`engine`).
+//! Elsewhere: the memory (`engine`). The words are the standard library's, but where `tests/orders.rs` runs this in every order that
+//! they allow.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::layout::PAGES;
+use crate::words::{AtomicU32, AtomicU64, yield_now};
 
 /// The order of a run that is a whole block.
 pub const WHOLE: u32 = PAGES.trailing_zeros();
@@ -64,7 +65,7 @@ impl Run {
         1 << self.order
     }
 
-    fn mask(self) -> u64 {
+    pub(crate) fn mask(self) -> u64 {
         run_mask(u32::from(self.order)) << self.page
     }
 }
@@ -91,7 +92,7 @@ struct Stack {
 }
 
 impl Stack {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self {
             head: AtomicU64::new(NONE as u64),
         }
@@ -160,7 +161,7 @@ impl Space {
             free_links: links(),
             cut_links: links(),
             free: Stack::new(),
-            cut: [const { Stack::new() }; WHOLE as usize],
+            cut: std::array::from_fn(|_| Stack::new()),
             in_hand: AtomicU64::new(0),
             put_down: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -298,7 +299,7 @@ impl Space {
             if self.in_hand.load(SeqCst) == 0 && self.put_down.load(SeqCst) == before {
                 return None;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 
@@ -519,282 +520,4 @@ fn room(state: u64, order: u32) -> Option<u32> {
         page += length;
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-    use std::sync::Mutex;
-
-    use super::*;
-
-    /// By block, which pages are whose, and the last generation.
-    #[derive(Default)]
-    struct Model {
-        used: HashMap<u32, u32>,
-        generations: HashMap<u32, u64>,
-    }
-
-    impl Model {
-        fn used_of(&self, block: u32) -> u32 {
-            self.used.get(&block).copied().unwrap_or(0)
-        }
-
-        fn take(&mut self, run: Run, generation: u64) {
-            let used = self.used.entry(run.block).or_default();
-            assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?} was somebody's");
-            let last = self.generations.entry(run.block).or_default();
-            match *used {
-                0 => assert!(
-                    generation > *last,
-                    "{run:?} has the generation {generation} again"
-                ),
-                _ => assert_eq!(generation, *last, "{run:?}"),
-            }
-            *last = generation;
-            *used |= run.mask() as u32;
-        }
-
-        fn give(&mut self, run: Run) {
-            *self.used.entry(run.block).or_default() &= !(run.mask() as u32);
-        }
-    }
-
-    fn random() -> fastrand::Rng {
-        let random = fastrand::Rng::new();
-        eprintln!("seed {}", random.get_seed());
-        random
-    }
-
-    fn has_whole(space: &Space) -> bool {
-        let taken = space.take(WHOLE);
-        taken.is_some_and(|(run, _)| u32::from(run.order) == WHOLE)
-    }
-
-    #[test]
-    fn random_programs_take_what_is_nobodys_until_nothing_is_left() {
-        let mut random = random();
-        for _ in 0..200 {
-            let blocks = random.u32(1..12);
-            let space = Space::new(blocks + 4);
-            space.add(0..blocks);
-            let (mut model, mut held) = (Model::default(), Vec::new());
-            let mut shunned = Vec::new();
-            for _ in 0..400 {
-                let pages: u32 = held.iter().map(|run: &Run| run.pages()).sum();
-                assert_eq!(space.used_pages(), u64::from(pages));
-                shunned.retain(|block| model.used_of(*block) != 0);
-                let free = |block: &u32| model.used_of(*block).count_zeros();
-                let away: u32 = shunned.iter().map(free).sum();
-                let all = blocks * PAGES as u32 - away;
-                assert_eq!(space.pages(), u64::from(all));
-                if random.u32(..50) == 0 {
-                    let block = random.u32(..blocks);
-                    space.shun(block);
-                    if model.used_of(block) != 0 && !shunned.contains(&block) {
-                        shunned.push(block);
-                    }
-                    continue;
-                }
-                if random.u32(..100) < 60 {
-                    let order = random.u32(..=WHOLE);
-                    match space.take(order) {
-                        Some((run, generation)) => {
-                            assert!(
-                                u32::from(run.page).is_multiple_of(run.pages())
-                                    && run.block < blocks
-                            );
-                            let is_whole = |block| model.used_of(block) == 0;
-                            let is_short = u32::from(run.order) < order;
-                            assert!(u32::from(run.order) <= order);
-                            assert!(!shunned.contains(&run.block), "{run:?}");
-                            assert!(!is_short || !(0..blocks).any(is_whole), "{run:?}");
-                            model.take(run, generation);
-                            held.push(run);
-                        }
-                        None => assert_eq!(pages, all),
-                    }
-                } else if !held.is_empty() {
-                    let run = held.swap_remove(random.usize(..held.len()));
-                    model.give(run);
-                    space.give(run);
-                }
-            }
-            for run in held {
-                space.give(run);
-            }
-            assert_eq!(space.used_pages(), 0);
-            for _ in 0..blocks {
-                assert!(has_whole(&space));
-            }
-            assert!(space.take(0).is_none());
-        }
-    }
-
-    #[test]
-    fn what_is_retired_is_given_out_no_more_and_is_gone_when_it_is_given_back() {
-        let space = Space::new(8);
-        space.add(0..4);
-        assert_eq!(space.pages(), 4 * PAGES as u64);
-        let held: Vec<Run> = (0..40).map(|_| space.take(1).unwrap().0).collect();
-        space.retire(0..2);
-        assert_eq!(space.pages(), 2 * PAGES as u64);
-        let mut more = Vec::new();
-        while let Some((run, _)) = space.take(0) {
-            assert!(run.block >= 2, "{run:?}");
-            more.push(run);
-        }
-        let left = |block| held.iter().any(|run| run.block == block);
-        assert!((0..2).all(|block| space.is_gone(block) != left(block)));
-        assert_eq!(
-            space.left(0..4),
-            2 + (0..2).filter(|it| left(*it)).count() as u32
-        );
-        for run in held.into_iter().chain(more) {
-            space.give(run);
-        }
-        assert!(space.is_gone(0) && space.is_gone(1) && !space.is_gone(2));
-        space.add(0..2);
-        assert!((0..4).all(|_| has_whole(&space)));
-        assert!(space.take(0).is_none());
-    }
-
-    #[test]
-    fn what_is_gone_for_ever_counts_as_long_as_it_is_somebodys_and_does_not_come_again() {
-        let space = Space::new(8);
-        space.add(0..4);
-        let held: Vec<Run> = (0..3).map(|_| space.take(4).unwrap().0).collect();
-        // One is in use, one free, and one not there yet.
-        let lost = held[0].block;
-        let free = (0..4).find(|block| space.used_of(*block) == 0).unwrap();
-        for block in [lost, free, 5, lost] {
-            space.lose(block);
-        }
-        let used: u32 = space.used_of(lost).count_ones();
-        let pages = 2 * PAGES as u64 + u64::from(used);
-        assert_eq!(space.pages(), pages);
-        assert_eq!(space.free_pages(), pages - space.used_pages());
-        space.retire(0..4);
-        space.add(0..4);
-        space.add(4..6);
-        assert_eq!(space.pages(), pages + PAGES as u64);
-        let mut rest = 0;
-        while let Some((run, _)) = space.take(0) {
-            assert!(![lost, free, 5].contains(&run.block), "{run:?}");
-            rest += 1;
-        }
-        assert_eq!(rest, 3 * PAGES as u64 - (3 * 16 - u64::from(used)));
-        held.into_iter().for_each(|run| space.give(run));
-        assert_eq!(space.pages(), 3 * PAGES as u64);
-    }
-
-    #[test]
-    fn threads_never_have_the_same_page() {
-        let space = Space::new(16);
-        space.add(0..16);
-        let model = Mutex::new(Model::default());
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let (mut random, mut held) = (fastrand::Rng::new(), Vec::new());
-                    for _ in 0..20_000 {
-                        if random.bool() {
-                            let order = random.u32(..=WHOLE);
-                            if let Some((run, generation)) = space.take(order) {
-                                let mut model = model.lock().unwrap();
-                                let used = model.used.entry(run.block).or_default();
-                                assert_eq!(u64::from(*used) & run.mask(), 0, "{run:?}");
-                                *used |= run.mask() as u32;
-                                let last = model.generations.entry(run.block).or_default();
-                                assert!(generation >= *last);
-                                *last = generation;
-                                drop(model);
-                                held.push(run);
-                            }
-                        } else if !held.is_empty() {
-                            let run = held.swap_remove(random.usize(..held.len()));
-                            model.lock().unwrap().give(run);
-                            space.give(run);
-                        }
-                    }
-                    for run in held {
-                        model.lock().unwrap().give(run);
-                        space.give(run);
-                    }
-                });
-            }
-        });
-        assert_eq!(space.used_pages(), 0);
-        assert!((0..16).all(|_| has_whole(&space)));
-    }
-
-    #[test]
-    fn who_finds_nothing_has_missed_nothing() {
-        // Each of four threads has a quarter of the pages at most: there is always one.
-        for (blocks, order) in [(1, 3), (4, WHOLE), (2, 4)] {
-            let space = Space::new(blocks);
-            space.add(0..blocks);
-            std::thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        for turn in 0..100_000 {
-                            let (mut held, mut left) = (Vec::new(), 1u32 << order);
-                            while left > 0 {
-                                let run = space.take(left.ilog2());
-                                let run = run.unwrap_or_else(|| panic!("turn {turn} of {order}"));
-                                left -= run.0.pages();
-                                held.push(run.0);
-                            }
-                            held.into_iter().for_each(|run| space.give(run));
-                        }
-                    });
-                }
-            });
-        }
-    }
-
-    #[test]
-    fn blocks_that_come_again_with_pages_in_use_have_their_room_found() {
-        let space = Space::new(2);
-        space.add(0..2);
-        let kept = space.take(0).unwrap().0;
-        space.retire(0..2);
-        assert!(space.take(0).is_none());
-        space.add(0..2);
-        let rest = std::iter::from_fn(|| space.take(0)).count();
-        assert_eq!((rest, space.free_pages()), (2 * PAGES - 1, 0));
-        space.give(kept);
-        assert!(space.take(0).is_some());
-    }
-
-    #[test]
-    fn of_a_run_pages_are_kept_and_the_others_are_found_again() {
-        let space = Space::new(1);
-        space.add(0..1);
-        let (one, _) = space.take(2).unwrap();
-        let (other, _) = space.take(3).unwrap();
-        assert_eq!((one.page, other.page), (0, 8));
-        space.narrow(other, 0b1100_0010);
-        assert_eq!((space.used_of(0), space.used_pages()), (0xC20F, 7));
-        let (again, _) = space.take(1).unwrap();
-        assert_eq!((again.page, again.order), (4, 1));
-    }
-
-    #[test]
-    fn small_files_that_went_leave_room_for_larger_runs() {
-        let space = Space::new(64);
-        space.add(0..64);
-        let all: Vec<Run> = std::iter::from_fn(|| space.take(0))
-            .map(|it| it.0)
-            .collect();
-        assert_eq!(all.len(), 64 * PAGES);
-        for run in all.into_iter().filter(|run| run.page != 0) {
-            space.give(run);
-        }
-        let mut counts = [0; WHOLE as usize];
-        while let Some((run, _)) = space.take(3) {
-            counts[usize::from(run.order)] += 1;
-        }
-        assert_eq!(counts, [64, 64, 64, 64 * 3, 0]);
-    }
 }
