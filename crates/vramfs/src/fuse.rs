@@ -448,6 +448,11 @@ impl<M: Medium + 'static> Requests<M> {
                 "corrected_symbols",
                 counters.corrected_symbols.load(Relaxed),
             ),
+            ("corrected_rows", counters.corrected_rows.load(Relaxed)),
+            (
+                "corrected_records",
+                counters.corrected_records.load(Relaxed),
+            ),
             ("lost_blocks", counters.lost_blocks.load(Relaxed)),
             ("scrubbed_blocks", counters.scrubbed_blocks.load(Relaxed)),
             ("scrub_rounds", counters.scrub_rounds.load(Relaxed)),

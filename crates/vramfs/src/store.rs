@@ -130,6 +130,10 @@ pub struct Counters {
     pub corrected_blocks: AtomicU64,
     /// Symbols that were wrong.
     pub corrected_symbols: AtomicU64,
+    /// Rows that were not what their sums say.
+    pub corrected_rows: AtomicU64,
+    /// Records, with all sums of a block, that were not what their own sums say.
+    pub corrected_records: AtomicU64,
     /// Blocks that were found to have what cannot be corrected.
     pub lost_blocks: AtomicU64,
     /// Blocks that were looked at though nobody read them.
@@ -146,6 +150,10 @@ impl Counters {
             self.corrected_blocks.fetch_add(1, Relaxed);
             self.corrected_symbols
                 .fetch_add(u64::from(outcome.symbols()), Relaxed);
+            self.corrected_rows
+                .fetch_add(u64::from(outcome.wrong_rows()), Relaxed);
+            self.corrected_records
+                .fetch_add(u64::from(outcome.has_wrong_record()), Relaxed);
         }
     }
 }

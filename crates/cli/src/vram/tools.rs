@@ -70,6 +70,8 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
             "scrub_failures",
             "corrected_blocks",
             "corrected_symbols",
+            "corrected_rows",
+            "corrected_records",
             "lost_blocks",
         ];
         let all: Result<serde_json::Map<_, _>> = names

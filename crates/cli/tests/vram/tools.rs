@@ -53,6 +53,11 @@ fn faults_are_found_and_corrected_and_what_cannot_be_is_said() {
         assert!(fs::read(name).unwrap() == bytes, "{kind}");
     }
     assert_eq!(here.figure("corrected_blocks"), 4);
+    // A symbol's row, a row, a burst's, and the record, without which no row's sum is known.
+    assert_eq!(here.figure("corrected_records"), 1);
+    let rows = here.figure("corrected_rows");
+    assert!((3..=6).contains(&rows), "{rows}");
+    assert!(here.figure("corrected_symbols") >= 1);
     assert_eq!(here.figure("scrub_rounds"), 0);
     assert!(well(&["scrub", place]).contains("corrected blocks   4\n"));
     // A dozen rows of a block, or more: beyond what the code corrects.
