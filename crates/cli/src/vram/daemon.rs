@@ -367,7 +367,8 @@ pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
 fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     let (major, minor) = Kernels::capability(context)?;
     let compile = || {
-        let mut other = Command::new(std::env::current_exe().ok()?);
+        // The very file that runs here, whatever has its name by now.
+        let mut other = Command::new("/proc/self/exe");
         other.args(["vram", "kernels"]);
         other.args([major.to_string(), minor.to_string()]);
         let made = other.stdin(Stdio::null()).output().ok()?;
@@ -377,7 +378,7 @@ fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
     match compile() {
         Some(text) => {
             #[expect(unsafe_code, reason = "only who compiled the text can vouch for it")]
-            // SAFETY: this program wrote it, which compiled it just now, and nobody else writes there.
+            // SAFETY: this very program wrote it, which compiled it just now, and nobody else writes there.
             unsafe {
                 Kernels::of(context, &text)
             }
