@@ -324,14 +324,26 @@ impl<M: Member> ArrayAccess<M> {
         if losses == self.losses && !self.all.devices[self.holder].is_out() {
             return Ok(());
         }
-        let mut live = self.all.live().map(|(at, _)| at);
-        let live = live.find(|at| self.hands[*at].is_some());
-        let live = live.ok_or(Error::NoDevice)?;
         let bytes = self.data().to_vec();
-        if let Some(hand) = &mut self.hands[live] {
-            hand.restage(&bytes)?;
-        }
-        self.holder = live;
+        self.holder = loop {
+            let mut live = self.all.live().map(|(at, _)| at);
+            let live = live.find(|at| self.hands[*at].is_some());
+            let live = live.ok_or(Error::NoDevice)?;
+            let Some(hand) = &mut self.hands[live] else {
+                continue;
+            };
+            match hand.restage(&bytes) {
+                Ok(()) => break live,
+                // It has failed as well, and nobody has asked it anything since.
+                Err(error)
+                    if hand.is_spent() || self.all.devices[live].medium.has_failed(&error) =>
+                {
+                    self.all.leave_out(live);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let losses = self.all.losses.load(Acquire);
         for (hand, one) in self.hands.iter_mut().zip(&self.all.devices) {
             if one.is_out() {
                 *hand = None;
@@ -502,11 +514,15 @@ impl<M: Member> ArrayAccess<M> {
                     self.make_same(first, it);
                 }
                 found
-            } else if bad.into_iter().all(|(to, _)| self.remake_of(&good, to, it)) {
-                Outcome::CLEAN
             } else {
-                // Who had done it has failed since, and the others have not.
-                Outcome::LOST
+                let all = |(to, _): (usize, bool)| {
+                    self.redo(&good, to, it, call) || self.remake_of(&good, to, it)
+                };
+                match bad.into_iter().all(all) {
+                    true => Outcome::CLEAN,
+                    // Who had done it has failed since, and the others have not.
+                    false => Outcome::LOST,
+                }
             });
         }
         self.outcomes = outcomes;
@@ -543,6 +559,43 @@ impl<M: Member> ArrayAccess<M> {
         }
         self.outcomes = outcomes;
         Ok(())
+    }
+
+    /// Has a device that has not changed a block do it, if those that have cannot tell what is in it: they have looked at no more than
+    /// they changed. Then theirs are made anew. Whether all that are in use have the same; if not nobody is left out for that yet.
+    fn redo(
+        &mut self,
+        good: &[(usize, bool)],
+        to: usize,
+        it: &Work<'_>,
+        call: Call<M::Access>,
+    ) -> bool {
+        for (from, _) in good {
+            if self.all.devices[to].is_out() || self.remake(*from, to, it) {
+                return true;
+            }
+        }
+        let whole = [Work {
+            rows: 0..0,
+            place: Place::Nowhere,
+            ..it.clone()
+        }];
+        let corrected = self.on(to, |hand| hand.correct(&whole).map(|it| it[0].is_lost()));
+        if !matches!(corrected, Some(Ok(false))) {
+            return false;
+        }
+        let again = self.on(to, |hand| {
+            call(hand, std::slice::from_ref(it)).map(|it| it[0].is_clean())
+        });
+        if !matches!(again, Some(Ok(true))) {
+            return false;
+        }
+        for (from, _) in good {
+            if !self.remake(to, *from, it) {
+                self.all.leave_out_for(*from, to);
+            }
+        }
+        !self.all.devices[to].is_out()
     }
 
     /// Has a block of one device be what it is on one of the others, or leaves it out if no other can tell. Not if they fail: then it

@@ -289,7 +289,8 @@ impl Kernels {
             .option("--generate-line-info")
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
-        Ok(compiled.ptx().unwrap_or_default().to_owned())
+        let text = compiled.ptx().filter(|text| !text.is_empty());
+        Ok(text.ok_or(Error::NoText)?.to_owned())
     }
 
     /// Kernels of that text.

@@ -6,6 +6,7 @@
 //! Invariant: what [`Access::read`] calls clean is what was written last, with a code; else it is what the memory has.
 //! Elsewhere: kernels and copies (`engine`), who may touch a block (`store`).
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blocks::{Blocks, Shared};
@@ -232,8 +233,8 @@ pub struct Device {
 /// Page-locked memory of ways that are to be made. The driver gives it in parts of 2 MiB, so that of all of them comes at once.
 #[derive(Debug)]
 struct Stagings {
-    /// How many come at once.
-    count: usize,
+    /// How many come at once, the first time.
+    count: AtomicUsize,
     idle: Mutex<Vec<PinnedBuffer<u8>>>,
 }
 
@@ -253,7 +254,7 @@ impl Device {
             verify,
             slots,
             stagings: Arc::new(Stagings {
-                count: 1,
+                count: AtomicUsize::new(1),
                 idle: Mutex::default(),
             }),
         }
@@ -262,7 +263,7 @@ impl Device {
     /// The same, where so many accesses are to come.
     pub fn expecting(mut self, accesses: usize) -> Self {
         self.stagings = Arc::new(Stagings {
-            count: accesses.max(1),
+            count: AtomicUsize::new(accesses.max(1)),
             idle: Mutex::default(),
         });
         self
@@ -276,7 +277,10 @@ impl Device {
             .unwrap_or_else(PoisonError::into_inner);
         if idle.is_empty() {
             let (context, bytes) = (self.blocks.context(), self.slots * DATA_BYTES);
-            idle.extend(PinnedBuffer::several(context, self.stagings.count, bytes)?);
+            // More than were expected, or some whose access came to nothing, come by themselves.
+            let count = self.stagings.count.swap(1, Relaxed);
+            let made = PinnedBuffer::several(context, count, bytes);
+            idle.extend(made.inspect_err(|_| self.stagings.count.store(count, Relaxed))?);
         }
         idle.pop().ok_or(Error::Failed)
     }

@@ -185,6 +185,8 @@ pub struct Tree {
     most: u32,
     /// Data of inodes that have gone, until the store takes it.
     left: Mutex<Vec<Arc<File>>>,
+    /// Whoever has taken those out to give them back.
+    sweeping: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -293,6 +295,7 @@ impl Tree {
             nameless: AtomicU64::new(0),
             most,
             left: Mutex::new(Vec::new()),
+            sweeping: Mutex::new(()),
         };
         let root = Inode {
             mode: DIRECTORY | mode & !KIND,
@@ -355,6 +358,8 @@ impl Tree {
 
     /// Gives data back that nobody can reach any more; what cannot be given back yet stays until the next time.
     pub fn sweep(&self, free: impl Fn(&File) -> bool) {
+        // Who asks what is left has not to miss what somebody has in his hands.
+        let _sweeping = lock(&self.sweeping);
         let left = std::mem::take(&mut *lock(&self.left));
         for file in left {
             match free(&file) {
@@ -366,6 +371,7 @@ impl Tree {
 
     /// Whether any data is such of those that nobody can reach any more, and could not be given back yet.
     pub fn keeps(&self, is_such: impl Fn(&File) -> bool) -> bool {
+        let _sweeping = lock(&self.sweeping);
         lock(&self.left).iter().any(|file| is_such(file))
     }
 

@@ -223,6 +223,34 @@ fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_o
 }
 
 #[test]
+fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
+    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
+    let mut bytes = bench.bytes(DATA_BYTES);
+    let file = File::default();
+    let done = bench.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(DATA_BYTES));
+    // The first has more wrong than can be corrected, in rows that nobody asks for; the other a bit where something is written.
+    let much = bench.bytes(12 * ROW_BYTES);
+    for (device, at, wrong) in [(0, 40, much), (1, 10, vec![bytes[10 * ROW_BYTES] ^ 1])] {
+        bench.blocks[device]
+            .poke(at * ROW_BYTES, &wrong, &bench.streams[device])
+            .unwrap();
+    }
+    let change = bench.bytes(ROW_BYTES);
+    let at = 10 * ROW_BYTES;
+    let done = bench.store.write_file(&file, 1, at as u64, &change);
+    assert_eq!(done, Ok(ROW_BYTES));
+    bytes[at..at + ROW_BYTES].copy_from_slice(&change);
+    for _ in 0..2 {
+        assert!(bench.read(&file).unwrap() == bytes);
+    }
+    assert!(bench.peek(0) == bench.peek(1));
+    let states = bench.store.medium().figures();
+    assert!(states.starts_with("array_state whole\n"), "{states}");
+    assert_eq!(bench.store.medium().losses(), 0);
+}
+
+#[test]
 fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
     let mut bench = Bench::new([0, 1], Spread::Mirror, true);
     let mut bytes = bench.bytes(3 * DATA_BYTES + 700);

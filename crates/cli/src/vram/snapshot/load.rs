@@ -474,7 +474,12 @@ impl Loader {
         match closed {
             // Another's, who has let others in.
             Err(Errno::PERM) if !self.is_root => {}
-            closed => closed.context("its directory cannot be closed to others meanwhile")?,
+            Err(error) => {
+                self.open_again(&was)?;
+                let error = anyhow::Error::from(error);
+                return Err(error.context("its directory cannot be closed to others meanwhile"));
+            }
+            Ok(()) => {}
         }
         Ok(was)
     }
