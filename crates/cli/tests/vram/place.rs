@@ -188,7 +188,8 @@ fn without_a_compiler_the_code_is_refused_and_what_has_none_is_mounted() {
     );
     assert_eq!(done.status.code(), Some(1));
     assert!(!is_mounted(&place));
-    assert!(mount("--ecc=off").status.success());
+    let plain = mount("--ecc=off");
+    assert!(plain.status.success(), "{plain:?}");
     fs::write(place.join("file"), "text").unwrap();
     assert!(vram(&["umount", place.to_str().unwrap()]).status.success());
 }
