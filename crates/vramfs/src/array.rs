@@ -516,7 +516,9 @@ impl<M: Member> ArrayAccess<M> {
                 found
             } else {
                 let all = |(to, _): (usize, bool)| {
-                    self.redo(&good, to, it, call) || self.remake_of(&good, to, it)
+                    self.remake_of_any(&good, to, it)
+                        || self.redo(&good, to, it, call)
+                        || self.give_up(&good, to)
                 };
                 match bad.into_iter().all(all) {
                     true => Outcome::CLEAN,
@@ -570,11 +572,6 @@ impl<M: Member> ArrayAccess<M> {
         it: &Work<'_>,
         call: Call<M::Access>,
     ) -> bool {
-        for (from, _) in good {
-            if self.all.devices[to].is_out() || self.remake(*from, to, it) {
-                return true;
-            }
-        }
         let whole = [Work {
             rows: 0..0,
             place: Place::Nowhere,
@@ -601,13 +598,22 @@ impl<M: Member> ArrayAccess<M> {
     /// Has a block of one device be what it is on one of the others, or leaves it out if no other can tell. Not if they fail: then it
     /// may be the last one. Whether all that are in use have the same.
     fn remake_of<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+        self.remake_of_any(from, to, it) || self.give_up(from, to)
+    }
+
+    /// As [`ArrayAccess::remake_of`], and nobody is left out for it.
+    fn remake_of_any<T>(&mut self, from: &[(usize, T)], to: usize, it: &Work<'_>) -> bool {
+        let mut is_made = self.all.devices[to].is_out();
         for (from, _) in from {
-            if self.all.devices[to].is_out() || self.remake(*from, to, it) {
-                return true;
-            }
+            is_made = is_made || self.remake(*from, to, it) || self.all.devices[to].is_out();
         }
-        for (from, _) in from {
-            self.all.leave_out_for(to, *from);
+        is_made
+    }
+
+    /// Leaves a device out whose block is not that of others; whether it is out.
+    fn give_up<T>(&self, others: &[(usize, T)], to: usize) -> bool {
+        for (other, _) in others {
+            self.all.leave_out_for(to, *other);
         }
         self.all.devices[to].is_out()
     }
