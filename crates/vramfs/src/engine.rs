@@ -20,12 +20,15 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::sys::types::CUresult;
-use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer, Stream};
+use fercuda_cuda::{
+    ByValue, Context, DeviceAddr, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer,
+    Stream,
+};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
+    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ORDERS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
     SHARED_TO_REFRESH_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
@@ -65,6 +68,14 @@ struct Job {
     clears: u32,
     /// To a multiple of 16 bytes, by which kernels fetch it.
     reserved: u32,
+}
+
+/// Jobs that come with the launch, and whose their blocks are to be, as the kernels read them.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Orders {
+    jobs: [Job; ORDERS],
+    identities: [Identity; ORDERS],
 }
 
 /// What a kernel found in a block.
@@ -213,6 +224,16 @@ struct Kernel {
     function: Function,
     shared_bytes: usize,
     threads: Threads,
+    told: Told,
+}
+
+/// How a kernel is told its jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// They lie in page-locked memory.
+    Where,
+    /// They come with the launch, which has room for so many as [`ORDERS`].
+    What,
 }
 
 /// Which threads a job has.
@@ -302,19 +323,30 @@ impl Kernels {
     /// It is what [`Kernels::compile`] of this very version has given: what kernels do with memory is founded on that.
     pub unsafe fn of(context: &Context, text: &str) -> Result<Self> {
         let module = Module::load(context, &Image::ptx(text))?;
-        let kernel = |name: &str, shared_bytes, threads| {
+        let kernel = |name: &str, shared_bytes, threads, told| {
             Ok::<_, Error>(Kernel {
                 function: module.function(name)?,
                 shared_bytes,
                 threads,
+                told,
             })
         };
         Ok(Self {
-            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, Threads::Desk)?,
-            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, Threads::Desk)?,
-            check: kernel("vramfs_check", 0, Threads::Parts)?,
-            update: kernel("vramfs_update", 0, Threads::Block)?,
-            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block)?,
+            encode: kernel(
+                "vramfs_encode",
+                SHARED_WITH_TABLES_BYTES,
+                Threads::Desk,
+                Told::Where,
+            )?,
+            verify: kernel(
+                "vramfs_verify",
+                SHARED_WITH_DESK_BYTES,
+                Threads::Desk,
+                Told::Where,
+            )?,
+            check: kernel("vramfs_check", 0, Threads::Parts, Told::What)?,
+            update: kernel("vramfs_update", 0, Threads::Block, Told::What)?,
+            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block, Told::Where)?,
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
@@ -669,6 +701,18 @@ struct Papers {
     identities: PinnedBuffer<u64>,
 }
 
+impl Papers {
+    /// The jobs of these slots, and whose their blocks are to be.
+    fn orders(&self, slots: Range<usize>) -> Orders {
+        let mut orders = Orders::zeroed();
+        orders.jobs[..slots.len()].copy_from_slice(&self.jobs[slots.clone()]);
+        let words = slots.start * IDENTITY_WORDS..slots.end * IDENTITY_WORDS;
+        let identities = orders.identities.as_flattened_mut();
+        identities[..words.len()].copy_from_slice(&self.identities[words]);
+        orders
+    }
+}
+
 /// Runs kernels over blocks. For one thread at a time.
 #[derive(Debug)]
 pub struct Worker {
@@ -938,28 +982,40 @@ impl Worker {
         }
         let jobs = self.papers.jobs.device_address()?;
         let outcomes = self.papers.outcomes.device_address()?;
-        let count = work.len() as u32;
-        let all = match kernel.threads {
-            Threads::Desk => count.min(self.kernels.at_once),
-            Threads::Block | Threads::Parts => count,
+        let (function, stream) = (&kernel.function, &self.copier.stream);
+        let at_once = match kernel.told {
+            Told::Where => work.len(),
+            Told::What => ORDERS,
         };
-        let launch =
-            Launch::new((all, parts as u32), THREADS).shared_bytes(kernel.shared_bytes as u32);
-        // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
-        // until this has returned, and our page-locked memory, which has an outcome for each part. This returns when they
-        // have ended, or leaves that memory to them.
-        unsafe {
-            match kernel.threads {
-                Threads::Desk => launch.run(
-                    &kernel.function,
-                    &self.copier.stream,
-                    (jobs, outcomes, count),
-                ),
-                Threads::Block | Threads::Parts => {
-                    launch.run(&kernel.function, &self.copier.stream, (jobs, outcomes))
+        for first in (0..work.len()).step_by(at_once) {
+            let slots = first..work.len().min(first + at_once);
+            let count = slots.len() as u32;
+            let all = match kernel.threads {
+                Threads::Desk => count.min(self.kernels.at_once),
+                Threads::Block | Threads::Parts => count,
+            };
+            let launch =
+                Launch::new((all, parts as u32), THREADS).shared_bytes(kernel.shared_bytes as u32);
+            let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<Outcome>()) as u64);
+            // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
+            // until this has returned, and our page-locked memory, which has an outcome for each part. This returns when they
+            // have ended, or leaves that memory to them.
+            let launched = unsafe {
+                match (kernel.told, kernel.threads) {
+                    (Told::What, _) => {
+                        let orders = self.papers.orders(slots);
+                        launch.run(function, stream, (ByValue(orders), to))
+                    }
+                    (Told::Where, Threads::Desk) => launch.run(function, stream, (jobs, to, count)),
+                    (Told::Where, _) => launch.run(function, stream, (jobs, to)),
                 }
+            };
+            // What was launched before one that was refused has to end all the same.
+            if let Err(error) = launched {
+                self.copier.wait()?;
+                return Err(error.into());
             }
-        }?;
+        }
         self.copier.wait()?;
         let outcomes = &mut self.papers.outcomes;
         for slot in 0..if parts > 1 { work.len() } else { 0 } {

@@ -31,7 +31,7 @@ use crate::directory::NAME_MAX;
 use crate::error::Error;
 use crate::export::{Exports, Lender};
 use crate::file::{File, Seek, told};
-use crate::layout::{DATA_BYTES, PAGE_BYTES};
+use crate::layout::{DATA_BYTES, ORDERS, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
 use crate::store::Store;
@@ -42,6 +42,7 @@ use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, SUPERUSE
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 /// Blocks that a request's bytes lie in, which need not begin where one does.
 pub(crate) const SLOTS: usize = REQUEST_BYTES as usize / DATA_BYTES + 1;
+const _: () = assert!(SLOTS == ORDERS);
 /// How long the kernel may keep what it was told.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes that one request copies; who wants more asks again, and can be interrupted between.

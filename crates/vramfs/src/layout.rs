@@ -41,6 +41,9 @@ pub const IDENTITY_WORDS: usize = 2 + PAGES;
 /// In the record: its own CRC32C, computed with zeros in this place. What lies between is zero.
 pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 
+/// Jobs that one launch can bring with it: a request's blocks.
+pub(crate) const ORDERS: usize = 9;
+
 /// Bytes of shared memory that the kernels take: values at the roots, and words besides.
 pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
 /// With the jobs and the tables of the sums behind.

@@ -32,6 +32,7 @@ pub(crate) fn header() -> String {
             crc::crc32c(&[0; layout::ROW_BYTES]) as usize,
         ),
         ("MODULUS", usize::from(gf::MODULUS)),
+        ("ORDERS", layout::ORDERS),
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
         ("SHARED_WITH_DESK_BYTES", layout::SHARED_WITH_DESK_BYTES),

@@ -641,25 +641,32 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
     }
 }
 
-// Whose a job's block is to be, for all to see behind a barrier: it lies in the host's memory.
-__device__ __forceinline__ void take_identity(const Job& job, u64* given) {
+// Jobs that come with the launch, each with whose its block is to be, if `identity` is not 0. What a kernel reads in the host's
+// memory waits behind all that the device is writing there. The host has the same (engine.rs).
+struct Orders {
+    Job jobs[ORDERS];
+    u64 identities[ORDERS][IDENTITY_WORDS];
+};
+
+// Whose a job's block is to be, for all to see behind a barrier.
+__device__ __forceinline__ void take_identity(const Orders& orders, u64* given) {
     // Threads that have less to do at first than others.
     const u32 at = THREADS - 1 - threadIdx.x;
-    if (job.identity != 0 && at < IDENTITY_WORDS) given[at] = reinterpret_cast<const u64*>(job.identity)[at];
+    if (at < IDENTITY_WORDS) given[at] = orders.identities[blockIdx.x][at];
 }
 
 // Whether record and some rows of data are right, by their sums alone; the rows go to the
 // job's data. Several blocks of threads share a job's rows; the first looks at the record.
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check(const Job* jobs, Outcome* outcomes) {
+vramfs_check(const __grid_constant__ Orders orders, Outcome* outcomes) {
     __shared__ u32 wrong;
     __shared__ u64 given[IDENTITY_WORDS];
-    const Job job = jobs[blockIdx.x];
+    const Job job = orders.jobs[blockIdx.x];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u8* const block = address(job.block);
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
     if (threadIdx.x == 0) wrong = 0;
-    if (blockIdx.y == 0) take_identity(job, given);
+    if (blockIdx.y == 0) take_identity(orders, given);
     __syncthreads();
     u32 errors = 0;
     for (u32 from = blockIdx.y * WARPS + warp; from < job.rows; from += AHEAD * WARPS * gridDim.y) {
@@ -691,17 +698,17 @@ vramfs_check(const Job* jobs, Outcome* outcomes) {
 // Nothing is changed if what that rests on, the rows of before, the parity and the record, is
 // not what its sums say, or the caller's rows are not. A warp has a row at a time, of as many as there are warps.
 extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update(const Job* jobs, Outcome* outcomes) {
+vramfs_update(const __grid_constant__ Orders orders, Outcome* outcomes) {
     __shared__ u32 planes[WARPS][8][32];  // by how much each row changes
     __shared__ u64 given[IDENTITY_WORDS];
     __shared__ u32 wrong;
-    const Job job = jobs[blockIdx.x];
+    const Job job = orders.jobs[blockIdx.x];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u8* const block = address(job.block);
     u8* const record = block + RECORD_OFFSET;
     u32* const sums = reinterpret_cast<u32*>(record);
     if (threadIdx.x == 0) wrong = 0;
-    take_identity(job, given);
+    take_identity(orders, given);
     u32 old[8] = {}, now[8] = {};
     const auto fetch = [&](u32 at) {
         if (at >= job.rows) return;
