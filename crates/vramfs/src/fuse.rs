@@ -7,27 +7,22 @@
 //! Invariants: the kernel hears of an inode as often as the tree counts (`Tree::look_up` and what makes names; entries
 //! of a directory that it took); only this kernel changes anything, so it may keep what it was told, and hears of what
 //! changed without its asking.
-//! Elsewhere: where it is mounted (`mount`).
+//! Elsewhere: what the kernel says and hears (`wire`, `calls`), the threads (`serve`), where it is mounted (`mount`).
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+mod calls;
+mod serve;
+mod wire;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
-};
+use fuser::{INodeNo, Notifier};
 use rustix::io::Errno;
 
-use crate::control::{COMMAND, Message, Step};
-use crate::directory::NAME_MAX;
+pub(crate) use self::serve::{Terms, serve};
+use crate::control::Step;
 use crate::error::Error;
 use crate::export::{Exports, Lender};
 use crate::file::{File, Seek, told};
@@ -36,7 +31,7 @@ use crate::medium::Medium;
 use crate::meter::Meter;
 use crate::store::Store;
 use crate::tools::{FAULTS_MOST, Resize, STEP};
-use crate::tree::{Answer, Attributes, Caller, Change, KIND, Move, ROOT, SUPERUSER, Time, Tree};
+use crate::tree::{Answer, Attributes, Caller, Change, Move, ROOT, Time, Tree};
 
 /// The kernel asks for no more bytes at once.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
@@ -86,128 +81,11 @@ pub(crate) struct Requests<M: Medium> {
     pub(crate) exports: Arc<Exports>,
 }
 
-fn number(inode: INodeNo) -> u32 {
-    // There is no inode 0, so that is answered with `STALE`.
-    u32::try_from(inode.0).unwrap_or(0)
-}
-
-fn code(error: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(error.raw_os_error())
-}
-
-fn caller(request: &Request, umask: u32) -> Caller {
-    Caller {
-        user: request.uid(),
-        group: request.gid(),
-        umask,
-    }
-}
-
 pub(crate) fn now() -> Time {
-    since_epoch(SystemTime::now())
-}
-
-fn since_epoch(time: SystemTime) -> Time {
     let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
-    match time.duration_since(UNIX_EPOCH) {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(behind) => nanoseconds(behind),
         Err(before) => -nanoseconds(before.duration()),
-    }
-}
-
-/// What a request says. Of times before 1970 fuser 0.18 subtracts the nanoseconds, which are to be added to
-/// whole seconds.
-fn asked(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(_) => since_epoch(time),
-        Err(before) => {
-            let (distance, nanoseconds) = (before.duration(), before.duration().subsec_nanos());
-            since_epoch(UNIX_EPOCH - Duration::from_secs(distance.as_secs()))
-                .saturating_add(Time::from(nanoseconds))
-        }
-    }
-}
-
-fn system_time(time: Time) -> SystemTime {
-    let distance = Duration::from_nanos(time.unsigned_abs());
-    match time < 0 {
-        true => UNIX_EPOCH - distance,
-        false => UNIX_EPOCH + distance,
-    }
-}
-
-fn kind(mode: u32) -> FileType {
-    match mode & KIND {
-        libc::S_IFDIR => FileType::Directory,
-        libc::S_IFLNK => FileType::Symlink,
-        libc::S_IFIFO => FileType::NamedPipe,
-        libc::S_IFSOCK => FileType::Socket,
-        libc::S_IFBLK => FileType::BlockDevice,
-        libc::S_IFCHR => FileType::CharDevice,
-        _ => FileType::RegularFile,
-    }
-}
-
-fn shown(it: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(u64::from(it.inode)),
-        size: it.size,
-        blocks: it.pages * (PAGE_BYTES / 512) as u64,
-        atime: system_time(it.accessed),
-        mtime: system_time(it.modified),
-        ctime: system_time(it.changed),
-        crtime: UNIX_EPOCH,
-        kind: kind(it.mode),
-        perm: (it.mode & !KIND) as u16,
-        nlink: it.links,
-        uid: it.user,
-        gid: it.group,
-        rdev: it.device,
-        blksize: DATA_BYTES as u32,
-        flags: 0,
-    }
-}
-
-fn generation(it: &Attributes) -> Generation {
-    Generation(u64::from(it.generation))
-}
-
-fn answer_entry(reply: ReplyEntry, answer: Answer<Attributes>) {
-    match answer {
-        Ok(it) => reply.entry(&KEPT, &shown(&it), generation(&it)),
-        Err(error) => reply.error(code(error)),
-    }
-}
-
-fn answer_attributes(reply: ReplyAttr, answer: Answer<Attributes>) {
-    match answer {
-        Ok(it) => reply.attr(&KEPT, &shown(&it)),
-        Err(error) => reply.error(code(error)),
-    }
-}
-
-fn answer_empty(reply: ReplyEmpty, answer: Answer<()>) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(code(error)),
-    }
-}
-
-fn answer_written(reply: ReplyWrite, answer: Answer<u64>) {
-    match answer {
-        // A request has less than 4 GiB.
-        Ok(bytes) => reply.written(bytes as u32),
-        Err(error) => reply.error(code(error)),
-    }
-}
-
-/// The value if there is room for it, and its length if that was asked for.
-fn answer_value(reply: ReplyXattr, room: u32, answer: Answer<Vec<u8>>) {
-    match answer {
-        Ok(value) if room == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= room as usize => reply.data(&value),
-        Ok(_) => reply.error(fuser::Errno::ERANGE),
-        Err(error) => reply.error(code(error)),
     }
 }
 
@@ -270,6 +148,11 @@ impl<M: Medium + 'static> Requests<M> {
         self.with_room(|| self.tree.make(parent, name, mode, device, caller, now()))
     }
 
+    /// Makes a file that has no name.
+    fn make_nameless(&self, parent: u32, mode: u32, caller: Caller) -> Answer<Attributes> {
+        self.with_room(|| self.tree.make_nameless(parent, mode, caller, now()))
+    }
+
     /// Makes a symbolic link.
     fn make_link(
         &self,
@@ -298,14 +181,14 @@ impl<M: Medium + 'static> Requests<M> {
         &self,
         from: (u32, &[u8]),
         to: (u32, &[u8]),
-        flags: RenameFlags,
+        flags: u32,
         caller: Caller,
     ) -> Answer<()> {
-        let leaves = flags.contains(RenameFlags::RENAME_WHITEOUT);
-        let how = match flags.difference(RenameFlags::RENAME_WHITEOUT) {
-            how if how.is_empty() => Move::Replace,
-            RenameFlags::RENAME_NOREPLACE => Move::KeepOther,
-            RenameFlags::RENAME_EXCHANGE if !leaves => Move::Exchange,
+        let leaves = flags & libc::RENAME_WHITEOUT != 0;
+        let how = match flags & !libc::RENAME_WHITEOUT {
+            0 => Move::Replace,
+            libc::RENAME_NOREPLACE => Move::KeepOther,
+            libc::RENAME_EXCHANGE if !leaves => Move::Exchange,
             _ => return Err(Errno::INVAL),
         };
         let whiteout = leaves.then_some(caller);
@@ -402,13 +285,6 @@ impl<M: Medium + 'static> Requests<M> {
         check_value_name(name)?;
         self.tree
             .set_value(inode, name, value, must_be, caller, now())
-    }
-
-    fn opened(&self) -> FopenFlags {
-        match self.cache {
-            Cache::None => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            Cache::Keep => FopenFlags::FOPEN_KEEP_CACHE,
-        }
     }
 
     /// Bytes of a file have changed.
@@ -602,431 +478,6 @@ impl<M: Medium + 'static> Requests<M> {
             _ => return Err(Errno::OPNOTSUPP),
         }
         self.note_written(inode, None)
-    }
-}
-
-/// What the kernel says, as those above take it, and their answers as it takes them.
-impl<M: Medium + 'static> fuser::Filesystem for Requests<M> {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // What an older kernel has not is not used: it asks more often, or refuses a shared mapping.
-        let wanted = [
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_DONT_MASK,
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_HAS_IOCTL_DIR,
-        ];
-        for flag in wanted {
-            config.add_capabilities(flag).unwrap_or_default();
-        }
-        let refused = |what: &str| std::io::Error::other(format!("{what} was refused"));
-        config
-            .set_max_write(REQUEST_BYTES)
-            .map_err(|_| refused("a request of 1 MiB"))?;
-        config
-            .set_max_background(128)
-            .map_err(|_| refused("128 requests in the background"))?;
-        Ok(())
-    }
-
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(reply, self.tree.look_up(number(parent), name.as_bytes()));
-    }
-
-    fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
-        self.forget_inode(number(inode), times);
-    }
-
-    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        answer_attributes(reply, self.tree.attributes(number(inode)));
-    }
-
-    fn setattr(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        mode: Option<u32>,
-        user: Option<u32>,
-        group: Option<u32>,
-        size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let now = now();
-        let time = |it: TimeOrNow| match it {
-            TimeOrNow::SpecificTime(time) => asked(time),
-            TimeOrNow::Now => now,
-        };
-        let mut change = Change {
-            mode,
-            user,
-            group,
-            accessed: accessed.map(time),
-            modified: modified.map(time),
-        };
-        let answer = self.set(number(inode), &mut change, size, now);
-        answer_attributes(reply, answer);
-    }
-
-    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.follow(number(inode)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let (parent, name) = (number(parent), name.as_bytes());
-        let caller = caller(request, umask);
-        answer_entry(reply, self.make(parent, name, mode, device, caller));
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let (parent, name) = (number(parent), name.as_bytes());
-        let (mode, caller) = (libc::S_IFDIR | mode & !KIND, caller(request, umask));
-        answer_entry(reply, self.make(parent, name, mode, 0, caller));
-    }
-
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer_empty(reply, self.remove_name(number(parent), name.as_bytes()));
-    }
-
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (parent, name) = (number(parent), name.as_bytes());
-        answer_empty(reply, self.tree.remove_directory(parent, name, now()));
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let (parent, name) = (number(parent), name.as_bytes());
-        let target = target.as_os_str().as_bytes();
-        let made = self.make_link(parent, name, target, caller(request, 0));
-        answer_entry(reply, made);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let from = (number(parent), name.as_bytes());
-        let to = (number(new_parent), new_name.as_bytes());
-        let moved = self.move_name(from, to, flags, caller(request, 0));
-        answer_empty(reply, moved);
-    }
-
-    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (inode, parent) = (number(inode), number(parent));
-        answer_entry(reply, self.add_name(inode, parent, name.as_bytes()));
-    }
-
-    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.tree.file(number(inode)) {
-            Ok(_) => reply.opened(FileHandle(0), self.opened()),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _: i32,
-        reply: ReplyCreate,
-    ) {
-        let (parent, name) = (number(parent), name.as_bytes());
-        let (mode, caller) = (libc::S_IFREG | mode & !KIND, caller(request, umask));
-        match self.make(parent, name, mode, 0, caller) {
-            Ok(it) => reply.created(
-                &KEPT,
-                &shown(&it),
-                generation(&it),
-                FileHandle(0),
-                self.opened(),
-            ),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let begin = Instant::now();
-        let is_noted = flags.0 & libc::O_NOATIME == 0;
-        // It goes from the staging to the kernel: fewer bytes than asked for are the file's end.
-        let mut reply = Some(reply);
-        let sent = self.bring(number(inode), offset, size as usize, is_noted, |bytes| {
-            if let Some(reply) = reply.take() {
-                reply.data(bytes);
-            }
-            self.reads.note(bytes.len(), begin);
-        });
-        if let (Err(error), Some(reply)) = (sent, reply) {
-            reply.error(code(error));
-        }
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        bytes: &[u8],
-        how: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let begin = Instant::now();
-        let takes = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let taker = takes.then(|| caller(request, 0));
-        let answer = self.put(number(inode), offset, bytes, taker);
-        if let Ok(written) = answer {
-            self.writes.note(written, begin);
-        }
-        answer_written(reply, answer.map(|written| written as u64));
-    }
-
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // The kernel does not ask again: a write that was answered is done.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn readdir(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        behind: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let visit = |number: u64, name: &[u8], it: &Attributes| {
-            let shown = INodeNo(u64::from(it.inode));
-            !reply.add(shown, number, kind(it.mode), OsStr::from_bytes(name))
-        };
-        match self.list(number(inode), behind, false, visit) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        behind: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let visit = |number: u64, name: &[u8], it: &Attributes| {
-            let (attributes, name) = (shown(it), OsStr::from_bytes(name));
-            !reply.add(
-                attributes.ino,
-                number,
-                name,
-                &KEPT,
-                &attributes,
-                generation(it),
-            )
-        };
-        match self.list(number(inode), behind, true, visit) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.settle();
-        let space = self.store.space();
-        let (inodes, most) = self.tree.inodes();
-        let (pages, free) = (space.pages(), space.free_pages());
-        let page = PAGE_BYTES as u32;
-        reply.statfs(
-            pages,
-            free,
-            free,
-            most,
-            most - inodes,
-            page,
-            NAME_MAX as u32,
-            page,
-        );
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        inode: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _: u32,
-        reply: ReplyEmpty,
-    ) {
-        let (inode, name, caller) = (number(inode), name.as_bytes(), caller(request, 0));
-        answer_empty(reply, self.set_value(inode, name, value, flags, caller));
-    }
-
-    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
-        let inode = number(inode);
-        let answer = match inode == ROOT && name == FIGURES {
-            true => Ok(self.figures().into_bytes()),
-            false => self.tree.value(inode, name.as_bytes()),
-        };
-        answer_value(reply, room, answer);
-    }
-
-    fn listxattr(&self, request: &Request, inode: INodeNo, room: u32, reply: ReplyXattr) {
-        let names = self.tree.value_names(number(inode)).map(|mut names| {
-            if request.uid() != SUPERUSER {
-                let all = names.split_inclusive(|byte| *byte == 0);
-                names = all
-                    .filter(|it| !it.starts_with(b"trusted."))
-                    .collect::<Vec<_>>()
-                    .concat();
-            }
-            names
-        });
-        answer_value(reply, room, names);
-    }
-
-    fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes();
-        answer_empty(reply, self.tree.remove_value(number(inode), name, now()));
-    }
-
-    fn fallocate(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        len: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        answer_empty(reply, self.allocate(number(inode), offset, len, mode));
-    }
-
-    fn lseek(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        match self.find(number(inode), offset, whence) {
-            // No file is that long.
-            Ok(found) => reply.offset(found as i64),
-            Err(error) => reply.error(code(error)),
-        }
-    }
-
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        from: INodeNo,
-        _: FileHandle,
-        from_offset: u64,
-        to: INodeNo,
-        _: FileHandle,
-        to_offset: u64,
-        len: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let from = (number(from), from_offset);
-        let to = (number(to), to_offset);
-        answer_written(reply, self.copy(from, to, len));
-    }
-
-    fn ioctl(
-        &self,
-        request: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        _: IoctlFlags,
-        command: u32,
-        words: &[u8],
-        room: u32,
-        reply: ReplyIoctl,
-    ) {
-        let is_ours = command == COMMAND && room as usize == size_of::<Message>();
-        let Some(step) = Step::read(words).filter(|_| is_ours) else {
-            return reply.error(fuser::Errno::ENOTTY);
-        };
-        if ![SUPERUSER, self.owner].contains(&request.uid()) {
-            return reply.error(fuser::Errno::EPERM);
-        }
-        let mut message: Message = [0; _];
-        match self.step(number(inode), request.uid(), step) {
-            Ok(answer) => message[1..5].copy_from_slice(&answer),
-            Err((error, figures)) => {
-                message[0] = error.raw_os_error() as u64;
-                message[1..3].copy_from_slice(&figures);
-            }
-        }
-        reply.ioctl(0, bytemuck::bytes_of(&message));
     }
 }
 

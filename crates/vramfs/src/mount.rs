@@ -26,7 +26,7 @@ use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
 use crate::export::Exports;
 pub use crate::fuse::Cache;
-use crate::fuse::{Requests, SLOTS, now};
+use crate::fuse::{Requests, SLOTS, Terms, now, serve};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 use crate::medium::{Device, Medium, Verify};
 use crate::meter::Meter;
@@ -201,7 +201,7 @@ pub enum Scrub {
 #[derive(Debug)]
 pub struct Mount {
     place: Place,
-    session: Option<JoinHandle<std::io::Result<()>>>,
+    threads: Vec<JoinHandle<std::io::Result<()>>>,
     scrubber: Option<Scrubber>,
     exports: Arc<Exports>,
 }
@@ -241,14 +241,12 @@ impl Mount {
             owner: rustix::process::geteuid().as_raw(),
             exports: exports.clone(),
         };
+        let requests_of = Arc::new(requests_of);
         let mut config = Config::default();
         config.acl = match options.allow_other {
             true => SessionACL::All,
             false => SessionACL::Owner,
         };
-        // One may wait for what another reads.
-        config.n_threads = Some(options.threads.max(2));
-        config.clone_fd = true;
         let failed = |error: std::io::Error| {
             let hint = match error.kind() {
                 // Neither the call nor a program that may make it.
@@ -257,12 +255,11 @@ impl Mount {
             };
             refused(&at, format!("{error}{hint}"))
         };
-        let none = Builder::new().spawn(|| Ok(())).map_err(failed)?;
         let (session, place) = if is_root() {
             let made = Detached::new(options.allow_other, options.forbidden);
             let (mount, requests) = made.map_err(|error| failed(error.into()))?;
             let acl = config.acl;
-            let session = Session::from_fd(requests_of, requests, acl, config).map_err(failed)?;
+            let session = Session::from_fd(Terms, requests, acl, config).map_err(failed)?;
             let place = mount.attach(free).map_err(|error| failed(error.into()))?;
             (session, place)
         } else {
@@ -274,7 +271,7 @@ impl Mount {
             if options.forbidden.exec {
                 config.mount_options.push(MountOption::NoExec);
             }
-            let session = Session::new(requests_of, &at, &config).map_err(failed)?;
+            let session = Session::new(Terms, &at, &config).map_err(failed)?;
             // If it cannot be told from others the session goes, and what it has mounted with it.
             let id = id(&at)?;
             let at = at.clone();
@@ -283,18 +280,17 @@ impl Mount {
         // From here on what fails unmounts it.
         let mut mount = Self {
             scrubber: None,
-            session: None,
+            threads: Vec::new(),
             place,
             exports,
         };
-        let session = session.spawn().map_err(|error| refused(&at, error))?;
         // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
         // that has ended for one that has not. So it does not go: a descriptor stays open.
-        let mut session = ManuallyDrop::new(session);
-        let thread = std::mem::replace(&mut session.guard, none);
-        // There is one: this is the only place that sets it.
+        let session = ManuallyDrop::new(session);
+        // There is none yet: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
-        mount.session = Some(thread);
+        let served = serve(&requests_of, &*session, requests_of.threads);
+        mount.threads = served.map_err(|error| refused(&at, error))?;
         if options.scrub != Scrub::Off {
             let scrubber = Scrubber::new(store, options.scrub);
             mount.scrubber = Some(scrubber.map_err(|error| refused(&at, error))?);
@@ -320,13 +316,13 @@ impl Mount {
     /// # Errors
     /// [`Error::Mount`] if requests could not be read any more.
     pub fn wait(mut self) -> Result<()> {
-        let answer = match self.session.take() {
-            Some(session) => {
-                let ended = session.join();
-                ended.unwrap_or_else(|_| Err(std::io::Error::other("what answers has panicked")))
-            }
-            None => Ok(()),
+        let ended = |thread: JoinHandle<std::io::Result<()>>| {
+            let panicked = |_| Err(std::io::Error::other("what answers has panicked"));
+            thread.join().unwrap_or_else(panicked)
         };
+        // All of them, and what the first says that fails.
+        let all: Vec<_> = self.threads.drain(..).map(ended).collect();
+        let answer = all.into_iter().collect::<std::io::Result<()>>();
         match answer {
             // So the kernel tells some of the threads that it is over.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
@@ -351,10 +347,10 @@ impl Drop for Mount {
         // It may be unmounted already, and that is as good.
         let place = &self.place;
         let gone = place.unmount(false).or_else(|_| place.unmount(true));
-        if let Some(session) = self.session.take()
-            && matches!(gone, Ok(true))
-        {
-            session.join().map(drop).unwrap_or_default();
+        if matches!(gone, Ok(true)) {
+            for thread in self.threads.drain(..) {
+                thread.join().map(drop).unwrap_or_default();
+            }
         }
     }
 }

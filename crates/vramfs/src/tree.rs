@@ -11,7 +11,9 @@
 //!
 //! Invariants: an inode is there as long as a name leads to it or the kernel knows it; the count of
 //! links of a directory is two and its subdirectories; no directory is within itself.
-//! Elsewhere: entries (`directory`), data (`file`).
+//! Elsewhere: extended attributes (`values`), entries (`directory`), data (`file`).
+
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -43,9 +45,6 @@ const GROUP_RUNS: u32 = libc::S_IXGRP;
 /// Who may do what others may not.
 pub(crate) const SUPERUSER: u32 = 0;
 
-/// The longest value of an extended attribute, and all of an inode's names together.
-const VALUE_MAX: usize = 64 << 10;
-const VALUES_MAX: usize = 1 << 20;
 /// All names, targets of links and values together may have so many bytes, and so many more for each inode that there can be.
 const TEXT_MAX: u64 = 64 << 20;
 /// Those for each inode.
@@ -56,6 +55,8 @@ pub const TEXT_COST: usize = 64;
 const PIECE: u32 = 4096;
 /// Links that an inode may have.
 const LINK_MAX: u32 = i32::MAX as u32;
+/// In the place of its links: it was made without a name, and may get one.
+const UNNAMED: u32 = u32::MAX;
 
 /// Nanoseconds since 1970.
 pub type Time = i64;
@@ -151,6 +152,7 @@ type Values = BTreeMap<Box<[u8]>, Box<[u8]>>;
 #[derive(Debug)]
 struct Inode {
     mode: u32,
+    /// Names that lead to it, or [`UNNAMED`].
     links: u32,
     user: u32,
     group: u32,
@@ -219,7 +221,10 @@ impl Inode {
             inode,
             generation,
             mode: self.mode,
-            links: self.links,
+            links: match self.has_name() {
+                true => self.links,
+                false => 0,
+            },
             user: self.user,
             group: self.group,
             device: match self.body {
@@ -239,6 +244,15 @@ impl Inode {
             modified: self.modified,
             changed: self.changed,
         }
+    }
+
+    fn has_name(&self) -> bool {
+        !matches!(self.links, 0 | UNNAMED)
+    }
+
+    /// No name leads to it, and the kernel does not know it.
+    fn is_gone(&self) -> bool {
+        !self.has_name() && self.known == 0
     }
 
     fn directory(&mut self) -> Answer<&mut Inner> {
@@ -397,7 +411,7 @@ impl Tree {
     pub fn forget(&self, inode: u32, times: u64) {
         let gone = self.with(inode, |it, _| {
             it.known = it.known.saturating_sub(times);
-            Ok(it.links == 0 && it.known == 0)
+            Ok(it.is_gone())
         });
         if gone == Ok(true) {
             self.remove(inode);
@@ -429,6 +443,25 @@ impl Tree {
         };
         let mode = if mode & KIND == 0 { mode | FILE } else { mode };
         self.add(parent, name, mode, body, caller, now)
+    }
+
+    /// Makes a file that no name leads to, as [`Tree::make`] would there. It may get one ([`Tree::link`]), and goes when the kernel
+    /// forgets it without.
+    ///
+    /// # Errors
+    /// `NOENT`, `NOTDIR`, `NOSPC` without room.
+    pub fn make_nameless(
+        &self,
+        parent: u32,
+        mode: u32,
+        caller: Caller,
+        now: Time,
+    ) -> Answer<Attributes> {
+        let _names = self.reading();
+        let (mode, caller, values) = self.inherited(parent, mode, caller)?;
+        let inode = self.place(mode, UNNAMED, Body::File(None), values, caller, now)?;
+        self.nameless.fetch_add(1, Relaxed);
+        self.know(inode)
     }
 
     /// Makes a symbolic link.
@@ -506,32 +539,38 @@ impl Tree {
         })
     }
 
-    /// Gives an inode another name.
+    /// Gives an inode another name, or one that was made without any its first.
     ///
     /// # Errors
     /// `PERM` for a directory; `NOENT` for what has no name any more; `MLINK`; as for [`Tree::make`].
     pub fn link(&self, inode: u32, parent: u32, name: &[u8], now: Time) -> Answer<Attributes> {
         check_name(name)?;
         let _names = self.writing();
-        self.with(inode, |it, _| match (it.is_directory(), it.links) {
+        let links = self.with(inode, |it, _| match (it.is_directory(), it.links) {
             (true, _) => Err(Errno::PERM),
             // It is about to go.
             (_, 0) => Err(Errno::NOENT),
+            (_, UNNAMED) => Ok(0),
             (_, LINK_MAX..) => Err(Errno::MLINK),
-            _ => Ok(()),
+            (_, links) => Ok(links),
         })?;
         match self.find(parent, name) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) => self.check_lives(parent)?,
             Err(error) => return Err(error),
         }
-        self.take_one()?;
+        // The first name is the inode's own.
+        let is_first = links == 0;
+        if !is_first {
+            self.take_one()?;
+        }
         if let Err(error) = self.enter(parent, name, inode, now) {
-            self.count.fetch_sub(1, Relaxed);
+            self.count.fetch_sub(u64::from(!is_first), Relaxed);
             return Err(error);
         }
+        self.nameless.fetch_sub(u64::from(is_first), Relaxed);
         self.with(inode, |it, _| {
-            it.links += 1;
+            it.links = links + 1;
             it.changed = now;
             Ok(())
         })?;
@@ -730,105 +769,6 @@ impl Tree {
         }
     }
 
-    /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// `NODATA`.
-    pub fn value(&self, inode: u32, name: &[u8]) -> Answer<Vec<u8>> {
-        self.with(inode, |it, _| {
-            Ok(it.value(name).ok_or(Errno::NODATA)?.to_vec())
-        })
-    }
-
-    /// The names of all extended attributes, each with a zero behind it.
-    ///
-    /// # Errors
-    /// `STALE`.
-    pub fn value_names(&self, inode: u32) -> Answer<Vec<u8>> {
-        self.with(inode, |it, _| {
-            let names = it.values.iter().flat_map(|values| values.keys());
-            Ok(names
-                .flat_map(|name| name.iter().copied().chain([0]))
-                .collect())
-        })
-    }
-
-    /// Sets an extended attribute. `must_be` says whether there has to be one. An access list of somebody who is not of the
-    /// group takes its bit; other groups of his than his first are not known here.
-    ///
-    /// # Errors
-    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be, `INVAL` for
-    /// an access list that is none.
-    pub fn set_value(
-        &self,
-        inode: u32,
-        name: &[u8],
-        value: &[u8],
-        must_be: Option<bool>,
-        caller: Caller,
-        now: Time,
-    ) -> Answer<()> {
-        if !(1..=NAME_MAX).contains(&name.len()) {
-            return Err(Errno::RANGE);
-        }
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG);
-        }
-        let is_list = matches!(name, acl::ACCESS | acl::DEFAULT);
-        let list = is_list.then(|| List::parse(value).ok_or(Errno::INVAL));
-        let list = list.transpose()?;
-        self.with(inode, |it, _| {
-            let list = list.filter(|_| name == acl::ACCESS);
-            let is_mode = list.as_ref().is_some_and(List::is_mode);
-            if is_mode {
-                self.drop_value(it, name);
-            } else {
-                let before = it.value(name).map(|value| cost(name.len() + value.len()));
-                match (must_be, before) {
-                    (Some(true), None) => return Err(Errno::NODATA),
-                    (Some(false), Some(_)) => return Err(Errno::EXIST),
-                    _ => {}
-                }
-                let (after, before) = (cost(name.len() + value.len()), before.unwrap_or(0));
-                let all = it.values.as_ref().map_or(0, |values| text_of(values));
-                if all - before + after > VALUES_MAX as u64 {
-                    return Err(Errno::NOSPC);
-                }
-                self.take_text(after.saturating_sub(before))?;
-                self.give_text(before.saturating_sub(after));
-                let values = it.values.get_or_insert_default();
-                values.insert(name.into(), value.into());
-            }
-            if let Some(list) = list {
-                it.mode = it.mode & !PERMISSIONS | list.mode();
-                if caller.user != SUPERUSER && caller.group != it.group {
-                    it.mode &= !SET_GROUP;
-                }
-            }
-            it.changed = now;
-            Ok(())
-        })
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NODATA`.
-    pub fn remove_value(&self, inode: u32, name: &[u8], now: Time) -> Answer<()> {
-        self.with(inode, |it, _| {
-            self.drop_value(it, name).ok_or(Errno::NODATA)?;
-            it.changed = now;
-            Ok(())
-        })
-    }
-
-    fn drop_value(&self, it: &mut Inode, name: &[u8]) -> Option<()> {
-        let value = it.values.as_mut()?.remove(name)?;
-        it.values.take_if(|values| values.is_empty());
-        self.give_text(cost(name.len() + value.len()));
-        Some(())
-    }
-
     fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -985,7 +925,7 @@ impl Tree {
                 0 => self.nameless.fetch_add(1, Relaxed),
                 _ => self.count.fetch_sub(1, Relaxed),
             };
-            Ok(it.links == 0 && it.known == 0)
+            Ok(it.is_gone())
         });
         if gone == Ok(true) {
             self.remove(inode);
@@ -1153,8 +1093,7 @@ impl Tree {
         let node = self.node(inode);
         let mut place = lock(&node.inode);
         // Somebody who was as quick has done it.
-        let is_gone = |it: &mut Inode| it.links == 0 && it.known == 0;
-        let Some(gone) = place.take_if(is_gone) else {
+        let Some(gone) = place.take_if(|it| it.is_gone()) else {
             return;
         };
         node.generation.fetch_add(1, AcqRel);

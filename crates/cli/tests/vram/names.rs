@@ -1,12 +1,16 @@
 //! Names: directories, links, and what else a name leads to.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, linkat, makedev, mknodat, openat,
+    renameat_with,
+};
 use rustix::io::Errno;
 
 use crate::Here;
@@ -172,6 +176,51 @@ fn names_are_moved_as_the_flags_say() {
 }
 
 #[test]
+fn a_file_made_without_a_name_gets_one_or_is_gone_when_it_is_closed() {
+    let here = Here::new(&["--size=8MiB", "--ecc=off", "--inodes=4"]);
+    fs::create_dir(here.at("d")).unwrap();
+    rustix::fs::chown(here.at("d"), None, Some(Gid::from_raw(77))).unwrap();
+    fs::set_permissions(here.at("d"), Permissions::from_mode(0o2755)).unwrap();
+    let inodes = here.figure("used_inodes");
+    let make = |more: OFlags| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | more;
+        let made = openat(CWD, here.at("d"), flags, Mode::from_raw_mode(0o666));
+        made.map(fs::File::from)
+    };
+    let name = |file: &fs::File, name: &str| {
+        let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, open, CWD, here.at(name), AtFlags::SYMLINK_FOLLOW)
+    };
+    let is_empty = || fs::read_dir(here.at("d")).unwrap().next().is_none();
+    let mut file = make(OFlags::empty()).unwrap();
+    file.write_all(b"text").unwrap();
+    let known = file.metadata().unwrap();
+    assert_eq!((known.nlink(), known.len(), known.gid()), (0, 4, 77));
+    assert!(is_empty() && here.figure("used_inodes") == inodes + 1);
+    // Its first name is no further inode, of which there is one left; the second is.
+    assert_eq!(name(&file, "d/first"), Ok(()));
+    assert_eq!(here.figure("used_inodes"), inodes + 1);
+    assert_eq!(fs::read(here.at("d/first")).unwrap(), b"text");
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    assert_eq!(name(&file, "d/first"), Err(Errno::EXIST));
+    assert_eq!(name(&file, "second"), Ok(()));
+    assert_eq!(make(OFlags::empty()).unwrap_err(), Errno::NOSPC);
+    fs::remove_file(here.at("second")).unwrap();
+    fs::remove_file(here.at("d/first")).unwrap();
+    // It had one, and gets none again.
+    assert_eq!(name(&file, "d/again"), Err(Errno::NOENT));
+    drop(file);
+    let mut alone = make(OFlags::EXCL).unwrap();
+    alone.write_all(&[1; 100_000]).unwrap();
+    assert_eq!(name(&alone, "d/alone"), Err(Errno::NOENT));
+    assert!(here.figure("used_bytes") >= 100_000);
+    drop(alone);
+    assert!(is_empty());
+    let left = ["used_inodes", "used_bytes"].map(|it| here.figure(it));
+    assert_eq!(left, [inodes, 0]);
+}
+
+#[test]
 fn who_reads_a_large_directory_meets_once_what_was_there_all_the_time() {
     let asked = std::env::var("FERCUDA_VRAM_ENTRIES");
     let count: u32 = asked.map_or(20_000, |it| it.parse().unwrap());
@@ -272,14 +321,4 @@ fn many_files_with_content_fit_are_listed_and_take_little_of_the_host() {
     }
     let full = fs::write(here.at("one more"), "text").unwrap_err();
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
-}
-
-#[test]
-fn a_file_that_never_has_a_name_is_refused_as_such() {
-    let here = Here::plain();
-    let how = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
-    let answer = rustix::fs::open(here.path(), how, Mode::from_raw_mode(0o600));
-    assert_eq!(answer.unwrap_err(), Errno::OPNOTSUPP);
-    // And whoever asks that asks for more.
-    fs::write(here.at("file"), "on").unwrap();
 }

@@ -5,9 +5,11 @@ mod model;
 mod ops;
 mod world;
 
-use std::panic::AssertUnwindSafe;
+use std::fs::OpenOptions;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
+use bytemuck::Zeroable as _;
 use ops::{Failures, Program, program};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use world::{Tally, World};
@@ -29,7 +31,7 @@ fn calls() -> u64 {
 /// What a program came to, also where something panics.
 fn run(program: &Program, failures: Failures) -> Result<Tally, String> {
     let run = || World::run(program, failures == Failures::Lost);
-    let answer = std::panic::catch_unwind(AssertUnwindSafe(run));
+    let answer = catch_unwind(AssertUnwindSafe(run));
     answer.unwrap_or_else(|why| {
         let why = why.downcast::<String>().map(|it| *it);
         let why = why.or_else(|it| it.downcast::<&str>().map(|it| (*it).to_owned()));
@@ -125,6 +127,46 @@ fn programs_whose_memory_refuses_calls_lose_nothing_that_was_said_to_be_done() {
 #[test]
 fn programs_whose_memory_loses_blocks_lose_what_was_in_them_alone() {
     hold(Failures::Lost);
+}
+
+#[test]
+fn whatever_bytes_come_as_a_request_it_is_answered_without_a_panic() {
+    const HEADER: usize = size_of::<wire::Header>();
+    let seed = seed();
+    let mut random = Rng::with_seed(seed);
+    let (_memory, store) = memory(4);
+    let requests = world::requests(store, 50, THREADS);
+    let kernel = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let (mut body, mut done) = (Vec::new(), 0);
+    for step in 0..20_000 {
+        let mut header = wire::Header::zeroed();
+        header.opcode = random.u32(0..56);
+        header.nodeid = match random.u8(..10) {
+            0 => random.u64(..),
+            _ => random.u64(..8),
+        };
+        // Numbers are small ones, or all bits may be set; between them is a name now and then.
+        let mut bytes = vec![0; HEADER];
+        while bytes.len() < HEADER + random.usize(..120) {
+            match random.u8(..8) {
+                0 => bytes.extend(random.u64(..).to_le_bytes()),
+                1 => bytes.extend([b'a' + random.u8(..4), 0]),
+                2 => bytes.extend(u32::MAX.to_le_bytes()),
+                3 => bytes.extend(b"user.it\0"),
+                _ => bytes.extend(random.u32(..300).to_le_bytes()),
+            }
+        }
+        header.len = bytes.len() as u32;
+        bytes[..HEADER].copy_from_slice(bytemuck::bytes_of(&header));
+        let mut call = wire::Call::new(&bytes).unwrap();
+        let mut reply = wire::Reply::new(&kernel, step, &mut body);
+        let answer = catch_unwind(AssertUnwindSafe(|| requests.answer(&mut call, &mut reply)));
+        let answer =
+            answer.unwrap_or_else(|_| panic!("FERCUDA_SEED={seed}: step {step}, {header:?}"));
+        done += usize::from(answer.is_ok());
+        reply.end(answer);
+    }
+    assert!(done > 2_000, "{done} of them meant anything");
 }
 
 /// Threads that answer.

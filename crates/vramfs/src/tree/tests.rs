@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::values::{VALUE_MAX, VALUES_MAX};
 use super::*;
 
 const ME: Caller = Caller {

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::control::Fault;
+use crate::tree::KIND;
 
 const WRITERS: u8 = 4;
 /// Files of each writer, and of all.
@@ -210,7 +211,7 @@ impl<M: Medium + 'static> All<'_, M> {
             }
             _ => {
                 let (at, name) = self.name(writer, random);
-                let how = RenameFlags::RENAME_NOREPLACE;
+                let how = libc::RENAME_NOREPLACE;
                 let moved = self
                     .requests
                     .move_name((own.at, &own.name), (at, &name), how, ME);
@@ -269,7 +270,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 // Each has one name all the time, and each name leads to one.
                 let (one, other) = (random.usize(..SHARED), random.usize(..SHARED));
                 let (one, other) = (shared_name(one), shared_name(other));
-                let how = RenameFlags::RENAME_EXCHANGE;
+                let how = libc::RENAME_EXCHANGE;
                 let moved = self
                     .requests
                     .move_name((ROOT, &one), (ROOT, &other), how, ME);

@@ -165,6 +165,8 @@ pub(super) struct Node {
     pub changed: Time,
     pub values: BTreeMap<Vec<u8>, Vec<u8>>,
     pub body: Body,
+    /// It was made without a name, and has got none yet.
+    pub is_unnamed: bool,
 }
 
 impl Node {
@@ -180,6 +182,7 @@ impl Node {
             changed: NOW,
             values: BTreeMap::new(),
             body,
+            is_unnamed: false,
         }
     }
 
@@ -473,6 +476,11 @@ impl Model {
             Err(Errno::NOENT) if !name.is_empty() => {}
             Err(error) => return Err(error),
         }
+        self.may_make_nameless(parent, mode, caller)
+    }
+
+    /// Whether something can be made there without a name, and as what.
+    pub(super) fn may_make_nameless(&self, parent: u32, mode: u32, caller: Caller) -> Answer<Node> {
         self.check_lives(parent)?;
         if self.count(&self.links()) >= self.most {
             return Err(Errno::NOSPC);
@@ -506,13 +514,19 @@ impl Model {
         self.enter(parent, name, inode);
     }
 
+    pub(super) fn made_nameless(&mut self, inode: u32, node: Node) {
+        let is_unnamed = true;
+        self.nodes.insert(inode, Node { is_unnamed, ..node });
+    }
+
     pub(super) fn link(&mut self, inode: u32, parent: u32, name: &[u8]) -> Answer<()> {
         Self::check_name(name)?;
-        if self.node(inode)?.is_directory() {
+        let it = self.node(inode)?;
+        if it.is_directory() {
             return Err(Errno::PERM);
         }
-        let links = self.links();
-        if links[&inode] == 0 {
+        let (links, is_first) = (self.links(), it.is_unnamed);
+        if links[&inode] == 0 && !is_first {
             return Err(Errno::NOENT);
         }
         match self.get(parent, name) {
@@ -520,11 +534,12 @@ impl Model {
             Err(Errno::NOENT) => self.check_lives(parent)?,
             Err(error) => return Err(error),
         }
-        if self.count(&links) >= self.most {
+        if self.count(&links) >= self.most && !is_first {
             return Err(Errno::NOSPC);
         }
         self.enter(parent, name, inode);
         let node = self.node_mut(inode)?;
+        node.is_unnamed = false;
         node.changed = NOW;
         node.known += 1;
         Ok(())

@@ -28,6 +28,11 @@ pub(super) enum Op {
         mode: u16,
         who: u8,
     },
+    MakeNameless {
+        at: u8,
+        mode: u16,
+        who: u8,
+    },
     MakeLink {
         at: u8,
         name: u8,
@@ -217,6 +222,12 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
                     mode,
                     who,
                 })
+                .boxed(),
+        ),
+        (
+            3,
+            (directory(), 0..4096u16, 0..4u8)
+                .prop_map(|(at, mode, who)| Op::MakeNameless { at, mode, who })
                 .boxed(),
         ),
         (

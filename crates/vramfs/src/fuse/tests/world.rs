@@ -11,15 +11,15 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fuser::RenameFlags;
-
 use super::model::{Body, CAPABILITY, Model, NOW, Node, pages_of};
 use super::ops::{Op, Place, Program};
 use super::*;
 use crate::acl;
 use crate::control::Fault;
+use crate::directory::NAME_MAX;
 use crate::file::{SIZE_MAX, tests as files};
 use crate::layout::{PAGES, ROW_BYTES};
+use crate::tree::KIND;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const ROW: u64 = ROW_BYTES as u64;

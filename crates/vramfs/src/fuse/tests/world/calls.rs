@@ -65,6 +65,19 @@ impl World {
                 let expected = expected.map(|it| Node { device, ..it });
                 self.made(at, &called, got, expected)
             }
+            Op::MakeNameless { at, mode, who } => {
+                let (at, caller) = (self.directory(at), of(&WHO, who));
+                let mode = libc::S_IFREG | u32::from(mode) & 0o7777;
+                let expected = self.model.may_make_nameless(at, mode, caller);
+                match (self.requests.make_nameless(at, mode, caller), expected) {
+                    (Ok(it), Ok(node)) => {
+                        self.is_new(&it)?;
+                        self.model.made_nameless(it.inode, node);
+                        Ok(())
+                    }
+                    (got, expected) => same("tmpfile", got.map(drop), expected.map(drop)),
+                }
+            }
             Op::MakeLink {
                 at,
                 name: called,
@@ -105,22 +118,19 @@ impl World {
             Op::MoveName { from, to, how } => {
                 let (from, called) = (self.directory(from.0), name(from.1));
                 let (to, new) = (self.directory(to.0), name(to.1));
-                let (whiteout, caller) = (RenameFlags::RENAME_WHITEOUT, WHO[1]);
+                let (whiteout, caller) = (libc::RENAME_WHITEOUT, WHO[1]);
                 let (flags, how) = of(
                     &[
-                        (RenameFlags::empty(), Some(Move::Replace)),
-                        (RenameFlags::RENAME_NOREPLACE, Some(Move::KeepOther)),
-                        (RenameFlags::RENAME_EXCHANGE, Some(Move::Exchange)),
+                        (0, Some(Move::Replace)),
+                        (libc::RENAME_NOREPLACE, Some(Move::KeepOther)),
+                        (libc::RENAME_EXCHANGE, Some(Move::Exchange)),
                         (whiteout, Some(Move::Replace)),
-                        (
-                            whiteout | RenameFlags::RENAME_NOREPLACE,
-                            Some(Move::KeepOther),
-                        ),
-                        (whiteout | RenameFlags::RENAME_EXCHANGE, None),
+                        (whiteout | libc::RENAME_NOREPLACE, Some(Move::KeepOther)),
+                        (whiteout | libc::RENAME_EXCHANGE, None),
                     ],
                     how,
                 );
-                let leaves = flags.contains(whiteout);
+                let leaves = flags & whiteout != 0;
                 let names = ((from, &called[..]), (to, &new[..]));
                 let got = self.requests.move_name(names.0, names.1, flags, caller);
                 let expected = match how {
