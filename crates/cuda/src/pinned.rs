@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
@@ -34,6 +34,8 @@ pub struct PinnedBuffer<T> {
 struct Pinned {
     context: Context,
     address: usize,
+    /// Where kernels of that context find it, once that was asked for.
+    for_kernels: OnceLock<u64>,
 }
 
 // SAFETY: its part of the memory is its own, which any thread may use and free.
@@ -91,6 +93,7 @@ impl<T: Pod> PinnedBuffer<T> {
         let memory = Pinned {
             context: context.clone(),
             address: values.as_ptr().expose_provenance(),
+            for_kernels: OnceLock::new(),
         };
         Ok(Self {
             context: context.clone(),
@@ -148,6 +151,11 @@ impl<T: Pod> PinnedBuffer<T> {
             Some(memory) if self.len * size_of::<T>() != 0 => memory,
             _ => return Ok(DeviceAddr(0)),
         };
+        let within = (self.values.as_ptr().addr() - memory.address) as u64;
+        let is_own = *context == memory.context;
+        if let Some(known) = memory.for_kernels.get().filter(|_| is_own) {
+            return Ok(DeviceAddr(known + within));
+        }
         let driver = context.bind()?;
         let mut address = 0;
         let first = std::ptr::with_exposed_provenance_mut::<c_void>(memory.address);
@@ -159,8 +167,10 @@ impl<T: Pod> PinnedBuffer<T> {
                 "ask the device address of pinned memory"
             )?;
         }
-        let within = self.values.as_ptr().addr() - memory.address;
-        Ok(DeviceAddr(address + within as u64))
+        if is_own {
+            memory.for_kernels.get_or_init(|| address);
+        }
+        Ok(DeviceAddr(address + within))
     }
 }
 

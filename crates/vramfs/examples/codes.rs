@@ -19,6 +19,8 @@ const SLOTS: usize = 2048;
 /// Blocks of a large request.
 const LARGE: usize = 8;
 const THREADS: [usize; 2] = [1, 16];
+/// Blocks that a thread takes in turn, where it takes one at a time.
+const ANYWHERE: usize = 256;
 const LASTS: Duration = Duration::from_millis(300);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -119,7 +121,7 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Four rows of one block, or all of eight, over and over by so many threads, each in blocks of its own.
+    /// Four rows of one block anywhere, or all of eight, over and over by so many threads, each in blocks of its own.
     fn measure(&self, what: &str, large: bool, threads: usize) -> Result<()> {
         let (blocks, rows) = match large {
             true => (LARGE, 0..DATA_ROWS),
@@ -132,29 +134,37 @@ impl Requests<'_> {
             let stream = || Stream::new(self.blocks.context()).map_err(|it| it.to_string());
             let mut worker = Worker::new(self.kernels, LARGE, stream()?).map_err(said)?;
             let mut copier = Copier::new(LARGE, stream()?, Some(&self.mover)).map_err(said)?;
-            let work: Vec<Work<'_>> = (0..blocks)
-                .map(|at| {
-                    let block = thread * LARGE + at;
-                    Work {
-                        block,
-                        rows: rows.clone(),
-                        place: Place::Staging(at * DATA_BYTES),
-                        identity: Some(&self.identities[block]),
-                    }
-                })
-                .collect();
+            let mut random = fastrand::Rng::with_seed(thread as u64);
+            let each = self.identities.len() / threads;
+            let of = |first: usize, slot: usize| Work {
+                block: first,
+                rows: rows.clone(),
+                place: Place::Staging(slot * rows.len() * ROW_BYTES),
+                identity: Some(&self.identities[first]),
+            };
+            let all: Vec<Vec<Work<'_>>> = match large {
+                true => vec![(0..blocks).map(|at| of(thread * LARGE + at, at)).collect()],
+                false => (0..ANYWHERE)
+                    .map(|at| vec![of(thread * each + random.usize(..each), at)])
+                    .collect(),
+            };
             // What is put there without the code is what was there.
-            copier.fetch(self.blocks, &work).map_err(said)?;
+            for work in &all {
+                copier.fetch(self.blocks, work).map_err(said)?;
+            }
             ready.wait();
             let (begin, mut times) = (Instant::now(), Vec::new());
-            while begin.elapsed() < LASTS || times.is_empty() {
+            for work in all.iter().cycle() {
+                if begin.elapsed() >= LASTS && !times.is_empty() {
+                    break;
+                }
                 let began = Instant::now();
                 let wrong = match what {
-                    "fetch" => copier.fetch(self.blocks, &work).map(|()| 0),
-                    "put" => copier.put(self.blocks, &work).map(|()| 0),
-                    "check" => worker.check(self.blocks, &work).map(wrong),
-                    "update" => worker.update(self.blocks, &work).map(wrong),
-                    _ => worker.encode_anew(self.blocks, &work).map(wrong),
+                    "fetch" => copier.fetch(self.blocks, work).map(|()| 0),
+                    "put" => copier.put(self.blocks, work).map(|()| 0),
+                    "check" => worker.check(self.blocks, work).map(wrong),
+                    "update" => worker.update(self.blocks, work).map(wrong),
+                    _ => worker.encode_anew(self.blocks, work).map(wrong),
                 };
                 times.push(began.elapsed().as_secs_f64());
                 match wrong.map_err(said)? {

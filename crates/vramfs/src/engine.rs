@@ -16,9 +16,11 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Acquire};
+use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
+use fercuda_cuda::nvrtc::{Arch, Nvrtc, Output, Program};
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{
     ByValue, Context, DeviceAddr, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer,
@@ -50,6 +52,10 @@ const LOST: u32 = 32;
 /// [`Outcome::has_wrong_source`], among the kernels' bits.
 const WRONG_SOURCE: u32 = 64;
 
+/// How long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
+const LOOKS: Duration = Duration::from_millis(2);
+const LOOKS_ALONE: Duration = Duration::from_micros(50);
+
 /// What a block is, by whom it was made for: its number, its generation, the owner of each page.
 pub type Identity = [u64; IDENTITY_WORDS];
 
@@ -70,12 +76,12 @@ struct Job {
     reserved: u32,
 }
 
-/// Jobs that come with the launch, and whose their blocks are to be, as the kernels read them.
+/// A job that comes with the launch, and whose its block is to be, as the kernels read it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Orders {
-    jobs: [Job; ORDERS],
-    identities: [Identity; ORDERS],
+struct Order {
+    job: Job,
+    identity: Identity,
 }
 
 /// What a kernel found in a block.
@@ -100,6 +106,12 @@ impl Outcome {
     /// Of what cannot be corrected.
     pub(crate) const LOST: Self = Self {
         state: LOST,
+        ..Self::CLEAN
+    };
+
+    /// Of what no kernel has answered for yet.
+    const OPEN: Self = Self {
+        state: LOST | 1 << 31,
         ..Self::CLEAN
     };
 
@@ -224,16 +236,9 @@ struct Kernel {
     function: Function,
     shared_bytes: usize,
     threads: Threads,
-    told: Told,
-}
-
-/// How a kernel is told its jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// They lie in page-locked memory.
-    Where,
-    /// They come with the launch, which has room for so many as [`ORDERS`].
-    What,
+    /// The same for one job, which comes with the launch; then `function` has room for as many as [`ORDERS`]. Else jobs lie in
+    /// page-locked memory.
+    of_one: Option<Function>,
 }
 
 /// Which threads a job has.
@@ -259,6 +264,9 @@ pub struct Kernels {
     refresh: Function,
     /// Blocks of threads that the device has room for at once, of those that take one block of memory after another.
     at_once: u32,
+    /// Their device is the software one, which compares accesses with what the driver was asked to wait for, and sees nothing of
+    /// who looks himself.
+    is_checked: bool,
     context: Context,
 }
 
@@ -268,35 +276,25 @@ impl Kernels {
     /// # Errors
     /// [`Error::Compile`] without NVRTC; [`Error::Device`] for one before compute capability 8.0.
     pub fn load(context: &Context) -> Result<Self> {
-        let code = Self::compile(Self::capability(context)?)?;
+        let code = Self::compile(Target::of(context)?)?;
         // SAFETY: it was compiled here.
         unsafe { Self::of(context, &code) }
     }
 
-    /// The compute capability of a context's device, if the kernels do there.
-    ///
-    /// # Errors
-    /// [`Error::Device`]; those of the driver.
-    pub fn capability(context: &Context) -> Result<(u32, u32)> {
-        let capability = context.device().compute_capability()?;
-        match capability < OLDEST {
-            true => Err(Error::Device {
-                capability,
-                oldest: OLDEST,
-            }),
-            false => Ok(capability),
-        }
-    }
-
-    /// Their text in PTX for devices of a compute capability. Needs no device, so another process can do it, which does not keep what
-    /// the compiler leaves in memory.
+    /// The kernels compiled. Needs no device, so another process can do it, which does not keep what the compiler leaves in memory.
     ///
     /// # Errors
     /// [`Error::Compile`].
-    pub fn compile((major, minor): (u32, u32)) -> Result<String> {
+    pub fn compile(target: Target) -> Result<Vec<u8>> {
         let nvrtc = Nvrtc::find()?;
         let known = nvrtc.architectures()?;
+        let (major, minor) = target.capability;
         let wanted = major * 10 + minor;
+        let output = match !target.is_text && known.contains(&wanted) {
+            // The driver's own compiler would leave as much memory as ours.
+            true => Output::Cubin,
+            false => Output::Ptx,
+        };
         // Text for an older one does for a newer.
         let number = known
             .into_iter()
@@ -305,53 +303,85 @@ impl Kernels {
             .unwrap_or(wanted);
         let arch = Arch::new(number / 10, number % 10);
         let program = Program::new("vramfs.cu", source::KERNELS, arch)
+            .output(output)
             .option("--std=c++17")
             .option("--device-int128")
             .option("--generate-line-info")
             .header(source::HEADER_NAME, source::header());
         let compiled = nvrtc.compile(&program)?;
-        let text = compiled.ptx().filter(|text| !text.is_empty());
-        Ok(text.ok_or(Error::NoText)?.to_owned())
+        match compiled.code() {
+            [] => Err(Error::NoCode),
+            code => Ok(code.to_vec()),
+        }
     }
 
-    /// Kernels of that text.
+    /// Kernels of that code.
     ///
     /// # Errors
-    /// [`Error::Cuda`] for what is not such a text; those of the driver.
+    /// [`Error::Cuda`] for what is no such code; those of the driver.
     ///
     /// # Safety
-    /// It is what [`Kernels::compile`] of this very version has given: what kernels do with memory is founded on that.
-    pub unsafe fn of(context: &Context, text: &str) -> Result<Self> {
-        let module = Module::load(context, &Image::ptx(text))?;
-        let kernel = |name: &str, shared_bytes, threads, told| {
+    /// It is what [`Kernels::compile`] of this very version has given for this context's device: what kernels do with memory is
+    /// founded on that.
+    pub unsafe fn of(context: &Context, code: &[u8]) -> Result<Self> {
+        // SAFETY: NVRTC has made it.
+        let image = unsafe { Image::binary(code) }.map_err(fercuda_cuda::Error::from)?;
+        let module = Module::load(context, &image)?;
+        let kernel = |name: &str, shared_bytes, threads| {
             Ok::<_, Error>(Kernel {
                 function: module.function(name)?,
                 shared_bytes,
                 threads,
-                told,
+                of_one: None,
             })
         };
+        let told = |name: &str, threads| {
+            let of_one = Some(module.function(&format!("{name}_one"))?);
+            let kernel = kernel(name, 0, threads)?;
+            Ok::<_, Error>(Kernel { of_one, ..kernel })
+        };
         Ok(Self {
-            encode: kernel(
-                "vramfs_encode",
-                SHARED_WITH_TABLES_BYTES,
-                Threads::Desk,
-                Told::Where,
-            )?,
-            verify: kernel(
-                "vramfs_verify",
-                SHARED_WITH_DESK_BYTES,
-                Threads::Desk,
-                Told::Where,
-            )?,
-            check: kernel("vramfs_check", 0, Threads::Parts, Told::What)?,
-            update: kernel("vramfs_update", 0, Threads::Block, Told::What)?,
-            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block, Told::Where)?,
+            encode: kernel("vramfs_encode", SHARED_WITH_TABLES_BYTES, Threads::Desk)?,
+            verify: kernel("vramfs_verify", SHARED_WITH_DESK_BYTES, Threads::Desk)?,
+            check: told("vramfs_check", Threads::Parts)?,
+            update: told("vramfs_update", Threads::Block)?,
+            correct: kernel("vramfs_correct", SHARED_BYTES, Threads::Block)?,
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
+            is_checked: context.device().cuda().is_software(),
             context: context.clone(),
         })
+    }
+}
+
+/// What kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Devices of this compute capability.
+    pub capability: (u32, u32),
+    /// To PTX, as the software device takes it; else to machine code if the compiler knows such devices.
+    pub is_text: bool,
+}
+
+impl Target {
+    /// A context's device, if the kernels do there.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; those of the driver.
+    pub fn of(context: &Context) -> Result<Self> {
+        let device = context.device();
+        let capability = device.compute_capability()?;
+        match capability < OLDEST {
+            true => Err(Error::Device {
+                capability,
+                oldest: OLDEST,
+            }),
+            false => Ok(Self {
+                capability,
+                is_text: device.cuda().is_software(),
+            }),
+        }
     }
 }
 
@@ -702,14 +732,24 @@ struct Papers {
 }
 
 impl Papers {
-    /// The jobs of these slots, and whose their blocks are to be.
-    fn orders(&self, slots: Range<usize>) -> Orders {
-        let mut orders = Orders::zeroed();
-        orders.jobs[..slots.len()].copy_from_slice(&self.jobs[slots.clone()]);
-        let words = slots.start * IDENTITY_WORDS..slots.end * IDENTITY_WORDS;
-        let identities = orders.identities.as_flattened_mut();
-        identities[..words.len()].copy_from_slice(&self.identities[words]);
-        orders
+    /// The job of a slot, and whose its block is to be.
+    fn order(&self, slot: usize) -> Order {
+        let mut identity = [0; IDENTITY_WORDS];
+        identity.copy_from_slice(&self.identities[slot * IDENTITY_WORDS..][..IDENTITY_WORDS]);
+        Order {
+            job: self.jobs[slot],
+            identity,
+        }
+    }
+
+    /// Whether kernels have answered so often.
+    fn are_answered(&self, count: usize) -> bool {
+        self.outcomes[..count].iter().all(|it| {
+            let state = std::ptr::from_ref(&it.state).cast_mut();
+            // SAFETY: it is aligned, and there as long as this borrow. The device writes it once, as a whole and after all else.
+            let state = unsafe { AtomicU32::from_ptr(state) };
+            state.load(Acquire) != Outcome::OPEN.state
+        })
     }
 }
 
@@ -975,54 +1015,92 @@ impl Worker {
                 reserved: 0,
             };
         }
-        // What no kernel has written is no success.
-        self.papers.outcomes[..work.len() * parts].fill(Outcome::LOST);
+        let count = work.len() * parts;
+        self.papers.outcomes[..count].fill(Outcome::OPEN);
         if work.is_empty() {
             return Ok(&[]);
         }
-        let jobs = self.papers.jobs.device_address()?;
-        let outcomes = self.papers.outcomes.device_address()?;
-        let (function, stream) = (&kernel.function, &self.copier.stream);
-        let at_once = match kernel.told {
-            Told::Where => work.len(),
-            Told::What => ORDERS,
-        };
-        for first in (0..work.len()).step_by(at_once) {
-            let slots = first..work.len().min(first + at_once);
-            let count = slots.len() as u32;
-            let all = match kernel.threads {
-                Threads::Desk => count.min(self.kernels.at_once),
-                Threads::Block | Threads::Parts => count,
-            };
-            let launch =
-                Launch::new((all, parts as u32), THREADS).shared_bytes(kernel.shared_bytes as u32);
-            let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<Outcome>()) as u64);
-            // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
-            // until this has returned, and our page-locked memory, which has an outcome for each part. This returns when they
-            // have ended, or leaves that memory to them.
-            let launched = unsafe {
-                match (kernel.told, kernel.threads) {
-                    (Told::What, _) => {
-                        let orders = self.papers.orders(slots);
-                        launch.run(function, stream, (ByValue(orders), to))
-                    }
-                    (Told::Where, Threads::Desk) => launch.run(function, stream, (jobs, to, count)),
-                    (Told::Where, _) => launch.run(function, stream, (jobs, to)),
-                }
-            };
+        if let Err(error) = self.launch(kernel, work.len(), parts) {
             // What was launched before one that was refused has to end all the same.
-            if let Err(error) = launched {
-                self.copier.wait()?;
-                return Err(error.into());
+            self.copier.wait()?;
+            return Err(error);
+        }
+        self.wait_for(count)?;
+        let outcomes = &mut self.papers.outcomes;
+        for it in &mut outcomes[..count] {
+            // What no kernel has written is no success.
+            if *it == Outcome::OPEN {
+                *it = Outcome::LOST;
             }
         }
-        self.copier.wait()?;
-        let outcomes = &mut self.papers.outcomes;
         for slot in 0..if parts > 1 { work.len() } else { 0 } {
             let of_parts = outcomes[slot * parts..][..parts].iter();
             outcomes[slot] = of_parts.fold(Outcome::CLEAN, |all, it| all.with(*it));
         }
         Ok(&outcomes[..work.len()])
+    }
+
+    /// Launches a kernel for the jobs of so many slots, each in so many parts.
+    fn launch(&self, kernel: &Kernel, jobs: usize, parts: usize) -> Result<()> {
+        let told = self.papers.jobs.device_address()?;
+        let outcomes = self.papers.outcomes.device_address()?;
+        let stream = &self.copier.stream;
+        let at_once = match &kernel.of_one {
+            Some(_) => ORDERS,
+            None => jobs,
+        };
+        for first in (0..jobs).step_by(at_once) {
+            let count = at_once.min(jobs - first);
+            let all = match kernel.threads {
+                Threads::Desk => count.min(self.kernels.at_once as usize),
+                Threads::Block | Threads::Parts => count,
+            };
+            let launch = Launch::new((all as u32, parts as u32), THREADS)
+                .shared_bytes(kernel.shared_bytes as u32);
+            let to = DeviceAddr(outcomes.0 + (first * parts * size_of::<Outcome>()) as u64);
+            // SAFETY: the kernels touch the blocks of their jobs, whose places were looked at and which stay
+            // until they were waited for, and our page-locked memory, which has an outcome for each part.
+            unsafe {
+                match (&kernel.of_one, kernel.threads) {
+                    (Some(of_one), _) if count == 1 => {
+                        launch.run(of_one, stream, (ByValue([self.papers.order(first)]), to))
+                    }
+                    (Some(_), _) => {
+                        let mut orders = [Order::zeroed(); ORDERS];
+                        for (slot, order) in orders[..count].iter_mut().enumerate() {
+                            *order = self.papers.order(first + slot);
+                        }
+                        launch.run(&kernel.function, stream, (ByValue(orders), to))
+                    }
+                    (None, Threads::Desk) => {
+                        launch.run(&kernel.function, stream, (told, to, count as u32))
+                    }
+                    (None, _) => launch.run(&kernel.function, stream, (told, to)),
+                }
+            }?;
+        }
+        Ok(())
+    }
+
+    /// Until kernels have answered so often: from then on none touches anything. Where that takes long the driver is asked, who knows
+    /// if none ever will.
+    fn wait_for(&mut self, count: usize) -> Result<()> {
+        if self.kernels.is_checked {
+            return self.copier.wait();
+        }
+        let begin = Instant::now();
+        while !self.papers.are_answered(count) {
+            let since = begin.elapsed();
+            if since >= LOOKS {
+                return self.copier.wait();
+            } else if since >= LOOKS_ALONE {
+                // Others may have something to do on this processor.
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
     }
 }
 

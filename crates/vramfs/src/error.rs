@@ -20,11 +20,11 @@ pub enum Error {
     /// The kernels could not be compiled.
     #[error("the kernels of the error correction: {0}\ntry: --ecc off, which has none")]
     Compile(#[from] fercuda_cuda::nvrtc::CompileError),
-    /// The compiler has given something else than text.
+    /// The compiler has given no code.
     #[error(
-        "the compiler of the error correction's kernels gave no PTX\ntry: another NVRTC, or --ecc off"
+        "the compiler of the error correction's kernels gave nothing\ntry: another NVRTC, or --ecc off"
     )]
-    NoText,
+    NoCode,
     /// The device is too old.
     #[error(
         "the device has compute capability {}.{}, and the kernels need {}.{}\ntry: --ecc off",

@@ -39,5 +39,5 @@ mod words {
 
 pub use blocks::{Blocks, Shared};
 pub use crc::crc32c;
-pub use engine::{Copier, Identity, Kernels, Mover, Outcome, Place, Work, Worker};
+pub use engine::{Copier, Identity, Kernels, Mover, Outcome, Place, Target, Work, Worker};
 pub use error::{Error, Result};

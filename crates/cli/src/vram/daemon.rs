@@ -18,10 +18,10 @@ use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
-use fercuda_vramfs::Kernels;
 use fercuda_vramfs::array::{MOST, Spread};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
+use fercuda_vramfs::{Kernels, Target};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -348,39 +348,46 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the kernels' text to standard output: what the compiler leaves in memory goes with this process.
+/// Writes the kernels, compiled, to standard output: what the compiler leaves in memory goes with this process.
 #[derive(clap::Args)]
 pub(crate) struct KernelsArgs {
     /// For devices of this compute capability, as its two numbers.
     major: u32,
     minor: u32,
+    /// To PTX; else to machine code if the compiler knows such devices.
+    #[arg(long)]
+    ptx: bool,
 }
 
 pub(super) fn write_kernels(args: &KernelsArgs) -> Result<ExitCode> {
-    let text = Kernels::compile((args.major, args.minor))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    let code = Kernels::compile(Target {
+        capability: (args.major, args.minor),
+        is_text: args.ptx,
+    })?;
+    std::io::stdout().lock().write_all(&code)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The kernels, compiled by a process of its own: tens of MiB that the compiler takes would be locked in memory as long as this is
 /// mounted.
 fn kernels(context: &Context) -> fercuda_vramfs::Result<Kernels> {
-    let (major, minor) = Kernels::capability(context)?;
+    let target = Target::of(context)?;
     let compile = || {
         // The very file that runs here, whatever has its name by now.
         let mut other = Command::new("/proc/self/exe");
+        let (major, minor) = target.capability;
         other.args(["vram", "kernels"]);
         other.args([major.to_string(), minor.to_string()]);
+        other.args(target.is_text.then_some("--ptx"));
         let made = other.stdin(Stdio::null()).output().ok()?;
-        let text = String::from_utf8(made.stdout).ok()?;
-        made.status.success().then_some(text)
+        made.status.success().then_some(made.stdout)
     };
     match compile() {
-        Some(text) => {
-            #[expect(unsafe_code, reason = "only who compiled the text can vouch for it")]
+        Some(code) => {
+            #[expect(unsafe_code, reason = "only who compiled the code can vouch for it")]
             // SAFETY: this very program wrote it, which compiled it just now, and nobody else writes there.
             unsafe {
-                Kernels::of(context, &text)
+                Kernels::of(context, &code)
             }
         }
         // It is done here, or fails with its reason.
@@ -448,6 +455,12 @@ fn stay_in_memory() -> bool {
         // It needs more than root where there are capabilities; without it all else is as it was.
         configure_io_flusher_behavior(true).unwrap_or_default();
         std::fs::write("/proc/self/oom_score_adj", "-1000").unwrap_or_default();
+    }
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "the C library's own housekeeping")]
+    // SAFETY: it gives memory back that nothing uses: what starting up has freed would be locked as well.
+    unsafe {
+        libc::malloc_trim(0);
     }
     let may = geteuid().is_root() || getrlimit(Resource::Memlock).current.is_none();
     let how = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;

@@ -47,6 +47,16 @@ constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
 constexpr u32 WRONG_SOURCE = 64;  // the caller's rows are not what their sums say
 
+// What was found, for the host, which may be looking for it: all else that this block of threads has written before a barrier is
+// there first. One thread.
+__device__ __forceinline__ void answer(Outcome* to, u32 state, u32 symbols, u32 rows, u32 words) {
+    to->symbols = symbols;
+    to->rows = rows;
+    to->words = words;
+    __threadfence_system();
+    *reinterpret_cast<volatile u32*>(&to->state) = state;
+}
+
 __device__ __forceinline__ u8* address(u64 number) {
     return reinterpret_cast<u8*>(number);
 }
@@ -76,8 +86,8 @@ __device__ const SumTables SUMS = {SUM_WORD, SUM_HALF, SUM_LANES};
 struct SumMatrices {
     uint4 fragments[4][2][32];
 };
-__device__ const u32 FRAGMENTS[4 * 2 * 32 * 4] = SUM_FRAGMENTS;
-__device__ const u32 COLUMNS[32 * 8] = SUM_COLUMNS;
+__device__ const __align__(16) u32 FRAGMENTS[4 * 2 * 32 * 4] = SUM_FRAGMENTS;
+__device__ const __align__(16) u32 COLUMNS[32 * 8] = SUM_COLUMNS;
 __device__ const u32 JOINS[2 * 32 * 4] = SUM_JOINS;
 
 __device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
@@ -108,17 +118,39 @@ __device__ __forceinline__ void multiply(u32 (&c)[4], const uint4& a, u32 b0, u3
 
 // The same by the tensor cores: for each of the eight fours of lanes the bits of its sum, and then
 // those of all, with the zeros that lie behind them.
-__device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
+template <typename Fragment>
+__device__ __forceinline__ u32 sum_by(Fragment fragment, const u32 (&columns)[8], const u32 (&d)[8]) {
     u32 c[2][4] = {};
 #pragma unroll
     for (int t = 0; t < 4; t++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) multiply(c[h], matrices.fragments[t][h][lane], d[2 * t], d[2 * t + 1]);
+        for (int h = 0; h < 2; h++) multiply(c[h], fragment(t, h), d[2 * t], d[2 * t + 1]);
     u32 s = 0;
 #pragma unroll
     for (int at = 0; at < 8; at++) s ^= 0u - (c[at / 4][at % 4] & 1) & columns[at];
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
+
+__device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
+    return sum_by([&](int t, int h) { return matrices.fragments[t][h][lane]; }, columns, d);
+}
+
+// The same out of registers, for kernels that sum few rows: all of it comes at once, while the rows do.
+struct Sums {
+    uint4 fragments[4][2];
+    u32 columns[8];
+
+    __device__ __forceinline__ explicit Sums(u32 lane) {
+#pragma unroll
+        for (int at = 0; at < 8; at++) fragments[at / 2][at % 2] = reinterpret_cast<const uint4*>(FRAGMENTS)[32 * at + lane];
+#pragma unroll
+        for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    }
+
+    __device__ __forceinline__ u32 operator()(const u32 (&d)[8]) const {
+        return sum_by([&](int t, int h) { return fragments[t][h]; }, columns, d);
+    }
+};
 
 __device__ __forceinline__ u32 times(u32 x, u32 y) {
     return x == 0 || y == 0 ? 0 : EXP[(LOG[x] + LOG[y]) % 255];
@@ -263,18 +295,24 @@ __device__ __forceinline__ void finish_record(u32 lane, u8* record, u64 identity
 
 // What is wrong with the record. One warp; every lane has the answer. Whether it is another
 // block's, that is, one of another number or generation, or has other owners.
-__device__ __forceinline__ u32 look_at_record(const SumTables& tables, u32 lane, const u8* record, const u64* given) {
+template <typename SumOf>
+__device__ __forceinline__ u32 look_at_record(SumOf sum_of_row, u32 lane, const u8* record, const u64* given) {
     u32 d[8];
     load(record, lane, d);
     const u32 said = __shfl_sync(ALL, d[7], 31);
     if (lane == 31) d[7] = 0;
-    u32 state = sum_of(tables, lane, d) == said ? 0 : WRONG_RECORD;
+    u32 state = sum_of_row(d) == said ? 0 : WRONG_RECORD;
     const u64* words = reinterpret_cast<const u64*>(record + MAGIC_OFFSET);
     bool differs = lane == 0 && words[0] != MAGIC;
     if (given != nullptr)
         for (u32 at = lane; at < IDENTITY_WORDS; at += 32) differs |= words[1 + at] != given[at];
     if (__any_sync(ALL, differs)) state |= WRONG_IDENTITY;
     return state;
+}
+
+__device__ __forceinline__ u32 look_at_record(u32 lane, const u8* record, const u64* given) {
+    const auto by_tables = [&](const u32 (&d)[8]) { return sum_of(SUMS, lane, d); };
+    return look_at_record(by_tables, lane, record, given);
 }
 
 // Whose a block is to be, or is as its record says.
@@ -355,10 +393,10 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
         if (__syncthreads_or(has_other)) {
             if (threadIdx.x < ROW_BYTES / 4 - MAGIC_OFFSET / 4)
                 reinterpret_cast<u32*>(record)[MAGIC_OFFSET / 4 + threadIdx.x] = 0;
-            if (threadIdx.x == 0) outcomes[at] = Outcome{WRONG_SOURCE, 0, 0, 0};
+            if (threadIdx.x == 0) answer(outcomes + at, WRONG_SOURCE, 0, 0, 0);
         } else if (warp == 0) {
             finish_record(sum_of_row, lane, record, job.identity != 0 ? all.desk.identity : nullptr);
-            if (lane == 0) outcomes[at] = Outcome{0, 0, 0, 0};
+            if (lane == 0) answer(outcomes + at, 0, 0, 0, 0);
         }
     }
 }
@@ -413,8 +451,8 @@ vramfs_verify(const Job* jobs, Outcome* outcomes, u32 count) {
         u32 state = has_wrong_words(all.shared, warp, lane) ? WRONG_WORDS : 0;
         if (warp == 0) {
             const u64* const given = job.identity != 0 ? all.desk.identity : nullptr;
-            state |= look_at_record(SUMS, lane, address(job.block) + RECORD_OFFSET, given);
-            if (lane == 0) outcomes[at] = Outcome{state, 0, 0, 0};
+            state |= look_at_record(lane, address(job.block) + RECORD_OFFSET, given);
+            if (lane == 0) answer(outcomes + at, state, 0, 0, 0);
         }
     }
 }
@@ -461,7 +499,7 @@ vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
 #pragma unroll
             for (int b = 0; b < 8; b++) wrong |= s[j][b];
         }
-        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(SUMS, lane, record, nullptr) != 0;
+        const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(lane, record, nullptr) != 0;
         if (is_wrong && lane == 0) found[1 + atomicAdd(found, 1)] = number;
     }
 }
@@ -641,32 +679,38 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
     }
 }
 
-// Jobs that come with the launch, each with whose its block is to be, if `identity` is not 0. What a kernel reads in the host's
+// A job that comes with the launch, and whose its block is to be, if `identity` is not 0. What a kernel reads in the host's
 // memory waits behind all that the device is writing there. The host has the same (engine.rs).
+struct Order {
+    Job job;
+    u64 identity[IDENTITY_WORDS];
+};
+
+// As many as a request has, or one.
+template <u32 COUNT>
 struct Orders {
-    Job jobs[ORDERS];
-    u64 identities[ORDERS][IDENTITY_WORDS];
+    Order all[COUNT];
 };
 
 // Whose a job's block is to be, for all to see behind a barrier.
-__device__ __forceinline__ void take_identity(const Orders& orders, u64* given) {
+__device__ __forceinline__ void take_identity(const Order& order, u64* given) {
     // Threads that have less to do at first than others.
     const u32 at = THREADS - 1 - threadIdx.x;
-    if (at < IDENTITY_WORDS) given[at] = orders.identities[blockIdx.x][at];
+    if (at < IDENTITY_WORDS) given[at] = order.identity[at];
 }
 
 // Whether record and some rows of data are right, by their sums alone; the rows go to the
 // job's data. Several blocks of threads share a job's rows; the first looks at the record.
-extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_check(const __grid_constant__ Orders orders, Outcome* outcomes) {
+__device__ __forceinline__ void check(const Order& order, Outcome* outcomes) {
     __shared__ u32 wrong;
     __shared__ u64 given[IDENTITY_WORDS];
-    const Job job = orders.jobs[blockIdx.x];
+    const Job job = order.job;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u8* const block = address(job.block);
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
+    const Sums sum_of_row(lane);
     if (threadIdx.x == 0) wrong = 0;
-    if (blockIdx.y == 0) take_identity(orders, given);
+    if (blockIdx.y == 0) take_identity(order, given);
     __syncthreads();
     u32 errors = 0;
     for (u32 from = blockIdx.y * WARPS + warp; from < job.rows; from += AHEAD * WARPS * gridDim.y) {
@@ -682,59 +726,76 @@ vramfs_check(const __grid_constant__ Orders orders, Outcome* outcomes) {
         for (u32 k = 0; k < AHEAD; k++)
             if (at(k) < job.rows) {
                 if (job.data != 0) store(address(job.data) + at(k) * ROW_BYTES, lane, d[k]);
-                errors += sum_of(SUMS, lane, d[k]) != said[k];
+                errors += sum_of_row(d[k]) != said[k];
             }
     }
     if (errors != 0 && lane == 0) atomicAdd(&wrong, errors);
     u32 state = 0;
     if (blockIdx.y == 0 && warp == WARPS - 1)
-        state = look_at_record(SUMS, lane, block + RECORD_OFFSET, job.identity != 0 ? given : nullptr);
+        state = look_at_record(sum_of_row, lane, block + RECORD_OFFSET, job.identity != 0 ? given : nullptr);
     __syncthreads();
     if (threadIdx.x == THREADS - 1)
-        outcomes[blockIdx.x * gridDim.y + blockIdx.y] = Outcome{state | (wrong != 0 ? WRONG_ROWS : 0), 0, wrong, 0};
+        answer(outcomes + blockIdx.x * gridDim.y + blockIdx.y, state | (wrong != 0 ? WRONG_ROWS : 0), 0, wrong, 0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_check(const __grid_constant__ Orders<ORDERS> orders, Outcome* outcomes) {
+    check(orders.all[blockIdx.x], outcomes);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_check_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
+    check(orders.all[0], outcomes);
 }
 
 // Rows of data become the caller's; parity changes by what the difference contributes to it.
 // Nothing is changed if what that rests on, the rows of before, the parity and the record, is
 // not what its sums say, or the caller's rows are not. A warp has a row at a time, of as many as there are warps.
-extern "C" __global__ void __launch_bounds__(THREADS)
-vramfs_update(const __grid_constant__ Orders orders, Outcome* outcomes) {
+__device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
     __shared__ u32 planes[WARPS][8][32];  // by how much each row changes
+    __shared__ __align__(16) u8 record[ROW_BYTES];
     __shared__ u64 given[IDENTITY_WORDS];
     __shared__ u32 wrong;
-    const Job job = orders.jobs[blockIdx.x];
+    const Job job = order.job;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u8* const block = address(job.block);
-    u8* const record = block + RECORD_OFFSET;
-    u32* const sums = reinterpret_cast<u32*>(record);
-    if (threadIdx.x == 0) wrong = 0;
-    take_identity(orders, given);
-    u32 old[8] = {}, now[8] = {};
+    const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
+    // All that it begins with is asked for before any of it is waited for.
+    u32 old[8] = {}, now[8] = {}, said = 0;
     const auto fetch = [&](u32 at) {
         if (at >= job.rows) return;
         load(address(job.data) + at * ROW_BYTES, lane, now);
         load(block + (job.first + at) * ROW_BYTES, lane, old);
+        said = sums[job.first + at];
     };
     fetch(warp);
     u32 parity[8];
     u8* const parity_row = block + (DATA_ROWS + warp) * ROW_BYTES;
     load(parity_row, lane, parity);
-    u32 errors = sum_of(SUMS, lane, parity) != sums[DATA_ROWS + warp];
-    __syncthreads();
+    const u32 said_of_parity = sums[DATA_ROWS + warp];
+    const Sums sum_of_row(lane);
+    if (threadIdx.x == 0) wrong = 0;
+    take_identity(order, given);
     // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
     u32 state = 0;
     if (warp == WARPS - 1) {
-        state = look_at_record(SUMS, lane, record, nullptr);
+        u32 d[8];
+        load(block + RECORD_OFFSET, lane, d);
+        store(record, lane, d);
+        __syncwarp();
+        state = look_at_record(sum_of_row, lane, record, nullptr);
         const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
-        if (job.identity != 0 && (is[0] != given[0] || is[1] != given[1])) state |= WRONG_IDENTITY;
+        if (job.identity != 0 && (is[0] != order.identity[0] || is[1] != order.identity[1])) state |= WRONG_IDENTITY;
     }
+    u32 errors = sum_of_row(parity) != said_of_parity;
+    __syncthreads();
     bool has_other = false;
     u32 last[8] = {}, last_sum = 0;
     for (u32 from = 0; from < job.rows; from += WARPS) {
         const u32 at = from + warp;
         if (at < job.rows) {
-            errors += sum_of(SUMS, lane, old) != sums[job.first + at];
-            last_sum = sum_of(SUMS, lane, now);
+            errors += sum_of_row(old) != said;
+            last_sum = sum_of_row(now);
             has_other |= is_other(job, job.first + at, last_sum);
         }
         // All have used what the round before has left.
@@ -762,18 +823,19 @@ vramfs_update(const __grid_constant__ Orders orders, Outcome* outcomes) {
     if (has_other) state |= WRONG_SOURCE;
     // For all to see, whoever found it.
     if (errors != 0) state |= WRONG_ROWS;
-    state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
-            (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
-    if (state != 0) {
-        if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{state, 0, wrong, 0};
+    if (__syncthreads_or(state)) {
+        state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
+                (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
+        if (threadIdx.x == 0) answer(outcome, state, 0, wrong, 0);
         return;
     }
     // Nobody reads the rows of before any more. Each warp has the last that it took.
+    u32* const new_sums = reinterpret_cast<u32*>(record);
     for (u32 at = warp; at < job.rows; at += WARPS) {
         u32 sum = last_sum;
         if (at + WARPS < job.rows) {
             load(address(job.data) + at * ROW_BYTES, lane, now);
-            sum = sum_of(SUMS, lane, now);
+            sum = sum_of_row(now);
             // It went wrong in between.
             has_other |= is_other(job, job.first + at, sum);
         } else {
@@ -781,18 +843,32 @@ vramfs_update(const __grid_constant__ Orders orders, Outcome* outcomes) {
             for (int b = 0; b < 8; b++) now[b] = last[b];
         }
         store(block + (job.first + at) * ROW_BYTES, lane, now);
-        if (lane == 0) sums[job.first + at] = sum;
+        if (lane == 0) new_sums[job.first + at] = sum;
     }
     store(parity_row, lane, parity);
-    const u32 after = sum_of(SUMS, lane, parity);
-    if (lane == 0) sums[DATA_ROWS + warp] = after;
+    const u32 after = sum_of_row(parity);
+    if (lane == 0) new_sums[DATA_ROWS + warp] = after;
     const u32 source = __syncthreads_or(has_other) ? WRONG_SOURCE : 0;
     if (warp == 0) {
-        const auto by_tables = [&](const u32 (&d)[8]) { return sum_of(SUMS, lane, d); };
         // Who is told that it was not done knows the block by the owners that it had.
-        finish_record(by_tables, lane, record, source == 0 && job.identity != 0 ? given : nullptr);
+        finish_record(sum_of_row, lane, record, source == 0 && job.identity != 0 ? given : nullptr);
+        __syncwarp();
+        u32 d[8];
+        load(record, lane, d);
+        store(block + RECORD_OFFSET, lane, d);
+        __syncwarp();
+        if (lane == 0) answer(outcome, source, 0, 0, 0);
     }
-    if (threadIdx.x == 0) outcomes[blockIdx.x] = Outcome{source, 0, 0, 0};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_update(const __grid_constant__ Orders<ORDERS> orders, Outcome* outcomes) {
+    update(orders.all[blockIdx.x], outcomes + blockIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+vramfs_update_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
+    update(orders.all[0], outcomes);
 }
 
 // What is wrong in a word of the code.
@@ -963,7 +1039,7 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
     values_of(shared, job, identity_of(job), warp, lane);
     u32 state = has_wrong_words(shared, warp, lane) ? WRONG_WORDS : 0;
     // One warp looks, so that all go the same way.
-    const u32 of_record = look_at_record(SUMS, lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
+    const u32 of_record = look_at_record(lane, block + RECORD_OFFSET, reinterpret_cast<const u64*>(job.identity));
     if (threadIdx.x == 0) shared.sums_wrong = of_record;
     __syncthreads();
     state |= shared.sums_wrong;
@@ -1008,6 +1084,5 @@ vramfs_correct(const Job* jobs, Outcome* outcomes) {
     }
     __syncthreads();
     if (state != 0) state |= is_right ? CORRECTED : LOST;
-    if (threadIdx.x == 0)
-        outcomes[blockIdx.x] = Outcome{state, is_right ? shared.symbols : 0, rows, shared.words};
+    if (threadIdx.x == 0) answer(outcomes + blockIdx.x, state, is_right ? shared.symbols : 0, rows, shared.words);
 }
