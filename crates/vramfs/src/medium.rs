@@ -14,7 +14,7 @@ use crate::engine::{Copier, Kernels, Mover, Outcome, Work, Worker};
 use fercuda_cuda::{PinnedBuffer, Stream};
 
 use crate::error::{Error, Result};
-use crate::layout::DATA_BYTES;
+use crate::layout::{DATA_BYTES, ORDERS};
 
 /// Memory for blocks.
 pub trait Medium: Send + Sync {
@@ -239,7 +239,8 @@ struct Stagings {
 }
 
 impl Device {
-    /// Blocks, and the kernels if they have the code, or what moves their rows. Each access has so many slots.
+    /// Blocks, and the kernels if they have the code, or what moves their rows. Each access has so many slots, but no more than
+    /// one launch has room for: a call that is refused has changed nothing then.
     pub fn new(
         blocks: Arc<Blocks>,
         kernels: Option<Kernels>,
@@ -252,7 +253,7 @@ impl Device {
             kernels,
             mover,
             verify,
-            slots,
+            slots: slots.min(ORDERS),
             stagings: Arc::new(Stagings {
                 count: AtomicUsize::new(1),
                 idle: Mutex::default(),

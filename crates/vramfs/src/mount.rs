@@ -7,7 +7,6 @@
 //! Elsewhere: what is answered (`fuse`), where it is mounted (`place`), the memory (`medium`).
 
 use std::io::ErrorKind;
-use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -222,7 +221,7 @@ impl Mount {
         let store = Arc::new(store);
         let notifier = Arc::new(OnceLock::new());
         let exports = Arc::new(Exports::default());
-        let requests_of = Requests {
+        let requests = Arc::new(Requests {
             tree: Arc::new(Tree::new(
                 options.inodes,
                 options.mode & 0o7777,
@@ -240,8 +239,7 @@ impl Mount {
             writes: Meter::default(),
             owner: rustix::process::geteuid().as_raw(),
             exports: exports.clone(),
-        };
-        let requests_of = Arc::new(requests_of);
+        });
         let mut config = Config::default();
         config.acl = match options.allow_other {
             true => SessionACL::All,
@@ -257,9 +255,9 @@ impl Mount {
         };
         let (session, place) = if is_root() {
             let made = Detached::new(options.allow_other, options.forbidden);
-            let (mount, requests) = made.map_err(|error| failed(error.into()))?;
+            let (mount, connection) = made.map_err(|error| failed(error.into()))?;
             let acl = config.acl;
-            let session = Session::from_fd(Terms, requests, acl, config).map_err(failed)?;
+            let session = Session::from_fd(Terms, connection, acl, config).map_err(failed)?;
             let place = mount.attach(free).map_err(|error| failed(error.into()))?;
             (session, place)
         } else {
@@ -284,13 +282,13 @@ impl Mount {
             place,
             exports,
         };
-        // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
-        // that has ended for one that has not. So it does not go: a descriptor stays open.
-        let session = ManuallyDrop::new(session);
         // There is none yet: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
-        let served = serve(&requests_of, &*session, requests_of.threads);
-        mount.threads = served.map_err(|error| refused(&at, error))?;
+        let served = serve(&requests, &session, requests.threads, &mut mount.threads);
+        served.map_err(|error| refused(&at, error))?;
+        // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
+        // that has ended for one that has not. So it does not go: a descriptor stays open.
+        std::mem::forget(session);
         if options.scrub != Scrub::Off {
             let scrubber = Scrubber::new(store, options.scrub);
             mount.scrubber = Some(scrubber.map_err(|error| refused(&at, error))?);

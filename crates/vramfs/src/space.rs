@@ -19,6 +19,7 @@
 //! they allow.
 
 use std::ops::{Range, RangeInclusive};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use crate::layout::PAGES;
@@ -98,10 +99,10 @@ impl Stack {
         }
     }
 
-    fn push(&self, links: &[AtomicU32], block: u32) {
+    fn push<'l>(&self, link: impl Fn(u32) -> &'l AtomicU32, block: u32) {
         let mut head = self.head.load(Relaxed);
         loop {
-            links[block as usize].store(head as u32, Relaxed);
+            link(block).store(head as u32, Relaxed);
             let now = (head >> 32).wrapping_add(1) << 32 | u64::from(block);
             match self.head.compare_exchange_weak(head, now, AcqRel, Relaxed) {
                 Ok(_) => return,
@@ -110,12 +111,15 @@ impl Stack {
         }
     }
 
-    fn pop(&self, links: &[AtomicU32]) -> Option<u32> {
+    fn pop<'l>(&self, link: impl Fn(u32) -> &'l AtomicU32) -> Option<u32> {
         let mut head = self.head.load(Acquire);
         loop {
             let block = head as u32;
+            if block == NONE {
+                return None;
+            }
             // What is read here is the next only if the head is still the same.
-            let next = links.get(block as usize)?.load(Relaxed);
+            let next = link(block).load(Relaxed);
             let now = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
             match self.head.compare_exchange_weak(head, now, AcqRel, Acquire) {
                 Ok(_) => return Some(block),
@@ -125,13 +129,26 @@ impl Stack {
     }
 }
 
+/// A block.
+#[derive(Debug)]
+struct Block {
+    state: AtomicU64,
+    generation: AtomicU64,
+    /// The next on the stack of free ones.
+    free_link: AtomicU32,
+    /// The next on one of cut ones.
+    cut_link: AtomicU32,
+}
+
+/// Of so many blocks in one piece.
+const PIECE: u32 = 1024;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Space {
-    states: Box<[AtomicU64]>,
-    generations: Box<[AtomicU64]>,
-    free_links: Box<[AtomicU32]>,
-    cut_links: Box<[AtomicU32]>,
+    /// In pieces, which come with the first block of each that is there: a device could have a million, and seldom has.
+    pieces: Box<[OnceLock<Box<[Block]>>]>,
+    most: u32,
     free: Stack,
     /// By the longest run that there was.
     cut: [Stack; WHOLE as usize],
@@ -154,12 +171,9 @@ impl Space {
             most <= BLOCKS_MAX,
             "{most} blocks are more than {BLOCKS_MAX}"
         );
-        let links = || (0..most).map(|_| AtomicU32::new(NONE)).collect();
         Self {
-            states: (0..most).map(|_| AtomicU64::new(OUT | RETIRED)).collect(),
-            generations: (0..most).map(|_| AtomicU64::new(0)).collect(),
-            free_links: links(),
-            cut_links: links(),
+            pieces: (0..most.div_ceil(PIECE)).map(|_| OnceLock::new()).collect(),
+            most,
             free: Stack::new(),
             cut: std::array::from_fn(|_| Stack::new()),
             in_hand: AtomicU64::new(0),
@@ -208,7 +222,7 @@ impl Space {
             }
             self.capacity.fetch_add(counted(come(was)), Relaxed);
             match was & (USED | OUT) {
-                OUT => self.free.push(&self.free_links, block),
+                OUT => self.free.push(|it| &self.block(it).free_link, block),
                 _ => self.list_if_room(block),
             }
         }
@@ -264,7 +278,7 @@ impl Space {
     /// Whether pages of a block are somebody's, who took the first of them in this generation.
     pub fn is_of(&self, block: u32, generation: u64) -> bool {
         // The generation was set before the first page was taken.
-        self.used_of(block) != 0 && self.generations[block as usize].load(Relaxed) == generation
+        self.used_of(block) != 0 && self.block(block).generation.load(Relaxed) == generation
     }
 
     /// Which pages of a block are somebody's, a bit each.
@@ -349,7 +363,7 @@ impl Space {
             self.capacity
                 .fetch_add(behind.saturating_sub(before), Relaxed);
             if now & OUT == 0 {
-                self.free.push(&self.free_links, block);
+                self.free.push(|it| &self.block(it).free_link, block);
             } else if now & !was & LISTED != 0 {
                 self.list(block, now);
             }
@@ -357,14 +371,27 @@ impl Space {
         }
     }
 
+    fn block(&self, block: u32) -> &Block {
+        let first = block / PIECE * PIECE;
+        let nothing = |_| Block {
+            state: AtomicU64::new(OUT | RETIRED),
+            generation: AtomicU64::new(0),
+            free_link: AtomicU32::new(NONE),
+            cut_link: AtomicU32::new(NONE),
+        };
+        let piece = || (first..self.most.min(first + PIECE)).map(nothing).collect();
+        let blocks = self.pieces[(block / PIECE) as usize].get_or_init(piece);
+        &blocks[(block - first) as usize]
+    }
+
     fn state(&self, block: u32) -> &AtomicU64 {
-        &self.states[block as usize]
+        &self.block(block).state
     }
 
     /// Puts a block, whose mark is set, on the stack that is for it.
     fn list(&self, block: u32, state: u64) {
         let longest = (0..WHOLE).rev().find(|order| room(state, *order).is_some());
-        self.cut[longest.unwrap_or(0) as usize].push(&self.cut_links, block);
+        self.cut[longest.unwrap_or(0) as usize].push(|it| &self.block(it).cut_link, block);
     }
 
     fn take_of_free(&self, order: u32) -> Option<(Run, u64)> {
@@ -377,13 +404,13 @@ impl Space {
     fn take_free(&self, pages: u64, order: u32) -> Option<(Run, u64)> {
         loop {
             let mut hand = Hand::on(self);
-            let Some(block) = self.free.pop(&self.free_links) else {
+            let Some(block) = self.free.pop(|it| &self.block(it).free_link) else {
                 hand.is_empty = true;
                 return None;
             };
             // Nobody else can give it one, and nobody asks before it is taken.
-            let generation = self.generations[block as usize].load(Relaxed) + 1;
-            self.generations[block as usize].store(generation, Relaxed);
+            let generation = self.block(block).generation.load(Relaxed) + 1;
+            self.block(block).generation.store(generation, Relaxed);
             let take = |was: u64| match was & RETIRED {
                 0 => Some(was & LISTED | OUT | pages),
                 _ => Some(was | OUT),
@@ -437,7 +464,7 @@ impl Space {
     /// From the block on top of a stack, the longest run of these orders; `None` if there is no block, within if it has none.
     fn take_listed(&self, list: u32, orders: RangeInclusive<u32>) -> Option<Option<(Run, u64)>> {
         // In no hand, since who finds nothing has looked at all cut blocks, on a stack or not.
-        let block = self.cut[list as usize].pop(&self.cut_links)?;
+        let block = self.cut[list as usize].pop(|it| &self.block(it).cut_link)?;
         let taken = self.take_pages(block, orders, LISTED);
         if taken.is_none() {
             self.state(block).fetch_and(!LISTED, AcqRel);
@@ -448,7 +475,8 @@ impl Space {
 
     /// From any block that has room: the slow way, when there is no other.
     fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
-        (0..self.states.len() as u32).find_map(|block| {
+        let there = |block: &u32| self.pieces[(block / PIECE) as usize].get().is_some();
+        (0..self.most).filter(there).find_map(|block| {
             let taken = self.take_pages(block, 0..=order, 0)?;
             self.list_if_room(block);
             Some(taken)
@@ -479,7 +507,7 @@ impl Space {
             order: order as u8,
         };
         // It stays this one as long as the run is ours.
-        Some((run, self.generations[block as usize].load(Relaxed)))
+        Some((run, self.block(block).generation.load(Relaxed)))
     }
 }
 

@@ -119,6 +119,15 @@ impl Bench {
     }
 }
 
+/// Two devices with the code, and a file of so many bytes there, with inode 1.
+fn with_a_file(spread: Spread, len: usize) -> (Bench, File, Vec<u8>) {
+    let mut bench = Bench::new([0, 1], spread, true);
+    let (bytes, file) = (bench.bytes(len), File::default());
+    let done = bench.store.write_file(&file, 1, 0, &bytes);
+    assert_eq!(done, Ok(len));
+    (bench, file, bytes)
+}
+
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
@@ -195,11 +204,7 @@ fn a_stripe_has_its_chunks_on_both_and_each_block_says_its_place_there() {
 
 #[test]
 fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_out() {
-    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
-    let mut bytes = bench.bytes(DATA_BYTES);
-    let file = File::default();
-    let done = bench.store.write_file(&file, 1, 0, &bytes);
-    assert_eq!(done, Ok(DATA_BYTES));
+    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, DATA_BYTES);
     // The one that is written to finds its own, the other one's is in a row that nobody has asked for.
     for (device, row) in [(0, 5), (1, 10)] {
         let wrong = bytes[row * ROW_BYTES] ^ 4;
@@ -224,11 +229,7 @@ fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_o
 
 #[test]
 fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
-    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
-    let mut bytes = bench.bytes(DATA_BYTES);
-    let file = File::default();
-    let done = bench.store.write_file(&file, 1, 0, &bytes);
-    assert_eq!(done, Ok(DATA_BYTES));
+    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, DATA_BYTES);
     // The first has more wrong than can be corrected, in rows that nobody asks for; the other a bit where something is written.
     let much = bench.bytes(12 * ROW_BYTES);
     for (device, at, wrong) in [(0, 40, much), (1, 10, vec![bytes[10 * ROW_BYTES] ^ 1])] {
@@ -252,10 +253,7 @@ fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
 
 #[test]
 fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
-    let mut bench = Bench::new([0, 1], Spread::Mirror, true);
-    let mut bytes = bench.bytes(3 * DATA_BYTES + 700);
-    let file = File::default();
-    assert_eq!(bench.store.write_file(&file, 1, 0, &bytes), Ok(bytes.len()));
+    let (mut bench, file, mut bytes) = with_a_file(Spread::Mirror, 3 * DATA_BYTES + 700);
     assert!(bench.peek(0) == bench.peek(1));
     let used = bench.store.medium().figures();
     for device in 0..2 {
@@ -298,11 +296,7 @@ fn what_one_mirror_cannot_correct_comes_from_the_other_and_is_right_in_both() {
 #[test]
 fn what_was_changed_in_place_is_made_right_where_it_is() {
     for spread in [Spread::Stripe, Spread::Mirror] {
-        let mut bench = Bench::new([0, 1], spread, true);
-        let mut bytes = bench.bytes(2 * DATA_BYTES);
-        let file = File::default();
-        let done = bench.store.write_file(&file, 1, 0, &bytes);
-        assert_eq!(done, Ok(bytes.len()));
+        let (mut bench, file, mut bytes) = with_a_file(spread, 2 * DATA_BYTES);
         // The first two blocks are the file's, in its order; of a mirror both are on the first device.
         let change = bench.bytes(5000);
         for (chunk, block) in [0, 1].into_iter().enumerate() {

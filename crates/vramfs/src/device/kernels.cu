@@ -393,6 +393,7 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
         if (__syncthreads_or(has_other)) {
             if (threadIdx.x < ROW_BYTES / 4 - MAGIC_OFFSET / 4)
                 reinterpret_cast<u32*>(record)[MAGIC_OFFSET / 4 + threadIdx.x] = 0;
+            __syncthreads();
             if (threadIdx.x == 0) answer(outcomes + at, WRONG_SOURCE, 0, 0, 0);
         } else if (warp == 0) {
             finish_record(sum_of_row, lane, record, job.identity != 0 ? all.desk.identity : nullptr);

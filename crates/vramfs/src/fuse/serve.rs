@@ -69,23 +69,24 @@ fn another(connection: impl AsFd) -> io::Result<File> {
     Ok(device)
 }
 
-/// Has so many threads answer what is asked of a connection, until it ends. Those of them that were begun before an error go
-/// on, and end with it.
+/// Has so many threads answer what is asked of a connection, until it ends. They are added to `threads`, also those that were begun before
+/// an error.
 ///
 /// # Errors
 /// Those of the system: it has no descriptor or no thread any more.
 pub(crate) fn serve<M: Medium + 'static>(
     requests: &Arc<Requests<M>>,
     connection: impl AsFd,
-    threads: usize,
-) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
-    let begin = |at: usize| {
+    count: usize,
+    threads: &mut Vec<JoinHandle<io::Result<()>>>,
+) -> io::Result<()> {
+    for at in 0..count {
         let device = another(&connection)?;
         let requests = requests.clone();
         let thread = Builder::new().name(format!("vramfs-{at}"));
-        thread.spawn(move || answer_all(&requests, &device))
-    };
-    (0..threads).map(begin).collect()
+        threads.push(thread.spawn(move || answer_all(&requests, &device))?);
+    }
+    Ok(())
 }
 
 /// Answers one request after another, until there are none any more.
@@ -106,10 +107,8 @@ fn answer_all<M: Medium + 'static>(requests: &Requests<M>, mut device: &File) ->
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(error),
         };
-        // What is no request cannot be answered, since nothing in it says what to.
-        let Some(mut call) = Call::new(&request[..len]) else {
-            continue;
-        };
+        // A kernel that speaks another language: nothing says what to answer to.
+        let mut call = Call::new(&request[..len]).ok_or(ErrorKind::InvalidData)?;
         let mut reply = Reply::new(device, call.header.unique, &mut body);
         // Whoever asks is told, rather than left to wait for ever. A panic says on its own where it was.
         let answer = catch_unwind(AssertUnwindSafe(|| requests.answer(&mut call, &mut reply)));
