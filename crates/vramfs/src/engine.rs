@@ -16,7 +16,10 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering::Acquire};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed},
+};
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
@@ -24,7 +27,7 @@ use fercuda_cuda::nvrtc::{Arch, Nvrtc, Output, Program};
 use fercuda_cuda::sys::types::CUresult;
 use fercuda_cuda::{
     ByValue, Context, DeviceAddr, DeviceBuffer, Function, Image, Launch, Module, PinnedBuffer,
-    Stream,
+    SharedWords, Stream,
 };
 
 use crate::blocks::Blocks;
@@ -51,6 +54,8 @@ const CORRECTED: u32 = 16;
 const LOST: u32 = 32;
 /// [`Outcome::has_wrong_source`], among the kernels' bits.
 const WRONG_SOURCE: u32 = 64;
+/// Instead of such bits: no kernel has answered yet.
+const OPEN: u32 = u32::MAX;
 
 /// How long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
 const LOOKS: Duration = Duration::from_millis(2);
@@ -85,7 +90,7 @@ struct Order {
 }
 
 /// What a kernel found in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Outcome {
     state: u32,
@@ -106,12 +111,6 @@ impl Outcome {
     /// Of what cannot be corrected.
     pub(crate) const LOST: Self = Self {
         state: LOST,
-        ..Self::CLEAN
-    };
-
-    /// Of what no kernel has answered for yet.
-    const OPEN: Self = Self {
-        state: LOST | 1 << 31,
         ..Self::CLEAN
     };
 
@@ -204,6 +203,9 @@ impl Outcome {
         self.words
     }
 }
+
+/// Of as many words it is, the state before the others.
+const OUTCOME_WORDS: usize = size_of::<Outcome>() / 4;
 
 /// Something to do with one block.
 #[derive(Clone, Debug)]
@@ -726,8 +728,8 @@ impl Copier {
 #[derive(Debug)]
 struct Papers {
     jobs: PinnedBuffer<Job>,
-    /// Of each job one, or one for each of its parts.
-    outcomes: PinnedBuffer<Outcome>,
+    /// Of each job one outcome, or one for each of its parts. Kernels write them while the host looks.
+    outcomes: SharedWords,
     identities: PinnedBuffer<u64>,
 }
 
@@ -742,14 +744,41 @@ impl Papers {
         }
     }
 
-    /// Whether kernels have answered so often.
+    /// The words of so many outcomes.
+    fn outcomes(&self, count: usize) -> impl Iterator<Item = &[AtomicU32]> {
+        self.outcomes
+            .words()
+            .chunks_exact(OUTCOME_WORDS)
+            .take(count)
+    }
+
+    /// Nobody has answered from now on.
+    fn open(&self, count: usize) {
+        self.outcomes(count)
+            .for_each(|it| it[0].store(OPEN, Relaxed));
+    }
+
+    /// Whether kernels have answered so often. The first word is the last that they write.
     fn are_answered(&self, count: usize) -> bool {
-        self.outcomes[..count].iter().all(|it| {
-            let state = std::ptr::from_ref(&it.state).cast_mut();
-            // SAFETY: it is aligned, and there as long as this borrow. The device writes it once, as a whole and after all else.
-            let state = unsafe { AtomicU32::from_ptr(state) };
-            state.load(Acquire) != Outcome::OPEN.state
-        })
+        self.outcomes(count).all(|it| it[0].load(Acquire) != OPEN)
+    }
+
+    /// What they have answered, and of each job one after another. What no kernel has written is no success.
+    fn read(&self, parts: usize, jobs: &mut [Outcome]) {
+        let read = |it: &[AtomicU32]| match it[0].load(Acquire) {
+            OPEN => Outcome::LOST,
+            state => Outcome {
+                state,
+                symbols: it[1].load(Relaxed),
+                rows: it[2].load(Relaxed),
+                words: it[3].load(Relaxed),
+            },
+        };
+        let mut all = self.outcomes(jobs.len() * parts).map(read);
+        for job in jobs {
+            let of_parts = all.by_ref().take(parts);
+            *job = of_parts.fold(Outcome::CLEAN, Outcome::with);
+        }
     }
 }
 
@@ -762,6 +791,8 @@ pub struct Worker {
     sweepers: u32,
     /// Dropped unless the device may still be using it.
     papers: ManuallyDrop<Papers>,
+    /// Of the jobs of the last call.
+    outcomes: Vec<Outcome>,
 }
 
 impl Drop for Worker {
@@ -791,7 +822,7 @@ impl Worker {
         }
         let papers = Papers {
             jobs: PinnedBuffer::new(context, slots)?,
-            outcomes: PinnedBuffer::new(context, slots * PARTS)?,
+            outcomes: SharedWords::new(context, slots * PARTS * OUTCOME_WORDS)?,
             identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
         };
         Ok(Self {
@@ -799,6 +830,7 @@ impl Worker {
             copier,
             sweepers: kernels.at_once,
             papers: ManuallyDrop::new(papers),
+            outcomes: vec![Outcome::LOST; slots],
         })
     }
 
@@ -1015,29 +1047,20 @@ impl Worker {
                 reserved: 0,
             };
         }
-        let count = work.len() * parts;
-        self.papers.outcomes[..count].fill(Outcome::OPEN);
         if work.is_empty() {
             return Ok(&[]);
         }
+        let count = work.len() * parts;
+        self.papers.open(count);
         if let Err(error) = self.launch(kernel, work.len(), parts) {
             // What was launched before one that was refused has to end all the same.
             self.copier.wait()?;
             return Err(error);
         }
         self.wait_for(count)?;
-        let outcomes = &mut self.papers.outcomes;
-        for it in &mut outcomes[..count] {
-            // What no kernel has written is no success.
-            if *it == Outcome::OPEN {
-                *it = Outcome::LOST;
-            }
-        }
-        for slot in 0..if parts > 1 { work.len() } else { 0 } {
-            let of_parts = outcomes[slot * parts..][..parts].iter();
-            outcomes[slot] = of_parts.fold(Outcome::CLEAN, |all, it| all.with(*it));
-        }
-        Ok(&outcomes[..work.len()])
+        let outcomes = &mut self.outcomes[..work.len()];
+        self.papers.read(parts, outcomes);
+        Ok(outcomes)
     }
 
     /// Launches a kernel for the jobs of so many slots, each in so many parts.
