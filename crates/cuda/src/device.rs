@@ -113,6 +113,17 @@ impl Device {
         Ok(text_of(&name))
     }
 
+    /// Whether it is the software device, also where another library than this crate brings it ([`Cuda::is_software`] knows
+    /// its own alone): by its name.
+    ///
+    /// # Errors
+    /// As for [`Device::name`].
+    ///
+    /// [`Cuda::is_software`]: crate::Cuda::is_software
+    pub fn is_software(&self) -> Result<bool> {
+        Ok(self.cuda().is_software() || self.name()? == fercuda_softgpu::NAME)
+    }
+
     /// Where it sits on the PCI bus, for instance `0000:3b:00.0`.
     ///
     /// # Errors

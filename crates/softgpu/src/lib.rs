@@ -19,6 +19,8 @@ pub mod mem;
 pub mod order;
 pub mod report;
 
+pub use device::attributes::NAME;
+
 /// The driver's table, filled by the software device. Every table is the same device: its state is the process's.
 #[must_use]
 pub fn driver() -> Driver {

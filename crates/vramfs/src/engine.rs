@@ -351,7 +351,7 @@ impl Kernels {
             scan: module.function("vramfs_scan")?,
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
-            is_checked: context.device().cuda().is_software(),
+            is_checked: context.device().is_software()?,
             context: context.clone(),
         })
     }
@@ -381,7 +381,7 @@ impl Target {
             }),
             false => Ok(Self {
                 capability,
-                is_text: device.cuda().is_software(),
+                is_text: device.is_software()?,
             }),
         }
     }

@@ -154,7 +154,7 @@ fn device(
     let kernels = shape.has_code.then(|| load(context)).transpose()?;
     let blocks = Blocks::new(context, count, most, shape.has_code)?;
     // The software device copies at once, and would run a kernel step by step.
-    let is_quicker = !shape.has_code && !context.device().cuda().is_software();
+    let is_quicker = !shape.has_code && !context.device().is_software()?;
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
     let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
     Ok(device.expecting(shape.threads))

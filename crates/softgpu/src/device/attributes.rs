@@ -5,7 +5,8 @@ use fercuda_cuda_sys::types::CUdevice_attribute as D;
 use super::{CuResult, Machine, err};
 use crate::exec::Kernel;
 
-pub(crate) const NAME: &str = "feRcuda software device";
+/// What its devices are called.
+pub const NAME: &str = "feRcuda software device";
 pub(crate) const DRIVER_VERSION: i32 = 13000;
 pub(crate) const COMPUTE: (i32, i32) = (9, 0);
 pub(crate) const MULTIPROCESSORS: u32 = 16;
