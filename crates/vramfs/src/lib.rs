@@ -21,6 +21,7 @@ pub mod medium;
 mod meter;
 pub mod mount;
 mod network;
+mod pieces;
 mod place;
 mod source;
 pub mod space;

@@ -19,10 +19,10 @@
 //! they allow.
 
 use std::ops::{Range, RangeInclusive};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use crate::layout::PAGES;
+use crate::pieces::Pieces;
 use crate::words::{AtomicU32, AtomicU64, yield_now};
 
 /// The order of a run that is a whole block.
@@ -140,15 +140,11 @@ struct Block {
     cut_link: AtomicU32,
 }
 
-/// Of so many blocks in one piece.
-const PIECE: u32 = 1024;
-
 /// See the module.
 #[derive(Debug)]
 pub struct Space {
-    /// In pieces, which come with the first block of each that is there: a device could have a million, and seldom has.
-    pieces: Box<[OnceLock<Box<[Block]>>]>,
-    most: u32,
+    /// A device could have a million, and seldom has.
+    blocks: Pieces<Block, 1024>,
     free: Stack,
     /// By the longest run that there was.
     cut: [Stack; WHOLE as usize],
@@ -172,8 +168,7 @@ impl Space {
             "{most} blocks are more than {BLOCKS_MAX}"
         );
         Self {
-            pieces: (0..most.div_ceil(PIECE)).map(|_| OnceLock::new()).collect(),
-            most,
+            blocks: Pieces::new(most),
             free: Stack::new(),
             cut: std::array::from_fn(|_| Stack::new()),
             in_hand: AtomicU64::new(0),
@@ -372,16 +367,13 @@ impl Space {
     }
 
     fn block(&self, block: u32) -> &Block {
-        let first = block / PIECE * PIECE;
         let nothing = |_| Block {
             state: AtomicU64::new(OUT | RETIRED),
             generation: AtomicU64::new(0),
             free_link: AtomicU32::new(NONE),
             cut_link: AtomicU32::new(NONE),
         };
-        let piece = || (first..self.most.min(first + PIECE)).map(nothing).collect();
-        let blocks = self.pieces[(block / PIECE) as usize].get_or_init(piece);
-        &blocks[(block - first) as usize]
+        self.blocks.of(block, nothing)
     }
 
     fn state(&self, block: u32) -> &AtomicU64 {
@@ -475,8 +467,8 @@ impl Space {
 
     /// From any block that has room: the slow way, when there is no other.
     fn take_of_any(&self, order: u32) -> Option<(Run, u64)> {
-        let there = |block: &u32| self.pieces[(block / PIECE) as usize].get().is_some();
-        (0..self.most).filter(there).find_map(|block| {
+        let is_there = |block: &u32| self.blocks.known(*block).is_some();
+        (0..self.blocks.count()).filter(is_there).find_map(|block| {
             let taken = self.take_pages(block, 0..=order, 0)?;
             self.list_if_room(block);
             Some(taken)

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{
-    Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 use rustix::io::Errno;
@@ -23,6 +23,7 @@ use crate::engine::{Identity, Outcome, Place, Work};
 use crate::error::{Error, Result};
 use crate::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, PAGE_BYTES, ROW_BYTES};
 use crate::medium::{Access, Medium};
+use crate::pieces::Pieces;
 use crate::space::{Run, Space, WHOLE};
 use crate::tools::Extent;
 
@@ -168,42 +169,11 @@ struct Ways<A> {
 /// What a block's record says.
 type Known = RwLock<Identity>;
 
-/// What blocks' records say, a lock each; host memory for those that there are.
-#[derive(Debug)]
-struct Identities {
-    pieces: Box<[OnceLock<Box<[Known]>>]>,
-    most: u32,
-}
-
-impl Identities {
-    /// Of so many blocks in one piece.
-    const PIECE: u32 = 1024;
-
-    fn new(most: u32) -> Self {
-        let pieces = most.div_ceil(Self::PIECE);
-        Self {
-            pieces: (0..pieces).map(|_| OnceLock::new()).collect(),
-            most,
-        }
-    }
-
-    fn of(&self, block: u32) -> &Known {
-        let piece = block / Self::PIECE;
-        let first = piece * Self::PIECE;
-        let nobody = |block| {
-            let mut identity = [0; IDENTITY_WORDS];
-            identity[0] = u64::from(block);
-            RwLock::new(identity)
-        };
-        let blocks = || (first..first + Self::PIECE).map(nobody).collect();
-        &self.pieces[piece as usize].get_or_init(blocks)[(block - first) as usize]
-    }
-
-    /// Of a block that was ever asked for, or whose neighbours were.
-    fn known(&self, block: u32) -> Option<&Known> {
-        let piece = self.pieces[(block / Self::PIECE) as usize].get()?;
-        Some(&piece[(block % Self::PIECE) as usize])
-    }
+/// Of a block that is nobody's.
+fn nobody(block: u32) -> Known {
+    let mut identity = [0; IDENTITY_WORDS];
+    identity[0] = u64::from(block);
+    RwLock::new(identity)
 }
 
 /// See the module.
@@ -211,7 +181,8 @@ impl Identities {
 pub struct Store<M: Medium> {
     medium: M,
     space: Space,
-    identities: Identities,
+    /// What blocks' records say, a lock each; host memory for those that there are.
+    identities: Pieces<Known, 1024>,
     /// Who looks at blocks that may be nobody's shares it; who adds or takes memory has it alone.
     extent: RwLock<Extent>,
     ways: Mutex<Ways<M::Access>>,
@@ -232,7 +203,7 @@ impl<M: Medium> Store<M> {
         Self {
             medium,
             space,
-            identities: Identities::new(most),
+            identities: Pieces::new(most),
             extent: RwLock::new(Extent {
                 there: blocks,
                 offered: blocks,
@@ -287,7 +258,7 @@ impl<M: Medium> Store<M> {
 
     /// Room for so many blocks, of which some may not be there.
     pub fn blocks(&self) -> u32 {
-        self.identities.most
+        self.identities.count()
     }
 
     /// The memory.
@@ -341,12 +312,12 @@ impl<M: Medium> Store<M> {
     }
 
     pub(crate) fn shared(&self, block: u32) -> RwLockReadGuard<'_, Identity> {
-        let it = self.identities.of(block);
+        let it = self.identities.of(block, nobody);
         it.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn alone(&self, block: u32) -> RwLockWriteGuard<'_, Identity> {
-        let it = self.identities.of(block);
+        let it = self.identities.of(block, nobody);
         it.write().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -17,15 +17,14 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
 use crate::acl::{self, List, PERMISSIONS};
 use crate::directory::{Directory, NAME_MAX};
 use crate::file::File;
+use crate::pieces::Pieces;
 
 /// A result here: the error is what the caller of the system call gets.
 pub type Answer<T> = Result<T, Errno>;
@@ -51,8 +50,6 @@ const TEXT_MAX: u64 = 64 << 20;
 pub const TEXT_MAX_OF_INODE: u64 = 512;
 /// What a name or a value costs beside its bytes.
 pub const TEXT_COST: usize = 64;
-/// Inodes in one piece of the table.
-const PIECE: u32 = 4096;
 /// Links that an inode may have.
 const LINK_MAX: u32 = i32::MAX as u32;
 /// In the place of its links: it was made without a name, and may get one.
@@ -174,7 +171,7 @@ struct Node {
 /// See the module.
 #[derive(Debug)]
 pub struct Tree {
-    pieces: Box<[OnceLock<Box<[Node]>>]>,
+    nodes: Pieces<Node, 4096>,
     names: RwLock<()>,
     free: Mutex<Vec<u32>>,
     next: AtomicU32,
@@ -298,9 +295,8 @@ impl Tree {
     /// A root that belongs to the caller, and room for so many inodes with it.
     pub fn new(most: u32, mode: u32, caller: Caller, now: Time) -> Self {
         let most = most.clamp(1, u32::MAX - 1);
-        let pieces = (most as u64 + 1).div_ceil(u64::from(PIECE));
         let it = Self {
-            pieces: (0..pieces).map(|_| OnceLock::new()).collect(),
+            nodes: Pieces::new(most + 1),
             names: RwLock::new(()),
             free: Mutex::new(Vec::new()),
             next: AtomicU32::new(ROOT + 1),
@@ -778,9 +774,7 @@ impl Tree {
     }
 
     fn node(&self, inode: u32) -> &Node {
-        let piece = &self.pieces[(inode / PIECE) as usize];
-        let nodes = piece.get_or_init(|| (0..PIECE).map(|_| Node::default()).collect());
-        &nodes[(inode % PIECE) as usize]
+        self.nodes.of(inode, |_| Node::default())
     }
 
     fn with<R>(&self, inode: u32, work: impl FnOnce(&mut Inode, u32) -> Answer<R>) -> Answer<R> {

@@ -112,6 +112,21 @@ impl Bench {
         all
     }
 
+    /// Writes the tenth row of a file; then its bytes are right, whoever reads them, both devices have the same, and none is left out.
+    fn write_tenth_row_and_find_all_alike(&mut self, file: &File, bytes: &mut [u8]) {
+        let change = self.bytes(ROW_BYTES);
+        let at = 10 * ROW_BYTES;
+        let done = self.store.write_file(file, 1, at as u64, &change);
+        assert_eq!(done, Ok(ROW_BYTES));
+        bytes[at..at + ROW_BYTES].copy_from_slice(&change);
+        for _ in 0..2 {
+            assert!(self.read(file).unwrap() == *bytes);
+        }
+        assert!(self.peek(0) == self.peek(1));
+        let states = self.store.medium().figures();
+        assert!(states.starts_with("array_state whole\n"), "{states}");
+    }
+
     fn figure(&self, name: &str) -> u64 {
         let figures = self.store.medium().figures();
         let of_name = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
@@ -212,17 +227,7 @@ fn mirrors_with_an_error_each_in_one_block_are_both_corrected_and_none_is_left_o
             .poke(row * ROW_BYTES, &[wrong], &bench.streams[device])
             .unwrap();
     }
-    let change = bench.bytes(ROW_BYTES);
-    let at = 10 * ROW_BYTES;
-    let done = bench.store.write_file(&file, 1, at as u64, &change);
-    assert_eq!(done, Ok(ROW_BYTES));
-    bytes[at..at + ROW_BYTES].copy_from_slice(&change);
-    for _ in 0..2 {
-        assert!(bench.read(&file).unwrap() == bytes);
-    }
-    assert!(bench.peek(0) == bench.peek(1));
-    let states = bench.store.medium().figures();
-    assert!(states.starts_with("array_state whole\n"), "{states}");
+    bench.write_tenth_row_and_find_all_alike(&file, &mut bytes);
     assert_eq!(bench.figure("device_0_corrected_blocks"), 1);
     assert_eq!(bench.figure("device_1_remade_blocks"), 1);
 }
@@ -237,17 +242,7 @@ fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
             .poke(at * ROW_BYTES, &wrong, &bench.streams[device])
             .unwrap();
     }
-    let change = bench.bytes(ROW_BYTES);
-    let at = 10 * ROW_BYTES;
-    let done = bench.store.write_file(&file, 1, at as u64, &change);
-    assert_eq!(done, Ok(ROW_BYTES));
-    bytes[at..at + ROW_BYTES].copy_from_slice(&change);
-    for _ in 0..2 {
-        assert!(bench.read(&file).unwrap() == bytes);
-    }
-    assert!(bench.peek(0) == bench.peek(1));
-    let states = bench.store.medium().figures();
-    assert!(states.starts_with("array_state whole\n"), "{states}");
+    bench.write_tenth_row_and_find_all_alike(&file, &mut bytes);
     assert_eq!(bench.store.medium().losses(), 0);
 }
 

@@ -24,6 +24,10 @@ mod words {
 #[path = "../src/space.rs"]
 mod space;
 
+#[allow(dead_code, reason = "as before")]
+#[path = "../src/pieces.rs"]
+mod pieces;
+
 use space::{Run, Space, WHOLE};
 
 /// Half a block: two of them are cut from one.

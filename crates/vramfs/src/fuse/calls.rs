@@ -63,17 +63,14 @@ impl<M: Medium + 'static> Requests<M> {
             }
             operation::UNLINK => self.remove_name(inode, call.name()?)?,
             operation::RMDIR => self.tree.remove_directory(inode, call.name()?, now())?,
-            operation::RENAME => {
+            operation::RENAME | operation::RENAME2 => {
                 let it: wire::RenameIn = call.take()?;
-                let (from, to) = (call.name()?, call.name()?);
-                let to = (number(it.newdir), to);
-                self.move_name((inode, from), to, 0, call.caller(0))?;
-            }
-            operation::RENAME2 => {
-                let it: wire::Rename2In = call.take()?;
-                let (from, to) = (call.name()?, call.name()?);
-                let to = (number(it.newdir), to);
-                self.move_name((inode, from), to, it.flags, call.caller(0))?;
+                let flags = match call.header.opcode {
+                    operation::RENAME2 => call.take::<wire::Rename2More>()?.flags,
+                    _ => 0,
+                };
+                let (from, to) = ((inode, call.name()?), (number(it.newdir), call.name()?));
+                self.move_name(from, to, flags, call.caller(0))?;
             }
             operation::LINK => {
                 let it: wire::LinkIn = call.take()?;

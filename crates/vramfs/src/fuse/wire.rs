@@ -82,7 +82,8 @@ structures! {
     MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32 } = 16;
     MkdirIn { mode: u32, umask: u32 } = 8;
     RenameIn { newdir: u64 } = 8;
-    Rename2In { newdir: u64, flags: u32, padding: u32 } = 16;
+    /// What `RENAME2` says behind that.
+    Rename2More { flags: u32, padding: u32 } = 8;
     LinkIn { oldnodeid: u64 } = 8;
     CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 } = 16;
     /// Also what `READDIR` and `READDIRPLUS` say.
