@@ -509,10 +509,6 @@ impl<M: Member> ArrayAccess<M> {
             let parts = answers.iter().map(|(at, answer)| (*at, is_clean(answer)));
             let (good, bad): (Vec<_>, Vec<_>) = parts.partition(|part| part.1);
             outcomes.push(if good.is_empty() {
-                // Where rows went wrong as they were taken, the block has them, maybe in one place alone.
-                if found.has_wrong_source() {
-                    self.make_same(first, it);
-                }
                 found
             } else {
                 let all = |(to, _): (usize, bool)| {
@@ -572,13 +568,18 @@ impl<M: Member> ArrayAccess<M> {
         it: &Work<'_>,
         call: Call<M::Access>,
     ) -> bool {
-        let whole = [Work {
-            rows: 0..0,
-            place: Place::Nowhere,
-            ..it.clone()
-        }];
-        let corrected = self.on(to, |hand| hand.correct(&whole).map(|it| it[0].is_lost()));
-        if !matches!(corrected, Some(Ok(false))) {
+        // A block that is to have other owners has those that it had; which block it is the call asks again.
+        let mut as_whose = |identity| {
+            let whole = [Work {
+                rows: 0..0,
+                place: Place::Nowhere,
+                identity,
+                ..it.clone()
+            }];
+            let lost = self.on(to, |hand| hand.correct(&whole).map(|it| it[0].is_lost()));
+            matches!(lost, Some(Ok(false)))
+        };
+        if !as_whose(it.identity) && !as_whose(None) {
             return false;
         }
         let again = self.on(to, |hand| {
@@ -862,5 +863,10 @@ impl<M: Member> Access for ArrayAccess<M> {
             .drain(..)
             .find_map(|place| self.on(place % count, |hand| hand.spoil(there, at, mask)));
         done.unwrap_or(Err(Error::NoDevice))
+    }
+
+    fn is_spent(&self) -> bool {
+        // Ways of its that are are left.
+        false
     }
 }

@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::layout::{
     DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ORDERS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
     SHARED_TO_REFRESH_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
+    SWEEP_WORDS,
 };
 use crate::source;
 
@@ -782,6 +783,42 @@ impl Papers {
     }
 }
 
+/// Numbers of blocks that kernels look at many of, and of those that they name. Memory for some is had from the start: when the device has
+/// none left is no time to stop looking.
+#[derive(Debug)]
+struct Lists {
+    asked: DeviceBuffer<u32>,
+    named: DeviceBuffer<u32>,
+}
+
+impl Lists {
+    /// As many as a filesystem asks about at once, 64 KiB of the device's memory.
+    const SOME: usize = 8192;
+    /// As many as one launch takes: more has nothing to gain.
+    const MOST: usize = 1 << 18;
+
+    fn new(context: &Context, room: usize) -> Result<Self> {
+        Ok(Self {
+            asked: DeviceBuffer::alloc(context, room)?,
+            named: DeviceBuffer::alloc(context, SWEEP_WORDS + room)?,
+        })
+    }
+
+    fn room(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Makes room for so many, or for as many as one launch takes. Without memory there is as much as before.
+    fn make_room(&mut self, count: usize) {
+        let wanted = count.min(Self::MOST);
+        if wanted > self.room()
+            && let Ok(larger) = Self::new(self.asked.context(), wanted)
+        {
+            *self = larger;
+        }
+    }
+}
+
 /// Runs kernels over blocks. For one thread at a time.
 #[derive(Debug)]
 pub struct Worker {
@@ -791,6 +828,7 @@ pub struct Worker {
     sweepers: u32,
     /// Dropped unless the device may still be using it.
     papers: ManuallyDrop<Papers>,
+    lists: Lists,
     /// Of the jobs of the last call.
     outcomes: Vec<Outcome>,
 }
@@ -830,6 +868,7 @@ impl Worker {
             copier,
             sweepers: kernels.at_once,
             papers: ManuallyDrop::new(papers),
+            lists: Lists::new(context, Lists::SOME)?,
             outcomes: vec![Outcome::LOST; slots],
         })
     }
@@ -969,27 +1008,53 @@ impl Worker {
             return Ok(Vec::new());
         };
         blocks.address(*highest as usize)?;
+        self.lists.make_room(numbers.len());
+        let mut all = Vec::new();
+        for part in numbers.chunks(self.lists.room()) {
+            self.sweep_part(kernel, shared_bytes, blocks, part, &mut all)?;
+        }
+        Ok(all)
+    }
+
+    /// As [`Worker::sweep`], of no more than the lists have room for; adds to those that were named.
+    fn sweep_part(
+        &mut self,
+        kernel: &Function,
+        shared_bytes: usize,
+        blocks: &Blocks,
+        numbers: &[u32],
+        all: &mut Vec<u32>,
+    ) -> Result<()> {
         let stream = &self.copier.stream;
-        let asked = DeviceBuffer::from_host(numbers, stream)?;
-        let mut found = DeviceBuffer::<u32>::zeroed(stream, numbers.len() + 1)?;
-        let warps = numbers.len().div_ceil(WARPS);
-        let most = self.sweepers;
-        let launch = Launch::new(most.min(u32::try_from(warps).unwrap_or(most)), THREADS)
-            .shared_bytes(shared_bytes as u32);
+        let Lists { asked, named } = &mut self.lists;
+        asked
+            .slice_mut(..numbers.len())?
+            .copy_from_host(numbers, stream)?;
+        named.slice_mut(..SWEEP_WORDS)?.fill_bytes(0, stream)?;
         let count = numbers.len() as u32;
+        let warps = count.div_ceil(WARPS as u32);
+        let launch =
+            Launch::new(self.sweepers.min(warps), THREADS).shared_bytes(shared_bytes as u32);
         // SAFETY: the kernel touches blocks whose places were looked at and which stay until this has returned, and
-        // writes no more numbers than it was given behind their count.
-        unsafe {
+        // names no more than it was asked about, for which there is room.
+        let launched = unsafe {
             launch.run(
                 kernel,
                 stream,
-                (blocks.address(0)?, &asked, count, &mut found),
+                (blocks.address(0)?, &*asked, count, &mut *named),
             )
-        }?;
-        let found = found.to_vec(stream);
+        };
+        launched?;
+        let mut found = [0];
+        let read = named.slice(..1)?.copy_to_host(&mut found, stream);
         self.copier.wait()?;
-        let found = found?;
-        Ok(found[1..=found[0] as usize].to_vec())
+        read?;
+        let found = (found[0] as usize).min(numbers.len());
+        if found != 0 {
+            let names = named.slice(SWEEP_WORDS..SWEEP_WORDS + found)?;
+            all.extend(names.to_vec(&self.copier.stream)?);
+        }
+        Ok(())
     }
 
     fn run(

@@ -44,6 +44,9 @@ pub const RECORD_SUM_OFFSET: usize = ROW_BYTES - 4;
 /// Jobs that one launch can bring with it: a request's blocks.
 pub(crate) const ORDERS: usize = 9;
 
+/// What kernels that look at many blocks keep before the numbers of those that they name: how many those are, and how many are taken.
+pub(crate) const SWEEP_WORDS: usize = 2;
+
 /// Bytes of shared memory that the kernels take: values at the roots, and words besides.
 pub(crate) const SHARED_BYTES: usize = 4 * (8 * 4 * 8 * 32 + 8 * 8 * 32 + 3 + 8);
 /// With the jobs and the tables of the sums behind.

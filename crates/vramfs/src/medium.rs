@@ -126,9 +126,6 @@ pub trait Lend: Access {
     /// # Errors
     /// Without memory for it; it has what it had.
     fn restage(&mut self, bytes: &[u8]) -> Result<()>;
-
-    /// Whether it is of no use any more.
-    fn is_spent(&self) -> bool;
 }
 
 /// One thread's way to the memory, with staging for rows that come and go.
@@ -206,6 +203,9 @@ pub trait Access: Send {
     /// # Errors
     /// The memory's.
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> Result<()>;
+
+    /// Whether it is of no use any more, where another may be.
+    fn is_spent(&self) -> bool;
 }
 
 /// When rows are compared with their sums.
@@ -408,13 +408,6 @@ impl Lend for DeviceAccess {
     fn restage(&mut self, bytes: &[u8]) -> Result<()> {
         self.copier_mut().restage(bytes)
     }
-
-    fn is_spent(&self) -> bool {
-        match &self.by {
-            By::Kernels(worker) => worker.has_failed(),
-            By::Copies(copier) => copier.has_failed(),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -552,8 +545,13 @@ impl Access for DeviceAccess {
             return Ok(());
         };
         let blocks: Vec<u32> = work.iter().map(|it| it.block as u32).collect();
-        let left = worker.refresh(&self.blocks, &blocks)?;
-        // Those whose record is not right. It is made of what is known.
+        let left = match worker.refresh(&self.blocks, &blocks) {
+            // Those whose record is not right. It is made of what is known.
+            Ok(left) => left,
+            Err(error) if worker.has_failed() => return Err(error),
+            // What was changed and is not coded anew would be taken for errors.
+            Err(_) => blocks,
+        };
         let is_left = |it: &&Work<'_>| left.contains(&(it.block as u32));
         let left: Vec<Work<'_>> = work.iter().filter(is_left).cloned().collect();
         for some in left.chunks(worker.slots()) {
@@ -572,5 +570,12 @@ impl Access for DeviceAccess {
             *byte ^= mask;
         }
         blocks.poke(offset, &bytes, stream)
+    }
+
+    fn is_spent(&self) -> bool {
+        match &self.by {
+            By::Kernels(worker) => worker.has_failed(),
+            By::Copies(copier) => copier.has_failed(),
+        }
     }
 }

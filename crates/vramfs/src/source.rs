@@ -33,6 +33,7 @@ pub(crate) fn header() -> String {
         ),
         ("MODULUS", usize::from(gf::MODULUS)),
         ("ORDERS", layout::ORDERS),
+        ("SWEEP_WORDS", layout::SWEEP_WORDS),
         ("SHARED_BYTES", layout::SHARED_BYTES),
         ("SHARED_WITH_TABLES_BYTES", layout::SHARED_WITH_TABLES_BYTES),
         ("SHARED_WITH_DESK_BYTES", layout::SHARED_WITH_DESK_BYTES),

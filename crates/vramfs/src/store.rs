@@ -278,36 +278,43 @@ impl<M: Medium> Store<M> {
         lock(&self.background)
     }
 
-    /// A way to the memory, for one call.
+    /// A way to the memory, for one call. If there may be more than there are one is made; if it cannot be, one of the others comes back.
     ///
     /// # Errors
-    /// The medium's, if one has to be made and cannot be.
+    /// The medium's, if there is none and none can be made.
     pub(crate) fn way(&self) -> Result<Way<'_, M>> {
         let mut ways = lock(&self.ways);
+        let mut refused = None;
         loop {
             if let Some(access) = ways.idle.pop() {
-                return Ok(Way {
-                    store: self,
-                    access: Some(access),
-                });
+                return Ok(self.way_by(access));
             }
-            if ways.made < self.most_ways {
-                break;
+            match refused.take() {
+                // There are others, and they come back.
+                Some(_) if ways.made != 0 => {}
+                Some(error) => return Err(error),
+                None if ways.made < self.most_ways => {
+                    ways.made += 1;
+                    drop(ways);
+                    match self.medium.access() {
+                        Ok(access) => return Ok(self.way_by(access)),
+                        Err(error) => refused = Some(error),
+                    }
+                    ways = lock(&self.ways);
+                    ways.made -= 1;
+                    self.back.notify_one();
+                    continue;
+                }
+                None => {}
             }
             ways = self.back.wait(ways).unwrap_or_else(PoisonError::into_inner);
         }
-        ways.made += 1;
-        drop(ways);
-        match self.medium.access() {
-            Ok(access) => Ok(Way {
-                store: self,
-                access: Some(access),
-            }),
-            Err(error) => {
-                lock(&self.ways).made -= 1;
-                self.back.notify_one();
-                Err(error)
-            }
+    }
+
+    fn way_by(&self, access: M::Access) -> Way<'_, M> {
+        Way {
+            store: self,
+            access: Some(access),
         }
     }
 

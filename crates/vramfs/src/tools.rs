@@ -87,8 +87,8 @@ impl<M: Medium> Store<M> {
                 step = (step * 2).min(LOOKED_AT_MOST);
             }
         };
-        if done.is_err() {
-            // The next one has another; this may be of no use any more.
+        if background.as_ref().is_some_and(M::Access::is_spent) {
+            // The next one has another.
             *background = None;
         }
         answer.next = done?;

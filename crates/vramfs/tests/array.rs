@@ -13,7 +13,9 @@ use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_softgpu::control::{self, Config};
 use fercuda_vramfs::array::{Array, Spread};
 use fercuda_vramfs::file::File;
-use fercuda_vramfs::layout::{BLOCK_BYTES, DATA_BYTES, IDENTITY_OFFSET, RECORD_OFFSET, ROW_BYTES};
+use fercuda_vramfs::layout::{
+    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_OFFSET, RECORD_OFFSET, ROW_BYTES,
+};
 use fercuda_vramfs::medium::{Access as _, Device, Medium as _, Verify};
 use fercuda_vramfs::store::Store;
 use fercuda_vramfs::{Blocks, Kernels, Place, Work};
@@ -243,6 +245,31 @@ fn what_only_the_mirror_has_that_was_not_written_is_not_left_out_with_it() {
             .unwrap();
     }
     bench.write_tenth_row_and_find_all_alike(&file, &mut bytes);
+    assert_eq!(bench.store.medium().losses(), 0);
+}
+
+#[test]
+fn nor_is_it_where_another_files_page_comes_beside_it() {
+    let (mut bench, file, bytes) = with_a_file(Spread::Mirror, 20 * ROW_BYTES);
+    // As above, but what is written was nobody's before, so the block is to have other owners than its record says.
+    let much = bench.bytes(12 * ROW_BYTES);
+    let parity = DATA_ROWS * ROW_BYTES;
+    let wrong = bench.peek(1)[parity] ^ 1;
+    for (device, at, wrong) in [(0, 4 * ROW_BYTES, much), (1, parity, vec![wrong])] {
+        bench.blocks[device]
+            .poke(at, &wrong, &bench.streams[device])
+            .unwrap();
+    }
+    let (other, page) = (File::default(), bench.bytes(4 * ROW_BYTES));
+    let done = bench.store.write_file(&other, 2, 0, &page);
+    assert_eq!(done, Ok(page.len()));
+    for _ in 0..2 {
+        assert!(bench.read(&file).unwrap() == bytes);
+        assert!(bench.read(&other).unwrap() == page);
+    }
+    let used = (0..BLOCKS).filter(|block| bench.store.space().used_of(*block) != 0);
+    assert_eq!(used.count(), 1);
+    assert!(bench.peek(0) == bench.peek(1));
     assert_eq!(bench.store.medium().losses(), 0);
 }
 

@@ -8,13 +8,13 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use fercuda_cuda::{Context, Cuda, Error as Driver, PhysicalMemory, Stream};
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Error as Driver, PhysicalMemory, Stream};
 use fercuda_softgpu::control::{self, Config};
 use fercuda_vramfs::control::Control;
-use fercuda_vramfs::layout::DATA_BYTES;
+use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Scrub, Shape, figures};
-use fercuda_vramfs::{Blocks, Error, Kernels};
+use fercuda_vramfs::{Blocks, Error, Identity, Kernels, Place, Work, Worker};
 
 const MIB: usize = 1 << 20;
 /// Of each device.
@@ -24,7 +24,7 @@ fn device(number: u32) -> Context {
     static CUDA: OnceLock<Cuda> = OnceLock::new();
     let cuda = CUDA.get_or_init(|| {
         let mut config = Config::from_env();
-        config.devices = 2;
+        config.devices = 3;
         config.memory_bytes = ALL as u64;
         // Their books of so much memory take longer than all else.
         config.checks = false;
@@ -69,6 +69,50 @@ fn growth_that_fails_halfway_gives_back_what_it_had_got() {
     blocks
         .poke(wanted * DATA_BYTES - 3, b"end", &stream)
         .unwrap();
+}
+
+#[test]
+fn blocks_are_looked_at_and_made_anew_where_no_memory_is_left() {
+    const COUNT: u32 = 6;
+    let context = device(2);
+    let stream = Stream::new(&context).unwrap();
+    let kernels = Kernels::load(&context).unwrap();
+    let blocks = Blocks::new(&context, COUNT as usize, COUNT as usize, true).unwrap();
+    let mut worker = Worker::new(&kernels, COUNT as usize, Stream::new(&context).unwrap()).unwrap();
+    let identities: Vec<Identity> = (0..COUNT)
+        .map(|number| [u64::from(number); IDENTITY_WORDS])
+        .collect();
+    let works: Vec<Work<'_>> = identities
+        .iter()
+        .enumerate()
+        .map(|(block, identity)| Work {
+            block,
+            rows: 0..DATA_ROWS,
+            place: Place::Staging(block * DATA_BYTES),
+            identity: Some(identity),
+        })
+        .collect();
+    worker.encode(&blocks, &works).unwrap();
+    let mut others = Vec::new();
+    let mut step = free(&context);
+    while step != 0 {
+        match DeviceBuffer::<u8>::alloc(&context, step) {
+            Ok(other) => others.push(other),
+            Err(_) => step /= 2,
+        }
+    }
+    // More than there is room for in what a worker has, and than it can get.
+    let asked: Vec<u32> = (0..COUNT).cycle().take(20_000).collect();
+    assert_eq!(worker.scan(&blocks, &asked).unwrap(), []);
+    blocks
+        .poke(3 * blocks.block_bytes() + 5, b"changed", &stream)
+        .unwrap();
+    let mut found = worker.scan(&blocks, &asked).unwrap();
+    found.dedup();
+    assert_eq!(found, [3]);
+    let all: Vec<u32> = (0..COUNT).collect();
+    assert_eq!(worker.refresh(&blocks, &all).unwrap(), []);
+    assert_eq!(worker.scan(&blocks, &asked).unwrap(), []);
 }
 
 #[test]

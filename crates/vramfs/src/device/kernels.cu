@@ -467,14 +467,29 @@ __device__ __forceinline__ void load_once(const u8* row, u32 lane, u32 (&d)[8]) 
 
 static_assert(CODED_ROWS % AHEAD == 0, "each round takes as many");
 
+// What is found in many blocks, and which of them are taken: at first one by each warp, then by who is done with his
+// the next that nobody has. Not all are equally quick.
+struct Sweep {
+    u32 found;  // their numbers are behind
+    u32 taken;
+
+    __device__ __forceinline__ void name(u32 number) { reinterpret_cast<u32*>(this + 1)[atomicAdd(&found, 1)] = number; }
+
+    // Asked for before a block is looked at, and used behind it, as it takes a while.
+    __device__ __forceinline__ u32 ask(u32 lane) { return lane == 0 ? gridDim.x * WARPS + atomicAdd(&taken, 1) : 0; }
+    static __device__ __forceinline__ u32 next(u32 asked) { return __shfl_sync(ALL, asked, 0); }
+};
+static_assert(sizeof(Sweep) == 4 * SWEEP_WORDS, "as the host has it");
+
 // Which of many blocks are not right: words, record, or the number that it says. What is found may
 // be a block that somebody changes meanwhile; who asks looks again. Each warp takes one block
 // after another and has all of its words' values at the roots, so none waits for another.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
+vramfs_scan(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     const u32 lane = threadIdx.x % 32;
     const u32 warp = (blockIdx.x * THREADS + threadIdx.x) / 32;
-    for (u32 at = warp; at < count; at += gridDim.x * WARPS) {
+    for (u32 at = warp, asked; at < count; at = Sweep::next(asked)) {
+        asked = sweep->ask(lane);
         const u32 number = numbers[at];
         const u8* const block = address(base) + u64(number) * BLOCK_BYTES;
         u32 s[8][8] = {}, d[AHEAD][8];
@@ -501,7 +516,7 @@ vramfs_scan(u64 base, const u32* numbers, u32 count, u32* found) {
             for (int b = 0; b < 8; b++) wrong |= s[j][b];
         }
         const bool is_wrong = __any_sync(ALL, wrong != 0) || look_at_record(lane, record, nullptr) != 0;
-        if (is_wrong && lane == 0) found[1 + atomicAdd(found, 1)] = number;
+        if (is_wrong && lane == 0) sweep->name(number);
     }
 }
 
@@ -585,7 +600,7 @@ __device__ __forceinline__ u32 sum_once(const SumMatrices& matrices, u32 lane, c
 // Parity, sums and record of what the rows of data are now; whose the block is stays. A block whose record
 // is not right is left as it is, and found. Each warp takes one after another, as in `vramfs_scan`.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
+vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     SharedToRefresh& all = *reinterpret_cast<SharedToRefresh*>(dynamic_shared);
     const u32 lane = threadIdx.x % 32;
     for (u32 at = threadIdx.x; at < sizeof(all.sums) / 4; at += THREADS) reinterpret_cast<u32*>(&all.sums)[at] = FRAGMENTS[at];
@@ -593,7 +608,8 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
     __syncthreads();
     Notes& notes = all.notes[threadIdx.x / 32];
     const u64* const words = reinterpret_cast<const u64*>(notes.half) + (MAGIC_OFFSET - ROW_BYTES / 2) / 8;
-    for (u32 at = (blockIdx.x * THREADS + threadIdx.x) / 32; at < count; at += gridDim.x * WARPS) {
+    for (u32 at = (blockIdx.x * THREADS + threadIdx.x) / 32, asked; at < count; at = Sweep::next(asked)) {
+        asked = sweep->ask(lane);
         const u32 number = numbers[at];
         u8* const block = address(base) + u64(number) * BLOCK_BYTES;
         u8* const record = block + RECORD_OFFSET;
@@ -623,7 +639,7 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, u32* found) {
             is_wrong |= words[0] != MAGIC || words[1] != number;
         }
         if (is_wrong) {
-            if (lane == 0) found[1 + atomicAdd(found, 1)] = number;
+            if (lane == 0) sweep->name(number);
             copies_done();
             continue;
         }
@@ -790,22 +806,21 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
     }
     u32 errors = sum_of_row(parity) != said_of_parity;
     __syncthreads();
+    // The record has been looked at.
+    u32* const new_sums = reinterpret_cast<u32*>(record);
     bool has_other = false;
-    u32 last[8] = {}, last_sum = 0;
     for (u32 from = 0; from < job.rows; from += WARPS) {
         const u32 at = from + warp;
         if (at < job.rows) {
             errors += sum_of_row(old) != said;
-            last_sum = sum_of_row(now);
-            has_other |= is_other(job, job.first + at, last_sum);
+            const u32 sum = sum_of_row(now);
+            has_other |= is_other(job, job.first + at, sum);
+            if (lane == 0) new_sums[job.first + at] = sum;
         }
         // All have used what the round before has left.
         if (from != 0) __syncthreads();
 #pragma unroll
-        for (int b = 0; b < 8; b++) {
-            planes[warp][b][lane] = old[b] ^ now[b];
-            last[b] = now[b];
-        }
+        for (int b = 0; b < 8; b++) planes[warp][b][lane] = old[b] ^ now[b];
         fetch(at + WARPS);
         __syncthreads();
         for (u32 r = 0; r < WARPS && from + r < job.rows; r++) {
@@ -830,35 +845,27 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
         if (threadIdx.x == 0) answer(outcome, state, 0, wrong, 0);
         return;
     }
-    // Nobody reads the rows of before any more. Each warp has the last that it took.
-    u32* const new_sums = reinterpret_cast<u32*>(record);
+    // Nobody reads the rows of before any more. Each warp has the last that it took, and brings the others again: what goes wrong in
+    // between is not what its sum says, nor what the parity is of, so it is corrected as any other wrong row.
     for (u32 at = warp; at < job.rows; at += WARPS) {
-        u32 sum = last_sum;
-        if (at + WARPS < job.rows) {
-            load(address(job.data) + at * ROW_BYTES, lane, now);
-            sum = sum_of_row(now);
-            // It went wrong in between.
-            has_other |= is_other(job, job.first + at, sum);
-        } else {
+        if (at + WARPS < job.rows) load(address(job.data) + at * ROW_BYTES, lane, old);
+        else
 #pragma unroll
-            for (int b = 0; b < 8; b++) now[b] = last[b];
-        }
-        store(block + (job.first + at) * ROW_BYTES, lane, now);
-        if (lane == 0) new_sums[job.first + at] = sum;
+            for (int b = 0; b < 8; b++) old[b] = now[b];
+        store(block + (job.first + at) * ROW_BYTES, lane, old);
     }
     store(parity_row, lane, parity);
-    const u32 after = sum_of_row(parity);
-    if (lane == 0) new_sums[DATA_ROWS + warp] = after;
-    const u32 source = __syncthreads_or(has_other) ? WRONG_SOURCE : 0;
+    const u32 sum = sum_of_row(parity);
+    if (lane == 0) new_sums[DATA_ROWS + warp] = sum;
+    __syncthreads();
     if (warp == 0) {
-        // Who is told that it was not done knows the block by the owners that it had.
-        finish_record(sum_of_row, lane, record, source == 0 && job.identity != 0 ? given : nullptr);
+        finish_record(sum_of_row, lane, record, job.identity != 0 ? given : nullptr);
         __syncwarp();
         u32 d[8];
         load(record, lane, d);
         store(block + RECORD_OFFSET, lane, d);
         __syncwarp();
-        if (lane == 0) answer(outcome, source, 0, 0, 0);
+        if (lane == 0) answer(outcome, 0, 0, 0, 0);
     }
 }
 

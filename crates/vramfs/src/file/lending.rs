@@ -147,7 +147,8 @@ impl<M: Medium> Store<M> {
                 identity: Some(&**identity),
             });
             let works: Vec<Work<'_>> = works.collect();
-            made = made.and_then(|()| way?.access().refresh(&works));
+            // Whatever became of the others.
+            made = made.and(way.and_then(|mut way| way.access().refresh(&works)));
         }
         if !loan.generations.is_empty() {
             let mut layout = file.layout_alone();

@@ -315,6 +315,10 @@ impl Access for Host {
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
         self.make_wrong(block, at, mask)
     }
+
+    fn is_spent(&self) -> bool {
+        self.memory.fails.load(Relaxed) == 1
+    }
 }
 
 pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {

@@ -37,10 +37,6 @@ impl Lend for Host {
         self.data = bytes.to_vec();
         Ok(())
     }
-
-    fn is_spent(&self) -> bool {
-        self.memory.fails.load(Relaxed) == 1
-    }
 }
 
 /// Whether blocks are those that were asked for, and not lost.
