@@ -128,6 +128,11 @@ impl Directory {
         Some(inode)
     }
 
+    /// The number of the last entry that there was; those that come get higher ones.
+    pub fn last(&self) -> u64 {
+        self.next
+    }
+
     /// The entries behind a number, in order; all behind 0.
     pub fn behind(&self, number: u64) -> impl Iterator<Item = Entry<'_>> {
         let from = self.slots.partition_point(|slot| slot.number <= number);

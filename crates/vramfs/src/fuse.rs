@@ -1,7 +1,8 @@
 //! Requests of the kernel, each answered from the tree and the store.
 //!
 //! A request names inodes by number, and is answered by the thread that has read it: names and attributes by the
-//! tree, bytes by the store, out of the staging or into it. There are no open files here: all that a request needs is in it.
+//! tree, bytes by the store, out of the staging or into it. There are no open files here: all that a request needs is in it, but for where
+//! a listing ends (`listings`).
 //! Permissions are the kernel's (`default_permissions`), as are locks, pipes, sockets and devices.
 //!
 //! Invariants: the kernel hears of an inode as often as the tree counts (`Tree::look_up` and what makes names; entries
@@ -10,6 +11,7 @@
 //! Elsewhere: what the kernel says and hears (`wire`, `calls`), the threads (`serve`), where it is mounted (`mount`).
 
 mod calls;
+mod listings;
 mod serve;
 mod wire;
 
@@ -21,6 +23,7 @@ use fastrand::Rng;
 use fuser::{INodeNo, Notifier};
 use rustix::io::Errno;
 
+use self::listings::Listings;
 pub(crate) use self::serve::{Terms, serve};
 use crate::control::Step;
 use crate::error::Error;
@@ -79,6 +82,7 @@ pub(crate) struct Requests<M: Medium> {
     pub(crate) owner: u32,
     /// Files that are other processes' too.
     pub(crate) exports: Arc<Exports>,
+    pub(crate) listings: Listings,
 }
 
 pub(crate) fn now() -> Time {

@@ -239,6 +239,7 @@ impl Mount {
             writes: Meter::default(),
             owner: rustix::process::geteuid().as_raw(),
             exports: exports.clone(),
+            listings: Default::default(),
         });
         let mut config = Config::default();
         config.acl = match options.allow_other {

@@ -560,7 +560,7 @@ impl Tree {
         if !is_first {
             self.take_one()?;
         }
-        if let Err(error) = self.enter(parent, name, inode, now) {
+        if let Err(error) = self.enter(parent, name, inode, 0, now) {
             self.count.fetch_sub(u64::from(!is_first), Relaxed);
             return Err(error);
         }
@@ -644,7 +644,8 @@ impl Tree {
                 return Err(Errno::NOENT);
             }
             let left = self.whiteout(from.0, whiteout, now)?;
-            if let Err(error) = self.enter(to.0, to.1, inode, now) {
+            let given = left.map_or(cost(from.1.len()), |_| 0);
+            if let Err(error) = self.enter(to.0, to.1, inode, given, now) {
                 left.map_or(Ok(()), |left| self.unplace(left))?;
                 return Err(error);
             }
@@ -765,6 +766,18 @@ impl Tree {
         }
     }
 
+    /// The number of a directory's last entry, as [`Tree::read_directory`] gives it.
+    ///
+    /// # Errors
+    /// `NOTDIR`.
+    pub fn last_entry(&self, inode: u32) -> Answer<u64> {
+        let of_itself = 2;
+        self.with(
+            inode,
+            |it, _| Ok(it.directory()?.entries.last() + of_itself),
+        )
+    }
+
     fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -806,14 +819,15 @@ impl Tree {
         })
     }
 
-    /// Adds a name.
-    fn enter(&self, parent: u32, name: &[u8], inode: u32, now: Time) -> Answer<()> {
+    /// Adds a name. Of what it takes there has to be room for what is more than `given`, which the caller gives back next.
+    fn enter(&self, parent: u32, name: &[u8], inode: u32, given: u64, now: Time) -> Answer<()> {
         check_name(name)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::EXIST);
         }
         self.check_lives(parent)?;
-        self.take_text(cost(name.len()))?;
+        let taken = cost(name.len()).saturating_sub(given);
+        self.take_text(taken)?;
         let entered = self.with(parent, |it, _| {
             match it.directory()?.entries.insert(name, inode) {
                 Ok(true) => {}
@@ -823,8 +837,9 @@ impl Tree {
             it.touch(now);
             Ok(())
         });
-        if entered.is_err() {
-            self.give_text(cost(name.len()));
+        match entered {
+            Ok(()) => _ = self.text.fetch_add(cost(name.len()) - taken, Relaxed),
+            Err(_) => self.give_text(taken),
         }
         entered
     }
@@ -1003,7 +1018,7 @@ impl Tree {
             return Err(Errno::MLINK);
         }
         let inode = self.place(mode, 1 + u32::from(is_directory), body, values, caller, now)?;
-        if let Err(error) = self.enter(parent, name, inode, now) {
+        if let Err(error) = self.enter(parent, name, inode, 0, now) {
             self.unplace(inode)?;
             return Err(error);
         }

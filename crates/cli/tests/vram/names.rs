@@ -1,14 +1,14 @@
 //! Names: directories, links, and what else a name leads to.
 
 use std::collections::BTreeSet;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, linkat, makedev, mknodat, openat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, linkat, makedev, mknodat, openat,
     renameat_with,
 };
 use rustix::io::Errno;
@@ -321,4 +321,30 @@ fn many_files_with_content_fit_are_listed_and_take_little_of_the_host() {
     }
     let full = fs::write(here.at("one more"), "text").unwrap_err();
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+}
+
+#[test]
+fn a_listing_ends_whatever_who_lists_renames_and_makes() {
+    let here = Here::plain();
+    fs::create_dir(here.at("d")).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(here.at(&format!("d/{name}")), "").unwrap();
+    }
+    let mut met = 0;
+    for entry in fs::read_dir(here.at("d")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::rename(&path, path.with_extension(format!("{met}"))).unwrap();
+        fs::write(here.at(&format!("d/new {met}")), "").unwrap();
+        met += 1;
+        assert!(met <= 3, "more than there were");
+    }
+    assert_eq!(met, 3);
+    // Who begins anew has what is there now.
+    let mut listing = Dir::read_from(File::open(here.at("d")).unwrap()).unwrap();
+    let mut count = || listing.by_ref().count();
+    assert_eq!(count(), 8);
+    fs::write(here.at("d/last"), "").unwrap();
+    assert_eq!(count(), 0);
+    listing.rewind();
+    assert_eq!(listing.count(), 9);
 }

@@ -94,9 +94,16 @@ impl<M: Medium + 'static> Requests<M> {
                 reply.entry(&self.make_nameless(inode, mode, caller)?);
                 reply.add(&self.opened());
             }
-            // Nothing is kept of who has what open.
-            operation::OPENDIR => reply.add(&open(0)),
-            operation::RELEASE | operation::RELEASEDIR | operation::DESTROY => {}
+            operation::OPENDIR => reply.add(&wire::OpenOut {
+                fh: self.listings.begin(),
+                ..open(0)
+            }),
+            operation::RELEASEDIR => {
+                let it: wire::ReleaseIn = call.take()?;
+                self.listings.end(it.fh);
+            }
+            // Nothing is kept of who has which file open.
+            operation::RELEASE | operation::DESTROY => {}
             operation::READ => {
                 let begin = Instant::now();
                 let it: wire::ReadIn = call.take()?;
@@ -119,8 +126,10 @@ impl<M: Medium + 'static> Requests<M> {
             operation::READDIR | operation::READDIRPLUS => {
                 let it: wire::ReadIn = call.take()?;
                 let is_told = call.header.opcode == operation::READDIRPLUS;
+                let last = self.tree.last_entry(inode)?;
+                let end = self.listings.end_of(it.fh, it.offset, last);
                 let visit = |number: u64, name: &[u8], known: &Attributes| {
-                    reply.listed(it.size, number, name, known, is_told)
+                    number <= end && reply.listed(it.size, number, name, known, is_told)
                 };
                 self.list(inode, it.offset, is_told, visit)?;
             }

@@ -86,6 +86,7 @@ structures! {
     Rename2More { flags: u32, padding: u32 } = 8;
     LinkIn { oldnodeid: u64 } = 8;
     CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 } = 16;
+    ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 } = 24;
     /// Also what `READDIR` and `READDIRPLUS` say.
     ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 } = 40;
     WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 } = 40;

@@ -511,6 +511,49 @@ fn names_and_values_have_bounds_however_they_come() {
 }
 
 #[test]
+fn a_name_can_change_where_there_is_no_room_for_another() {
+    let tree = Tree::new(100, 0o755, ME, 1);
+    let make = |name: &[u8]| tree.make(ROOT, name, FILE | 0o600, 0, ME, 2).unwrap().inode;
+    let set = |inode: u32, len: usize| {
+        let name = tree.text().0.to_string();
+        tree.set_value(inode, name.as_bytes(), &vec![0; len], None, ME, 3)
+    };
+    make(b"first");
+    make(b"second");
+    for at in 0..97u32 {
+        let inode = make(&at.to_le_bytes());
+        while set(inode, VALUE_MAX).is_ok() {}
+    }
+    // And with what is less than that all but a hundred bytes.
+    let left = tree.text().1 - tree.text().0;
+    set(2, left as usize - 200).unwrap();
+    let full = tree.text();
+    let rename =
+        |from: &[u8], to: &[u8]| tree.rename((ROOT, from), (ROOT, to), Move::Replace, None, 4);
+    let long = vec![b'n'; NAME_MAX];
+    assert_eq!(rename(b"second", &long), Err(Errno::NOSPC), "{full:?}");
+    assert_eq!(tree.text(), full);
+    assert_eq!(rename(b"first", b"fifth"), Ok(()));
+    assert_eq!(tree.text(), full);
+    assert_eq!(rename(b"second", b"2"), Ok(()));
+    assert!(tree.text().0 < full.0);
+}
+
+#[test]
+fn no_inode_has_more_names_of_values_than_can_be_listed() {
+    let tree = Tree::new(10, 0o755, ME, 1);
+    let set = |at: u32| {
+        let name = format!("user.{at:0250}");
+        tree.set_value(ROOT, name.as_bytes(), b"", None, ME, 2)
+    };
+    let fit = (0..400).take_while(|at| set(*at).is_ok()).count();
+    assert_eq!(fit, (64 << 10) / 256);
+    assert_eq!(set(399), Err(Errno::NOSPC));
+    assert_eq!(set(0), Ok(()));
+    assert_eq!(tree.value_names(ROOT).unwrap().len(), 64 << 10);
+}
+
+#[test]
 fn an_access_list_that_is_refused_changes_no_mode() {
     let tree = Tree::new(10, 0o755, ME, 1);
     let file = tree.make(ROOT, b"file", FILE | 0o600, 0, ME, 2).unwrap();

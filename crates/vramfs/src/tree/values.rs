@@ -9,6 +9,8 @@ use crate::directory::NAME_MAX;
 /// The longest value of one, and all of an inode's together with their names.
 pub(super) const VALUE_MAX: usize = 64 << 10;
 pub(super) const VALUES_MAX: usize = 1 << 20;
+/// Names of an inode's, each with a zero behind it: the kernel lists no more.
+const NAMES_MAX: usize = 64 << 10;
 
 impl Tree {
     /// The value of an extended attribute.
@@ -38,7 +40,7 @@ impl Tree {
     /// group takes its bit; other groups of his than his first are not known here.
     ///
     /// # Errors
-    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be, `INVAL` for
+    /// `EXIST`, `NODATA`, `RANGE` for a name, `NOSPC` or `TOOBIG` for more than there may be, or can be listed, `INVAL` for
     /// an access list that is none.
     pub fn set_value(
         &self,
@@ -69,6 +71,13 @@ impl Tree {
                     (Some(true), None) => return Err(Errno::NODATA),
                     (Some(false), Some(_)) => return Err(Errno::EXIST),
                     _ => {}
+                }
+                if before.is_none() {
+                    let names = it.values.iter().flat_map(|values| values.keys());
+                    let all: usize = names.map(|name| name.len() + 1).sum();
+                    if all + name.len() + 1 > NAMES_MAX {
+                        return Err(Errno::NOSPC);
+                    }
                 }
                 let (after, before) = (cost(name.len() + value.len()), before.unwrap_or(0));
                 let all = it.values.as_ref().map_or(0, |values| text_of(values));

@@ -105,6 +105,7 @@ pub(super) fn requests<M: Medium + 'static>(
         writes: Meter::default(),
         owner: 0,
         exports: Arc::default(),
+        listings: Default::default(),
     }
 }
 
