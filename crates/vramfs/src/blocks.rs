@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use fercuda_cuda::sys::types::CUdevice_attribute;
 use fercuda_cuda::{Context, DeviceBuffer, PhysicalMemory, Stream, VirtualRange};
@@ -45,6 +45,8 @@ pub struct Blocks {
     /// Side by side, from the range's start.
     pieces: Mutex<Vec<Piece>>,
     count: AtomicUsize,
+    /// Shared by whoever has the device at work on them.
+    at_work: RwLock<()>,
     most: usize,
     block_bytes: usize,
     granularity_bytes: usize,
@@ -78,6 +80,7 @@ impl Blocks {
             range: VirtualRange::reserve(context, bytes)?,
             pieces: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
+            at_work: RwLock::new(()),
             most,
             block_bytes,
             granularity_bytes,
@@ -159,8 +162,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives memory back that is not needed for so many. Nobody may use blocks beyond them, nor have a worker use them.
+    /// Gives memory back that is not needed for so many. Waits until the device is done with what it was told to do there; blocks
+    /// beyond are refused from then on.
     pub(crate) fn shrink(&self, count: usize) {
+        let _nobody = self.at_work.write();
         let mut pieces = self.pieces();
         self.count.fetch_min(count, Release);
         let mut end: usize = pieces.iter().map(|it| it.mapped.len()).sum();
@@ -267,6 +272,11 @@ impl Blocks {
                 blocks: self.len(),
             }),
         }
+    }
+
+    /// Memory that is there stays while this is had.
+    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, ()> {
+        self.at_work.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pieces(&self) -> MutexGuard<'_, Vec<Piece>> {

@@ -573,6 +573,7 @@ impl Copier {
         stores: bool,
         clears: bool,
     ) -> Result<()> {
+        let _held = blocks.hold();
         self.check(blocks, work, stores)?;
         let staging = self.data.device_address_in(self.stream.context())?.0;
         let driver = blocks.context().bind()?;
@@ -1003,6 +1004,7 @@ impl Worker {
         blocks: &Blocks,
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
+        let _held = blocks.hold();
         self.copier.check(blocks, &[], false)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
@@ -1064,6 +1066,7 @@ impl Worker {
         work: &[Work<'_>],
         how: How,
     ) -> Result<&[Outcome]> {
+        let _held = blocks.hold();
         self.copier.check(blocks, work, how != How::Reads)?;
         let slots = self.copier.slots;
         if work.len() > slots {

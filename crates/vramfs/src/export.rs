@@ -16,16 +16,18 @@ use std::io::{IoSlice, Read as _};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
 
 use bytemuck::{Pod, Zeroable};
 use fuser::{INodeNo, Notifier};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
+use rustix::io::{Errno, ioctl_fionbio, retry_on_intr};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, send, sendmsg, socket_with,
+};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::peer;
@@ -145,10 +147,9 @@ impl<M: Medium + 'static> Lender<M> {
     ///
     /// # Errors
     /// `CONNREFUSED` if nobody does, `PERM` if it is somebody else, `SRCH` if that process cannot be seen from here, `AGAIN` if
-    /// as many files are lent as can be.
+    /// as many files are lent as can be, or as many as can be wait for him to answer.
     pub(crate) fn begin(self, number: [u64; 2], user: u32) -> Result<(), Errno> {
-        let address = SocketAddr::from_abstract_name(name(number)).map_err(|_| Errno::INVAL)?;
-        let link = UnixStream::connect_addr(&address).map_err(|_| Errno::CONNREFUSED)?;
+        let link = connect(number)?;
         let (borrower, borrowers_user) = peer(&link)?;
         if borrowers_user != user {
             return Err(Errno::PERM);
@@ -273,6 +274,16 @@ impl<M: Medium + 'static> Lender<M> {
     }
 }
 
+/// A link to whoever listens there. It waits for nobody: who listens may have others in his queue, as all can see his name.
+fn connect(number: [u64; 2]) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let link = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new_abstract_name(name(number).as_bytes())?;
+    rustix::net::connect(&link, &address)?;
+    ioctl_fionbio(&link, false)?;
+    Ok(link.into())
+}
+
 /// Sends all of it, without a signal if nobody is there any more.
 pub(crate) fn tell(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
@@ -319,14 +330,17 @@ fn send_all(link: &UnixStream, loan: &Loan, sharing: &Sharing) {
             let memory = [it.memory.as_fd()];
             with.push(SendAncillaryMessage::ScmRights(&memory));
             let bytes = [IoSlice::new(bytemuck::bytes_of(&part))];
-            let sent = sendmsg(link, &bytes, &mut with, SendFlags::NOSIGNAL)?;
+            let sent = retry_on_intr(|| sendmsg(link, &bytes, &mut with, SendFlags::NOSIGNAL))?;
             // The descriptor went with the first of them.
             tell(link, &bytemuck::bytes_of(&part)[sent..])?;
         }
         tell(link, bytemuck::cast_slice(&segments))
     };
     let sent: std::io::Result<()> = send();
-    sent.unwrap_or_default();
+    if sent.is_err() {
+        // Who waits for the rest hears that there is none, and says that he is done.
+        link.shutdown(Shutdown::Write).unwrap_or_default();
+    }
 }
 
 /// Pieces as they lie in memory, those side by side in one.

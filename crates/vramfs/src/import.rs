@@ -5,7 +5,8 @@
 //! Elsewhere: who lends it, and until when (`export`).
 
 use std::io::{ErrorKind, IoSliceMut, Read as _};
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
@@ -389,10 +390,11 @@ impl Drop for Import {
             return;
         };
         let (context, memory) = (self.context.clone(), std::mem::take(&mut self.memory));
+        let export = Some(export);
         let mut end = Ending {
             context,
             memory,
-            export: ManuallyDrop::new(export),
+            export,
         };
         if end.is_over() {
             return;
@@ -440,7 +442,7 @@ fn chunks(segments: &[Segment], size: u64) -> Option<Vec<u64>> {
 struct Ending {
     context: Context,
     memory: Vec<DeviceBuffer<u8>>,
-    export: ManuallyDrop<Export>,
+    export: Option<Export>,
 }
 
 impl Ending {
@@ -449,13 +451,21 @@ impl Ending {
         match self.context.settle() {
             Ok(()) => {
                 self.memory.clear();
-                // By its drop, which is done once: nobody asks again.
-                tell(&self.export.link, &[DONE]).unwrap_or_default();
+                self.export = None;
                 true
             }
             // Without that call nothing ever says it.
             Err(fercuda_cuda::Error::Missing(_)) => true,
             Err(error) => !error.is_refusal(),
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(export) = &self.export {
+            // So that it does not say that it is done.
+            export.link.shutdown(Shutdown::Write).unwrap_or_default();
         }
     }
 }

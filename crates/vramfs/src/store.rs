@@ -359,7 +359,8 @@ impl<M: Medium> Store<M> {
         bring: impl for<'a> Fn(&'a mut M::Access, &[Work<'_>]) -> Result<&'a [Outcome]>,
     ) -> Result<()> {
         let blocks: BTreeSet<u32> = wanted.iter().map(|it| it.block).collect();
-        for _ in 0..ATTEMPTS {
+        let mut attempts = ATTEMPTS;
+        loop {
             let wrong = {
                 let guards: Vec<_> = blocks.iter().map(|it| (*it, self.shared(*it))).collect();
                 let work: Vec<Work<'_>> = wanted
@@ -368,17 +369,19 @@ impl<M: Medium> Store<M> {
                     .collect();
                 wrong_of(wanted, bring(access, &work)?)
             };
-            if wrong.is_empty() {
+            let Some(first) = wrong.first() else {
                 return Ok(());
+            };
+            if attempts == 0 {
+                // It is corrected, and wrong again.
+                return Err(self.lost(*first));
             }
+            attempts -= 1;
             for block in wrong {
                 let identity = self.alone(block);
                 self.correct(access, block, &identity)?;
             }
         }
-        Err(Error::Lost {
-            block: blocks.first().copied().unwrap_or_default(),
-        })
     }
 
     /// Makes a block right, which the caller has for himself.
@@ -397,18 +400,20 @@ impl<M: Medium> Store<M> {
         let outcome = access.correct(&[work])?[0];
         self.counters.note(outcome);
         match outcome.is_lost() {
-            true => {
-                self.heed();
-                // Nobody could write what he takes of it. Who looks again finds it as it is known.
-                let is_new = self.space.shun(block);
-                if is_new {
-                    self.counters.lost_blocks.fetch_add(1, Relaxed);
-                    self.medium.note_lost(block as usize);
-                }
-                Err(Error::Lost { block })
-            }
+            true => Err(self.lost(block)),
             false => Ok(()),
         }
+    }
+
+    /// A block that is wrong and stays so is nobody's to be: he could not write what he takes of it. Who looks again finds it as it
+    /// is known.
+    fn lost(&self, block: u32) -> Error {
+        self.heed();
+        if self.space.shun(block) {
+            self.counters.lost_blocks.fetch_add(1, Relaxed);
+            self.medium.note_lost(block as usize);
+        }
+        Error::Lost { block }
     }
 
     /// Changes what runs have: as many at once as a way has slots, and of one block one.

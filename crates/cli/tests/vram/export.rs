@@ -286,3 +286,36 @@ fn a_filesystem_goes_whoever_has_its_memory() {
     assert_eq!(on_device(&borrowed), bytes);
     borrowed.close().unwrap();
 }
+
+/// In a process of its own, as others open files in this one.
+#[test]
+fn who_lets_go_of_files_has_nothing_of_them_open() {
+    const LETS_GO: &str = "FERCUDA_TEST_LETS_GO";
+    let Some(at) = std::env::var_os(LETS_GO) else {
+        let here = Here::plain();
+        let file = here.file("file");
+        file.write_all_at(&[1; 3 * CHUNK as usize], 0).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "export::who_lets_go_of_files_has_nothing_of_them_open",
+            ])
+            .env(LETS_GO, here.at("file"))
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        // Nor does the filesystem have it lent.
+        crate::place::comes("taken back", || file.write_all_at(b"changed", 0).is_ok());
+        return;
+    };
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let context = context();
+    let lend = || drop(Import::open(Path::new(&at), &context, false).unwrap());
+    // Whatever is opened once.
+    lend();
+    let before = open();
+    for _ in 0..5 {
+        lend();
+    }
+    assert_eq!(open(), before);
+}
