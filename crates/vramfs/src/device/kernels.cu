@@ -131,6 +131,11 @@ __device__ __forceinline__ u32 sum_by(Fragment fragment, const u32 (&columns)[8]
     return __reduce_xor_sync(ALL, s) ^ SUM_OF_ZEROS;
 }
 
+__device__ __forceinline__ void load_columns(u32 lane, u32 (&columns)[8]) {
+#pragma unroll
+    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+}
+
 __device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
     return sum_by([&](int t, int h) { return matrices.fragments[t][h][lane]; }, columns, d);
 }
@@ -143,8 +148,7 @@ struct Sums {
     __device__ __forceinline__ explicit Sums(u32 lane) {
 #pragma unroll
         for (int at = 0; at < 8; at++) fragments[at / 2][at % 2] = reinterpret_cast<const uint4*>(FRAGMENTS)[32 * at + lane];
-#pragma unroll
-        for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+        load_columns(lane, columns);
     }
 
     __device__ __forceinline__ u32 operator()(const u32 (&d)[8]) const {
@@ -351,8 +355,7 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
     u32* const fragments = reinterpret_cast<u32*>(&all.sums);
     for (u32 at = threadIdx.x; at < sizeof(SumMatrices) / 4; at += THREADS) fragments[at] = FRAGMENTS[at];
     u32 columns[8];
-#pragma unroll
-    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    load_columns(lane, columns);
     const auto sum_of_row = [&](const u32 (&d)[8]) { return sum_by_bits(all.sums, columns, lane, d); };
     begin(all.desk, jobs, blockIdx.x);
     for (u32 at = blockIdx.x, turn = 0; at < count; at += gridDim.x, turn ^= 1) {
@@ -592,8 +595,7 @@ __device__ __forceinline__ void join(Notes& notes, const uint4 (&joins)[2][32], 
 // The CRC32C of a row, where the columns are not at hand.
 __device__ __forceinline__ u32 sum_once(const SumMatrices& matrices, u32 lane, const u32 (&d)[8]) {
     u32 columns[8];
-#pragma unroll
-    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    load_columns(lane, columns);
     return sum_by_bits(matrices, columns, lane, d);
 }
 
