@@ -1,4 +1,4 @@
-//! Suites that others wrote for filesystems, on mounts in device memory: pjdfstest, fsx and stress-ng.
+//! Suites that others wrote for filesystems, on mounts in device memory: pjdfstest, fsx and stress-ng; and what a user does who is not root.
 //!
 //! Each runs on a fresh mount that `fercuda vram mount` makes in a private folder. With `--bin-dir` and `--fercuda` nothing
 //! here needs cargo, a checkout or a network, so the bundle for a GPU machine carries this very program.
@@ -62,6 +62,8 @@ pub(crate) enum Suite {
     Pjdfstest,
     Fsx,
     StressNg,
+    /// What somebody does who is not root.
+    User,
     /// How fast calls are, beside tmpfs: by its name alone, for a machine that does nothing else.
     Speed,
 }
@@ -133,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tools = match &args.bin_dir {
         Some(folder) => Tools::in_folder(folder),
         None if args.suites == [Suite::Speed] => Tools::in_folder(&shell::root()),
-        None => tools::install(wanted(Suite::StressNg))?,
+        None => tools::install(wanted(Suite::StressNg), wanted(Suite::User))?,
     };
     let fercuda = match &args.fercuda {
         Some(program) => std::path::absolute(program)?,
@@ -182,6 +184,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if wanted(Suite::StressNg) {
         all.stress_ng(&ecc, Duration::from_secs(args.seconds))?;
     }
+    if wanted(Suite::User) {
+        all.user(&args.device)?;
+    }
     if is_speed {
         let io = match &args.bin_dir {
             Some(folder) => folder.join("io"),
@@ -199,7 +204,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Puts into a folder what `--bin-dir` takes.
 pub(crate) fn carry(to: &Path, copy: impl Fn(&Path, &Path) -> Result<()>) -> Result<()> {
-    let tools = tools::install(true)?;
+    let tools = tools::install(true, false)?;
     fs::create_dir_all(to.join("lib"))?;
     for (name, _) in [tools::PJDFSTEST, tools::FSX] {
         copy(&tools.bin().join(name), &to.join(name))?;
@@ -355,6 +360,23 @@ impl Suites {
         judge::stress_floor(&mut verdict);
         let note = format!("{version}, {} s each", each.as_secs());
         self.row("stress-ng", mount, began, note, verdict);
+        Ok(())
+    }
+
+    /// Mounts by way of fusermount3, as any user does.
+    fn user(&mut self, device: &str) -> Result<()> {
+        shell::step("a user who is not root, on --ecc=off");
+        let script = tempfile::NamedTempFile::new()?;
+        fs::write(script.path(), include_str!("suites/user.sh"))?;
+        let log = self.out.join("user.log");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "bash"]);
+        command.arg(script.path()).arg(&self.shape.fercuda);
+        command.arg(self.tools.fusermount()?).arg(device);
+        let began = Instant::now();
+        let status = wait(spawn(command, &log)?, LIMIT, "the user's steps")?;
+        let verdict = judge::steps(status, &fs::read_to_string(&log)?);
+        self.row("user", said("off", "none"), began, String::new(), verdict);
         Ok(())
     }
 

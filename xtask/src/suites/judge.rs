@@ -9,6 +9,8 @@ use std::process::ExitStatus;
 
 use anyhow::{Context as _, Result};
 
+/// What a user does who is not root.
+const USER_STEPS: u64 = 17;
 /// Tests of pjdfstest 0.2.2 that pass, as on tmpfs: all but one.
 const PJDFSTEST_PASS: u64 = 397;
 const PJDFSTEST_OVER: [(&str, &str); 1] = [(
@@ -155,6 +157,26 @@ pub(super) fn fsx(operations: u64, status: ExitStatus, log: &str) -> Verdict {
         let last = log.get(from..).unwrap_or(log);
         verdict.failed.push(format!("{status}; it said\n{last}"));
     }
+    verdict
+}
+
+/// Steps of a script, each of which says what came of it.
+pub(super) fn steps(status: ExitStatus, log: &str) -> Verdict {
+    let done = log.lines().filter(|line| line.starts_with("ok "));
+    let mut verdict = Verdict {
+        passed: done.count() as u64,
+        ..Verdict::default()
+    };
+    let said: Vec<&str> = log
+        .lines()
+        .skip_while(|line| line.starts_with("ok "))
+        .collect();
+    if !status.success() || !said.is_empty() {
+        verdict
+            .failed
+            .push(format!("{status}\n{}", said.join("\n")));
+    }
+    verdict.at_least(USER_STEPS);
     verdict
 }
 

@@ -14,6 +14,7 @@ use crate::{cargo, shell};
 pub(super) const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
 pub(super) const FSX: (&str, &str) = ("fsx", "0.3.2");
 const STRESS_NG: &str = "stress-ng";
+const FUSERMOUNT: &str = "fusermount3";
 
 /// Programs by name, with the libraries that they brought.
 pub(super) struct Tools {
@@ -65,6 +66,17 @@ impl Tools {
         Ok((program, paths.filter(|path| !is_of_glibc(path)).collect()))
     }
 
+    /// fusermount3.
+    pub(super) fn fusermount(&self) -> Result<PathBuf> {
+        let own = self.bin.join(FUSERMOUNT);
+        match own.exists() {
+            true => Ok(own),
+            false => {
+                find(FUSERMOUNT).context("fusermount3 is not on PATH\ntry: apt-get install fuse3")
+            }
+        }
+    }
+
     /// The folder of what was built here.
     pub(super) fn bin(&self) -> &Path {
         &self.bin
@@ -87,7 +99,7 @@ fn is_of_glibc(path: &Path) -> bool {
 }
 
 /// Installs what is not there.
-pub(super) fn install(with_stress_ng: bool) -> Result<Tools> {
+pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Tools> {
     let root = shell::root().join("build/suites");
     fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
     // Cargo wants no links on the way.
@@ -103,12 +115,18 @@ pub(super) fn install(with_stress_ng: bool) -> Result<Tools> {
             .into(),
     };
     if with_stress_ng && find(STRESS_NG).is_none() {
-        unpack_stress_ng(&unpacked).context(
-            "there is no stress-ng, nor could Debian's be unpacked into build/\ntry: apt-get install stress-ng",
-        )?;
+        unpack(STRESS_NG, STRESS_NG, &unpacked)?;
         let link = tools.bin.join(STRESS_NG);
         let _none_before = fs::remove_file(&link);
         std::os::unix::fs::symlink(unpacked.join("usr/bin/stress-ng"), &link)?;
+    }
+    if with_fusermount && find(FUSERMOUNT).is_none() {
+        let unpacked = root.join("fuse3");
+        unpack("fuse3", FUSERMOUNT, &unpacked)?;
+        let link = tools.bin.join(FUSERMOUNT);
+        let _none_before = fs::remove_file(&link);
+        let program = in_bin(&unpacked, FUSERMOUNT).context("Debian's fuse3 has none")?;
+        std::os::unix::fs::symlink(program, &link)?;
     }
     if with_stress_ng && !answers(tools.command(STRESS_NG), "stress-ng") {
         tools.libraries.clear();
@@ -166,12 +184,27 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Takes Debian's package and those that it needs and the system has not, with lists of our own, and installs none.
-fn unpack_stress_ng(to: &Path) -> Result<()> {
-    if to.join("usr/bin/stress-ng").exists() {
+/// A program of a package that was unpacked.
+fn in_bin(unpacked: &Path, program: &str) -> Option<PathBuf> {
+    let folders = ["usr/bin", "bin"].map(|folder| unpacked.join(folder).join(program));
+    folders.into_iter().find(|file| file.exists())
+}
+
+/// Takes a package of Debian's for this program of it, unless it is there.
+fn unpack(package: &str, program: &str, to: &Path) -> Result<()> {
+    if in_bin(to, program).is_some() {
         return Ok(());
     }
-    shell::step("set-up: stress-ng, unpacked from Debian's package");
+    shell::step(&format!(
+        "set-up: {program}, unpacked from Debian's package {package}"
+    ));
+    unpack_debians(package, to).with_context(|| {
+        format!("there is no {program}, nor could Debian's be unpacked into build/\ntry: apt-get install {package}")
+    })
+}
+
+/// Takes Debian's package and those that it needs and the system has not, with lists of our own, and installs none.
+fn unpack_debians(package: &str, to: &Path) -> Result<()> {
     let packages = to.join("packages");
     fs::create_dir_all(packages.join("lists/partial"))?;
     let apt = |words: &[&str]| {
@@ -194,7 +227,7 @@ fn unpack_stress_ng(to: &Path) -> Result<()> {
         "install",
         "--print-uris",
         "--no-install-recommends",
-        "stress-ng",
+        package,
     ];
     let said = shell::capture(apt(&wanted))?;
     // 'URI' FILE SIZE SUM; a file is NAME_VERSION_ARCHITECTURE.deb.
