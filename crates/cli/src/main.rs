@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::out::note;
 use crate::terminal::Paint;
 
 /// Version, target and the software device, for `--version`.
@@ -133,16 +134,16 @@ fn report(error: &anyhow::Error, status: u8) -> ExitCode {
         .into_iter()
         .partition(|line| line.starts_with("try: "));
     let mut what = what.into_iter();
-    eprintln!(
+    note!(
         "{} {}",
         paint.bad("error:"),
         what.next().unwrap_or_else(|| "unknown".to_owned())
     );
     for line in what {
-        eprintln!("  {line}");
+        note!("  {line}");
     }
     for hint in hints {
-        eprintln!("{hint}");
+        note!("{hint}");
     }
     ExitCode::from(status)
 }

@@ -26,7 +26,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::out::say;
+use crate::out::{note, say};
 use crate::run::DeviceKind;
 use crate::run::child::is_ignored;
 
@@ -490,16 +490,18 @@ fn end_by_signal(mut signals: UnixStream, place: Place) {
                 std::process::exit(1);
             }
             was_asked = true;
-            let gone = place.unmount(false).or_else(|error| {
-                eprintln!("{error}\nit vanishes, and ends when nobody uses it any more");
-                place.unmount(true)
+            let gone = place.unmount(false).or_else(|in_use| {
+                // Before anything is said: that may wait for who reads it.
+                place.unmount(true).inspect(|_| {
+                    note!("{in_use}\nit vanishes, and ends when nobody uses it any more");
+                })
             });
             match gone {
                 Ok(true) => {}
-                Ok(false) => eprintln!(
+                Ok(false) => note!(
                     "it is not on top where it was mounted: it ends when nobody uses it any more, or at the next signal"
                 ),
-                Err(error) => eprintln!("{error}"),
+                Err(error) => note!("{error}"),
             }
         }
     });

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, anyhow};
 use fercuda_vramfs::mount;
 use serde_json::{Map, Value};
 
-use crate::out::say;
+use crate::out::{note, say};
 use crate::report;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
@@ -98,7 +98,7 @@ impl Figures {
         let dirs = match dirs.is_empty() {
             true => {
                 let (dirs, others) = everywhere()?;
-                others.iter().for_each(|line| eprintln!("{line}"));
+                others.iter().for_each(|line| note!("{line}"));
                 dirs
             }
             false => dirs.to_vec(),

@@ -244,6 +244,24 @@ fn each_signal_to_end_unmounts_and_a_second_one_ends_what_is_in_use() {
 }
 
 #[test]
+fn nobody_who_reads_errors_keeps_it_mounted_or_changes_a_status() {
+    let mut here = Here::plain();
+    let file = here.file("file");
+    drop(here.daemon.stderr.take());
+    // It says that somebody has a file open, to nobody.
+    kill_process(here.pid(), Signal::TERM).unwrap();
+    comes("unmounted", || !is_mounted(here.path()));
+    drop(file);
+    here.ends();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut df = heedful();
+    df.args(["vram", "df", "/proc"]).stdout(Stdio::null());
+    let done = df.stderr(writer).status();
+    assert_eq!(done.unwrap().code(), Some(1));
+}
+
+#[test]
 fn a_signal_while_it_starts_leaves_nothing_mounted() {
     crate::needs_fuse();
     let dir = tempfile::tempdir().unwrap();

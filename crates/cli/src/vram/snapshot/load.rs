@@ -22,7 +22,7 @@ use tar::{Archive, EntryType};
 use super::{
     HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex, sum,
 };
-use crate::out::say;
+use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
@@ -83,7 +83,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     done.and(opened)?;
     loader.bar.finish_and_clear();
     for line in &loader.left_out {
-        eprintln!("{line}");
+        note!("{line}");
     }
     say!(
         "{} with {} of data loaded to {}",

@@ -22,7 +22,7 @@ use super::{
     HEAD, LIST, PART_BYTES, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE, SaveArgs, VALUE,
     hex, sum,
 };
-use crate::out::say;
+use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
 use crate::vram::show::Figures;
 use crate::vram::tools::bar;
@@ -93,7 +93,7 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     kept.map_err(|error| error.error).with_context(place)?;
     bar.finish_and_clear();
     for line in &passed_over {
-        eprintln!("{line}");
+        note!("{line}");
     }
     say!(
         "{} with {} of data saved to {}",
@@ -257,7 +257,7 @@ impl Saver {
             }
             FileType::Socket => {
                 let why = format!("{}: a socket, to which nobody will listen", plain(path));
-                self.bar.suspend(|| eprintln!("{why}; left out"));
+                self.bar.suspend(|| note!("{why}; left out"));
                 return Ok(false);
             }
             FileType::Fifo => {
