@@ -298,13 +298,13 @@ fn kept(file: &File) -> u64 {
 }
 
 /// Bytes of a file in this process's memory.
-struct Mapping {
+pub(super) struct Mapping {
     at: *mut u8,
     len: usize,
 }
 
 impl Mapping {
-    fn new(file: &File, len: usize) -> Self {
+    pub(super) fn new(file: &File, len: usize) -> Self {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let fd = std::os::fd::AsRawFd::as_raw_fd(file);
         // SAFETY: a place of the kernel's choice.
@@ -330,7 +330,7 @@ impl Mapping {
         (at..at + len).map(byte).collect()
     }
 
-    fn write(&self, at: usize, bytes: &[u8]) {
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: it lies within, and nobody else has this mapping.
         unsafe { self.at.add(at).copy_from(bytes.as_ptr(), bytes.len()) };

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
+use super::bytes::Mapping;
 use super::place::DEADLINE;
 use super::tools::{entry, well};
 use super::{Here, SOMEBODY, fercuda, read, refused, seed};
@@ -359,6 +360,27 @@ fn a_sparse_file_of_millions_of_parts_is_loaded() {
     assert_eq!(file.metadata().unwrap().len(), size);
     assert_eq!(read(&file, size - 4, 9), [0, 0, last, 0]);
     assert_eq!(read(&file, begin, 100_000), vec![0; 100_000]);
+}
+
+#[test]
+fn what_was_stored_by_way_of_a_mapping_is_saved_before_it_is_written_back() {
+    fastrand::seed(seed());
+    let disk = tempfile::tempdir().unwrap();
+    for cache in ["--cache=none", "--cache=keep"] {
+        let here = Here::new(&["--size=4MiB", "--ecc=off", cache]);
+        let bytes = random(fastrand::usize(1..1 << 20));
+        let file = here.file("file");
+        file.set_len(bytes.len() as u64).unwrap();
+        let mapping = Mapping::new(&file, bytes.len());
+        mapping.write(0, &bytes);
+        let saved = disk.path().join(cache);
+        let saved = saved.to_str().unwrap();
+        well(&["save", here.path().to_str().unwrap(), saved]);
+        let other = Here::plain();
+        well(&["load", other.path().to_str().unwrap(), saved]);
+        assert!(fs::read(other.at("file")).unwrap() == bytes, "{cache}");
+        drop(mapping);
+    }
 }
 
 #[test]

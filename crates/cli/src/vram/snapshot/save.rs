@@ -298,6 +298,7 @@ impl Saver {
             // Only its owner may leave its time of access alone.
             .or_else(|_| rustix::fs::open(path, how - OFlags::NOATIME, none))?;
         let file = File::from(file);
+        self.write_back(&file, path);
         let before = file.metadata()?;
         let which = |it: &Metadata| (it.dev(), it.ino(), it.mode() & libc::S_IFMT);
         if which(&before) != which(is) {
@@ -333,6 +334,7 @@ impl Saver {
         let data = BufReader::with_capacity(PART_BYTES, data);
         self.put(header, name, None, records, map.as_slice().chain(data))?;
         self.data_bytes += bytes_there;
+        self.write_back(&file, path);
         let after = file.metadata()?;
         if let Some(error) = failed.take() {
             let why = format!("{}: {error}; what cannot be read is zeros", plain(path));
@@ -344,6 +346,17 @@ impl Saver {
             self.passed_over.push(why);
         }
         Ok(())
+    }
+
+    /// Has the kernel write what was stored by way of mappings: until then that is a hole, and changes no time.
+    fn write_back(&mut self, file: &File, path: &Path) {
+        if let Err(error) = file.sync_data() {
+            let why = format!(
+                "{}: {error}; what was stored by way of mappings may be as it was before",
+                plain(path)
+            );
+            self.passed_over.push(why);
+        }
     }
 
     /// A member with its records, and its line in the list.
