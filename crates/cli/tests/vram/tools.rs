@@ -331,15 +331,11 @@ fn what_was_saved_is_loaded_as_it_was_and_what_is_wrong_is_refused() {
     // What cannot be saved is named, and the others are saved.
     let named = other.at(".fercuda-vram-snapshot");
     fs::write(&named, "whatever").unwrap();
-    lsetxattr(other.at("empty"), "user.a=b", b"", XattrFlags::empty()).unwrap();
     let told = refused(&["save", "--force", target, saved]);
-    for name in ["a list of that name", "user.a=b"] {
-        assert!(told.contains(name), "{told}");
-    }
+    assert!(told.contains("a list of that name"), "{told}");
     let third = Here::plain();
     well(&["load", third.path().to_str().unwrap(), saved]);
     let (mut was, is) = (known(other.path()), known(third.path()));
-    was.remove(Path::new("empty"));
     was.remove(Path::new(".fercuda-vram-snapshot"));
     assert_eq!(
         was.keys().collect::<Vec<_>>(),

@@ -243,7 +243,7 @@ impl Saver {
             );
             self.passed_over.push(why);
         }
-        records.extend(values(path)?);
+        records.extend(values(path, &mut self.passed_over)?);
         match kind {
             FileType::Directory => {
                 header.set_entry_type(EntryType::Directory);
@@ -435,32 +435,42 @@ fn time(seconds: i64, nanoseconds: i64) -> Vec<u8> {
     format!("{sign}{whole}.{rest:09}").into_bytes()
 }
 
-/// Extended attributes, access lists among them.
-fn values(path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+/// Extended attributes, access lists among them. Those that no record can have are added to what is passed over.
+fn values(path: &Path, passed_over: &mut Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all = Vec::new();
     let mut names = vec![0; 1 << 16];
     let len = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(len) => len,
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(error) => return Err(error).context("its attributes cannot be listed"),
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
+        Err(error) => {
+            let why = format!("{}: its attributes cannot be listed: {error}", plain(path));
+            passed_over.push(why);
+            0
+        }
     };
-    let mut all = Vec::new();
     let mut value = vec![0; 1 << 16];
     for name in names[..len].split(|byte| *byte == 0) {
         if name.is_empty() {
             continue;
         }
-        let text = std::str::from_utf8(name);
-        let text = text.ok().filter(|it| !it.contains('='));
-        let text = text.with_context(|| {
+        let mut pass_over = |why: &str| {
             let name = String::from_utf8_lossy(name);
-            format!("its attribute {name} has a name that no record can have")
-        })?;
-        let len = match rustix::fs::lgetxattr(path, name, &mut value[..]) {
-            Ok(len) => len,
-            Err(Errno::NODATA) => continue,
-            Err(error) => return Err(error).with_context(|| format!("its attribute {text}")),
+            let name = plain(Path::new(&*name));
+            let why = format!("{}: its attribute {name}: {why}", plain(path));
+            passed_over.push(why);
         };
-        all.push((format!("{VALUE}{text}"), value[..len].to_vec()));
+        let text = std::str::from_utf8(name);
+        let Some(text) = text.ok().filter(|it| !it.contains('=')) else {
+            pass_over("no record can have that name");
+            continue;
+        };
+        match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+            Ok(len) => all.push((format!("{VALUE}{text}"), value[..len].to_vec())),
+            Err(Errno::NODATA) => {}
+            Err(Errno::NOENT) => return Err(Errno::NOENT.into()),
+            Err(error) => pass_over(&error.to_string()),
+        }
     }
     Ok(all)
 }
