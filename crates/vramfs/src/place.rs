@@ -7,6 +7,7 @@
 //! mounted there since stays.
 //! Elsewhere: who answers (`mount`).
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -272,6 +273,10 @@ impl Detached {
 pub struct Mounted {
     /// Where.
     pub at: PathBuf,
+    /// Its number, which all places have where it is mounted, or some of it.
+    pub device: String,
+    /// Whether all of it is there: a bind mount may have one of its directories, or a file.
+    pub is_whole: bool,
     /// Its type.
     pub kind: String,
     /// What is said to be mounted: a device, or just a word.
@@ -290,14 +295,22 @@ impl Mounted {
 fn table() -> Result<Vec<Mounted>> {
     const TABLE: &str = "/proc/self/mountinfo";
     let text = std::fs::read(TABLE).map_err(|error| refused(Path::new(TABLE), error))?;
+    Ok(parsed(&text))
+}
+
+fn parsed(text: &[u8]) -> Vec<Mounted> {
     let of_line = |line: &[u8]| {
-        // The place is the fifth field; behind a lone dash come type and source.
+        // Number, root and place are the third field to the fifth; behind a lone dash come type and source.
         let mut fields = line.split(|byte| *byte == b' ').map(unescaped);
-        let at = PathBuf::from(OsString::from_vec(fields.nth(4)?));
+        let device = String::from_utf8(fields.nth(2)?).ok()?;
+        let is_whole = fields.next()? == b"/";
+        let at = PathBuf::from(OsString::from_vec(fields.next()?));
         let mut fields = fields.skip_while(|field| field != b"-").skip(1);
         let mut text = || Some(String::from_utf8_lossy(&fields.next()?).into_owned());
         Some(Mounted {
             at,
+            device,
+            is_whole,
             kind: text()?,
             source: text()?,
             // The kernel's own words, before any that whoever mounts it may choose.
@@ -308,7 +321,7 @@ fn table() -> Result<Vec<Mounted>> {
         })
     };
     let lines = text.split(|byte| *byte == b'\n');
-    Ok(lines.filter_map(of_line).collect())
+    lines.filter_map(of_line).collect()
 }
 
 /// What is mounted at a place, if anything is: the last, which is on top.
@@ -319,12 +332,18 @@ pub fn mounted(at: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|it| it.at == at))
 }
 
-/// What says that it is such a filesystem.
+/// What says that it is such a filesystem: each once, at the first place that has all of it.
 ///
 /// # Errors
 /// [`Error::Mount`] if the kernel does not say.
 pub fn all() -> Result<Vec<Mounted>> {
-    Ok(table()?.into_iter().filter(Mounted::is_ours).collect())
+    Ok(each(table()?))
+}
+
+fn each(table: Vec<Mounted>) -> Vec<Mounted> {
+    let mut seen = HashSet::new();
+    let is_new = |it: &Mounted| it.is_ours() && it.is_whole && seen.insert(it.device.clone());
+    table.into_iter().filter(is_new).collect()
 }
 
 /// Spaces and the like are there as a backslash and three octal digits.
@@ -370,6 +389,26 @@ pub fn figures(at: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filesystem_that_is_bound_elsewhere_too_is_one() {
+        let text = b"24 1 8:1 / / rw - ext4 /dev/sda1 rw
+61 24 0:50 / /mnt/a rw - fuse.vramfs vramfs rw,user_id=7,group_id=7
+62 24 0:50 /in /mnt/part rw shared:1 - fuse.vramfs vramfs rw,user_id=7,group_id=7
+63 24 0:50 / /mnt/again rw - fuse.vramfs vramfs rw,user_id=7,group_id=7
+64 24 0:51 / /mnt/b\\040c rw - fuse.vramfs vramfs rw,user_id=0,group_id=0
+65 24 0:52 / /mnt/other rw - fuse.other other rw,user_id=0,group_id=0
+";
+        let table = parsed(text);
+        let part = &table[2];
+        assert_eq!((&*part.device, part.is_whole), ("0:50", false));
+        let all = each(table);
+        let all: Vec<_> = all
+            .iter()
+            .map(|it| (it.at.to_str().unwrap(), it.user))
+            .collect();
+        assert_eq!(all, [("/mnt/a", Some(7)), ("/mnt/b c", Some(0))]);
+    }
 
     #[test]
     fn places_with_spaces_are_found_among_mounts() {

@@ -136,6 +136,34 @@ fn a_strangers_mount_is_named_and_not_asked_unless_somebody_says_so() {
 }
 
 #[test]
+fn a_filesystem_that_is_bound_elsewhere_too_is_shown_once() {
+    let here = Here::plain();
+    fs::create_dir(here.at("part")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("all")).unwrap();
+    fs::create_dir(dir.path().join("part")).unwrap();
+    let line = format!(
+        "from={}
+        mount --bind $from $AT/all
+        mount --bind $from/part $AT/part
+        $FERCUDA vram df",
+        here.path().display()
+    );
+    let done = apart(&line, dir.path());
+    let said = String::from_utf8(done.stdout).unwrap();
+    // Others' tests mount, too, and end while they are asked.
+    let count = |dir: &Path| {
+        said.lines()
+            .filter(|it| it.ends_with(dir.to_str().unwrap()))
+            .count()
+    };
+    assert_eq!(count(here.path()), 1, "{said}");
+    assert_eq!(count(&dir.path().join("all")), 0, "{said}");
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert!(!errors.contains(dir.path().to_str().unwrap()), "{errors}");
+}
+
+#[test]
 fn the_compiler_of_the_kernels_leaves_nothing_in_what_stays_in_memory() {
     let here = Here::new(&["--size=1MiB", "--ecc=rs"]);
     let mapped = format!("/proc/{}/maps", here.daemon.id());
