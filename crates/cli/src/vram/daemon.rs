@@ -26,6 +26,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::show::pid_namespace;
 use crate::out::{note, say};
 use crate::run::DeviceKind;
 use crate::run::child::is_ignored;
@@ -427,8 +428,13 @@ fn facts(args: &MountArgs, devices: &[Device], verify: When, threads: usize) -> 
         Some(Spread::Stripe) => format!("array stripe\ndevice_numbers {}\n", numbers.join(",")),
         Some(Spread::Mirror) => format!("array mirror\ndevice_numbers {}\n", numbers.join(",")),
     };
+    // Who waits for its end is told where its number is one.
+    let namespace = pid_namespace().map_or_else(
+        |_| String::new(),
+        |number| format!("pid_namespace {number}\n"),
+    );
     Ok(format!(
-        "device {}\n{which}ecc {}\nverify {}\ncache {cache}\nthreads {threads}\npid {}\n",
+        "device {}\n{which}ecc {}\nverify {}\ncache {cache}\nthreads {threads}\npid {}\n{namespace}",
         names.join(", "),
         ecc[0],
         ecc[1],

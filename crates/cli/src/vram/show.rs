@@ -1,18 +1,32 @@
 //! What filesystems in device memory say of themselves, and taking them away.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use fercuda_vramfs::mount;
+use fercuda_vramfs::mount::{self, Mounted};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Map, Value};
 
 use crate::out::{note, say};
 use crate::report;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
+/// How long a filesystem that is to be unmounted may take to say who its daemon is.
+const ANSWERS: Duration = Duration::from_secs(5);
+/// How long its daemon may take to end, in seconds.
+const ENDS_SECONDS: i64 = 30;
+
 /// Takes it away, with all that is in it.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Returns when its process has ended, so that the device has its memory back; with
+--lazy at once. Of another user's, it does not wait.")]
 pub(crate) struct UmountArgs {
     /// Where it is mounted.
     dir: PathBuf,
@@ -243,11 +257,10 @@ impl Times {
 /// Where such filesystems of root's and of the caller's own are mounted; and, in words, where others' are. Anybody may say that his
 /// is one, and whoever asks it can be kept waiting for ever.
 pub(super) fn everywhere() -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let caller = rustix::process::geteuid().as_raw();
     let (mut asked, mut others) = (Vec::new(), Vec::new());
     for it in mount::all()? {
         match it.user {
-            Some(user) if user != 0 && user != caller => others.push(format!(
+            Some(user) if is_other(user) => others.push(format!(
                 "{}: user {user} has mounted it, who need not answer; asked only where it is named",
                 plain(&it.at)
             )),
@@ -255,6 +268,44 @@ pub(super) fn everywhere() -> Result<(Vec<PathBuf>, Vec<String>)> {
         }
     }
     Ok((asked, others))
+}
+
+fn is_other(user: u32) -> bool {
+    ![0, rustix::process::geteuid().as_raw()].contains(&user)
+}
+
+/// The number of the namespace that this process has its number in.
+pub(super) fn pid_namespace() -> std::io::Result<u64> {
+    Ok(Path::new("/proc/self/ns/pid").metadata()?.ino())
+}
+
+/// The process that answers for what is mounted there, where it can be waited for: not another user's, as in [`everywhere`], nor one
+/// of another container, whose number says nothing here.
+fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
+    if it.user.is_none_or(is_other) {
+        return None;
+    }
+    let (tell, told) = mpsc::channel();
+    let at = at.to_owned();
+    // It may answer no more, and then whoever asks waits for ever.
+    std::thread::spawn(move || tell.send(Figures::of(&at)).unwrap_or_default());
+    let figures = told.recv_timeout(ANSWERS).ok()?.ok()?;
+    if figures.number("pid_namespace").ok()? != pid_namespace().ok()? {
+        return None;
+    }
+    let pid = i32::try_from(figures.number("pid").ok()?).ok()?;
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process has ended, or for [`ENDS_SECONDS`]; whether it has.
+fn has_ended(process: &OwnedFd) -> Result<bool> {
+    let most = Timespec {
+        tv_sec: ENDS_SECONDS,
+        tv_nsec: 0,
+    };
+    let mut ends = [PollFd::new(process, PollFlags::IN)];
+    let ready = rustix::io::retry_on_intr(|| poll(&mut ends, Some(&most)))?;
+    Ok(ready > 0)
 }
 
 /// Where it is, also if what is mounted there answers no more.
@@ -279,7 +330,22 @@ pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
             let other = anyhow!("it is {}, of type {}\ntry: umount", it.source, it.kind);
             Err(other).with_context(what)?;
         }
-        Some(_) => mount::unmount(&place, args.lazy).with_context(what)?,
+        Some(_) if args.lazy => mount::unmount(&place, true).with_context(what)?,
+        Some(it) => {
+            let daemon = daemon(&place, &it);
+            mount::unmount(&place, false).with_context(what)?;
+            // What is mounted elsewhere too goes on.
+            let is_left = mount::all()?.iter().any(|left| left.device == it.device);
+            if let Some(daemon) = daemon.filter(|_| !is_left)
+                && !has_ended(&daemon).with_context(what)?
+            {
+                note!(
+                    "{} is unmounted, but its process has not ended for {ENDS_SECONDS} s, and has its memory: some of it is mounted elsewhere, or in another \
+                     mount namespace, or it is still giving it back",
+                    plain(&place)
+                );
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -164,6 +164,43 @@ fn a_filesystem_that_is_bound_elsewhere_too_is_shown_once() {
 }
 
 #[test]
+fn its_process_has_ended_when_umount_returns() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().to_str().unwrap();
+    for round in 0..10 {
+        let done = vram(&["mount", "--size=64MiB", "--ecc=off", place]);
+        let said = String::from_utf8(done.stdout).unwrap();
+        let (_, pid) = said.trim_end().rsplit_once(' ').expect(&said);
+        fs::write(dir.path().join("file"), vec![7; 32 << 20]).unwrap();
+        let done = vram(&["umount", place]);
+        assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+        // Who is to be told of it may not have been yet.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("Z", |it| it.1);
+        assert!(state.starts_with('Z'), "{round}: {stat}");
+    }
+}
+
+#[test]
+fn what_is_unmounted_in_one_of_two_places_is_not_waited_for() {
+    let here = Here::plain();
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!(
+        "mount --bind {} $AT; $FERCUDA vram umount $AT",
+        here.path().display()
+    );
+    let begin = Instant::now();
+    let done = apart(&line, dir.path());
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "it was waited for"
+    );
+    fs::write(here.at("file"), "text").unwrap();
+}
+
+#[test]
 fn the_compiler_of_the_kernels_leaves_nothing_in_what_stays_in_memory() {
     let here = Here::new(&["--size=1MiB", "--ecc=rs"]);
     let mapped = format!("/proc/{}/maps", here.daemon.id());
