@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, mknodat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
@@ -189,11 +189,16 @@ fn who_owns_the_directory_that_root_loads_to_is_given_no_others_file() {
     lsetxattr(last.path(), name, &list, flags).unwrap();
     let before = last.path().metadata().unwrap();
     let mut made = Made::default();
+    made.put(b'5', "directory", &[], b"");
+    made.put(b'0', "directory/file", &[], b"bytes");
+    made.put(b'5', "directory/within", &[], b"");
     made.put(b'0', "file", &[], b"bytes");
     made.put(b'5', "none/directory", &[], b"");
     fs::write(&file, made.end()).unwrap();
     let told = refused(&["load", last.path().to_str().unwrap(), saved]);
     assert!(told.contains("its member none/directory"), "{told}");
+    assert!(!told.contains("stays"), "{told}");
+    assert_untouched(&last);
     let is = last.path().metadata().unwrap();
     assert_eq!((is.uid(), is.mode()), (before.uid(), before.mode()));
     let mut value = [0; 100];
@@ -421,6 +426,83 @@ fn attributes_that_no_snapshot_can_have_are_named_and_all_else_is_saved() {
     for name in ["", "file", "directory"] {
         let len = lgetxattr(other.at(name), "user.kept", &mut value[..]);
         assert_eq!(&value[..len.unwrap()], b"value", "{name}");
+    }
+}
+
+#[test]
+fn devices_that_who_loads_may_not_make_are_named_and_all_else_is_loaded() {
+    let here = Here::plain();
+    let null = rustix::fs::makedev(1, 3);
+    let (kind, mode) = (FileType::CharacterDevice, Mode::RUSR);
+    mknodat(CWD, here.at("device"), kind, mode, null).unwrap();
+    fs::hard_link(here.at("device"), here.at("again")).unwrap();
+    mknodat(CWD, here.at("pipe"), FileType::Fifo, mode, 0).unwrap();
+    fs::write(here.at("file"), b"bytes").unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let mode = || fs::Permissions::from_mode(0o755);
+    fs::set_permissions(disk.path(), mode()).unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", here.path().to_str().unwrap(), saved]);
+    fs::set_permissions(&file, mode()).unwrap();
+    let other = Here::new(&["--size=1MiB", "--ecc=off", &format!("--uid={SOMEBODY}")]);
+    let mut load = fercuda();
+    load.args(["vram", "load", other.path().to_str().unwrap(), saved]);
+    let done = load.uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    let mut lines: Vec<&str> = said
+        .lines()
+        .map(|it| it.split(": ").next().unwrap())
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["again", "device"], "{said}");
+    let mut names: Vec<_> = fs::read_dir(other.path())
+        .unwrap()
+        .map(|it| it.unwrap().file_name())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["file", "pipe"]);
+    assert_eq!(fs::read(other.at("file")).unwrap(), b"bytes");
+}
+
+#[test]
+fn others_than_root_and_who_has_mounted_or_owns_it_neither_save_nor_load() {
+    let here = Here::new(&["--size=1MiB", "--ecc=off", "--mode=777"]);
+    fs::write(here.at("file"), b"bytes").unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let mode = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(disk.path(), mode.clone()).unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    well(&["save", here.path().to_str().unwrap(), saved]);
+    fs::set_permissions(&file, mode).unwrap();
+    let as_somebody = |words: &[&str]| {
+        let mut command = fercuda();
+        command.arg("vram").args(words).uid(SOMEBODY).gid(SOMEBODY);
+        let done = command.output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        (done.status.code(), said)
+    };
+    let own = format!("--uid={SOMEBODY}");
+    for (uid, status) in [("--uid=0", Some(1)), (&own, Some(0))] {
+        let other = Here::new(&["--size=1MiB", "--ecc=off", "--mode=777", uid]);
+        let target = other.path().to_str().unwrap();
+        let again = disk.path().join(uid);
+        for words in [
+            ["load", target, saved],
+            ["save", target, again.to_str().unwrap()],
+        ] {
+            let (code, said) = as_somebody(&words);
+            assert_eq!(code, status, "{said}");
+            assert_eq!(
+                said.contains("only who has mounted it"),
+                code == Some(1),
+                "{said}"
+            );
+        }
+        assert_eq!(other.at("file").exists(), status == Some(0));
+        assert_eq!(again.exists(), status == Some(0));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Making files of a snapshot, when all of it was found to be right.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek as _, SeekFrom};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -20,7 +21,8 @@ use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
 use super::{
-    HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex, sum,
+    HEAD, LIST, LoadArgs, PART_BYTES, SPARSE_MAJOR, SPARSE_NAME, SPARSE_SIZE, VALUE, hex,
+    refuse_others, sum,
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
@@ -39,29 +41,15 @@ const HOLE_BYTES: usize = 128 << 10;
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let what = || format!("cannot load {}", args.file.display());
     Figures::of(&args.dir).with_context(what)?;
-    let mut entries = args.dir.read_dir().with_context(what)?;
-    if let Some(entry) = entries.next() {
-        let name = entry.with_context(what)?.file_name();
-        bail!(
-            "{} has entries, as {}\ntry: a filesystem that was just mounted",
-            args.dir.display(),
-            name.display()
-        );
-    }
+    refuse_others(&args.dir).with_context(what)?;
+    refuse_entries(&args.dir).with_context(what)?;
     let file = File::open(&args.file).with_context(what)?;
     let is = file.metadata().with_context(what)?;
     if !is.is_file() {
         bail!("{} is no file", args.file.display());
     }
     let found = check(&file, is.len()).with_context(what)?;
-    let figures = Figures::of(&args.dir).with_context(what)?;
-    if let Some(missing) = found.needs.missing(&figures, &args.dir)? {
-        bail!(
-            "{} does not fit into {}{missing}",
-            args.file.display(),
-            args.dir.display()
-        );
-    }
+    refuse_if_it_does_not_fit(args, &found).with_context(what)?;
     let how = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&args.dir, how, Mode::empty()).with_context(what)?;
     let mut loader = Loader {
@@ -69,13 +57,22 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
         own: None,
+        made: Vec::new(),
+        without: HashSet::new(),
         left_out: Vec::new(),
         bar: bar("loading", found.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
     };
     let was = loader.close().with_context(what)?;
-    let done = loader.all(&file, found.end).with_context(what);
+    // What others did before counts too; from here on they do nothing.
+    let done = refuse_entries(&args.dir)
+        .and_then(|()| refuse_if_it_does_not_fit(args, &found))
+        .and_then(|()| loader.all(&file, found.end))
+        .with_context(what);
+    if done.is_err() && was.is_closed {
+        loader.undo();
+    }
     let opened = match done.is_err() || loader.own.is_none() {
         true => loader.open_again(&was).with_context(what),
         false => Ok(()),
@@ -92,6 +89,29 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         args.dir.display()
     );
     Ok(ExitCode::from(u8::from(!loader.left_out.is_empty())))
+}
+
+fn refuse_entries(dir: &Path) -> Result<()> {
+    if let Some(entry) = dir.read_dir()?.next() {
+        bail!(
+            "{} has entries, as {}\ntry: a filesystem that was just mounted",
+            dir.display(),
+            entry?.file_name().display()
+        );
+    }
+    Ok(())
+}
+
+fn refuse_if_it_does_not_fit(args: &LoadArgs, found: &Found) -> Result<()> {
+    let figures = Figures::of(&args.dir)?;
+    if let Some(missing) = found.needs.missing(&figures, &args.dir)? {
+        bail!(
+            "{} does not fit into {}{missing}",
+            args.file.display(),
+            args.dir.display()
+        );
+    }
+    Ok(())
 }
 
 /// A snapshot that is what its list says.
@@ -429,7 +449,10 @@ struct Attributes {
 
 /// What the root was.
 struct Was {
+    /// Nobody but root and who loads gets in now.
+    is_closed: bool,
     user: Uid,
+    group: Gid,
     mode: Mode,
     lists: Vec<(&'static str, Vec<u8>)>,
 }
@@ -441,6 +464,10 @@ struct Loader {
     directories: Vec<(PathBuf, Attributes)>,
     /// The root's, which is closed to others until all else is done.
     own: Option<Attributes>,
+    /// What was made, and whether it is a directory.
+    made: Vec<(PathBuf, bool)>,
+    /// Devices that were not, of which there may be further names.
+    without: HashSet<PathBuf>,
     /// What was not made as it was, and why.
     left_out: Vec<String>,
     bar: ProgressBar,
@@ -453,10 +480,11 @@ impl Loader {
     /// have what is made last mistaken for what was made before, and what a directory's list allows is passed on.
     fn close(&self) -> Result<Was> {
         let is = rustix::fs::fstat(&self.root)?;
-        let (user, mode) = (Uid::from_raw(is.st_uid), is.st_mode & 0o7777);
         let mut was = Was {
-            user,
-            mode: Mode::from_raw_mode(mode),
+            is_closed: false,
+            user: Uid::from_raw(is.st_uid),
+            group: Gid::from_raw(is.st_gid),
+            mode: Mode::from_raw_mode(is.st_mode & 0o7777),
             lists: Vec::new(),
         };
         for name in LISTS {
@@ -466,7 +494,7 @@ impl Loader {
                 was.lists.push((name, value));
             }
         }
-        let closed = self.own(Uid::ROOT).and_then(|()| {
+        let closed = self.own(Uid::ROOT, was.group).and_then(|()| {
             rustix::fs::fchmod(&self.root, Mode::RWXU)?;
             let mut lists = was.lists.iter();
             lists.try_for_each(|(name, _)| rustix::fs::fremovexattr(&self.root, *name))
@@ -479,14 +507,14 @@ impl Loader {
                 let error = anyhow::Error::from(error);
                 return Err(error.context("its directory cannot be closed to others meanwhile"));
             }
-            Ok(()) => {}
+            Ok(()) => was.is_closed = true,
         }
         Ok(was)
     }
 
     /// As it was, where nothing says what it is to be.
     fn open_again(&self, was: &Was) -> Result<()> {
-        let opened = self.own(was.user).and_then(|()| {
+        let opened = self.own(was.user, was.group).and_then(|()| {
             rustix::fs::fchmod(&self.root, was.mode)?;
             let mut lists = was.lists.iter();
             let none = XattrFlags::empty();
@@ -498,10 +526,37 @@ impl Loader {
         }
     }
 
-    fn own(&self, user: Uid) -> rustix::io::Result<()> {
+    fn own(&self, user: Uid, group: Gid) -> rustix::io::Result<()> {
         match self.is_root {
-            true => rustix::fs::fchown(&self.root, Some(user), None),
+            true => rustix::fs::fchown(&self.root, Some(user), Some(group)),
             false => Ok(()),
+        }
+    }
+
+    /// Takes away what was made, the last first; what cannot be is said.
+    fn undo(&mut self) {
+        // Of those that were done already modes may forbid it.
+        for (name, _) in self.made.iter().filter(|(_, is_directory)| *is_directory) {
+            let opened = self.directory(name).and_then(|it| {
+                let path = format!("/proc/self/fd/{}", it.as_raw_fd());
+                Ok(rustix::fs::chmod(path, Mode::RWXU)?)
+            });
+            // Then what is in it cannot be taken away, and that is said.
+            opened.unwrap_or_default();
+        }
+        for (name, is_directory) in std::mem::take(&mut self.made).iter().rev() {
+            let how = match is_directory {
+                true => AtFlags::REMOVEDIR,
+                false => AtFlags::empty(),
+            };
+            let parent = self.directory(name.parent().unwrap_or(Path::new("")));
+            let gone = parent.and_then(|parent| {
+                let last = name.file_name().context("it has no name")?;
+                Ok(rustix::fs::unlinkat(&parent, last, how)?)
+            });
+            if let Err(error) = gone {
+                note!("{}: it stays: {error:#}", plain(name));
+            }
         }
     }
 
@@ -580,18 +635,25 @@ impl Loader {
             EntryType::Directory => {
                 let first = first | Mode::XUSR;
                 rustix::fs::mkdirat(&parent, last, first)?;
+                self.made.push((name.to_owned(), true));
                 self.directories.push((name.to_owned(), attributes));
                 return Ok(());
             }
             EntryType::Link => {
                 let target = target()?;
+                if self.without.contains(target) {
+                    self.leave_out(name);
+                    return Ok(());
+                }
                 let from = self.directory(target.parent().unwrap_or(Path::new("")))?;
                 let of = target.file_name().context("it leads nowhere")?;
                 rustix::fs::linkat(&from, of, &parent, last, AtFlags::empty())?;
+                self.made.push((name.to_owned(), false));
                 return Ok(());
             }
             EntryType::Symlink => {
                 rustix::fs::symlinkat(target()?, &parent, last)?;
+                self.made.push((name.to_owned(), false));
                 made(&parent, last)?
             }
             EntryType::Fifo | EntryType::Char | EntryType::Block => {
@@ -607,13 +669,22 @@ impl Loader {
                     EntryType::Char => FileType::CharacterDevice,
                     _ => FileType::BlockDevice,
                 };
-                rustix::fs::mknodat(&parent, last, kind, first, device)?;
+                match rustix::fs::mknodat(&parent, last, kind, first, device) {
+                    // Not every root may either.
+                    Err(Errno::PERM) if kind != FileType::Fifo => {
+                        self.leave_out(name);
+                        return Ok(());
+                    }
+                    done => done?,
+                }
+                self.made.push((name.to_owned(), false));
                 made(&parent, last)?
             }
             EntryType::Regular => {
                 let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&parent, last, how | OFlags::NOFOLLOW, first)?;
                 let file = File::from(file);
+                self.made.push((name.to_owned(), false));
                 self.data(entry, &file, &attributes.records)?;
                 file.into()
             }
@@ -621,6 +692,12 @@ impl Loader {
         };
         self.files += 1;
         self.set(&made, name, &attributes, kind == EntryType::Symlink)
+    }
+
+    fn leave_out(&mut self, name: &Path) {
+        let why = "a device, which only root may make, and left out";
+        self.left_out.push(format!("{}: {why}", plain(name)));
+        self.without.insert(name.to_owned());
     }
 
     /// Writes a file's bytes where they were.

@@ -10,8 +10,11 @@
 mod load;
 mod save;
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
+use fercuda_vramfs::mount;
 use sha2::{Digest as _, Sha256};
 
 pub(super) use load::load;
@@ -40,6 +43,8 @@ member has a SHA-256 of each member. Sockets are left out, as nobody listens
 there later. It appears under its name when it is whole, and only its owner can
 read it.
 
+Root may, who has mounted it, and who owns DIR.
+
 Whoever writes meanwhile changes what is saved: what was changed while it was
 read is named, and the status is 1.
 
@@ -64,10 +69,12 @@ pub(crate) struct SaveArgs {
 All of the snapshot is compared with its sums first: one that is cut off or was
 altered is refused, with what is wrong, and nothing is made of it; so is one
 that does not fit. Owners are set by root alone, as are attributes but access
-lists and those that begin with `user.`: they are named, and the status is 1.
+lists and those that begin with `user.`; these attributes, and devices that you
+may not make, are named, and the status is 1.
 
 As long as it loads nobody else gets into DIR. Then DIR is as it was saved, or,
-if that fails, as it was. If this is killed DIR stays closed: mount another.
+if that fails, empty, as it was. If this is killed DIR stays closed: mount
+another. Root may, who has mounted it, and who owns DIR.
 
 Exit status: 0; 1 if it was not loaded, or without all of its attributes.
 
@@ -79,6 +86,20 @@ pub(crate) struct LoadArgs {
     dir: PathBuf,
     /// What `save` has made.
     file: PathBuf,
+}
+
+/// Refuses who has neither mounted it nor owns its directory, nor is root.
+fn refuse_others(dir: &Path) -> Result<()> {
+    let caller = rustix::process::geteuid().as_raw();
+    let place = dir.canonicalize()?;
+    let mounted = mount::mounted(&place)?.and_then(|it| it.user);
+    let owner = dir.metadata()?.uid();
+    if ![Some(0), Some(owner), mounted].contains(&Some(caller)) {
+        bail!(
+            "only who has mounted it, the owner of its directory (user {owner}), and root may, and this is user {caller}\ntry: as one of them"
+        );
+    }
+    Ok(())
 }
 
 fn hex(digest: impl AsRef<[u8]>) -> String {

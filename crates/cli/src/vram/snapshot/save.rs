@@ -20,7 +20,7 @@ use tempfile::NamedTempFile;
 
 use super::{
     HEAD, LIST, PART_BYTES, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE, SaveArgs, VALUE,
-    hex, sum,
+    hex, refuse_others, sum,
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
@@ -35,6 +35,7 @@ const NAME_BYTES: usize = 100;
 pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     let what = || format!("cannot save {}", args.dir.display());
     let figures = Figures::of(&args.dir).with_context(what)?;
+    refuse_others(&args.dir).with_context(what)?;
     let root = args.dir.metadata().with_context(what)?;
     let folder = match args.file.parent() {
         Some(folder) if folder != Path::new("") => folder,
