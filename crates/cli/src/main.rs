@@ -4,7 +4,8 @@
 //! module of its own.
 //!
 //! Invariant: results go to stdout, errors to stderr; 0 means that all is well,
-//! 1 that something was found or failed, 2 that the question could not be asked.
+//! 1 that something was found or failed, 2 that the question could not be asked;
+//! what a command's help says of others is its own.
 #![deny(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "a program that talks to a person")]
 

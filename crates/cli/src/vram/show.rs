@@ -52,8 +52,8 @@ is printed, and the others are shown all the same. Without DIRS, those of other
 users than root and you are not asked. Which devices of several have failed is
 said beside where it is mounted.
 
-Exit status: 0; 2 if a device of several has failed; 1 if one of them says
-nothing.
+Exit status: 0; 3 if a device of several has failed; 1 if one of them says
+nothing; 2 if the question could not be asked.
 
 Examples:
   fercuda vram df
@@ -71,8 +71,8 @@ requests that the kernel made, from when they were read to the answer. Of
 several devices there is what was corrected on each, and what of that was made
 anew from another; `array state` is whole, degraded or failed.
 
-Exit status: 0; 2 if a device of several has failed; 1 if one of them says
-nothing.
+Exit status: 0; 3 if a device of several has failed; 1 if one of them says
+nothing; 2 if the question could not be asked.
 
 Examples:
   fercuda vram stat /mnt/vram
@@ -378,7 +378,8 @@ fn status(all: &[Figures], is_all: bool) -> Result<ExitCode> {
     }
     Ok(ExitCode::from(match (is_all, is_whole) {
         (false, _) => 1,
-        (true, false) => 2,
+        // 2 is that the question could not be asked, as of all commands.
+        (true, false) => 3,
         (true, true) => 0,
     }))
 }

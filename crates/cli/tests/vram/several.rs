@@ -65,12 +65,12 @@ fn a_mirror_goes_on_when_a_device_is_lost_and_who_looks_sees_it() {
         );
     }
     let (status, shown) = said("df", &here);
-    assert_eq!(status, Some(2));
+    assert_eq!(status, Some(3));
     assert!(
         shown.contains(" (degraded: device 1 has failed)\n"),
         "{shown}"
     );
-    assert_eq!(said("stat", &here).0, Some(2));
+    assert_eq!(said("stat", &here).0, Some(3));
     let shown = said("top", &here).1;
     assert!(
         shown.contains("  DEGRADED: DEVICE 1 HAS FAILED\n"),
