@@ -9,7 +9,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
@@ -22,6 +24,7 @@ use fercuda_vramfs::array::{MOST, Spread};
 use fercuda_vramfs::medium::Verify;
 use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
 use fercuda_vramfs::{Kernels, Target};
+use rustix::io::FdFlags;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, configure_io_flusher_behavior, getegid, geteuid, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -227,6 +230,7 @@ fn detach(args: &MountArgs) -> Result<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let name = words.iter().position(|word| word == "mount");
     let (before, behind) = words.split_at(name.map_or(0, |at| at + 1));
+    pass_nothing_on().context("cannot start the process that stays")?;
     let mut child = Command::new(program)
         .args(before)
         .args(["--foreground", "--detached"])
@@ -247,11 +251,37 @@ fn detach(args: &MountArgs) -> Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    // It has said why.
     let status = child.wait()?;
+    if let Some(signal) = status.signal() {
+        bail!(
+            "cannot mount at {}: the process that stays was ended by signal {signal} as it started\ntry: dmesg, which says whether the kernel did so for want of memory",
+            args.dir.display()
+        );
+    }
+    // It has said why.
     Ok(ExitCode::from(
         status.code().map_or(1, |code| code.max(1) as u8),
     ))
+}
+
+/// Has what this process starts get none of the descriptors that its caller has left open: the one that stays would keep locks, and the
+/// ends of pipes that somebody waits for, until it is unmounted.
+fn pass_nothing_on() -> Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
+            continue;
+        };
+        if number > libc::STDERR_FILENO {
+            #[expect(
+                unsafe_code,
+                reason = "others' descriptors are known by their numbers alone"
+            )]
+            // SAFETY: it was open just now, and nothing else here closes any meanwhile.
+            let it = unsafe { BorrowedFd::borrow_raw(number) };
+            rustix::io::fcntl_setfd(it, FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
 }
 
 /// Serves requests until it is unmounted.

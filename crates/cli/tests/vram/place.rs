@@ -1,15 +1,16 @@
 //! Where it may be mounted, what it says of itself, and how it goes.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{
@@ -161,6 +162,79 @@ fn a_filesystem_that_is_bound_elsewhere_too_is_shown_once() {
     assert_eq!(count(&dir.path().join("all")), 0, "{said}");
     let errors = String::from_utf8(done.stderr).unwrap();
     assert!(!errors.contains(dir.path().to_str().unwrap()), "{errors}");
+}
+
+#[test]
+fn the_process_that_stays_keeps_nothing_that_who_mounts_had_open() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().to_str().unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut shell = Command::new("sh");
+    // The shell has the pipe's end as its own descriptor, and passes it on.
+    let line = "exec 7>&1 >/dev/null; $FERCUDA vram mount --size=1MiB --ecc=off $AT; echo $? >&7";
+    shell.args(["-c", line]).env("AT", dir.path());
+    shell.env("FERCUDA", fercuda().get_program());
+    let status = shell.env("FERCUDA_DEVICE", "soft").stdout(writer).status();
+    // So that nobody here has it open.
+    drop(shell);
+    assert!(status.unwrap().success());
+    let (tell, told) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        tell.send(said).unwrap();
+    });
+    let said = told.recv_timeout(DEADLINE);
+    // Then whoever has it open has it no more.
+    assert!(vram(&["umount", place]).status.success());
+    assert_eq!(said.as_deref(), Ok("0\n"));
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_signal_that_ends_the_process_that_stays_as_it_starts_is_named() {
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    // Whoever opens the compiler waits for somebody to write it.
+    let compiler = dir.path().join("compiler");
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, &compiler, FileType::Fifo, mode, 0).unwrap();
+    let mut mount = fercuda();
+    mount
+        .env("FERCUDA_NVRTC", &compiler)
+        .env("FERCUDA_CACHE", "");
+    mount.args(["vram", "mount", SIZE]).arg(&place);
+    let mount = mount.stderr(Stdio::piped()).spawn().unwrap();
+    let children = |of: u32| -> Vec<u32> {
+        let all = fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
+        let all = all.unwrap_or_default();
+        all.split_whitespace()
+            .map(|it| it.parse().unwrap())
+            .collect()
+    };
+    comes("started", || !children(mount.id()).is_empty());
+    let stays = Pid::from_raw(children(mount.id())[0] as i32).unwrap();
+    kill_process(stays, Signal::KILL).unwrap();
+    let done = mount.wait_with_output();
+    // For who was compiling, if somebody was.
+    drop(
+        File::options()
+            .read(true)
+            .write(true)
+            .open(&compiler)
+            .unwrap(),
+    );
+    let done = done.unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("ended by signal 9") && said.contains("\ntry: "),
+        "{said}"
+    );
+    assert!(!is_mounted(&place));
 }
 
 #[test]
