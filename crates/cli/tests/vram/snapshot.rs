@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::bytes::Mapping;
 use super::place::DEADLINE;
 use super::tools::{entry, well};
-use super::{Here, SOMEBODY, fercuda, read, refused, seed};
+use super::{Here, SOMEBODY, fercuda, heedful, read, refused, seed};
 
 fn random(len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| fastrand::u8(1..))
@@ -206,19 +206,56 @@ fn who_owns_the_directory_that_root_loads_to_is_given_no_others_file() {
     assert_eq!(&value[..len], list);
 }
 
-/// Stops a process when a file in a folder has so many bytes.
+/// Stops a process when a file of its, on the disk that has this folder, has so many bytes.
 fn stop(process: &Child, folder: &Path, bytes: u64) {
     let begun = Instant::now();
+    let device = folder.metadata().unwrap().dev();
+    let files = format!("/proc/{}/fd", process.id());
     let len = || {
-        let entries = folder.read_dir().unwrap();
-        let lens = entries.map(|it| it.unwrap().metadata().map_or(0, |it| it.len()));
-        lens.max().unwrap_or(0)
+        // It may have no name, and it may be closed meanwhile.
+        let entries = fs::read_dir(&files).unwrap().flatten();
+        let all = entries.filter_map(|it| it.path().metadata().ok());
+        let there = all.filter(|it| it.is_file() && it.dev() == device && it.nlink() == 0);
+        there.map(|it| it.len()).max().unwrap_or(0)
     };
     while len() < bytes {
         assert!(begun.elapsed() < DEADLINE, "nothing is written");
         std::thread::sleep(Duration::from_millis(1));
     }
     kill_process(Pid::from_child(process), Signal::STOP).unwrap();
+}
+
+#[test]
+fn a_snapshot_that_a_signal_ends_leaves_nothing_and_one_that_is_whole_replaces_another() {
+    fastrand::seed(seed());
+    let here = Here::plain();
+    fs::write(here.at("a"), random(24 << 20)).unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let file = disk.path().join("saved.tar");
+    let saved = file.to_str().unwrap();
+    fs::write(&file, "another").unwrap();
+    let names = || {
+        let entries = fs::read_dir(disk.path()).unwrap();
+        entries
+            .map(|it| it.unwrap().file_name())
+            .collect::<Vec<_>>()
+    };
+    let place = here.path().to_str().unwrap();
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut saver = heedful();
+        saver.args(["vram", "save", "--force", place, saved]);
+        let mut saver = Ended(saver.spawn().unwrap());
+        stop(&saver.0, disk.path(), 2 << 20);
+        kill_process(Pid::from_child(&saver.0), signal).unwrap();
+        kill_process(Pid::from_child(&saver.0), Signal::CONT).unwrap();
+        assert_eq!(saver.0.wait().unwrap().code(), None);
+        assert_eq!(names(), ["saved.tar"], "{signal:?}");
+        assert_eq!(fs::read(&file).unwrap(), b"another");
+    }
+    well(&["save", "--force", place, saved]);
+    assert_eq!(names(), ["saved.tar"]);
+    assert!(file.metadata().unwrap().len() > 24 << 20);
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -12,11 +13,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::ProgressBar;
-use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
-use tar::{Builder, EntryType, Header};
-use tempfile::NamedTempFile;
+use tar::{EntryType, Header};
+use tempfile::{Builder, NamedTempFile, TempPath};
 
 use super::{
     HEAD, LIST, PART_BYTES, SPARSE_MAJOR, SPARSE_MINOR, SPARSE_NAME, SPARSE_SIZE, SaveArgs, VALUE,
@@ -58,11 +59,12 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
     }
     let place = || format!("cannot write {}", args.file.display());
     // Its owner alone can read it, and nobody finds half of it under its name.
-    let target = NamedTempFile::new_in(folder).with_context(place)?;
+    let target = Target::new(folder).with_context(place)?;
     let bar = bar("saving", figures.number("used_bytes")?, true);
-    let out = BufWriter::with_capacity(PART_BYTES, target.reopen().with_context(place)?);
+    let out = target.file.try_clone().with_context(place)?;
+    let out = BufWriter::with_capacity(PART_BYTES, out);
     let mut saver = Saver {
-        archive: Builder::new(Summed::new(out)),
+        archive: tar::Builder::new(Summed::new(out)),
         list: format!("{HEAD}\n"),
         root: args.dir.clone(),
         device: root.dev(),
@@ -87,11 +89,8 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
         .into_inner()
         .map_err(std::io::IntoInnerError::into_error);
     file.and_then(|file| file.sync_all()).with_context(place)?;
-    let kept = match args.force {
-        true => target.persist(&args.file),
-        false => target.persist_noclobber(&args.file),
-    };
-    kept.map_err(|error| error.error).with_context(place)?;
+    let kept = target.keep(folder, &args.file, args.force);
+    kept.with_context(place)?;
     bar.finish_and_clear();
     for line in &passed_over {
         note!("{line}");
@@ -103,6 +102,53 @@ pub(crate) fn save(args: &SaveArgs) -> Result<ExitCode> {
         args.file.display()
     );
     Ok(ExitCode::from(u8::from(!passed_over.is_empty())))
+}
+
+/// What a snapshot is written to until it is whole.
+struct Target {
+    file: File,
+    /// Its name meanwhile, where the disk's filesystem has no files without one: a signal leaves those.
+    named: Option<TempPath>,
+}
+
+impl Target {
+    fn new(folder: &Path) -> std::io::Result<Self> {
+        let how = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, how, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Ok(Self {
+                file: file.into(),
+                named: None,
+            }),
+            // What else is wrong there this says too.
+            Err(_) => {
+                let (file, named) = NamedTempFile::new_in(folder)?.into_parts();
+                Ok(Self {
+                    file,
+                    named: Some(named),
+                })
+            }
+        }
+    }
+
+    /// Gives it its name; one that is there is replaced only by `force`.
+    fn keep(self, folder: &Path, name: &Path, force: bool) -> std::io::Result<()> {
+        let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let link = |to: &Path| {
+            rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW)?;
+            Ok(())
+        };
+        let named = match self.named {
+            Some(named) => named,
+            None if !force => return link(name),
+            // No call gives it a name that another has.
+            None => Builder::new().make_in(folder, link)?.into_temp_path(),
+        };
+        let kept = match force {
+            true => named.persist(name),
+            false => named.persist_noclobber(name),
+        };
+        kept.map_err(|error| error.error)
+    }
 }
 
 /// What is written, summed up.
@@ -152,7 +198,7 @@ fn changed(it: &Metadata) -> Changed {
 }
 
 struct Saver {
-    archive: Builder<Summed<BufWriter<File>>>,
+    archive: tar::Builder<Summed<BufWriter<File>>>,
     list: String,
     root: PathBuf,
     device: u64,
@@ -294,7 +340,7 @@ impl Saver {
         let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         // Something else may be there by now, which is not to be waited for.
         let how = how | OFlags::NOATIME | OFlags::NONBLOCK;
-        let none = rustix::fs::Mode::empty();
+        let none = Mode::empty();
         let file = rustix::fs::open(path, how, none)
             // Only its owner may leave its time of access alone.
             .or_else(|_| rustix::fs::open(path, how - OFlags::NOATIME, none))?;
