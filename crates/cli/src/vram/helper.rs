@@ -1,7 +1,7 @@
 //! `mount.vramfs`: what mount(8), and so fstab and systemd, start for filesystems of type `vramfs`.
 //!
-//! This program is it under that name: `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`. Options are those of tmpfs where it has
-//! such, and those of `fercuda vram mount`; it is what is started in the end.
+//! This program is it under that name: `ln -s "$(command -v fercuda)" /sbin/mount.vramfs`. Options are tmpfs's `size`, `nr_inodes`,
+//! `mode`, `uid` and `gid`, and those of `fercuda vram mount`; it is what is started in the end.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -10,12 +10,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::out::note;
+
 /// The name by which it is that.
 const NAME: &str = "mount.vramfs";
 /// How it is called.
 const USAGE: &str = "mount.vramfs SOURCE DIR [-fnsv] [-o OPTION,...] [-t TYPE] [-N NAMESPACE]";
 /// Options that say nothing to a filesystem, or what it does anyhow.
-const PASSED_OVER: [&str; 16] = [
+const PASSED_OVER: [&str; 13] = [
     "defaults",
     "rw",
     "auto",
@@ -25,14 +27,13 @@ const PASSED_OVER: [&str; 16] = [
     "async",
     "relatime",
     "norelatime",
-    "strictatime",
     "atime",
-    "noatime",
     "diratime",
-    "nodiratime",
     "lazytime",
     "nouser",
 ];
+/// What it does not do, as times of access are kept as `relatime` has them. Who has these in fstab wants it mounted all the same.
+const NOT_DONE: [&str; 3] = ["strictatime", "noatime", "nodiratime"];
 /// What is forbidden, and by which words: those of who may mount do so too.
 const FORBIDDEN: [(&str, &str, &[&str]); 3] = [
     (
@@ -61,6 +62,9 @@ fn start(words: &[OsString]) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg0("fercuda").args(&called.words);
+    for option in called.not_done {
+        note!("the option {option} is passed over: times of access are always kept as by relatime");
+    }
     if let Some(path) = called.nvrtc {
         command.env("FERCUDA_NVRTC", path);
     }
@@ -73,6 +77,8 @@ fn start(words: &[OsString]) -> Result<ExitCode> {
 struct Called {
     words: Vec<OsString>,
     nvrtc: Option<String>,
+    /// Options that are passed over though they would say something.
+    not_done: Vec<String>,
 }
 
 impl Called {
@@ -117,6 +123,7 @@ impl Called {
         let mut called = Self {
             words: ["vram", "mount"].map(OsString::from).to_vec(),
             nvrtc: None,
+            not_done: Vec::new(),
         };
         let mut allows_other = true;
         let mut forbidden = [false; FORBIDDEN.len()];
@@ -143,6 +150,10 @@ impl Called {
                 }
                 "nvrtc" => {
                     called.nvrtc = Some(value.to_owned());
+                    continue;
+                }
+                key if NOT_DONE.contains(&key) => {
+                    called.not_done.push(key.to_owned());
                     continue;
                 }
                 "remount" => {
@@ -247,6 +258,11 @@ mod tests {
             "vram mount --size=1GiB --mirror=0:1 --allow-other -- dir"
         );
         assert_eq!(read("none dir -f -o size=1k").unwrap(), None);
+        let called = read("none dir -o noatime,relatime,strictatime");
+        assert_eq!(
+            called.unwrap().unwrap().not_done,
+            ["noatime", "strictatime"]
+        );
         let called = read("none dir -o nvrtc=/opt/n.so").unwrap().unwrap();
         assert_eq!(called.nvrtc.as_deref(), Some("/opt/n.so"));
     }

@@ -577,8 +577,11 @@ fn mount_and_fstab_have_a_helper_that_takes_options_of_tmpfs() {
         command.arg("vramfs").arg(&place).args(["-o", options]);
         command.env("FERCUDA_DEVICE", "soft").output().unwrap()
     };
-    let done = start("rw,size=1m,nr_inodes=1k,mode=1770,uid=7,ecc=off,nosuid,nodev,noexec,x-y");
+    let done =
+        start("rw,size=1m,nr_inodes=1k,mode=1770,uid=7,ecc=off,nosuid,nodev,noexec,x-y,noatime");
     assert!(done.status.success(), "{done:?}");
+    let told = String::from_utf8_lossy(&done.stderr);
+    assert!(told.contains("the option noatime is passed over"), "{told}");
     let is = place.metadata().unwrap();
     assert_eq!((is.mode() & 0o7777, is.uid()), (0o1770, 7));
     let told = well(&["stat", "--json", place.to_str().unwrap()]);
