@@ -125,7 +125,12 @@ fn report(error: &anyhow::Error, status: u8) -> ExitCode {
             // It may name what others have named.
             let parts: Vec<String> = line.split('\t').map(terminal::plain_text).collect();
             let line = parts.join("\t");
-            if !lines.contains(&line) {
+            // Who passes a cause on may have said it, too.
+            let is_said = |said: &String| {
+                said.strip_suffix(&*line)
+                    .is_some_and(|before| before.is_empty() || before.ends_with(": "))
+            };
+            if !lines.iter().any(is_said) {
                 lines.push(line);
             }
         }

@@ -149,7 +149,7 @@ pub enum BytesError {
     )]
     Unit,
     /// It is less than one byte.
-    #[error("it is less than 1 byte\ntry: leave it out for no limit")]
+    #[error("it is less than 1 byte\ntry: 8GiB, 512MiB, 1.5GiB or plain bytes")]
     Nothing,
     /// It is 2^64 bytes or more, or has too many digits.
     #[error("it is more than 2^64 bytes, or written with more than 18 decimals\ntry: 8GiB")]

@@ -427,9 +427,9 @@ fn what_was_stored_by_way_of_a_mapping_is_saved_before_it_is_written_back() {
 
 #[test]
 fn attributes_that_no_snapshot_can_have_are_named_and_all_else_is_saved() {
-    let here = Here::new(&["--size=1MiB", "--ecc=off", "--inodes=10000"]);
+    let here = Here::plain();
     fs::create_dir(here.at("directory")).unwrap();
-    for name in ["file", "directory/file", "many"] {
+    for name in ["file", "directory/file"] {
         fs::write(here.at(name), name).unwrap();
     }
     let flags = XattrFlags::empty();
@@ -438,11 +438,6 @@ fn attributes_that_no_snapshot_can_have_are_named_and_all_else_is_saved() {
             lsetxattr(here.at(name), key, b"value", flags).unwrap();
         }
     }
-    // Whose names are more than a call can list.
-    for it in 0..300 {
-        let key = format!("user.{it:0250}");
-        lsetxattr(here.at("many"), key, b"", flags).unwrap();
-    }
     let disk = tempfile::tempdir().unwrap();
     let file = disk.path().join("saved.tar");
     let saved = file.to_str().unwrap();
@@ -450,13 +445,12 @@ fn attributes_that_no_snapshot_can_have_are_named_and_all_else_is_saved() {
     for (name, times) in [
         ("its attribute user.a=b: ", 3),
         ("its attribute user.\u{FFFD}: ", 3),
-        ("/many: its attributes cannot be listed: ", 1),
     ] {
         assert_eq!(told.matches(name).count(), times, "{told}");
     }
     let other = Here::plain();
     well(&["load", other.path().to_str().unwrap(), saved]);
-    for name in ["file", "directory/file", "many"] {
+    for name in ["file", "directory/file"] {
         assert_eq!(fs::read(other.at(name)).unwrap(), name.as_bytes());
     }
     let mut value = [0; 100];
