@@ -795,7 +795,8 @@ pub struct Worker {
     sweepers: u32,
     /// Dropped unless the device may still be using it.
     papers: ManuallyDrop<Papers>,
-    lists: Lists,
+    /// As the papers.
+    lists: ManuallyDrop<Lists>,
     /// Of the jobs of the last call.
     outcomes: Vec<Outcome>,
 }
@@ -803,8 +804,11 @@ pub struct Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if !self.copier.has_failed {
-            // SAFETY: it is dropped once, here; the device is done with it.
-            unsafe { ManuallyDrop::drop(&mut self.papers) };
+            // SAFETY: they are dropped once, here; the device is done with them.
+            unsafe {
+                ManuallyDrop::drop(&mut self.papers);
+                ManuallyDrop::drop(&mut self.lists);
+            }
         }
     }
 }
@@ -830,12 +834,14 @@ impl Worker {
             outcomes: SharedWords::new(context, slots * PARTS * OUTCOME_WORDS)?,
             identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
         };
+        let lists = Lists::new(context, Lists::SOME)?;
+        // From here on nothing fails that would leave them.
         Ok(Self {
             kernels: kernels.clone(),
             copier,
             sweepers: kernels.at_once,
             papers: ManuallyDrop::new(papers),
-            lists: Lists::new(context, Lists::SOME)?,
+            lists: ManuallyDrop::new(lists),
             outcomes: vec![Outcome::LOST; slots],
         })
     }

@@ -30,7 +30,7 @@ use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 use crate::medium::{Device, Medium, Verify};
 use crate::meter::Meter;
 use crate::place::{Detached, Free, HINT_PERMISSION, SOURCE, id, is_root, refused};
-pub use crate::place::{Forbidden, Mounted, Place, all, figures, mounted, unmount};
+pub use crate::place::{Forbidden, Mounted, Place, all, figures, is_anywhere, mounted, unmount};
 use crate::space::BLOCKS_MAX;
 use crate::store::Store;
 use crate::tree::{Caller, Tree};

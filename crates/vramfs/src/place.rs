@@ -7,7 +7,7 @@
 //! mounted there since stays.
 //! Elsewhere: who answers (`mount`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -332,7 +332,15 @@ pub fn mounted(at: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|it| it.at == at))
 }
 
-/// What says that it is such a filesystem: each once, at the first place that has all of it.
+/// Whether any of a filesystem is mounted anywhere here.
+///
+/// # Errors
+/// [`Error::Mount`] if the kernel does not say.
+pub fn is_anywhere(device: &str) -> Result<bool> {
+    Ok(table()?.iter().any(|it| it.device == device))
+}
+
+/// What says that it is such a filesystem: each once, at the first place that has all of it and nothing on top.
 ///
 /// # Errors
 /// [`Error::Mount`] if the kernel does not say.
@@ -341,8 +349,15 @@ pub fn all() -> Result<Vec<Mounted>> {
 }
 
 fn each(table: Vec<Mounted>) -> Vec<Mounted> {
-    let mut seen = HashSet::new();
-    let is_new = |it: &Mounted| it.is_ours() && it.is_whole && seen.insert(it.device.clone());
+    // The last at a place covers those before.
+    let on_top: HashMap<PathBuf, String> = table
+        .iter()
+        .map(|it| (it.at.clone(), it.device.clone()))
+        .collect();
+    let is_seen = |it: &Mounted| on_top.get(&it.at) == Some(&it.device);
+    let mut met = HashSet::new();
+    let is_new =
+        |it: &Mounted| it.is_ours() && it.is_whole && is_seen(it) && met.insert(it.device.clone());
     table.into_iter().filter(is_new).collect()
 }
 
@@ -398,6 +413,9 @@ mod tests {
 63 24 0:50 / /mnt/again rw - fuse.vramfs vramfs rw,user_id=7,group_id=7
 64 24 0:51 / /mnt/b\\040c rw - fuse.vramfs vramfs rw,user_id=0,group_id=0
 65 24 0:52 / /mnt/other rw - fuse.other other rw,user_id=0,group_id=0
+66 24 0:53 / /mnt/c rw - fuse.vramfs vramfs rw,user_id=0,group_id=0
+67 24 0:53 / /mnt/d rw - fuse.vramfs vramfs rw,user_id=0,group_id=0
+68 66 0:54 / /mnt/c rw - tmpfs none rw
 ";
         let table = parsed(text);
         let part = &table[2];
@@ -407,7 +425,12 @@ mod tests {
             .iter()
             .map(|it| (it.at.to_str().unwrap(), it.user))
             .collect();
-        assert_eq!(all, [("/mnt/a", Some(7)), ("/mnt/b c", Some(0))]);
+        let expected = [
+            ("/mnt/a", Some(7)),
+            ("/mnt/b c", Some(0)),
+            ("/mnt/d", Some(0)),
+        ];
+        assert_eq!(all, expected);
     }
 
     #[test]

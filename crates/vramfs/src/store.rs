@@ -289,23 +289,26 @@ impl<M: Medium> Store<M> {
             if let Some(access) = ways.idle.pop() {
                 return Ok(self.way_by(access));
             }
-            match refused.take() {
-                // There are others, and they come back.
-                Some(_) if ways.made != 0 => {}
-                Some(error) => return Err(error),
-                None if ways.made < self.most_ways => {
-                    ways.made += 1;
-                    drop(ways);
-                    match self.medium.access() {
-                        Ok(access) => return Ok(self.way_by(access)),
-                        Err(error) => refused = Some(error),
-                    }
-                    ways = lock(&self.ways);
-                    ways.made -= 1;
-                    self.back.notify_one();
-                    continue;
+            if refused.is_none() && ways.made < self.most_ways {
+                ways.made += 1;
+                drop(ways);
+                match self.medium.access() {
+                    Ok(access) => return Ok(self.way_by(access)),
+                    Err(error) => refused = Some(error),
                 }
-                None => {}
+                ways = lock(&self.ways);
+                ways.made -= 1;
+                if ways.made == 0 {
+                    // None comes back to those who wait.
+                    self.back.notify_all();
+                }
+                continue;
+            }
+            // Who was refused tries no more: there are others, and they come back.
+            if ways.made == 0
+                && let Some(error) = refused
+            {
+                return Err(error);
             }
             ways = self.back.wait(ways).unwrap_or_else(PoisonError::into_inner);
         }

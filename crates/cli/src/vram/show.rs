@@ -3,9 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, anyhow};
 use fercuda_vramfs::mount::{self, Mounted};
@@ -17,9 +15,8 @@ use crate::out::{note, say};
 use crate::report;
 use crate::terminal::{bytes, duration, plain, plain_text};
 
-/// How long a filesystem that is to be unmounted may take to say who its daemon is.
-const ANSWERS: Duration = Duration::from_secs(5);
-/// How long its daemon may take to end, in seconds.
+/// How long a filesystem that is to be unmounted may take to say who its daemon is, and how long that may take to end.
+const ANSWERS_SECONDS: i64 = 5;
 const ENDS_SECONDS: i64 = 30;
 
 /// Takes it away, with all that is in it.
@@ -285,11 +282,25 @@ fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     if it.user.is_none_or(is_other) {
         return None;
     }
-    let (tell, told) = mpsc::channel();
-    let at = at.to_owned();
-    // It may answer no more, and then whoever asks waits for ever.
-    std::thread::spawn(move || tell.send(Figures::of(&at)).unwrap_or_default());
-    let figures = told.recv_timeout(ANSWERS).ok()?.ok()?;
+    // By another process: whoever asks may wait for ever, and it is in use as long.
+    let mut asked = Command::new(std::env::current_exe().ok()?)
+        .args(["vram", "stat", "--json", "--"])
+        .arg(at)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let ends = pidfd_open(Pid::from_child(&asked), PidfdFlags::empty()).ok()?;
+    if !has_ended(&ends, ANSWERS_SECONDS).ok()? {
+        asked.kill().ok()?;
+        // It ends now if nobody has read its request, and else when that is answered.
+        has_ended(&ends, 1).ok()?;
+        return None;
+    }
+    let said = asked.wait_with_output().ok()?.stdout;
+    let figures = serde_json::from_slice::<Vec<Map<String, Value>>>(&said).ok()?;
+    let figures = Figures(figures.into_iter().next()?);
     if figures.number("pid_namespace").ok()? != pid_namespace().ok()? {
         return None;
     }
@@ -297,10 +308,10 @@ fn daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended, or for [`ENDS_SECONDS`]; whether it has.
-fn has_ended(process: &OwnedFd) -> Result<bool> {
+/// Waits until a process has ended, or for so many seconds; whether it has.
+fn has_ended(process: &OwnedFd, seconds: i64) -> Result<bool> {
     let most = Timespec {
-        tv_sec: ENDS_SECONDS,
+        tv_sec: seconds,
         tv_nsec: 0,
     };
     let mut ends = [PollFd::new(process, PollFlags::IN)];
@@ -315,7 +326,8 @@ fn place(dir: &Path) -> Result<PathBuf> {
         _ => Path::new("."),
     };
     let place = match dir.file_name() {
-        Some(name) if !dir.is_symlink() => parent.canonicalize().map(|it| it.join(name)),
+        // What it is it would have to say itself, but not whether it is a link.
+        Some(name) if dir.read_link().is_err() => parent.canonicalize().map(|it| it.join(name)),
         _ => dir.canonicalize(),
     };
     place.with_context(|| format!("cannot find {}", dir.display()))
@@ -335,9 +347,9 @@ pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
             let daemon = daemon(&place, &it);
             mount::unmount(&place, false).with_context(what)?;
             // What is mounted elsewhere too goes on.
-            let is_left = mount::all()?.iter().any(|left| left.device == it.device);
+            let is_left = mount::is_anywhere(&it.device).unwrap_or(true);
             if let Some(daemon) = daemon.filter(|_| !is_left)
-                && !has_ended(&daemon).with_context(what)?
+                && !has_ended(&daemon, ENDS_SECONDS).with_context(what)?
             {
                 note!(
                     "{} is unmounted, but its process has not ended for {ENDS_SECONDS} s, and has its memory: some of it is mounted elsewhere, or in another \

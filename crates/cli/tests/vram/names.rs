@@ -346,5 +346,11 @@ fn a_listing_ends_whatever_who_lists_renames_and_makes() {
     fs::write(here.at("d/last"), "").unwrap();
     assert_eq!(count(), 0);
     listing.rewind();
-    assert_eq!(listing.count(), 9);
+    assert_eq!(listing.by_ref().count(), 9);
+    // And who goes on where another was has what that would have had.
+    listing.rewind();
+    let third = listing.nth(2).unwrap().unwrap().offset();
+    let mut other = Dir::read_from(File::open(here.at("d")).unwrap()).unwrap();
+    other.seek(third).unwrap();
+    assert_eq!(other.count(), 6);
 }

@@ -257,6 +257,16 @@ fn its_process_has_ended_when_umount_returns() {
 }
 
 #[test]
+fn what_answers_no_more_can_be_unmounted() {
+    let mut here = Here::plain();
+    kill_process(here.pid(), Signal::STOP).unwrap();
+    let done = vram(&["umount", here.path().to_str().unwrap()]);
+    kill_process(here.pid(), Signal::CONT).unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    here.ends();
+}
+
+#[test]
 fn what_is_unmounted_in_one_of_two_places_is_not_waited_for() {
     let here = Here::plain();
     let dir = tempfile::tempdir().unwrap();

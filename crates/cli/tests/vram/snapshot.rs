@@ -415,12 +415,15 @@ fn what_was_stored_by_way_of_a_mapping_is_saved_before_it_is_written_back() {
         file.set_len(bytes.len() as u64).unwrap();
         let mapping = Mapping::new(&file, bytes.len());
         mapping.write(0, &bytes);
+        // It stays one file, which is written back once.
+        fs::hard_link(here.at("file"), here.at("other")).unwrap();
         let saved = disk.path().join(cache);
         let saved = saved.to_str().unwrap();
         well(&["save", here.path().to_str().unwrap(), saved]);
         let other = Here::plain();
         well(&["load", other.path().to_str().unwrap(), saved]);
         assert!(fs::read(other.at("file")).unwrap() == bytes, "{cache}");
+        assert_eq!(fs::metadata(other.at("other")).unwrap().nlink(), 2);
         drop(mapping);
     }
 }

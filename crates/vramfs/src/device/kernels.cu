@@ -2,8 +2,8 @@
 // memory; a warp takes rows. Lane l holds the 32 words of the code whose symbols' bits are
 // the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
 //
-// Always: what is stored was summed and coded from the registers that it was stored from;
-// what is corrected in vain is put back; who calls has the block for itself, but for
+// Always: what is stored was summed and coded from the registers that it was stored from, but for
+// what `update` brings twice; what is corrected in vain is put back; who calls has the block for itself, but for
 // `verify` and `check`, which only read.
 //
 // Constants, networks of exclusive ors and tables come with "constants.h".
@@ -848,7 +848,7 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
         return;
     }
     // Nobody reads the rows of before any more. Each warp has the last that it took, and brings the others again: what goes wrong in
-    // between is not what its sum says, nor what the parity is of, so it is corrected as any other wrong row.
+    // between is not what its sum says, nor what the parity is of, so it is corrected, or lost, as any other wrong row.
     for (u32 at = warp; at < job.rows; at += WARPS) {
         if (at + WARPS < job.rows) load(address(job.data) + at * ROW_BYTES, lane, old);
         else

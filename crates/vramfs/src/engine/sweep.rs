@@ -109,7 +109,7 @@ impl Worker {
         all: &mut Vec<u32>,
     ) -> Result<()> {
         let stream = &self.copier.stream;
-        let Lists { asked, named } = &mut self.lists;
+        let Lists { asked, named } = &mut *self.lists;
         asked
             .slice_mut(..numbers.len())?
             .copy_from_host(numbers, stream)?;

@@ -25,7 +25,8 @@ impl Listings {
         let mut open = self.open();
         open.next += 1;
         let handle = open.next;
-        open.last.insert(handle, 0);
+        // Until it begins; one that goes on where another was has no end.
+        open.last.insert(handle, u64::MAX);
         handle
     }
 

@@ -260,6 +260,13 @@ impl Saver {
             return Ok(false);
         }
         let kind = FileType::from_raw_mode(is.mode());
+        let (is, file) = match kind {
+            FileType::RegularFile => {
+                let (file, now) = self.open(path, &is)?;
+                (now, Some(file))
+            }
+            _ => (is, None),
+        };
         let mut header = Header::new_ustar();
         header.set_mode(is.mode() & 0o7777);
         header.set_uid(u64::from(is.uid()));
@@ -296,7 +303,10 @@ impl Saver {
                 header.set_entry_type(EntryType::Directory);
                 self.put(header, &stored, None, records, std::io::empty())?;
             }
-            FileType::RegularFile => self.file(header, &stored, path, &is, records)?,
+            FileType::RegularFile => {
+                let file = file.context("it is not open")?;
+                self.file(header, &stored, path, (&file, &is), records)?;
+            }
             FileType::Symlink => {
                 let target = path.read_link()?.into_os_string().into_vec();
                 header.set_entry_type(EntryType::Symlink);
@@ -329,14 +339,8 @@ impl Saver {
         Ok(kind == FileType::Directory)
     }
 
-    fn file(
-        &mut self,
-        mut header: Header,
-        name: &[u8],
-        path: &Path,
-        is: &Metadata,
-        mut records: Vec<(String, Vec<u8>)>,
-    ) -> Result<()> {
+    /// A file as it was found, and what it is when all is written that was stored in it.
+    fn open(&mut self, path: &Path, is: &Metadata) -> Result<(File, Metadata)> {
         let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         // Something else may be there by now, which is not to be waited for.
         let how = how | OFlags::NOATIME | OFlags::NONBLOCK;
@@ -346,12 +350,23 @@ impl Saver {
             .or_else(|_| rustix::fs::open(path, how - OFlags::NOATIME, none))?;
         let file = File::from(file);
         self.write_back(&file, path);
-        let before = file.metadata()?;
+        let now = file.metadata()?;
         let which = |it: &Metadata| (it.dev(), it.ino(), it.mode() & libc::S_IFMT);
-        if which(&before) != which(is) {
+        if which(&now) != which(is) {
             bail!("something else has come in its place meanwhile");
         }
-        let extents = extents(&file, before.len())?;
+        Ok((file, now))
+    }
+
+    fn file(
+        &mut self,
+        mut header: Header,
+        name: &[u8],
+        path: &Path,
+        (file, before): (&File, &Metadata),
+        mut records: Vec<(String, Vec<u8>)>,
+    ) -> Result<()> {
+        let extents = extents(file, before.len())?;
         let bytes_there: u64 = extents.iter().map(|it| it.1).sum();
         header.set_entry_type(EntryType::Regular);
         let mut map = Vec::new();
@@ -372,7 +387,7 @@ impl Saver {
         header.set_size(map.len() as u64 + bytes_there);
         let failed = Cell::new(None);
         let data = Extents {
-            file: &file,
+            file,
             left: extents.into(),
             bar: &self.bar.clone(),
             failed: &failed,
@@ -381,14 +396,14 @@ impl Saver {
         let data = BufReader::with_capacity(PART_BYTES, data);
         self.put(header, name, None, records, map.as_slice().chain(data))?;
         self.data_bytes += bytes_there;
-        self.write_back(&file, path);
+        self.write_back(file, path);
         let after = file.metadata()?;
         if let Some(error) = failed.take() {
             let why = format!("{}: {error}; what cannot be read is zeros", plain(path));
             self.passed_over.push(why);
         }
         let state = |it: &Metadata| (it.len(), it.mtime(), it.mtime_nsec());
-        if state(&before) != state(&after) {
+        if state(before) != state(&after) {
             let why = format!("{}: it was changed while it was saved", plain(path));
             self.passed_over.push(why);
         }

@@ -78,3 +78,32 @@ fn memory_that_cannot_be_had_leaves_all_as_it_was_until_it_can() {
     let end = 4 * DATA_BYTES as u64;
     assert_eq!(store.write_file(&file, 1, end, &all), Ok(4 * DATA_BYTES));
 }
+
+#[test]
+fn who_can_have_no_way_of_his_own_waits_for_another_and_hears_if_there_is_none() {
+    let (none, without) = memory(8);
+    none.has_no_ways.store(true, Relaxed);
+    let (memory, store) = memory(8);
+    assert!(store.way().is_ok());
+    memory.has_no_ways.store(true, Relaxed);
+    // The one that there is, and as many threads as may have ways.
+    let only = store.way().unwrap();
+    let had = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let waits = || {
+            let way = store.way().unwrap();
+            had.fetch_add(1, Relaxed);
+            drop(way);
+        };
+        (0..4).for_each(|_| drop(scope.spawn(waits)));
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(50) {
+            assert_eq!(had.load(Relaxed), 0);
+        }
+        drop(only);
+    });
+    assert_eq!(had.load(Relaxed), 4);
+    std::thread::scope(|scope| {
+        (0..8).for_each(|_| drop(scope.spawn(|| assert!(without.way().is_err()))));
+    });
+}
