@@ -256,14 +256,22 @@ fn its_process_has_ended_when_umount_returns() {
     }
 }
 
+/// Where no other test meets what does not answer.
 #[test]
 fn what_answers_no_more_can_be_unmounted() {
-    let mut here = Here::plain();
-    kill_process(here.pid(), Signal::STOP).unwrap();
-    let done = vram(&["umount", here.path().to_str().unwrap()]);
-    kill_process(here.pid(), Signal::CONT).unwrap();
+    needs_fuse();
+    let dir = tempfile::tempdir().unwrap();
+    let line = "
+        said=$($FERCUDA vram mount --size=32MiB --ecc=off $AT)
+        pid=${said##* }
+        kill -STOP $pid
+        status=0
+        $FERCUDA vram umount $AT || status=$?
+        kill -CONT $pid
+        exit $status
+    ";
+    let done = apart(line, dir.path());
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
-    here.ends();
 }
 
 #[test]
