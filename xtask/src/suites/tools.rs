@@ -108,28 +108,24 @@ pub(super) fn install(with_stress_ng: bool, with_fusermount: bool) -> Result<Too
         crate_of(&root, name, version)?;
     }
     let unpacked = root.join(STRESS_NG);
-    let mut tools = Tools {
+    let tools = Tools {
         bin: root.join("bin"),
         libraries: ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]
             .map(|folder| unpacked.join(folder))
             .into(),
     };
-    if with_stress_ng && find(STRESS_NG).is_none() {
-        unpack(STRESS_NG, STRESS_NG, &unpacked)?;
-        let link = tools.bin.join(STRESS_NG);
-        let _none_before = fs::remove_file(&link);
-        std::os::unix::fs::symlink(unpacked.join("usr/bin/stress-ng"), &link)?;
-    }
-    if with_fusermount && find(FUSERMOUNT).is_none() {
-        let unpacked = root.join("fuse3");
-        unpack("fuse3", FUSERMOUNT, &unpacked)?;
-        let link = tools.bin.join(FUSERMOUNT);
-        let _none_before = fs::remove_file(&link);
-        let program = in_bin(&unpacked, FUSERMOUNT).context("Debian's fuse3 has none")?;
-        std::os::unix::fs::symlink(program, &link)?;
+    for (is_wanted, package, program) in [
+        (with_stress_ng, STRESS_NG, STRESS_NG),
+        (with_fusermount, "fuse3", FUSERMOUNT),
+    ] {
+        if is_wanted && find(program).is_none() {
+            let link = tools.bin.join(program);
+            let program = unpack(package, program, &root.join(package))?;
+            let _none_before = fs::remove_file(&link);
+            std::os::unix::fs::symlink(program, &link)?;
+        }
     }
     if with_stress_ng && !answers(tools.command(STRESS_NG), "stress-ng") {
-        tools.libraries.clear();
         bail!("stress-ng does not start\ntry: apt-get install stress-ng");
     }
     Ok(tools)
@@ -190,17 +186,18 @@ fn in_bin(unpacked: &Path, program: &str) -> Option<PathBuf> {
     folders.into_iter().find(|file| file.exists())
 }
 
-/// Takes a package of Debian's for this program of it, unless it is there.
-fn unpack(package: &str, program: &str, to: &Path) -> Result<()> {
-    if in_bin(to, program).is_some() {
-        return Ok(());
+/// A program of a package of Debian's, which is taken unless it is there.
+fn unpack(package: &str, program: &str, to: &Path) -> Result<PathBuf> {
+    if let Some(there) = in_bin(to, program) {
+        return Ok(there);
     }
     shell::step(&format!(
         "set-up: {program}, unpacked from Debian's package {package}"
     ));
     unpack_debians(package, to).with_context(|| {
         format!("there is no {program}, nor could Debian's be unpacked into build/\ntry: apt-get install {package}")
-    })
+    })?;
+    in_bin(to, program).with_context(|| format!("Debian's {package} has no {program}"))
 }
 
 /// Takes Debian's package and those that it needs and the system has not, with lists of our own, and installs none.
