@@ -463,15 +463,8 @@ fn attributes_that_no_snapshot_can_have_are_named_and_all_else_is_saved() {
     }
 }
 
-#[test]
-fn devices_that_who_loads_may_not_make_are_named_and_all_else_is_loaded() {
-    let here = Here::plain();
-    let null = rustix::fs::makedev(1, 3);
-    let (kind, mode) = (FileType::CharacterDevice, Mode::RUSR);
-    mknodat(CWD, here.at("device"), kind, mode, null).unwrap();
-    fs::hard_link(here.at("device"), here.at("again")).unwrap();
-    mknodat(CWD, here.at("pipe"), FileType::Fifo, mode, 0).unwrap();
-    fs::write(here.at("file"), b"bytes").unwrap();
+/// Saves it, and has somebody load that to a filesystem of his own, which not all of it can come to; this, and what he was told.
+fn loaded_by_somebody(here: &Here) -> (Here, String) {
     let disk = tempfile::tempdir().unwrap();
     let mode = || fs::Permissions::from_mode(0o755);
     fs::set_permissions(disk.path(), mode()).unwrap();
@@ -485,6 +478,19 @@ fn devices_that_who_loads_may_not_make_are_named_and_all_else_is_loaded() {
     let done = load.uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(1), "{said}");
+    (other, said)
+}
+
+#[test]
+fn devices_that_who_loads_may_not_make_are_named_and_all_else_is_loaded() {
+    let here = Here::plain();
+    let null = rustix::fs::makedev(1, 3);
+    let (kind, mode) = (FileType::CharacterDevice, Mode::RUSR);
+    mknodat(CWD, here.at("device"), kind, mode, null).unwrap();
+    fs::hard_link(here.at("device"), here.at("again")).unwrap();
+    mknodat(CWD, here.at("pipe"), FileType::Fifo, mode, 0).unwrap();
+    fs::write(here.at("file"), b"bytes").unwrap();
+    let (other, said) = loaded_by_somebody(&here);
     let mut lines: Vec<&str> = said
         .lines()
         .map(|it| it.split(": ").next().unwrap())
@@ -549,19 +555,7 @@ fn attributes_that_only_root_may_set_are_named_where_another_loads() {
         let flags = XattrFlags::empty();
         lsetxattr(here.at("file"), key, value.as_bytes(), flags).unwrap();
     }
-    let disk = tempfile::tempdir().unwrap();
-    let mode = || fs::Permissions::from_mode(0o755);
-    fs::set_permissions(disk.path(), mode()).unwrap();
-    let file = disk.path().join("saved.tar");
-    let saved = file.to_str().unwrap();
-    well(&["save", here.path().to_str().unwrap(), saved]);
-    fs::set_permissions(&file, mode()).unwrap();
-    let other = Here::new(&["--size=1MiB", "--ecc=off", &format!("--uid={SOMEBODY}")]);
-    let mut load = fercuda();
-    load.args(["vram", "load", other.path().to_str().unwrap(), saved]);
-    let done = load.uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{said}");
+    let (other, said) = loaded_by_somebody(&here);
     for key in ["trusted.b", "security.c"] {
         let line = said.lines().find(|line| line.contains(key));
         assert!(
