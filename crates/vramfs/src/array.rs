@@ -866,7 +866,7 @@ impl<M: Member> Access for ArrayAccess<M> {
     }
 
     fn is_spent(&self) -> bool {
-        // Ways of its that are are left.
+        // It leaves those of its ways that are.
         false
     }
 }

@@ -390,11 +390,10 @@ impl Drop for Import {
             return;
         };
         let (context, memory) = (self.context.clone(), std::mem::take(&mut self.memory));
-        let export = Some(export);
         let mut end = Ending {
             context,
             memory,
-            export,
+            export: Some(export),
         };
         if end.is_over() {
             return;

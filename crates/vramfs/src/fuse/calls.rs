@@ -126,10 +126,13 @@ impl<M: Medium + 'static> Requests<M> {
             operation::READDIR | operation::READDIRPLUS => {
                 let it: wire::ReadIn = call.take()?;
                 let is_told = call.header.opcode == operation::READDIRPLUS;
-                let last = self.tree.last_entry(inode)?;
-                let end = self.listings.end_of(it.fh, it.offset, last);
+                if it.offset == 0 {
+                    let last = self.tree.last_entry(inode)?;
+                    self.listings.begin_anew(it.fh, last);
+                }
+                let last = self.listings.last(it.fh);
                 let visit = |number: u64, name: &[u8], known: &Attributes| {
-                    number <= end && reply.listed(it.size, number, name, known, is_told)
+                    number <= last && reply.listed(it.size, number, name, known, is_told)
                 };
                 self.list(inode, it.offset, is_told, visit)?;
             }

@@ -30,17 +30,16 @@ impl Listings {
         handle
     }
 
-    /// Where the listing of this handle ends, which goes on behind a number: where the directory ends, if it is its first. One
-    /// without a handle has no end.
-    pub(super) fn end_of(&self, handle: u64, behind: u64, last: u64) -> u64 {
-        let mut open = self.open();
-        let Some(known) = open.last.get_mut(&handle) else {
-            return u64::MAX;
-        };
-        if behind == 0 {
+    /// The listing of this handle begins, in a directory whose last entry this is.
+    pub(super) fn begin_anew(&self, handle: u64, last: u64) {
+        if let Some(known) = self.open().last.get_mut(&handle) {
             *known = last;
         }
-        *known
+    }
+
+    /// The last entry of the listing of this handle. One without a handle has no end.
+    pub(super) fn last(&self, handle: u64) -> u64 {
+        self.open().last.get(&handle).copied().unwrap_or(u64::MAX)
     }
 
     /// Nobody has that one open any more.
