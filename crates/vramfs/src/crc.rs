@@ -103,6 +103,17 @@ pub(crate) fn bit_tables(row_bytes: usize) -> BitTables {
     }
 }
 
+/// Of each of the first words of 32 bits of `bytes` bytes: by how much the CRC32C changes with each of its bits.
+pub(crate) fn word_columns(bytes: usize, words: usize) -> Vec<[u32; 32]> {
+    let mut columns = vec![[0; 32]; words];
+    let mut of_word = std::array::from_fn(|bit| after_zeros(1 << bit, bytes - 4 * words));
+    for word in columns.iter_mut().rev() {
+        of_word = of_word.map(|column| after_zeros(column, 4));
+        *word = of_word;
+    }
+    columns
+}
+
 /// The CRC32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |register, byte| {
@@ -131,5 +142,21 @@ mod tests {
         let bytes = register.to_le_bytes();
         let sum = (0..4).fold(0, |sum, at| sum ^ tables[at][usize::from(bytes[at])]);
         assert_eq!(sum, after_zeros(register, 16), "{register:#x}");
+    }
+
+    #[test]
+    fn columns_say_what_a_bit_changes() {
+        let (mut bytes, words) = ([0; 100], 20);
+        let seed = fastrand::u64(..);
+        fastrand::Rng::with_seed(seed).fill(&mut bytes);
+        let sum = crc32c(&bytes);
+        for (word, columns) in word_columns(bytes.len(), words).iter().enumerate() {
+            for (bit, column) in columns.iter().enumerate() {
+                let mut other = bytes;
+                other[4 * word + bit / 8] ^= 1 << (bit % 8);
+                let where_ = format!("bit {bit} of word {word}, seed {seed}");
+                assert_eq!(crc32c(&other) ^ sum, *column, "{where_}");
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ mod sweep;
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Relaxed},
@@ -59,6 +60,8 @@ const LOST: u32 = 32;
 const WRONG_SOURCE: u32 = 64;
 /// Instead of such bits: no kernel has answered yet.
 const OPEN: u32 = u32::MAX;
+/// As well, but the block is being changed, and nothing is in the way any more.
+const TAKEN: u32 = u32::MAX - 1;
 
 /// How long a worker looks for its kernels' answers itself, and before it lets others have the processor between.
 const LOOKS: Duration = Duration::from_millis(2);
@@ -764,13 +767,20 @@ impl Papers {
 
     /// Whether kernels have answered so often. The first word is the last that they write.
     fn are_answered(&self, count: usize) -> bool {
-        self.outcomes(count).all(|it| it[0].load(Acquire) != OPEN)
+        self.outcomes(count)
+            .all(|it| !matches!(it[0].load(Acquire), OPEN | TAKEN))
+    }
+
+    /// Whether so many blocks are changed, or are being, and nothing is in the way.
+    fn are_taken(&self, count: usize) -> bool {
+        self.outcomes(count)
+            .all(|it| matches!(it[0].load(Relaxed), TAKEN | 0))
     }
 
     /// What they have answered, and of each job one after another. What no kernel has written is no success.
     fn read(&self, parts: usize, jobs: &mut [Outcome]) {
         let read = |it: &[AtomicU32]| match it[0].load(Acquire) {
-            OPEN => Outcome::LOST,
+            OPEN | TAKEN => Outcome::LOST,
             state => Outcome {
                 state,
                 symbols: it[1].load(Relaxed),
@@ -924,8 +934,28 @@ impl Worker {
     /// # Errors
     /// As [`Worker::encode`].
     pub fn update(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        self.update_telling(blocks, work, || {})
+    }
+
+    /// As [`Worker::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: what was to be looked at is right, and
+    /// only the device's end keeps them from it. They may not have them yet, so who else may come to them has to be kept away until this returns.
+    ///
+    /// # Errors
+    /// As [`Worker::update`]; behind `taken`, those of a device that has failed.
+    pub fn update_telling(
+        &mut self,
+        blocks: &Blocks,
+        work: &[Work<'_>],
+        taken: impl FnOnce(),
+    ) -> Result<&[Outcome]> {
         let kernel = self.kernels.update.clone();
-        self.run(&kernel, blocks, work, How::Changes)
+        let mut taken = Some(taken);
+        let mut tell = || {
+            if let Some(taken) = taken.take() {
+                taken();
+            }
+        };
+        self.run_telling(&kernel, blocks, work, How::Changes, Some(&mut tell))
     }
 
     /// Corrects what is wrong, as far as it can be. No rows come.
@@ -943,6 +973,18 @@ impl Worker {
         blocks: &Blocks,
         work: &[Work<'_>],
         how: How,
+    ) -> Result<&[Outcome]> {
+        self.run_telling(kernel, blocks, work, how, None)
+    }
+
+    /// With what is called once all blocks are changed, or surely will be.
+    fn run_telling(
+        &mut self,
+        kernel: &Kernel,
+        blocks: &Blocks,
+        work: &[Work<'_>],
+        how: How,
+        mut taken: Option<&mut dyn FnMut()>,
     ) -> Result<&[Outcome]> {
         let _held = blocks.hold();
         self.copier.check(blocks, work, how != How::Reads)?;
@@ -1003,9 +1045,14 @@ impl Worker {
             self.copier.wait()?;
             return Err(error);
         }
-        self.wait_for(count)?;
+        self.wait_for(count, &mut taken)?;
         let outcomes = &mut self.outcomes[..work.len()];
         self.papers.read(parts, outcomes);
+        if let Some(taken) = taken
+            && outcomes.iter().all(Outcome::is_clean)
+        {
+            taken();
+        }
         Ok(outcomes)
     }
 
@@ -1052,12 +1099,29 @@ impl Worker {
     }
 
     /// Until kernels have answered so often: from then on none touches anything. Where that takes long the driver is asked, who knows
-    /// if none ever will.
-    fn wait_for(&mut self, count: usize) -> Result<()> {
+    /// if none ever will. Calls `taken` on the way if that is sure before.
+    fn wait_for(&mut self, count: usize, taken: &mut Option<&mut dyn FnMut()>) -> Result<()> {
         if self.kernels.is_checked {
             return self.copier.wait();
         }
         let begin = Instant::now();
+        if taken.is_some() {
+            while !self.papers.are_taken(count)
+                && !self.papers.are_answered(count)
+                && begin.elapsed() < LOOKS_ALONE
+            {
+                std::hint::spin_loop();
+            }
+            if self.papers.are_taken(count)
+                && let Some(taken) = taken.take()
+            {
+                // Whatever comes of it, kernels are waited for.
+                let called = catch_unwind(AssertUnwindSafe(taken));
+                let waited = self.wait_for(count, &mut None);
+                called.unwrap_or_else(|panic| resume_unwind(panic));
+                return waited;
+            }
+        }
         while !self.papers.are_answered(count) {
             let since = begin.elapsed();
             if since >= LOOKS {

@@ -282,6 +282,24 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
+        let mut written = 0;
+        self.write_file_telling(file, inode, offset, bytes, &mut |it| written = it)?;
+        Ok(written)
+    }
+
+    /// As [`Store::write_file`], and says how many to `tell`, once: as soon as that is sure, which may be before they are there. Who
+    /// comes to the file then waits until they are.
+    ///
+    /// # Errors
+    /// As [`Store::write_file`]; behind `tell`, `IO` for memory that has failed.
+    pub fn write_file_telling(
+        &self,
+        file: &File,
+        inode: u32,
+        offset: u64,
+        bytes: &[u8],
+        tell: &mut dyn FnMut(usize),
+    ) -> Result<(), Errno> {
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
@@ -290,14 +308,20 @@ impl<M: Medium> Store<M> {
         let mut done = 0;
         let is_roomy = self.is_roomy(pieces(offset..end).count() as u64);
         let mut lost = BTreeSet::new();
+        let mut is_told = false;
         while done < bytes.len() {
             let at = offset + done as u64;
             let part: Vec<Piece> = pieces(at..end).take(access.slots()).collect();
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let known = lost.len();
+            let mut taken = || {
+                if len == bytes.len() && !std::mem::replace(&mut is_told, true) {
+                    tell(len);
+                }
+            };
             let written = match known {
-                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost),
+                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, &mut taken),
                 _ => None,
             };
             let written = match written {
@@ -315,7 +339,10 @@ impl<M: Medium> Store<M> {
                 _ => break,
             }
         }
-        Ok(done)
+        if !is_told {
+            tell(done);
+        }
+        Ok(())
     }
 
     /// Whether there is so much room that so many chunks may take more than they need at once. If not, each takes what it needs, and
@@ -335,6 +362,7 @@ impl<M: Medium> Store<M> {
         part: &[Piece],
         bytes: &[u8],
         lost: &mut BTreeSet<u32>,
+        taken: &mut dyn FnMut(),
     ) -> Option<Result<usize, Errno>> {
         let layout = file.layout_shared();
         if layout.lent != Lent::No || offset + bytes.len() as u64 > file.size() {
@@ -365,7 +393,7 @@ impl<M: Medium> Store<M> {
             }
         }
         let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        let written = self.write(access, &changes);
+        let written = self.write_telling(access, &changes, taken);
         lost.extend(lost_block(&written));
         Some(match written {
             Ok(()) => Ok(bytes.len()),

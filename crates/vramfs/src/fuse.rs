@@ -241,12 +241,28 @@ impl<M: Medium + 'static> Requests<M> {
         self.store.read_file(&file, offset, len, take)
     }
 
-    /// Writes bytes into a file; how many. See [`Tree::note_written`].
-    fn put(&self, inode: u32, offset: u64, bytes: &[u8], taker: Option<Caller>) -> Answer<usize> {
+    /// Writes bytes into a file, and says how many to `tell`. See [`Tree::note_written`] and [`Store::write_file_telling`].
+    fn put(
+        &self,
+        inode: u32,
+        offset: u64,
+        bytes: &[u8],
+        taker: Option<Caller>,
+        tell: &mut dyn FnMut(usize),
+    ) -> Answer<()> {
         let file = self.tree.file(inode)?;
-        let written = self.with_room(|| self.store.write_file(&file, inode, offset, bytes))?;
-        self.note_written(inode, taker)?;
-        Ok(written)
+        let mut noted = Ok(());
+        let mut note = |written| {
+            noted = self.note_written(inode, taker);
+            if noted.is_ok() {
+                tell(written);
+            }
+        };
+        self.with_room(|| {
+            self.store
+                .write_file_telling(&file, inode, offset, bytes, &mut note)
+        })?;
+        noted
     }
 
     /// Copies bytes of one file into another; how many.

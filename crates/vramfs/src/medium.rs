@@ -167,6 +167,19 @@ pub trait Access: Send {
     /// The memory's.
     fn update(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]>;
 
+    /// As [`Access::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: only the memory's end keeps them from
+    /// it, and it may be before they have them.
+    ///
+    /// # Errors
+    /// As [`Access::update`]; behind `taken`, those of memory that has failed.
+    fn update_telling(&mut self, work: &[Work<'_>], taken: &mut dyn FnMut()) -> Result<&[Outcome]> {
+        let outcomes = self.update(work)?;
+        if outcomes.iter().all(Outcome::is_clean) {
+            taken();
+        }
+        Ok(outcomes)
+    }
+
     /// Makes blocks anew: rows that are named from their places, the others zeros.
     ///
     /// # Errors
@@ -504,6 +517,17 @@ impl Access for DeviceAccess {
             By::Kernels(worker) => worker.update(&self.blocks, work),
             By::Copies(copier) => {
                 copier.put(&self.blocks, work)?;
+                Ok(clean(&mut self.clean, work.len()))
+            }
+        }
+    }
+
+    fn update_telling(&mut self, work: &[Work<'_>], taken: &mut dyn FnMut()) -> Result<&[Outcome]> {
+        match &mut self.by {
+            By::Kernels(worker) => worker.update_telling(&self.blocks, work, taken),
+            By::Copies(copier) => {
+                copier.put(&self.blocks, work)?;
+                taken();
                 Ok(clean(&mut self.clean, work.len()))
             }
         }

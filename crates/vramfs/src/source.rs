@@ -80,20 +80,24 @@ pub(crate) fn header() -> String {
             list(&log)
         ),
     );
-    let parity: Vec<String> = code::parity_of_data().iter().map(|row| list(row)).collect();
-    add(
-        &mut text,
-        format_args!(
-            "__device__ const unsigned char PARITY_OF_DATA[{}][{PARITY}] = {};\n",
-            code::DATA,
-            list(&parity)
-        ),
-    );
     sums(&mut text);
     horner(&mut text);
     behind(&mut text);
     parity_of(&mut text);
     text
+}
+
+/// What a product with a constant takes of a symbol: for each bit of the product four bits that say which of the lower four bits of
+/// the symbol it is the sum of, and in the second word which of the upper ones.
+fn choices(constant: u8) -> [u32; 2] {
+    let mut words = [0; 2];
+    for bit in 0..8 {
+        let product = gf::mul(constant, 1 << bit);
+        for of in (0..8).filter(|of| product >> of & 1 != 0) {
+            words[bit / 4] |= 1 << (4 * of + bit % 4);
+        }
+    }
+    words
 }
 
 fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
@@ -150,6 +154,24 @@ fn sums(text: &mut String) {
     add(text, format_args!("#define SUM_COLUMNS {}\n", list(&words)));
     let words: Vec<u32> = bits.joins.iter().flatten().flatten().copied().collect();
     add(text, format_args!("#define SUM_JOINS {}\n", list(&words)));
+    let columns = crc::word_columns(layout::ROW_BYTES, layout::CODED_ROWS);
+    let of_parity: Vec<String> = columns[code::DATA..].iter().map(|it| list(it)).collect();
+    add(
+        text,
+        format_args!("#define RECORD_COLUMNS_OF_PARITY {}\n", list(&of_parity)),
+    );
+    let rows: Vec<String> = columns
+        .iter()
+        .zip(code::parity_of_data())
+        .map(|(columns, constants)| {
+            let choices = constants.map(|it| list(&choices(it)));
+            format!("{{{},{}}}", list(columns), list(&choices))
+        })
+        .collect();
+    add(
+        text,
+        format_args!("#define TABLES_OF_ROWS {}\n", list(&rows)),
+    );
 }
 
 /// One step of Horner's rule at each root.

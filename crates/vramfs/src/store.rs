@@ -429,6 +429,16 @@ impl<M: Medium> Store<M> {
         access: &mut M::Access,
         changes: &[Change<'_>],
     ) -> std::result::Result<(), (usize, Error)> {
+        self.write_telling(access, changes, &mut || {})
+    }
+
+    /// As [`Store::write`], and may call `taken`, once, before it returns: when only the memory's end keeps all of it from being written.
+    pub(crate) fn write_telling(
+        &self,
+        access: &mut M::Access,
+        changes: &[Change<'_>],
+        taken: &mut dyn FnMut(),
+    ) -> std::result::Result<(), (usize, Error)> {
         let mut done = 0;
         while done < changes.len() {
             // Of one block one at a time, and none that another comes from.
@@ -451,7 +461,12 @@ impl<M: Medium> Store<M> {
                 .take(access.slots())
                 .take_while(is_apart)
                 .count();
-            self.write_apart(access, &rest[..part], &targets, &sources)
+            let mut nothing = || {};
+            let taken: &mut dyn FnMut() = match part == changes.len() {
+                true => &mut *taken,
+                false => &mut nothing,
+            };
+            self.write_apart(access, &rest[..part], &targets, &sources, taken)
                 .map_err(|(more, error)| (done + more, error))?;
             done += part;
         }
@@ -464,6 +479,7 @@ impl<M: Medium> Store<M> {
         changes: &[Change<'_>],
         targets: &BTreeSet<u32>,
         sources: &BTreeSet<u32>,
+        taken: &mut dyn FnMut(),
     ) -> std::result::Result<(), (usize, Error)> {
         let none = |error| (0, error);
         let guard = |block: &u32| match targets.contains(block) {
@@ -594,18 +610,28 @@ impl<M: Medium> Store<M> {
             }
         }
         let mut left = there;
+        // Where these are all that there is to do.
+        let mut taken = anew.is_empty().then_some(taken);
         for _ in 0..ATTEMPTS {
             if left.is_empty() {
                 break;
             }
             let all: Vec<Work<'_>> = left.iter().map(work).collect();
             let mut wrong = Vec::new();
-            match access.update(&all) {
+            let mut tell = || {
+                if let Some(taken) = taken.take() {
+                    taken();
+                }
+            };
+            match access.update_telling(&all, &mut tell) {
                 Ok(outcomes) => {
                     for (at, outcome) in left.iter().zip(outcomes) {
                         is_done[*at] = outcome.is_clean();
                         match has_bad_source(*at, outcome) {
-                            Some(error) => fail(*at, error),
+                            Some(error) => {
+                                taken = None;
+                                fail(*at, error);
+                            }
                             None if outcome.is_clean() => {}
                             None => wrong.push(*at),
                         }
@@ -620,6 +646,7 @@ impl<M: Medium> Store<M> {
             for at in &left {
                 let block = changes[*at].run.block;
                 if let Err(error) = self.correct(access, block, known_of(&guards, block)) {
+                    taken = None;
                     fail(*at, error);
                 }
             }

@@ -3,8 +3,8 @@
 // the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
 //
 // Always: what is stored was summed and coded from the registers that it was stored from, but for
-// what `update` brings twice; what is corrected in vain is put back; who calls has the block for itself, but for
-// `verify` and `check`, which only read.
+// `update`, which has rows in shared memory, and of more than a page brings them twice; what is corrected in vain is put back; who
+// calls has the block for itself, but for `verify` and `check`, which only read.
 //
 // Constants, networks of exclusive ors and tables come with "constants.h".
 #include "constants.h"
@@ -46,15 +46,21 @@ constexpr u32 WRONG_ROWS = 8;     // rows are not what their sums say
 constexpr u32 CORRECTED = 16;     // all of it is right now
 constexpr u32 LOST = 32;          // it was left as it was
 constexpr u32 WRONG_SOURCE = 64;  // the caller's rows are not what their sums say
+constexpr u32 TAKEN = 0xfffffffeu; // instead of such bits, before the answer: it is being done, and nothing is in its way
 
-// What was found, for the host, which may be looking for it: all else that this block of threads has written before a barrier is
+// For the host, which may be looking for it.
+__device__ __forceinline__ void say(Outcome* to, u32 state) {
+    *reinterpret_cast<volatile u32*>(&to->state) = state;
+}
+
+// What was found, for the host: all else that this block of threads has written before a barrier is
 // there first. One thread.
 __device__ __forceinline__ void answer(Outcome* to, u32 state, u32 symbols, u32 rows, u32 words) {
     to->symbols = symbols;
     to->rows = rows;
     to->words = words;
     __threadfence_system();
-    *reinterpret_cast<volatile u32*>(&to->state) = state;
+    say(to, state);
 }
 
 __device__ __forceinline__ u8* address(u64 number) {
@@ -86,9 +92,25 @@ __device__ const SumTables SUMS = {SUM_WORD, SUM_HALF, SUM_LANES};
 struct SumMatrices {
     uint4 fragments[4][2][32];
 };
-__device__ const __align__(16) u32 FRAGMENTS[4 * 2 * 32 * 4] = SUM_FRAGMENTS;
-__device__ const __align__(16) u32 COLUMNS[32 * 8] = SUM_COLUMNS;
 __device__ const u32 JOINS[2 * 32 * 4] = SUM_JOINS;
+
+// Tables that `update` brings to shared memory. They lie together, as each address of its own takes as long as a row does.
+struct __align__(16) Tables {
+    u32 fragments[4 * 2 * 32 * 4];
+    u32 columns[32 * 8];
+    u32 of_parity[WARPS][32];  // as of each row of data
+};
+
+struct __align__(16) RowTables {
+    u32 columns[32];         // by how much the record's sum changes with each bit of the row's
+    u32 constants[WARPS][2]; // of each row of parity the constant with which the row is in it, by what a product takes (source.rs)
+};
+
+struct AllTables {
+    Tables common;
+    RowTables rows[DATA_ROWS];
+};
+__device__ const AllTables TABLES = {{SUM_FRAGMENTS, SUM_COLUMNS, RECORD_COLUMNS_OF_PARITY}, TABLES_OF_ROWS};
 
 __device__ __forceinline__ u32 shifted(const u32 (&table)[4][256], u32 r) {
     return table[0][r & 255] ^ table[1][r >> 8 & 255] ^ table[2][r >> 16 & 255] ^ table[3][r >> 24];
@@ -133,7 +155,7 @@ __device__ __forceinline__ u32 sum_by(Fragment fragment, const u32 (&columns)[8]
 
 __device__ __forceinline__ void load_columns(u32 lane, u32 (&columns)[8]) {
 #pragma unroll
-    for (int at = 0; at < 8; at++) columns[at] = COLUMNS[8 * lane + at];
+    for (int at = 0; at < 8; at++) columns[at] = TABLES.common.columns[8 * lane + at];
 }
 
 __device__ __forceinline__ u32 sum_by_bits(const SumMatrices& matrices, const u32 (&columns)[8], u32 lane, const u32 (&d)[8]) {
@@ -145,10 +167,13 @@ struct Sums {
     uint4 fragments[4][2];
     u32 columns[8];
 
-    __device__ __forceinline__ explicit Sums(u32 lane) {
+    // The tables are in the device's memory, or in shared memory.
+    __device__ __forceinline__ Sums(const Tables& tables, u32 lane) {
 #pragma unroll
-        for (int at = 0; at < 8; at++) fragments[at / 2][at % 2] = reinterpret_cast<const uint4*>(FRAGMENTS)[32 * at + lane];
-        load_columns(lane, columns);
+        for (int at = 0; at < 8; at++) {
+            fragments[at / 2][at % 2] = reinterpret_cast<const uint4*>(tables.fragments)[32 * at + lane];
+            columns[at] = tables.columns[8 * lane + at];
+        }
     }
 
     __device__ __forceinline__ u32 operator()(const u32 (&d)[8]) const {
@@ -224,9 +249,10 @@ __device__ __forceinline__ void copies_asked() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// All groups but the last are there.
-__device__ __forceinline__ void copies_done_but_last() {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+// All groups but so many of the last are there.
+template <int LAST>
+__device__ __forceinline__ void copies_done_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LAST) : "memory");
 }
 
 // The first job of a block of threads is on its desk, for all.
@@ -353,7 +379,7 @@ vramfs_encode(const Job* jobs, Outcome* outcomes, u32 count) {
     Shared& shared = all.shared;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32* const fragments = reinterpret_cast<u32*>(&all.sums);
-    for (u32 at = threadIdx.x; at < sizeof(SumMatrices) / 4; at += THREADS) fragments[at] = FRAGMENTS[at];
+    for (u32 at = threadIdx.x; at < sizeof(SumMatrices) / 4; at += THREADS) fragments[at] = TABLES.common.fragments[at];
     u32 columns[8];
     load_columns(lane, columns);
     const auto sum_of_row = [&](const u32 (&d)[8]) { return sum_by_bits(all.sums, columns, lane, d); };
@@ -605,7 +631,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
     SharedToRefresh& all = *reinterpret_cast<SharedToRefresh*>(dynamic_shared);
     const u32 lane = threadIdx.x % 32;
-    for (u32 at = threadIdx.x; at < sizeof(all.sums) / 4; at += THREADS) reinterpret_cast<u32*>(&all.sums)[at] = FRAGMENTS[at];
+    for (u32 at = threadIdx.x; at < sizeof(all.sums) / 4; at += THREADS) reinterpret_cast<u32*>(&all.sums)[at] = TABLES.common.fragments[at];
     for (u32 at = threadIdx.x; at < sizeof(all.joins) / 4; at += THREADS) reinterpret_cast<u32*>(all.joins)[at] = JOINS[at];
     __syncthreads();
     Notes& notes = all.notes[threadIdx.x / 32];
@@ -652,7 +678,7 @@ vramfs_refresh(u64 base, const u32* numbers, u32 count, Sweep* sweep) {
 #pragma unroll
             for (u32 k = 0; k < AHEAD; k += 2) {
                 u32 d[2][8];
-                copies_done_but_last();
+                copies_done_but<1>();
                 load(notes.rows[k], lane, d[0]);
                 load(notes.rows[k + 1], lane, d[1]);
                 // All of it is in registers before something else comes there.
@@ -727,7 +753,7 @@ __device__ __forceinline__ void check(const Order& order, Outcome* outcomes) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u8* const block = address(job.block);
     const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
-    const Sums sum_of_row(lane);
+    const Sums sum_of_row(TABLES.common, lane);
     if (threadIdx.x == 0) wrong = 0;
     if (blockIdx.y == 0) take_identity(order, given);
     __syncthreads();
@@ -767,108 +793,207 @@ vramfs_check_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
     check(orders.all[0], outcomes);
 }
 
-// Rows of data become the caller's; parity changes by what the difference contributes to it.
-// Nothing is changed if what that rests on, the rows of before, the parity and the record, is
-// not what its sums say, or the caller's rows are not. A warp has a row at a time, of as many as there are warps.
+// Rows that `update` takes at once: of each one warp lays out by how much it changes, another sums what it becomes.
+constexpr u32 ROUND = WARPS / 2;
+
+// Products of a row with any constant are sums of its planes, that is, words of one bit each: here are all sums of the lower four
+// planes and of the upper four, for each choice of them.
+struct Choices {
+    u32 of[2][16][32];
+};
+
+__device__ __forceinline__ void lay_out(Choices& to, u32 lane, const u32 (&d)[8]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 sums[16] = {};
+#pragma unroll
+        for (int plane = 0; plane < 4; plane++)
+#pragma unroll
+            for (int choice = 0; choice < 1 << plane; choice++) sums[1 << plane | choice] = sums[choice] ^ d[4 * half + plane];
+#pragma unroll
+        for (int choice = 0; choice < 16; choice++) to.of[half][choice][lane] = sums[choice];
+    }
+}
+
+// Where a lane's sum is in shared memory, for `at_place`.
+__device__ __forceinline__ u32 place_of(const u32 (&of)[16][32], u32 choice, u32 lane) {
+    return u32(__cvta_generic_to_shared(&of[choice][lane]));
+}
+
+__device__ __forceinline__ u32 at_place(u32 place) {
+    return *reinterpret_cast<const u32*>(__cvta_shared_to_generic(place));
+}
+
+// Rows of data become the caller's; parity changes by what the difference contributes to it, and the record's sum by what changed
+// sums contribute to that. Nothing is changed if what that rests on, the rows of before, the parity and the record, is
+// not what its sums say, or the caller's rows are not. What comes over the bus takes as long as all else, so all that does not need it is
+// done before it is there.
 __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
-    __shared__ u32 planes[WARPS][8][32];  // by how much each row changes
-    __shared__ __align__(16) u8 record[ROW_BYTES];
-    __shared__ u64 given[IDENTITY_WORDS];
-    __shared__ u32 wrong;
+    __shared__ __align__(sizeof(Choices)) Choices changes[ROUND];
+    __shared__ __align__(16) u8 rows[ROUND][ROW_BYTES], fresh[2][ROUND][ROW_BYTES], parity_rows[WARPS][ROW_BYTES], record[ROW_BYTES];
+    __shared__ Tables tables;
+    __shared__ RowTables of_rows[ROUND];
+    __shared__ u32 parts[WARPS];
+    __shared__ bool has_other_owners;
     const Job job = order.job;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool lays = warp < ROUND, has_record = warp == WARPS - 1;
     u8* const block = address(job.block);
-    const u32* const sums = reinterpret_cast<const u32*>(block + RECORD_OFFSET);
-    // All that it begins with is asked for before any of it is waited for.
-    u32 old[8] = {}, now[8] = {}, said = 0;
-    const auto fetch = [&](u32 at) {
-        if (at >= job.rows) return;
-        load(address(job.data) + at * ROW_BYTES, lane, now);
-        load(block + (job.first + at) * ROW_BYTES, lane, old);
-        said = sums[job.first + at];
+    const auto is_there = [&](u32 row) { return row < job.rows; };
+    // All of it comes to shared memory, 16 bytes a thread, from some warp on.
+    const auto piece_from = [&](u32 first) { return 16 * (threadIdx.x - 32 * first); };
+    const auto bring = [&](void* to, u64 from, u32 piece) { copy_16(static_cast<u8*>(to) + piece, from + piece); };
+    const u32 piece = piece_from(0), row_of_piece = piece / ROW_BYTES;
+    static_assert(16 * THREADS == ROUND * ROW_BYTES && sizeof(Tables) == 16 * (THREADS + 128) && sizeof(of_rows) <= 16 * 64, "so many pieces");
+    // Rows of before, and what belongs to them.
+    const auto bring_rows = [&](u32 from) {
+        if (is_there(from + row_of_piece)) bring(rows, job.block + (job.first + from) * ROW_BYTES, piece);
+        const u32 of_tables = piece_from(6);
+        if (of_tables < sizeof(of_rows) && is_there(from + of_tables / sizeof(RowTables)))
+            bring(of_rows, u64(TABLES.rows) + (job.first + from) * sizeof(RowTables), of_tables);
+        copies_asked();
     };
-    fetch(warp);
-    u32 parity[8];
-    u8* const parity_row = block + (DATA_ROWS + warp) * ROW_BYTES;
-    load(parity_row, lane, parity);
-    const u32 said_of_parity = sums[DATA_ROWS + warp];
-    const Sums sum_of_row(lane);
-    if (threadIdx.x == 0) wrong = 0;
-    take_identity(order, given);
-    // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
-    u32 state = 0;
-    if (warp == WARPS - 1) {
-        u32 d[8];
-        load(block + RECORD_OFFSET, lane, d);
-        store(record, lane, d);
-        __syncwarp();
-        state = look_at_record(sum_of_row, lane, record, nullptr);
-        const u64* const is = reinterpret_cast<const u64*>(record + MAGIC_OFFSET + 8);
-        if (job.identity != 0 && (is[0] != order.identity[0] || is[1] != order.identity[1])) state |= WRONG_IDENTITY;
-    }
-    u32 errors = sum_of_row(parity) != said_of_parity;
+    // The caller's, of this round and the next. What is asked for behind them does not come before them.
+    const auto bring_fresh = [&](u32 from, u32 turn) {
+        if (is_there(from + row_of_piece)) bring(fresh[turn], job.data + from * ROW_BYTES, piece);
+        copies_asked();
+    };
+#pragma unroll
+    for (u32 at = 0; at < WARPS; at += ROUND) bring(parity_rows[at], job.block + (DATA_ROWS + at) * ROW_BYTES, piece);
+    bring(&tables, u64(&TABLES.common), piece);
+    if (warp < 4) bring(&tables, u64(&TABLES.common), piece + 16 * THREADS);
+    else if (warp < 6) bring(record, job.block + RECORD_OFFSET, piece_from(4));
+    bring_rows(0);
+    bring_fresh(0, 0);
+    bring_fresh(ROUND, 1);
+    copies_done_but<2>();
     __syncthreads();
-    // The record has been looked at.
-    u32* const new_sums = reinterpret_cast<u32*>(record);
-    bool has_other = false;
-    for (u32 from = 0; from < job.rows; from += WARPS) {
-        const u32 at = from + warp;
-        if (at < job.rows) {
-            errors += sum_of_row(old) != said;
-            const u32 sum = sum_of_row(now);
-            has_other |= is_other(job, job.first + at, sum);
-            if (lane == 0) new_sums[job.first + at] = sum;
-        }
-        // All have used what the round before has left.
-        if (from != 0) __syncthreads();
-#pragma unroll
-        for (int b = 0; b < 8; b++) planes[warp][b][lane] = old[b] ^ now[b];
-        fetch(at + WARPS);
-        __syncthreads();
-        for (u32 r = 0; r < WARPS && from + r < job.rows; r++) {
-            // The constant's products with 1, x, x^2 ..: what each bit of a symbol contributes.
-            u32 product = PARITY_OF_DATA[job.first + from + r][warp];
-#pragma unroll
-            for (int b = 0; b < 8; b++) {
-                const u32 plane = planes[r][b][lane];
-#pragma unroll
-                for (int o = 0; o < 8; o++) parity[o] ^= plane & 0u - (product >> o & 1);
-                product = product << 1 ^ (0u - (product >> 7 & 1) & MODULUS);
-            }
-        }
-    }
-    if (errors != 0 && lane == 0) atomicAdd(&wrong, errors);
-    if (has_other) state |= WRONG_SOURCE;
-    // For all to see, whoever found it.
-    if (errors != 0) state |= WRONG_ROWS;
-    if (__syncthreads_or(state)) {
-        state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
-                (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
-        if (threadIdx.x == 0) answer(outcome, state, 0, wrong, 0);
-        return;
-    }
-    // Nobody reads the rows of before any more. Each warp has the last that it took, and brings the others again: what goes wrong in
-    // between is not what its sum says, nor what the parity is of, so it is corrected, or lost, as any other wrong row.
-    for (u32 at = warp; at < job.rows; at += WARPS) {
-        if (at + WARPS < job.rows) load(address(job.data) + at * ROW_BYTES, lane, old);
-        else
-#pragma unroll
-            for (int b = 0; b < 8; b++) old[b] = now[b];
-        store(block + (job.first + at) * ROW_BYTES, lane, old);
-    }
-    store(parity_row, lane, parity);
-    const u32 sum = sum_of_row(parity);
-    if (lane == 0) new_sums[DATA_ROWS + warp] = sum;
-    __syncthreads();
-    if (warp == 0) {
-        finish_record(sum_of_row, lane, record, job.identity != 0 ? given : nullptr);
-        __syncwarp();
+    const Sums sum_of_row(tables, lane);
+    u32* const sums = reinterpret_cast<u32*>(record);
+    u64* const words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
+    u32 state = 0, sum_of_record = 0;
+    if (has_record) {
         u32 d[8];
         load(record, lane, d);
-        store(block + RECORD_OFFSET, lane, d);
-        __syncwarp();
-        if (lane == 0) answer(outcome, 0, 0, 0, 0);
+        sum_of_record = __shfl_sync(ALL, d[7], 31);
+        if (lane == 31) d[7] = 0;
+        if (sum_of_row(d) != sum_of_record) state |= WRONG_RECORD;
+        if (words[0] != MAGIC) state |= WRONG_IDENTITY;
+    } else if (warp == WARPS - 2) {
+        // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
+        bool differs = false;
+        if (job.identity != 0) {
+            if (words[1] != order.identity[0] || words[2] != order.identity[1]) state |= WRONG_IDENTITY;
+            for (u32 at = lane; at < IDENTITY_WORDS; at += 32) differs |= words[1 + at] != order.identity[at];
+        }
+        differs = __any_sync(ALL, differs);
+        if (lane == 0) has_other_owners = differs;
     }
+    u32 parity[8];
+    load(parity_rows[warp], lane, parity);
+    const u32 said_of_parity = sums[DATA_ROWS + warp];
+    u32 wrong = sum_of_row(parity) != said_of_parity;
+    // By how much sums that change here change the record's.
+    u32 part = 0;
+    const auto contribute = [&](const u32 (&columns)[32], u32 difference) { part ^= 0u - (difference >> lane & 1) & columns[lane]; };
+    u32 from = 0, turn = 0;
+#pragma unroll 1
+    for (;; from += ROUND, turn ^= 1) {
+        const u32 row = job.first + from + warp % ROUND;
+        const bool has_row = is_there(from + warp % ROUND);
+        // Where products with these constants are.
+        u32 d[8] = {};
+        if (lays && has_row) {
+            load(rows[warp], lane, d);
+            wrong += sum_of_row(d) != sums[row];
+        }
+        u32 low[ROUND][8], high[ROUND][8];
+#pragma unroll
+        for (u32 r = 0; r < ROUND; r++) {
+            const uint2 choices = is_there(from + r) ? *reinterpret_cast<const uint2*>(of_rows[r].constants[warp]) : make_uint2(0, 0);
+#pragma unroll
+            for (int o = 0; o < 8; o++) {
+                low[r][o] = place_of(changes[r].of[0], choices.x >> 4 * o & 15, lane);
+                high[r][o] = place_of(changes[r].of[1], choices.y >> 4 * o & 15, lane);
+                // Now, and not where it is used.
+                asm volatile("" : "+r"(low[r][o]), "+r"(high[r][o]));
+            }
+        }
+        copies_done_but<1>();
+        __syncthreads();
+        // The caller's rows are there.
+        if (has_record && from == 0 && has_other_owners) {
+            for (u32 at = lane; at < IDENTITY_WORDS; at += 32) words[1 + at] = order.identity[at];
+            __syncwarp();
+            load(record, lane, d);
+            if (lane == 31) d[7] = 0;
+            sum_of_record = sum_of_row(d);
+        }
+        u32 sum = 0;
+        if (lays) {
+            u32 now[8] = {};
+            if (has_row) load(fresh[turn][warp], lane, now);
+#pragma unroll
+            for (int b = 0; b < 8; b++) d[b] ^= now[b];
+            lay_out(changes[warp], lane, d);
+        } else if (has_row) {
+            load(fresh[turn][warp - ROUND], lane, d);
+            sum = sum_of_row(d);
+            if (is_other(job, row, sum)) state |= WRONG_SOURCE;
+            contribute(of_rows[warp - ROUND].columns, sum ^ sums[row]);
+        }
+        if (wrong != 0) state |= WRONG_ROWS;
+        // For all to see, whoever found it.
+        if (__syncthreads_or(state)) {
+            state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
+                    (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
+            if (lane == 0) parts[warp] = wrong;
+            __syncthreads();
+            wrong = __reduce_add_sync(ALL, lane < WARPS ? parts[lane] : 0);
+            copies_done();
+            if (threadIdx.x == 0) answer(outcome, state, 0, wrong, 0);
+            return;
+        }
+        if (!lays && has_row && lane == 0) sums[row] = sum;
+        const bool is_last = !is_there(from + ROUND);
+        if (!is_last) {
+            bring_rows(from + ROUND);
+            bring_fresh(from + 2 * ROUND, turn);
+        } else {
+            // Nothing is in its way any more but the device's end, and nobody reads the rows of before.
+            if (threadIdx.x == 0) say(outcome, TAKEN);
+            if (is_there(from + row_of_piece))
+                *reinterpret_cast<uint4*>(block + (job.first + from) * ROW_BYTES + piece) = *reinterpret_cast<const uint4*>(fresh[turn][0] + piece);
+        }
+#pragma unroll
+        for (u32 r = 0; r < ROUND; r++)
+#pragma unroll
+            for (int o = 0; o < 8; o++) parity[o] ^= at_place(low[r][o]) ^ at_place(high[r][o]);
+        if (is_last) break;
+        copies_done_but<1>();
+        __syncthreads();
+    }
+    store(block + (DATA_ROWS + warp) * ROW_BYTES, lane, parity);
+    const u32 sum = sum_of_row(parity);
+    contribute(tables.of_parity[warp], sum ^ said_of_parity);
+    part = __reduce_xor_sync(ALL, part);
+    if (lane == 0) sums[DATA_ROWS + warp] = sum, parts[warp] = part;
+    // Rows of earlier rounds come again: what goes wrong in between is not what its sum says, nor what the parity is of, so it is
+    // corrected, or lost, as any other wrong row.
+    for (u32 at = warp; at < from; at += WARPS) {
+        u32 d[8];
+        load(address(job.data) + at * ROW_BYTES, lane, d);
+        store(block + (job.first + at) * ROW_BYTES, lane, d);
+    }
+    __syncthreads();
+    if (!has_record) return;
+    u32 d[8];
+    load(record, lane, d);
+    part = __reduce_xor_sync(ALL, lane < WARPS ? parts[lane] : 0);
+    if (lane == 31) d[7] = sum_of_record ^ part;
+    store(block + RECORD_OFFSET, lane, d);
+    __syncwarp();
+    if (lane == 0) answer(outcome, 0, 0, 0, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -119,9 +119,16 @@ impl<M: Medium + 'static> Requests<M> {
                 let it: wire::WriteIn = call.take()?;
                 let takes = it.write_flags & wire::WRITE_KILL_SUIDGID != 0;
                 let taker = takes.then(|| call.caller(0));
-                let written = self.put(inode, it.offset, call.bytes(it.size)?, taker)?;
-                self.writes.note(written, begin);
-                reply.count(written as u32);
+                self.put(
+                    inode,
+                    it.offset,
+                    call.bytes(it.size)?,
+                    taker,
+                    &mut |written| {
+                        reply.send_count(written as u32);
+                        self.writes.note(written, begin);
+                    },
+                )?;
             }
             operation::READDIR | operation::READDIRPLUS => {
                 let it: wire::ReadIn = call.take()?;

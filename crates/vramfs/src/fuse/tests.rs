@@ -21,6 +21,22 @@ use crate::file::tests::{memory, seed};
 use crate::medium::Verify;
 use crate::mount::{Shape, store};
 
+impl<M: Medium + 'static> Requests<M> {
+    /// [`Requests::put`]; how many.
+    fn put_all(
+        &self,
+        inode: u32,
+        offset: u64,
+        bytes: &[u8],
+        taker: Option<Caller>,
+    ) -> Answer<usize> {
+        let mut said = Vec::new();
+        let put = self.put(inode, offset, bytes, taker, &mut |it| said.push(it));
+        assert_eq!(said.len(), usize::from(put.is_ok()), "it is told once");
+        put.map(|()| said[0])
+    }
+}
+
 /// Calls of each kind of programs.
 fn calls() -> u64 {
     let asked = std::env::var("FERCUDA_VRAM_CALLS");

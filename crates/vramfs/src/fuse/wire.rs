@@ -260,6 +260,13 @@ impl<'a> Reply<'a> {
         self.finish(0, bytes);
     }
 
+    /// Sends how much of something there is; that is the answer.
+    pub(super) fn send_count(&mut self, size: u32) {
+        self.body.clear();
+        self.count(size);
+        self.finish(0, &[]);
+    }
+
     /// Sends what was said, or the error, if nothing was sent yet.
     pub(super) fn end(mut self, answer: Answer<()>) {
         let error = answer.map_or_else(|error| -error.raw_os_error(), |()| 0);

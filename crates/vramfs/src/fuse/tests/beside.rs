@@ -158,7 +158,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 };
                 let at = at.min(LONGEST);
                 let bytes: Vec<u8> = (at..at + len).map(|it| byte_of(writer, it)).collect();
-                let done = self.requests.put(own.inode, at, &bytes, None);
+                let done = self.requests.put_all(own.inode, at, &bytes, None);
                 let done = done.unwrap_or_else(|error| {
                     assert_eq!(error, Errno::NOSPC);
                     0
@@ -245,7 +245,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 let bytes = (at..at + len).take_while(|it| may_write(writer, *it));
                 let bytes: Vec<u8> = bytes.map(|it| byte_of(writer, it)).collect();
                 if !bytes.is_empty() {
-                    let done = self.requests.put(inode, at, &bytes, None);
+                    let done = self.requests.put_all(inode, at, &bytes, None);
                     done.map(drop).unwrap_or_else(is_full);
                 }
             }

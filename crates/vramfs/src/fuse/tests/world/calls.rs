@@ -520,7 +520,7 @@ impl World {
         }
         let got = self
             .requests
-            .put(inode, at, &bytes, taker)
+            .put_all(inode, at, &bytes, taker)
             .map(|it| it as u64);
         let done = got.unwrap_or(0);
         self.tally.full += u64::from(expected.is_ok_and(|it| it < fits));
@@ -933,7 +933,7 @@ impl World {
                 .make(ROOT, b"last", libc::S_IFREG | 0o600, 0, WHO[0]);
             let made = made.map_err(|error| format!("the last file: {error}"))?;
             let all = vec![3; (pages * PAGE) as usize];
-            let done = self.requests.put(made.inode, 0, &all, None);
+            let done = self.requests.put_all(made.inode, 0, &all, None);
             same("all of the room", done, Ok(all.len()))?;
         }
         Ok(())
