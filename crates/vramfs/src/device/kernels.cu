@@ -805,11 +805,10 @@ struct Choices {
 __device__ __forceinline__ void lay_out(Choices& to, u32 lane, const u32 (&d)[8]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        u32 sums[16] = {};
+        const u32* const plane = d + 4 * half;
+        u32 sums[16] = {0, plane[0], plane[1], plane[0] ^ plane[1]};
 #pragma unroll
-        for (int plane = 0; plane < 4; plane++)
-#pragma unroll
-            for (int choice = 0; choice < 1 << plane; choice++) sums[1 << plane | choice] = sums[choice] ^ d[4 * half + plane];
+        for (int choice = 4; choice < 16; choice++) sums[choice] = choice < 8 ? sums[choice & 3] ^ plane[2] : sums[choice & 7] ^ plane[3];
 #pragma unroll
         for (int choice = 0; choice < 16; choice++) to.of[half][choice][lane] = sums[choice];
     }
@@ -822,6 +821,20 @@ __device__ __forceinline__ u32 place_of(const u32 (&of)[16][32], u32 choice, u32
 
 __device__ __forceinline__ u32 at_place(u32 place) {
     return *reinterpret_cast<const u32*>(__cvta_shared_to_generic(place));
+}
+
+// Whether a thread has found something wrong; then that is the answer, with how many rows each warp has found.
+__device__ __forceinline__ bool is_refused(u32 state, u32 wrong, u32 (&parts)[WARPS], Outcome* outcome) {
+    if (!__syncthreads_or(state)) return false;
+    state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
+            (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = wrong;
+    copies_done();
+    __syncthreads();
+    if (threadIdx.x != 0) return true;
+    for (u32 warp = 1; warp < WARPS; warp++) wrong += parts[warp];
+    answer(outcome, state, 0, wrong, 0);
+    return true;
 }
 
 // Rows of data become the caller's; parity changes by what the difference contributes to it, and the record's sum by what changed
@@ -900,13 +913,17 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
 #pragma unroll 1
     for (;; from += ROUND, turn ^= 1) {
         const u32 row = job.first + from + warp % ROUND;
-        const bool has_row = is_there(from + warp % ROUND);
-        // Where products with these constants are.
+        const bool has_row = is_there(from + warp % ROUND), is_last = !is_there(from + ROUND);
         u32 d[8] = {};
         if (lays && has_row) {
             load(rows[warp], lane, d);
             wrong += sum_of_row(d) != sums[row];
         }
+        if (wrong != 0) state |= WRONG_ROWS;
+        if (is_refused(state, wrong, parts, outcome)) return;
+        // All that rows of the staging wait for is right: only the device's end keeps them from coming here.
+        if (is_last && job.sums == 0 && threadIdx.x == 0) say(outcome, TAKEN);
+        // Where products with these constants are.
         u32 low[ROUND][8], high[ROUND][8];
 #pragma unroll
         for (u32 r = 0; r < ROUND; r++) {
@@ -942,28 +959,14 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
             if (is_other(job, row, sum)) state |= WRONG_SOURCE;
             contribute(of_rows[warp - ROUND].columns, sum ^ sums[row]);
         }
-        if (wrong != 0) state |= WRONG_ROWS;
-        // For all to see, whoever found it.
-        if (__syncthreads_or(state)) {
-            state = (__syncthreads_or(state & WRONG_RECORD) ? WRONG_RECORD : 0) | (__syncthreads_or(state & WRONG_IDENTITY) ? WRONG_IDENTITY : 0) |
-                    (__syncthreads_or(state & WRONG_ROWS) ? WRONG_ROWS : 0) | (__syncthreads_or(state & WRONG_SOURCE) ? WRONG_SOURCE : 0);
-            if (lane == 0) parts[warp] = wrong;
-            __syncthreads();
-            wrong = __reduce_add_sync(ALL, lane < WARPS ? parts[lane] : 0);
-            copies_done();
-            if (threadIdx.x == 0) answer(outcome, state, 0, wrong, 0);
-            return;
-        }
+        if (is_refused(state, wrong, parts, outcome)) return;
         if (!lays && has_row && lane == 0) sums[row] = sum;
-        const bool is_last = !is_there(from + ROUND);
         if (!is_last) {
             bring_rows(from + ROUND);
             bring_fresh(from + 2 * ROUND, turn);
-        } else {
-            // Nothing is in its way any more but the device's end, and nobody reads the rows of before.
-            if (threadIdx.x == 0) say(outcome, TAKEN);
-            if (is_there(from + row_of_piece))
-                *reinterpret_cast<uint4*>(block + (job.first + from) * ROW_BYTES + piece) = *reinterpret_cast<const uint4*>(fresh[turn][0] + piece);
+        } else if (is_there(from + row_of_piece)) {
+            // Nobody reads the rows of before any more.
+            *reinterpret_cast<uint4*>(block + (job.first + from) * ROW_BYTES + piece) = *reinterpret_cast<const uint4*>(fresh[turn][0] + piece);
         }
 #pragma unroll
         for (u32 r = 0; r < ROUND; r++)
