@@ -689,9 +689,10 @@ impl Copier {
                         });
                     }
                 }
-                Place::Block(_, row) => {
+                Place::Block(block, row) => {
                     let rows = row..row.saturating_add(it.rows.len());
-                    if rows.end > DATA_ROWS {
+                    let is_beside = rows.end <= it.rows.start || rows.start >= it.rows.end;
+                    if rows.end > DATA_ROWS || block == it.block && !is_beside {
                         return Err(Error::Rows { rows });
                     }
                 }
@@ -765,7 +766,7 @@ impl Papers {
             .for_each(|it| it[0].store(OPEN, Relaxed));
     }
 
-    /// Whether kernels have answered so often. The first word is the last that they write.
+    /// Whether kernels have answered so often. That in the first word is the last that they write.
     fn are_answered(&self, count: usize) -> bool {
         self.outcomes(count)
             .all(|it| !matches!(it[0].load(Acquire), OPEN | TAKEN))
@@ -1099,7 +1100,7 @@ impl Worker {
     }
 
     /// Until kernels have answered so often: from then on none touches anything. Where that takes long the driver is asked, who knows
-    /// if none ever will. Calls `taken` on the way if that is sure before.
+    /// if none ever will. May call `taken` on the way, where that is sure before.
     fn wait_for(&mut self, count: usize, taken: &mut Option<&mut dyn FnMut()>) -> Result<()> {
         if self.kernels.is_checked {
             return self.copier.wait();

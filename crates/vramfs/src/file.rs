@@ -291,7 +291,7 @@ impl<M: Medium> Store<M> {
     /// comes to the file then waits until they are.
     ///
     /// # Errors
-    /// As [`Store::write_file`]; behind `tell`, `IO` for memory that has failed.
+    /// As [`Store::write_file`]. Behind `tell` memory that has failed may be an error.
     pub fn write_file_telling(
         &self,
         file: &File,

@@ -7,6 +7,7 @@
     reason = "a test reports by panicking, and its seeds are for people"
 )]
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
@@ -38,6 +39,18 @@ impl Drop for Bench {
 }
 
 impl Bench {
+    /// Ranges of so many rows or more, up to all: pages and rounds of a kernel with a row more and less, from the first on, up to the last, and
+    /// anywhere.
+    fn borders(&mut self, least: usize) -> Vec<Range<usize>> {
+        let lens = [0, 1, 3, 4, 5, 8, 9, 12, 127, 128];
+        let mut all = Vec::new();
+        for len in lens.into_iter().filter(|it| *it >= least) {
+            let anywhere = self.random.usize(..=DATA_ROWS - len);
+            all.extend([0, DATA_ROWS - len, anywhere].map(|first| first..first + len));
+        }
+        all
+    }
+
     fn new(slots: usize) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let seed = match std::env::var("FERCUDA_SEED") {
@@ -256,10 +269,8 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
 fn an_update_is_what_encoding_anew_gives() {
     let mut bench = Bench::new(2);
     let (blocks, _, mut identities) = bench.encoded(2);
-    for _ in 0..8 {
+    for rows in bench.borders(0) {
         let block = bench.random.usize(..2);
-        let first = bench.random.usize(..DATA_ROWS);
-        let rows = first..bench.random.usize(first..=DATA_ROWS);
         identities[block][3] = bench.random.u64(..);
         let mut data = vec![0; rows.len() * ROW_BYTES];
         bench.random.fill(&mut data);
@@ -283,12 +294,11 @@ fn an_update_is_what_encoding_anew_gives() {
 fn an_update_leaves_a_block_in_which_something_is_wrong() {
     let mut bench = Bench::new(1);
     let (blocks, bytes, identities) = bench.encoded(1);
-    for _ in 0..8 {
-        let first = bench.random.usize(..DATA_ROWS);
-        let rows = first..bench.random.usize(first + 1..=DATA_ROWS);
-        let row = match bench.random.u32(..3) {
+    for rows in bench.borders(1) {
+        let row = match bench.random.u32(..4) {
             0 => bench.random.usize(rows.clone()),
-            1 => bench.random.usize(DATA_ROWS..CODED_ROWS),
+            1 => rows.end - 1,
+            2 => bench.random.usize(DATA_ROWS..CODED_ROWS),
             _ => CODED_ROWS,
         };
         let mut wrong = bytes.clone();
@@ -300,7 +310,14 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
             place: Place::Staging(0),
             identity: Some(&identities[0]),
         }];
-        let outcome = bench.worker.update(&blocks, &work).unwrap()[0];
+        // Also for who would change the owners.
+        let mut owners = identities[0];
+        owners[2 + bench.random.usize(..IDENTITY_WORDS - 2)] ^= bench.random.u64(..2);
+        let update = [Work {
+            identity: Some(&owners),
+            ..work[0].clone()
+        }];
+        let outcome = bench.worker.update(&blocks, &update).unwrap()[0];
         assert!(!outcome.is_clean() && !outcome.is_corrected(), "row {row}");
         assert!(bench.bytes(&blocks) == wrong, "row {row}");
         let outcome = bench.worker.correct(&blocks, &work).unwrap()[0];

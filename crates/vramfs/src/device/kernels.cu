@@ -3,8 +3,8 @@
 // the eight words of a row at 16 l and at 512 + 16 l: bit c of each is of word 32 l + c.
 //
 // Always: what is stored was summed and coded from the registers that it was stored from, but for
-// `update`, which has rows in shared memory, and of more than a page brings them twice; what is corrected in vain is put back; who
-// calls has the block for itself, but for `verify` and `check`, which only read.
+// what `update` brings twice; what is corrected in vain is put back; who calls has the block for itself, but for
+// `verify` and `check`, which only read.
 //
 // Constants, networks of exclusive ors and tables come with "constants.h".
 #include "constants.h"
@@ -793,7 +793,7 @@ vramfs_check_one(const __grid_constant__ Orders<1> orders, Outcome* outcomes) {
     check(orders.all[0], outcomes);
 }
 
-// Rows that `update` takes at once: of each one warp lays out by how much it changes, another sums what it becomes.
+// Rows that `update` takes at once.
 constexpr u32 ROUND = WARPS / 2;
 
 // Products of a row with any constant are sums of its planes, that is, words of one bit each: here are all sums of the lower four
@@ -879,43 +879,56 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
     bring_rows(0);
     bring_fresh(0, 0);
     bring_fresh(ROUND, 1);
+    // Whose the block is to be, asked for before it is needed, as all lanes ask for something else.
+    const bool has_identity = warp == WARPS - 2 && job.identity != 0;
+    u64 identity[(IDENTITY_WORDS + 31) / 32];
+    if (has_identity)
+#pragma unroll
+        for (u32 k = 0; k < (IDENTITY_WORDS + 31) / 32; k++) identity[k] = lane + 32 * k < IDENTITY_WORDS ? order.identity[lane + 32 * k] : 0;
     copies_done_but<2>();
     __syncthreads();
     const Sums sum_of_row(tables, lane);
     u32* const sums = reinterpret_cast<u32*>(record);
     u64* const words = reinterpret_cast<u64*>(record + MAGIC_OFFSET);
-    u32 state = 0, sum_of_record = 0;
+    const u32 said_of_parity = sums[DATA_ROWS + warp];
+    // Beside a row of parity a warp has a row of before, or the record: both are summed at once.
+    u32 parity[8], d[8] = {}, state = 0, sum_of_record = 0;
+    load(parity_rows[warp], lane, parity);
+    if (lays && is_there(warp)) load(rows[warp], lane, d);
     if (has_record) {
-        u32 d[8];
         load(record, lane, d);
         sum_of_record = __shfl_sync(ALL, d[7], 31);
         if (lane == 31) d[7] = 0;
-        if (sum_of_row(d) != sum_of_record) state |= WRONG_RECORD;
         if (words[0] != MAGIC) state |= WRONG_IDENTITY;
-    } else if (warp == WARPS - 2) {
+    }
+    const u32 of_parity = sum_of_row(parity), of_other = sum_of_row(d);
+    u32 wrong = of_parity != said_of_parity;
+    if (lays && is_there(warp)) wrong += of_other != sums[job.first + warp];
+    if (has_record && of_other != sum_of_record) state |= WRONG_RECORD;
+    if (warp == WARPS - 2) {
         // The record says nothing but its sum of owners, who may change; of the block it has to be this one.
         bool differs = false;
-        if (job.identity != 0) {
-            if (words[1] != order.identity[0] || words[2] != order.identity[1]) state |= WRONG_IDENTITY;
-            for (u32 at = lane; at < IDENTITY_WORDS; at += 32) differs |= words[1 + at] != order.identity[at];
-        }
+        if (has_identity)
+#pragma unroll
+            for (u32 k = 0; k < (IDENTITY_WORDS + 31) / 32; k++) {
+                const u32 at = lane + 32 * k;
+                if (at >= IDENTITY_WORDS || words[1 + at] == identity[k]) continue;
+                differs = true;
+                if (at < 2) state |= WRONG_IDENTITY;
+            }
         differs = __any_sync(ALL, differs);
         if (lane == 0) has_other_owners = differs;
     }
-    u32 parity[8];
-    load(parity_rows[warp], lane, parity);
-    const u32 said_of_parity = sums[DATA_ROWS + warp];
-    u32 wrong = sum_of_row(parity) != said_of_parity;
     // By how much sums that change here change the record's.
     u32 part = 0;
     const auto contribute = [&](const u32 (&columns)[32], u32 difference) { part ^= 0u - (difference >> lane & 1) & columns[lane]; };
+    u32 now[8];
     u32 from = 0, turn = 0;
 #pragma unroll 1
     for (;; from += ROUND, turn ^= 1) {
-        const u32 row = job.first + from + warp % ROUND;
-        const bool has_row = is_there(from + warp % ROUND), is_last = !is_there(from + ROUND);
-        u32 d[8] = {};
-        if (lays && has_row) {
+        const u32 row = job.first + from + warp;
+        const bool has_row = lays && is_there(from + warp), is_last = !is_there(from + ROUND);
+        if (from != 0 && has_row) {
             load(rows[warp], lane, d);
             wrong += sum_of_row(d) != sums[row];
         }
@@ -947,26 +960,27 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
             sum_of_record = sum_of_row(d);
         }
         u32 sum = 0;
-        if (lays) {
-            u32 now[8] = {};
-            if (has_row) load(fresh[turn][warp], lane, now);
+        if (has_row) {
+            load(fresh[turn][warp], lane, now);
 #pragma unroll
             for (int b = 0; b < 8; b++) d[b] ^= now[b];
             lay_out(changes[warp], lane, d);
-        } else if (has_row) {
-            load(fresh[turn][warp - ROUND], lane, d);
-            sum = sum_of_row(d);
+            sum = sum_of_row(now);
             if (is_other(job, row, sum)) state |= WRONG_SOURCE;
-            contribute(of_rows[warp - ROUND].columns, sum ^ sums[row]);
+            contribute(of_rows[warp].columns, sum ^ sums[row]);
+        } else if (lays) {
+#pragma unroll
+            for (int b = 0; b < 8; b++) d[b] = 0;
+            lay_out(changes[warp], lane, d);
         }
         if (is_refused(state, wrong, parts, outcome)) return;
-        if (!lays && has_row && lane == 0) sums[row] = sum;
+        if (has_row && lane == 0) sums[row] = sum;
         if (!is_last) {
             bring_rows(from + ROUND);
             bring_fresh(from + 2 * ROUND, turn);
-        } else if (is_there(from + row_of_piece)) {
+        } else if (has_row) {
             // Nobody reads the rows of before any more.
-            *reinterpret_cast<uint4*>(block + (job.first + from) * ROW_BYTES + piece) = *reinterpret_cast<const uint4*>(fresh[turn][0] + piece);
+            store(block + row * ROW_BYTES, lane, now);
         }
 #pragma unroll
         for (u32 r = 0; r < ROUND; r++)
@@ -984,13 +998,11 @@ __device__ __forceinline__ void update(const Order& order, Outcome* outcome) {
     // Rows of earlier rounds come again: what goes wrong in between is not what its sum says, nor what the parity is of, so it is
     // corrected, or lost, as any other wrong row.
     for (u32 at = warp; at < from; at += WARPS) {
-        u32 d[8];
         load(address(job.data) + at * ROW_BYTES, lane, d);
         store(block + (job.first + at) * ROW_BYTES, lane, d);
     }
     __syncthreads();
     if (!has_record) return;
-    u32 d[8];
     load(record, lane, d);
     part = __reduce_xor_sync(ALL, lane < WARPS ? parts[lane] : 0);
     if (lane == 31) d[7] = sum_of_record ^ part;

@@ -5,6 +5,7 @@ mod lost;
 mod moving;
 mod room;
 mod several;
+mod told;
 mod wrong;
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -279,6 +280,14 @@ impl Access for Host {
 
     fn update(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.put(work, false)
+    }
+
+    fn update_telling(
+        &mut self,
+        work: &[Work<'_>],
+        taken: &mut dyn FnMut(),
+    ) -> crate::Result<&[Outcome]> {
+        told::update(self, work, taken)
     }
 
     fn format(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {

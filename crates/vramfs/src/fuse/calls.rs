@@ -125,8 +125,8 @@ impl<M: Medium + 'static> Requests<M> {
                     call.bytes(it.size)?,
                     taker,
                     &mut |written| {
-                        reply.send_count(written as u32);
                         self.writes.note(written, begin);
+                        reply.send_count(written as u32);
                     },
                 )?;
             }
@@ -179,7 +179,7 @@ impl<M: Medium + 'static> Requests<M> {
                 reply.count(self.copy((inode, it.off_in), to, it.len)? as u32);
             }
             operation::IOCTL => self.command(call, reply)?,
-            // Also `FLUSH` and `FSYNC`: a write that was answered is done. The kernel does not ask again.
+            // Also `FLUSH` and `FSYNC`: nobody comes to what a write was answered for before it is done. The kernel does not ask again.
             _ => return Err(Errno::NOSYS),
         }
         Ok(())
