@@ -199,7 +199,7 @@ impl Outcome {
         self.symbols
     }
 
-    /// So many rows were not what their sums say.
+    /// So many rows were not what their sums say; of an update that was refused, those that were seen until then.
     pub fn wrong_rows(&self) -> u32 {
         self.rows
     }
@@ -232,7 +232,8 @@ pub enum Place {
     /// The worker's page-locked memory from this byte on, a multiple of 16.
     Staging(usize),
     /// Rows of another block, or of the same one that are not these, from this one on. With the code they are taken if they are what
-    /// their sums say; who changes them at the same time has to be kept away.
+    /// their sums say; who changes them at the same time has to be kept away. No block that the same call changes, but for the same one where
+    /// only some of its rows change.
     Block(usize, usize),
     /// Rows are looked at, and come nowhere.
     Nowhere,
@@ -552,7 +553,7 @@ impl Copier {
     /// # Errors
     /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], those of the driver.
     pub fn fetch(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, false, false)
+        self.copy(blocks, work, How::Reads)
     }
 
     /// Rows become what lies at their places; the others of the block are as they were.
@@ -560,7 +561,7 @@ impl Copier {
     /// # Errors
     /// As [`Copier::fetch`].
     pub fn put(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, true, false)
+        self.copy(blocks, work, How::Changes)
     }
 
     /// As [`Copier::put`], and the others become zeros.
@@ -568,18 +569,12 @@ impl Copier {
     /// # Errors
     /// As [`Copier::fetch`].
     pub fn put_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
-        self.copy(blocks, work, true, true)
+        self.copy(blocks, work, How::Clears)
     }
 
-    fn copy(
-        &mut self,
-        blocks: &Blocks,
-        work: &[Work<'_>],
-        stores: bool,
-        clears: bool,
-    ) -> Result<()> {
+    fn copy(&mut self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
         let _held = blocks.hold();
-        self.check(blocks, work, stores)?;
+        self.check(blocks, work, how)?;
         let staging = self.data.device_address_in(self.stream.context())?.0;
         let driver = blocks.context().bind()?;
         let stream = self.stream.raw();
@@ -602,7 +597,10 @@ impl Copier {
         let places: Vec<(u64, u64)> = places.collect::<Result<_>>()?;
         let moved = |it: &Work<'_>, (block, there): (u64, u64)| {
             let rows = block + (it.rows.start * ROW_BYTES) as u64;
-            let (to, from) = if stores { (rows, there) } else { (there, rows) };
+            let (to, from) = match how {
+                How::Reads => (there, rows),
+                _ => (rows, there),
+            };
             let bytes = match there {
                 0 => 0,
                 _ => it.rows.len() * ROW_BYTES,
@@ -648,12 +646,11 @@ impl Copier {
                     0 => Ok(()),
                     _ => answered(driver.cuMemcpyAsync(to, from, bytes, stream)),
                 };
-                ends.into_iter().filter(|it| clears && it.1 > 0).fold(
-                    copied,
-                    |before, (at, bytes)| {
+                ends.into_iter()
+                    .filter(|it| how == How::Clears && it.1 > 0)
+                    .fold(copied, |before, (at, bytes)| {
                         before.and_then(|()| answered(driver.cuMemsetD8Async(at, 0, bytes, stream)))
-                    },
-                )
+                    })
             };
             if all.is_err() {
                 break;
@@ -663,9 +660,9 @@ impl Copier {
         all
     }
 
-    /// Whether there is all that is named; and, for what changes blocks, whether none is named twice: two works
-    /// would change it side by side.
-    fn check(&self, blocks: &Blocks, work: &[Work<'_>], changes: bool) -> Result<()> {
+    /// Whether there is all that is named; and, for what changes blocks, whether none is named twice, as two works
+    /// would change it side by side, and none that changes is one that another takes rows of.
+    fn check(&self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
         if self.has_failed {
             return Err(Error::Failed);
         }
@@ -696,7 +693,7 @@ impl Copier {
                         return Err(Error::Rows { rows });
                     }
                 }
-                Place::Nowhere if changes && !it.rows.is_empty() => {
+                Place::Nowhere if how != How::Reads && !it.rows.is_empty() => {
                     return Err(Error::Rows {
                         rows: it.rows.clone(),
                     });
@@ -704,14 +701,24 @@ impl Copier {
                 Place::Nowhere => {}
             }
         }
-        if changes {
-            let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
-            all.sort_unstable();
-            if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(Error::Twice { block: pair[0] });
-            }
+        if how == How::Reads {
+            return Ok(());
         }
-        Ok(())
+        let mut all: Vec<usize> = work.iter().map(|it| it.block).collect();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Twice { block: pair[0] });
+        }
+        let taken = |it: &Work<'_>| match it.place {
+            // Its other rows stay as they are.
+            Place::Block(block, _) if block == it.block && how == How::Changes => None,
+            Place::Block(block, _) => all.binary_search(&block).ok().map(|_| block),
+            Place::Staging(_) | Place::Nowhere => None,
+        };
+        match work.iter().find_map(taken) {
+            Some(block) => Err(Error::Changing { block }),
+            None => Ok(()),
+        }
     }
 
     /// Until the device is done with what was given to the stream.
@@ -893,11 +900,11 @@ impl Worker {
     /// the others are right. Without an identity it keeps that which it has.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], those of
+    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of
     /// the driver.
     pub fn encode(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.encode.clone();
-        self.run(&kernel, blocks, work, How::Changes)
+        self.run(&kernel, blocks, work, How::Makes)
     }
 
     /// As [`Worker::encode`], and rows that no work names become zeros. A block that was to have rows of another which are wrong
@@ -914,7 +921,7 @@ impl Worker {
     /// that. The rows named come to their place, as they were looked at.
     ///
     /// # Errors
-    /// As [`Worker::encode`], but a block may be named twice.
+    /// As [`Worker::encode`], but a block may be named as often as one likes.
     pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.verify.clone();
         self.run(&kernel, blocks, work, How::Reads)
@@ -938,8 +945,9 @@ impl Worker {
         self.update_telling(blocks, work, || {})
     }
 
-    /// As [`Worker::update`], and calls `taken` if all blocks take their rows, as soon as that is sure: what was to be looked at is right, and
-    /// only the device's end keeps them from it. They may not have them yet, so who else may come to them has to be kept away until this returns.
+    /// As [`Worker::update`], and calls `taken`, once, if all blocks take their rows: what was to be looked at is right, and only the device's end
+    /// keeps them from it. On a GPU that is as soon as it is sure, if that is within the time in which this looks for answers alone; they may not
+    /// have their rows yet then, so who else may come to them has to be kept away until this returns. Else it is when they have them.
     ///
     /// # Errors
     /// As [`Worker::update`]; behind `taken`, those of a device that has failed.
@@ -988,7 +996,7 @@ impl Worker {
         mut taken: Option<&mut dyn FnMut()>,
     ) -> Result<&[Outcome]> {
         let _held = blocks.hold();
-        self.copier.check(blocks, work, how != How::Reads)?;
+        self.copier.check(blocks, work, how)?;
         let slots = self.copier.slots;
         if work.len() > slots {
             return Err(Error::TooMuch {
@@ -1040,6 +1048,7 @@ impl Worker {
             return Ok(&[]);
         }
         let count = work.len() * parts;
+        let tells = taken.is_some();
         self.papers.open(count);
         if let Err(error) = self.launch(kernel, work.len(), parts) {
             // What was launched before one that was refused has to end all the same.
@@ -1049,8 +1058,13 @@ impl Worker {
         self.wait_for(count, &mut taken)?;
         let outcomes = &mut self.outcomes[..work.len()];
         self.papers.read(parts, outcomes);
+        let are_clean = outcomes.iter().all(Outcome::is_clean);
+        debug_assert!(
+            are_clean || !tells || taken.is_some(),
+            "who was told of it was told wrong"
+        );
         if let Some(taken) = taken
-            && outcomes.iter().all(Outcome::is_clean)
+            && are_clean
         {
             taken();
         }
@@ -1142,7 +1156,11 @@ impl Worker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Reads,
+    /// Some rows of each.
     Changes,
+    /// All of each.
+    Makes,
+    /// All of each, which is zeros where nothing is named.
     Clears,
 }
 

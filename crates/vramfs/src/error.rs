@@ -93,6 +93,12 @@ pub enum Error {
         /// What was named.
         block: usize,
     },
+    /// Rows of a block that the same call changes.
+    #[error("rows of block {block} were to be taken, which the same call changes")]
+    Changing {
+        /// What was named.
+        block: usize,
+    },
     /// Blocks of one context, and a worker of another.
     #[error("the blocks are another device's than the worker")]
     OtherDevice,

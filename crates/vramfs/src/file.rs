@@ -287,11 +287,11 @@ impl<M: Medium> Store<M> {
         Ok(written)
     }
 
-    /// As [`Store::write_file`], and says how many to `tell`, once: as soon as that is sure, which may be before they are there. Who
-    /// comes to the file then waits until they are.
+    /// As [`Store::write_file`], and says how many to `tell`, once unless it is an error: as soon as that is sure, which may be before they are
+    /// there. Who comes to the file then waits until they are.
     ///
     /// # Errors
-    /// As [`Store::write_file`]. Behind `tell` memory that has failed may be an error.
+    /// As [`Store::write_file`]. Also behind `tell`, `IO`, if the device has failed then: [`Store::sync_file`] says so too from then on.
     pub fn write_file_telling(
         &self,
         file: &File,
@@ -315,13 +315,14 @@ impl<M: Medium> Store<M> {
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let known = lost.len();
-            let mut taken = || {
-                if len == bytes.len() && !std::mem::replace(&mut is_told, true) {
-                    tell(len);
-                }
+            let mut tell_all = || {
+                is_told = true;
+                tell(len);
             };
+            let is_all = len == bytes.len();
+            let taken = is_all.then_some(&mut tell_all as &mut dyn FnMut());
             let written = match known {
-                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, &mut taken),
+                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, taken),
                 _ => None,
             };
             let written = match written {
@@ -333,6 +334,8 @@ impl<M: Medium> Store<M> {
             done += written.unwrap_or(0);
             match written {
                 Ok(written) if written == len => {}
+                // Nothing that could be tried elsewhere.
+                _ if is_told => return Err(Errno::IO),
                 // What is lost is written elsewhere.
                 _ if lost.len() > known => {}
                 Err(error) if done == 0 => return Err(error),
@@ -343,6 +346,18 @@ impl<M: Medium> Store<M> {
             tell(done);
         }
         Ok(())
+    }
+
+    /// Waits for who is writing the file, and says whether what was told to be written is there.
+    ///
+    /// # Errors
+    /// `IO` from the first write on, to any file, whose device failed behind the word: it had bytes of this one too.
+    pub fn sync_file(&self, file: &File) -> Result<(), Errno> {
+        drop(file.layout_alone());
+        match self.counters().unkept_writes.load(Relaxed) {
+            0 => Ok(()),
+            _ => Err(Errno::IO),
+        }
     }
 
     /// Whether there is so much room that so many chunks may take more than they need at once. If not, each takes what it needs, and
@@ -362,7 +377,7 @@ impl<M: Medium> Store<M> {
         part: &[Piece],
         bytes: &[u8],
         lost: &mut BTreeSet<u32>,
-        taken: &mut dyn FnMut(),
+        taken: Option<&mut dyn FnMut()>,
     ) -> Option<Result<usize, Errno>> {
         let layout = file.layout_shared();
         if layout.lent != Lent::No || offset + bytes.len() as u64 > file.size() {
@@ -393,7 +408,18 @@ impl<M: Medium> Store<M> {
             }
         }
         let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        let written = self.write_telling(access, &changes, taken);
+        let mut taken = taken;
+        let tells = taken.is_some();
+        let mut tell = || {
+            if let Some(taken) = taken.take() {
+                taken();
+            }
+        };
+        let written = self.write_telling(access, &changes, &mut tell);
+        // While who comes to the file still waits.
+        if tells && taken.is_none() && written.is_err() {
+            self.counters().unkept_writes.fetch_add(1, Relaxed);
+        }
         lost.extend(lost_block(&written));
         Some(match written {
             Ok(()) => Ok(bytes.len()),

@@ -354,6 +354,7 @@ impl<M: Medium + 'static> Requests<M> {
             ("scrubbed_blocks", counters.scrubbed_blocks.load(Relaxed)),
             ("scrub_rounds", counters.scrub_rounds.load(Relaxed)),
             ("scrub_failures", counters.scrub_failures.load(Relaxed)),
+            ("unkept_writes", counters.unkept_writes.load(Relaxed)),
             ("device_bytes", self.store.medium().bytes()),
             ("exported_files", self.exports.count() as u64),
             ("read_bytes", self.reads.bytes()),

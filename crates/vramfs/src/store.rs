@@ -143,6 +143,8 @@ pub struct Counters {
     pub scrub_rounds: AtomicU64,
     /// Times that it could not.
     pub scrub_failures: AtomicU64,
+    /// Writes that were answered, and whose device failed before it had their bytes.
+    pub unkept_writes: AtomicU64,
 }
 
 impl Counters {

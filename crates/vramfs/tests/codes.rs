@@ -8,6 +8,7 @@
 )]
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
@@ -323,6 +324,108 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
         let outcome = bench.worker.correct(&blocks, &work).unwrap()[0];
         assert!(outcome.is_corrected(), "row {row}: {outcome:?}");
         assert!(bench.bytes(&blocks) == bytes, "row {row}");
+    }
+}
+
+/// On a GPU who is told is told before it is done; what he is told has to be so all the same.
+#[test]
+fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
+    const WORKS: usize = 9;
+    let mut bench = Bench::new(WORKS + 1);
+    let (blocks, bytes, identities) = bench.encoded(WORKS + 1);
+    for (round, rows) in bench.borders(1).into_iter().enumerate() {
+        // The last takes rows of a block that no work names.
+        let source = bench.random.usize(..=DATA_ROWS - rows.len());
+        let mut known = identities.clone();
+        let staged = rows.len() * ROW_BYTES;
+        let mut data = vec![0; (WORKS - 1) * staged];
+        bench.random.fill(&mut data);
+        bench.worker.data_mut()[..data.len()].copy_from_slice(&data);
+        let (mut there, at) = (bytes.clone(), bench.random.usize(..WORKS));
+        let wrong_row = match round % 8 {
+            0 => None,
+            1 => Some((at, bench.random.usize(rows.clone()))),
+            2 => Some((at, rows.end - 1)),
+            3 => Some((at, bench.random.usize(DATA_ROWS..CODED_ROWS))),
+            4 => Some((at, CODED_ROWS)),
+            5 => Some((WORKS, source + bench.random.usize(..rows.len()))),
+            // It is another block, or of another generation.
+            kind => {
+                known[at][kind - 6] ^= 1 << bench.random.u32(..64);
+                None
+            }
+        };
+        if let Some((block, row)) = wrong_row {
+            let byte = row * ROW_BYTES + bench.random.usize(..ROW_BYTES);
+            there[block * BLOCK_BYTES + byte] ^= 1 << bench.random.u32(..8);
+        }
+        let refused = match round % 8 {
+            0 => None,
+            5 => Some(WORKS - 1),
+            _ => Some(at),
+        };
+        bench.put(&blocks, &there);
+        let works: Vec<Work<'_>> = (0..WORKS)
+            .map(|block| Work {
+                block,
+                rows: rows.clone(),
+                place: match block {
+                    8 => Place::Block(WORKS, source),
+                    _ => Place::Staging(block * staged),
+                },
+                identity: Some(&known[block]),
+            })
+            .collect();
+        let mut told = 0;
+        let outcomes = bench.worker.update_telling(&blocks, &works, || told += 1);
+        for (block, outcome) in outcomes.unwrap().iter().enumerate() {
+            let is_refused = Some(block) == refused;
+            assert_eq!(outcome.is_clean(), !is_refused, "round {round}, {block}");
+        }
+        assert_eq!(told, u32::from(refused.is_none()), "round {round}");
+        let now = bench.bytes(&blocks);
+        for block in 0..WORKS {
+            let of = block * BLOCK_BYTES;
+            let (now, before) = (&now[of..][..BLOCK_BYTES], &there[of..][..BLOCK_BYTES]);
+            if Some(block) == refused {
+                assert!(now == before, "round {round}, {block}");
+                continue;
+            }
+            let taken = match block {
+                8 => &there[WORKS * BLOCK_BYTES + source * ROW_BYTES..][..staged],
+                _ => &data[block * staged..][..staged],
+            };
+            assert!(now[rows.start * ROW_BYTES..][..staged] == *taken);
+        }
+        if refused.is_none() {
+            let outcomes = bench.worker.verify(&blocks, &rowless(WORKS)).unwrap();
+            assert!(outcomes.iter().all(Outcome::is_clean), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn who_panics_when_he_is_told_does_so_behind_the_update() {
+    let mut bench = Bench::new(9);
+    let (blocks, _, identities) = bench.encoded(9);
+    for _ in 0..10 {
+        bench.random.fill(bench.worker.data_mut());
+        let worker = &mut bench.worker;
+        let works = whole(&identities);
+        let panics =
+            || drop(worker.update_telling(&blocks, &works, || panic!("as it was asked to")));
+        let panicked = catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        assert_eq!(panicked.downcast_ref(), Some(&"as it was asked to"));
+        // All that was to be changed is, when it comes here.
+        let now = bench.bytes(&blocks);
+        for (block, data) in now
+            .chunks(BLOCK_BYTES)
+            .zip(bench.worker.data().chunks(DATA_BYTES))
+        {
+            assert!(block[..DATA_BYTES] == *data);
+        }
+        let outcomes = bench.worker.verify(&blocks, &rowless(9)).unwrap();
+        assert!(outcomes.iter().all(Outcome::is_clean));
     }
 }
 
@@ -714,6 +817,30 @@ fn what_is_not_there_is_refused() {
     };
     let nothing = bench.worker.update(&blocks, &[nothing]).unwrap_err();
     assert!(nothing.to_string().contains("rows 3 to 5"), "{nothing}");
+    // A block that changes, from which another takes rows; and all of one that takes its own.
+    let blocks = bench.blocks(2);
+    let from = |block, source| Work {
+        place: Place::Block(source, 8),
+        ..work(block, 0..8)
+    };
+    for (works, taken) in [
+        ([work(0, 0..1), from(1, 0)], 0),
+        ([from(0, 1), from(1, 0)], 1),
+    ] {
+        let errors = [
+            two.update(&blocks, &works).unwrap_err(),
+            two.encode(&blocks, &works).unwrap_err(),
+            two.encode_anew(&blocks, &works).unwrap_err(),
+        ];
+        for error in errors.map(|it| it.to_string()) {
+            assert!(
+                error.contains(&format!("block {taken} were to be taken")),
+                "{error}"
+            );
+        }
+    }
+    assert!(two.encode(&blocks, &[from(0, 0)]).is_err());
+    assert!(two.encode_anew(&blocks, &[from(0, 0)]).is_err());
     let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();
     assert!(many.to_string().contains("takes 1"), "{many}");
 }

@@ -4,7 +4,7 @@
 
 use fercuda_cuda::{Context, DeviceBuffer, Function, Launch};
 
-use super::{THREADS, WARPS, Worker};
+use super::{How, THREADS, WARPS, Worker};
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{SHARED_TO_REFRESH_BYTES, SWEEP_WORDS};
@@ -86,7 +86,7 @@ impl Worker {
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
         let _held = blocks.hold();
-        self.copier.check(blocks, &[], false)?;
+        self.copier.check(blocks, &[], How::Reads)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
         };

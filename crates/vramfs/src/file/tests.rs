@@ -162,17 +162,11 @@ impl Host {
         assert_eq!(blocks.len(), work.len(), "a block is changed twice at once");
         let mut outcomes = vec![Outcome::CLEAN; work.len()];
         for (it, outcome) in work.iter().zip(&mut outcomes) {
-            let lost = &self.memory.lost;
-            if lost.load(Relaxed) as usize == it.block {
-                if !clears {
-                    *outcome = self.memory.say_lost();
-                    continue;
-                }
-                lost.store(u32::MAX, Relaxed);
-            }
-            let is_wrong = |rows| self.memory.is_wrong(it.block, rows);
-            if !clears && (is_wrong(it.rows.clone()) || is_wrong(DATA_ROWS..ROWS)) {
-                *outcome = Outcome::WRONG;
+            if let Some(refused) = self.memory.refused(it, clears) {
+                *outcome = match refused.is_lost() {
+                    true => self.memory.say_lost(),
+                    false => refused,
+                };
                 continue;
             }
             let rows = it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES;
@@ -189,11 +183,6 @@ impl Host {
                         source != it.block || is_beside,
                         "rows are taken that change"
                     );
-                    let is_wrong = self.memory.is_wrong(source, row..row + it.rows.len());
-                    if is_wrong || source == self.memory.wrong_when_taken.load(Relaxed) as usize {
-                        *outcome = Outcome::WRONG_SOURCE;
-                        continue;
-                    }
                     assert!(source == it.block || blocks.binary_search(&source).is_err());
                     let block = self.memory.blocks[source].try_read();
                     let block = block.expect("it is being changed");
@@ -206,6 +195,12 @@ impl Host {
                 .expect("it is in use");
             let identity = it.identity.copied().unwrap_or(block.1);
             if clears {
+                self.memory
+                    .lost
+                    .fetch_update(Relaxed, Relaxed, |lost| {
+                        (lost as usize == it.block).then_some(u32::MAX)
+                    })
+                    .unwrap_or_default();
                 block.0.fill(0);
                 block.2 = Wrong::default();
             } else {

@@ -130,6 +130,8 @@ impl<M: Medium + 'static> Requests<M> {
                     },
                 )?;
             }
+            // There is nothing to be written, but something to be said.
+            operation::FSYNC => self.store.sync_file(&*self.tree.file(inode)?)?,
             operation::READDIR | operation::READDIRPLUS => {
                 let it: wire::ReadIn = call.take()?;
                 let is_told = call.header.opcode == operation::READDIRPLUS;
@@ -179,7 +181,7 @@ impl<M: Medium + 'static> Requests<M> {
                 reply.count(self.copy((inode, it.off_in), to, it.len)? as u32);
             }
             operation::IOCTL => self.command(call, reply)?,
-            // Also `FLUSH` and `FSYNC`: nobody comes to what a write was answered for before it is done. The kernel does not ask again.
+            // Also `FLUSH` and `FSYNCDIR`: nobody comes to what was answered before it is done. The kernel does not ask again.
             _ => return Err(Errno::NOSYS),
         }
         Ok(())

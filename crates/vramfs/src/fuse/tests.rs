@@ -185,6 +185,49 @@ fn whatever_bytes_come_as_a_request_it_is_answered_without_a_panic() {
     assert!(done > 2_000, "{done} of them meant anything");
 }
 
+#[test]
+fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_answer() {
+    let (memory, store) = memory(4);
+    let requests = world::requests(store, 50, THREADS);
+    let tree = &requests.tree;
+    let mode = libc::S_IFREG | 0o600;
+    let caller = Caller {
+        user: 0,
+        group: 0,
+        umask: 0,
+    };
+    let inode = tree
+        .make(ROOT, b"it", mode, 0, caller, now())
+        .unwrap()
+        .inode;
+    let kernel = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let sync = || {
+        let mut request = wire::Header::zeroed();
+        request.opcode = wire::operation::FSYNC;
+        request.nodeid = inode.into();
+        // Nothing of what follows is asked for: the file's handle, and whether its attributes matter.
+        request.len = (size_of::<wire::Header>() + 16) as u32;
+        let mut bytes = bytemuck::bytes_of(&request).to_vec();
+        bytes.extend([0; 16]);
+        let mut call = wire::Call::new(&bytes).unwrap();
+        let mut body = Vec::new();
+        let mut reply = wire::Reply::new(&kernel, 1, &mut body);
+        let answer = requests.answer(&mut call, &mut reply);
+        reply.end(answer);
+        answer
+    };
+    let bytes = [7; PAGE_BYTES];
+    assert_eq!(requests.put_all(inode, 0, &bytes, None), Ok(bytes.len()));
+    assert_eq!(sync(), Ok(()));
+    memory.yields.store(true, Relaxed);
+    memory.fails_then.store(1, Relaxed);
+    let mut said = Vec::new();
+    let put = requests.put(inode, 0, &bytes, None, &mut |it| said.push(it));
+    assert_eq!((put, said), (Err(Errno::IO), vec![bytes.len()]));
+    assert_eq!(sync(), Err(Errno::IO));
+    assert!(requests.figures().contains("\nunkept_writes 1\n"));
+}
+
 /// Threads that answer.
 const THREADS: usize = 8;
 

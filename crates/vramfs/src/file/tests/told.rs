@@ -4,13 +4,14 @@ use std::thread;
 
 use super::*;
 
-/// In memory that takes its time: first told, then done.
+/// In memory that takes its time: first told, then done, if nothing is in the way.
 pub(super) fn update<'h>(
     host: &'h mut Host,
     work: &[Work<'_>],
     taken: &mut dyn FnMut(),
 ) -> crate::Result<&'h [Outcome]> {
-    let is_first = host.memory.yields.load(Relaxed);
+    let is_refused = |it: &Work<'_>| host.memory.refused(it, false).is_some();
+    let is_first = host.memory.yields.load(Relaxed) && !work.iter().any(is_refused);
     if is_first {
         taken();
     }
@@ -61,5 +62,52 @@ fn memory_that_fails_behind_the_word_is_told_once() {
         let written = store.write_file_telling(&file, 1, 0, &bytes, &mut |it| told.push(it));
         assert_eq!(written, Err(Errno::IO));
         assert_eq!(told, vec![PAGE_BYTES; usize::from(is_first)]);
+        // Once, which all hear who ask from then on.
+        assert_eq!(store.counters().unkept_writes.load(Relaxed), 1);
+        assert_eq!(store.sync_file(&File::default()), Err(Errno::IO));
     }
+}
+
+#[test]
+fn what_is_wrong_is_made_right_before_a_write_is_told() {
+    let (memory, store) = memory(4);
+    memory.has_code.store(true, Relaxed);
+    memory.yields.store(true, Relaxed);
+    let (file, bytes) = (File::default(), vec![7; PAGE_BYTES]);
+    assert_eq!(store.write_file(&file, 1, 0, &bytes), Ok(PAGE_BYTES));
+    let block = places(&file)[0].1.run().block;
+    memory
+        .access()
+        .unwrap()
+        .spoil(block as usize, 0, &[1])
+        .unwrap();
+    let mut told = Vec::new();
+    let mut tell = |count| told.push((count, memory.state(block)));
+    let written = store.write_file_telling(&file, 1, 0, &bytes, &mut tell);
+    assert_eq!(
+        (written, told),
+        (Ok(()), vec![(PAGE_BYTES, (false, false))])
+    );
+    assert_eq!(store.counters().corrected_blocks.load(Relaxed), 1);
+    assert_eq!(store.sync_file(&file), Ok(()));
+}
+
+#[test]
+fn who_asks_whether_a_file_is_written_waits_for_who_writes_it() {
+    let (memory, store) = memory(4);
+    let (file, bytes) = (File::default(), vec![7; PAGE_BYTES]);
+    assert_eq!(store.write_file(&file, 1, 0, &bytes), Ok(PAGE_BYTES));
+    memory.yields.store(true, Relaxed);
+    memory.fails_then.store(1, Relaxed);
+    let (store, file) = (&store, &file);
+    thread::scope(|scope| {
+        let mut asked = None;
+        let mut tell = |_| {
+            asked = Some(scope.spawn(|| store.sync_file(file)));
+            thread::sleep(Duration::from_millis(20));
+        };
+        let written = store.write_file_telling(file, 1, 0, &bytes, &mut tell);
+        assert_eq!(written, Err(Errno::IO));
+        assert_eq!(asked.unwrap().join().unwrap(), Err(Errno::IO));
+    });
 }

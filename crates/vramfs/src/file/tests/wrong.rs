@@ -97,6 +97,26 @@ impl Memory {
         block.expect("it is being changed").2.rows(rows) > 0
     }
 
+    /// What is in the way of a block's change, if anything is.
+    pub(super) fn refused(&self, it: &Work<'_>, clears: bool) -> Option<Outcome> {
+        let is_wrong = |rows| self.is_wrong(it.block, rows);
+        let is_lost = self.lost.load(Relaxed) as usize == it.block;
+        let source = match it.place {
+            Place::Block(source, row) => Some((source, row..row + it.rows.len())),
+            Place::Staging(_) | Place::Nowhere => None,
+        };
+        let wrong = self.wrong_when_taken.load(Relaxed) as usize;
+        let is_wrong_source = |(block, rows)| block == wrong || self.is_wrong(block, rows);
+        if !clears && is_lost {
+            Some(Outcome::LOST)
+        } else if !clears && (is_wrong(it.rows.clone()) || is_wrong(DATA_ROWS..ROWS)) {
+            Some(Outcome::WRONG)
+        } else {
+            let is_refused = source.is_some_and(is_wrong_source);
+            is_refused.then_some(Outcome::WRONG_SOURCE)
+        }
+    }
+
     pub(super) fn say_lost(&self) -> Outcome {
         self.losses.fetch_add(1, Relaxed);
         Outcome::LOST
