@@ -551,7 +551,7 @@ impl Copier {
     /// Rows come to their places as they are.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], those of the driver.
+    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::Into`], those of the driver.
     pub fn fetch(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
         self.copy(blocks, work, How::Reads)
     }
@@ -559,7 +559,7 @@ impl Copier {
     /// Rows become what lies at their places; the others of the block are as they were.
     ///
     /// # Errors
-    /// As [`Copier::fetch`].
+    /// As [`Copier::fetch`]; [`Error::Twice`], [`Error::Changing`].
     pub fn put(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
         self.copy(blocks, work, How::Changes)
     }
@@ -567,7 +567,7 @@ impl Copier {
     /// As [`Copier::put`], and the others become zeros.
     ///
     /// # Errors
-    /// As [`Copier::fetch`].
+    /// As [`Copier::put`].
     pub fn put_anew(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<()> {
         self.copy(blocks, work, How::Clears)
     }
@@ -686,6 +686,10 @@ impl Copier {
                         });
                     }
                 }
+                // Whoever changes that would have its parity changed too.
+                Place::Block(block, _) if how == How::Reads && !it.rows.is_empty() => {
+                    return Err(Error::Into { block });
+                }
                 Place::Block(block, row) => {
                     let rows = row..row.saturating_add(it.rows.len());
                     let is_beside = rows.end <= it.rows.start || rows.start >= it.rows.end;
@@ -710,6 +714,7 @@ impl Copier {
             return Err(Error::Twice { block: pair[0] });
         }
         let taken = |it: &Work<'_>| match it.place {
+            _ if it.rows.is_empty() => None,
             // Its other rows stay as they are.
             Place::Block(block, _) if block == it.block && how == How::Changes => None,
             Place::Block(block, _) => all.binary_search(&block).ok().map(|_| block),
@@ -921,7 +926,7 @@ impl Worker {
     /// that. The rows named come to their place, as they were looked at.
     ///
     /// # Errors
-    /// As [`Worker::encode`], but a block may be named as often as one likes.
+    /// As [`Worker::encode`], but a block may be named as often as one likes; [`Error::Into`].
     pub fn verify(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.verify.clone();
         self.run(&kernel, blocks, work, How::Reads)

@@ -99,6 +99,12 @@ pub enum Error {
         /// What was named.
         block: usize,
     },
+    /// Rows that are read were to go into a block.
+    #[error("rows that are read were to go into block {block}, whose parity they would not be in")]
+    Into {
+        /// What was named.
+        block: usize,
+    },
     /// Blocks of one context, and a worker of another.
     #[error("the blocks are another device's than the worker")]
     OtherDevice,

@@ -282,9 +282,7 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let mut written = 0;
-        self.write_file_telling(file, inode, offset, bytes, &mut |it| written = it)?;
-        Ok(written)
+        self.write_bytes(file, inode, offset, bytes, None)
     }
 
     /// As [`Store::write_file`], and says how many to `tell`, once unless it is an error: as soon as that is sure, which may be before they are
@@ -300,6 +298,28 @@ impl<M: Medium> Store<M> {
         bytes: &[u8],
         tell: &mut dyn FnMut(usize),
     ) -> Result<(), Errno> {
+        let mut is_told = false;
+        let mut tell_early = |count| {
+            is_told = true;
+            tell(count);
+        };
+        let written = self.write_bytes(file, inode, offset, bytes, Some(&mut tell_early))?;
+        if !is_told {
+            tell(written);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes; how many. If all are surely taken before they are there, that is told.
+    fn write_bytes(
+        &self,
+        file: &File,
+        inode: u32,
+        offset: u64,
+        bytes: &[u8],
+        mut tell: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<usize, Errno> {
+        let tells = tell.is_some();
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
@@ -308,21 +328,21 @@ impl<M: Medium> Store<M> {
         let mut done = 0;
         let is_roomy = self.is_roomy(pieces(offset..end).count() as u64);
         let mut lost = BTreeSet::new();
-        let mut is_told = false;
         while done < bytes.len() {
             let at = offset + done as u64;
             let part: Vec<Piece> = pieces(at..end).take(access.slots()).collect();
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let known = lost.len();
-            let mut tell_all = || {
-                is_told = true;
-                tell(len);
-            };
             let is_all = len == bytes.len();
-            let taken = is_all.then_some(&mut tell_all as &mut dyn FnMut());
+            let mut taken = || {
+                if is_all && let Some(tell) = tell.take() {
+                    tell(len);
+                }
+                is_all && tells
+            };
             let written = match known {
-                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, taken),
+                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, &mut taken),
                 _ => None,
             };
             let written = match written {
@@ -335,17 +355,14 @@ impl<M: Medium> Store<M> {
             match written {
                 Ok(written) if written == len => {}
                 // Nothing that could be tried elsewhere.
-                _ if is_told => return Err(Errno::IO),
+                _ if tells && tell.is_none() => return Err(Errno::IO),
                 // What is lost is written elsewhere.
                 _ if lost.len() > known => {}
                 Err(error) if done == 0 => return Err(error),
                 _ => break,
             }
         }
-        if !is_told {
-            tell(done);
-        }
-        Ok(())
+        Ok(done)
     }
 
     /// Waits for who is writing the file, and says whether what was told to be written is there.
@@ -366,7 +383,7 @@ impl<M: Medium> Store<M> {
         self.space().free_pages() >= chunks.saturating_mul(PAGES as u64)
     }
 
-    /// Writes what lies before the end and was written before; `None` if it is not that.
+    /// Writes what lies before the end and was written before; `None` if it is not that. `taken` says whether it has told anybody.
     #[expect(clippy::too_many_arguments, reason = "what, where to, and how")]
     fn overwrite(
         &self,
@@ -377,7 +394,7 @@ impl<M: Medium> Store<M> {
         part: &[Piece],
         bytes: &[u8],
         lost: &mut BTreeSet<u32>,
-        taken: Option<&mut dyn FnMut()>,
+        taken: &mut dyn FnMut() -> bool,
     ) -> Option<Result<usize, Errno>> {
         let layout = file.layout_shared();
         if layout.lent != Lent::No || offset + bytes.len() as u64 > file.size() {
@@ -408,16 +425,10 @@ impl<M: Medium> Store<M> {
             }
         }
         let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        let mut taken = taken;
-        let tells = taken.is_some();
-        let mut tell = || {
-            if let Some(taken) = taken.take() {
-                taken();
-            }
-        };
-        let written = self.write_telling(access, &changes, &mut tell);
+        let mut is_told = false;
+        let written = self.write_telling(access, &changes, &mut || is_told = taken());
         // While who comes to the file still waits.
-        if tells && taken.is_none() && written.is_err() {
+        if is_told && written.is_err() {
             self.counters().unkept_writes.fetch_add(1, Relaxed);
         }
         lost.extend(lost_block(&written));

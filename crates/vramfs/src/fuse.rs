@@ -241,13 +241,15 @@ impl<M: Medium + 'static> Requests<M> {
         self.store.read_file(&file, offset, len, take)
     }
 
-    /// Writes bytes into a file, and says how many to `tell`. See [`Tree::note_written`] and [`Store::write_file_telling`].
+    /// Writes bytes into a file, and says how many to `tell`: not before they are there if who writes them `waits` for that. See
+    /// [`Tree::note_written`] and [`Store::write_file_telling`].
     fn put(
         &self,
         inode: u32,
         offset: u64,
         bytes: &[u8],
         taker: Option<Caller>,
+        waits: bool,
         tell: &mut dyn FnMut(usize),
     ) -> Answer<()> {
         let file = self.tree.file(inode)?;
@@ -258,9 +260,10 @@ impl<M: Medium + 'static> Requests<M> {
                 tell(written);
             }
         };
-        self.with_room(|| {
-            self.store
-                .write_file_telling(&file, inode, offset, bytes, &mut note)
+        let (store, file) = (&self.store, &*file);
+        self.with_room(|| match waits {
+            true => store.write_file(file, inode, offset, bytes).map(&mut note),
+            false => store.write_file_telling(file, inode, offset, bytes, &mut note),
         })?;
         noted
     }

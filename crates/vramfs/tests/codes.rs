@@ -839,6 +839,13 @@ fn what_is_not_there_is_refused() {
             );
         }
     }
+    let reads = [
+        two.verify(&blocks, &[from(0, 1)]).unwrap_err(),
+        two.check(&blocks, &[from(0, 1)]).unwrap_err(),
+    ];
+    for error in reads.map(|it| it.to_string()) {
+        assert!(error.contains("go into block 1"), "{error}");
+    }
     assert!(two.encode(&blocks, &[from(0, 0)]).is_err());
     assert!(two.encode_anew(&blocks, &[from(0, 0)]).is_err());
     let many = bench.worker.verify(&blocks, &rowless(2)).unwrap_err();

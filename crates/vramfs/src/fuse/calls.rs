@@ -119,11 +119,14 @@ impl<M: Medium + 'static> Requests<M> {
                 let it: wire::WriteIn = call.take()?;
                 let takes = it.write_flags & wire::WRITE_KILL_SUIDGID != 0;
                 let taker = takes.then(|| call.caller(0));
+                // No request for it follows a direct write.
+                let waits = it.flags as i32 & libc::O_DSYNC != 0;
                 self.put(
                     inode,
                     it.offset,
                     call.bytes(it.size)?,
                     taker,
+                    waits,
                     &mut |written| {
                         self.writes.note(written, begin);
                         reply.send_count(written as u32);

@@ -31,7 +31,7 @@ impl<M: Medium + 'static> Requests<M> {
         taker: Option<Caller>,
     ) -> Answer<usize> {
         let mut said = Vec::new();
-        let put = self.put(inode, offset, bytes, taker, &mut |it| said.push(it));
+        let put = self.put(inode, offset, bytes, taker, false, &mut |it| said.push(it));
         assert_eq!(said.len(), usize::from(put.is_ok()), "it is told once");
         put.map(|()| said[0])
     }
@@ -220,10 +220,15 @@ fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_an
     assert_eq!(requests.put_all(inode, 0, &bytes, None), Ok(bytes.len()));
     assert_eq!(sync(), Ok(()));
     memory.yields.store(true, Relaxed);
-    memory.fails_then.store(1, Relaxed);
-    let mut said = Vec::new();
-    let put = requests.put(inode, 0, &bytes, None, &mut |it| said.push(it));
-    assert_eq!((put, said), (Err(Errno::IO), vec![bytes.len()]));
+    // Who waits for it with the write hears of it there.
+    for waits in [true, false] {
+        memory.fails_then.store(1, Relaxed);
+        let mut said = Vec::new();
+        let put = requests.put(inode, 0, &bytes, None, waits, &mut |it| said.push(it));
+        let told = vec![bytes.len(); usize::from(!waits)];
+        assert_eq!((put, said), (Err(Errno::IO), told));
+        assert_eq!(sync().is_err(), !waits);
+    }
     assert_eq!(sync(), Err(Errno::IO));
     assert!(requests.figures().contains("\nunkept_writes 1\n"));
 }
