@@ -201,14 +201,12 @@ fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_an
         .unwrap()
         .inode;
     let kernel = OpenOptions::new().write(true).open("/dev/null").unwrap();
-    let sync = || {
+    let ask = |opcode, body: &[u8]| {
         let mut request = wire::Header::zeroed();
-        request.opcode = wire::operation::FSYNC;
+        request.opcode = opcode;
         request.nodeid = inode.into();
-        // Nothing of what follows is asked for: the file's handle, and whether its attributes matter.
-        request.len = (size_of::<wire::Header>() + 16) as u32;
-        let mut bytes = bytemuck::bytes_of(&request).to_vec();
-        bytes.extend([0; 16]);
+        request.len = (size_of::<wire::Header>() + body.len()) as u32;
+        let bytes = [bytemuck::bytes_of(&request), body].concat();
         let mut call = wire::Call::new(&bytes).unwrap();
         let mut body = Vec::new();
         let mut reply = wire::Reply::new(&kernel, 1, &mut body);
@@ -216,19 +214,27 @@ fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_an
         reply.end(answer);
         answer
     };
-    let bytes = [7; PAGE_BYTES];
-    assert_eq!(requests.put_all(inode, 0, &bytes, None), Ok(bytes.len()));
+    // Of the file's handle, and whether its attributes matter, nothing is asked for.
+    let sync = || ask(wire::operation::FSYNC, &[0; 16]);
+    let write = |flags: i32| {
+        let mut it = wire::WriteIn::zeroed();
+        (it.size, it.flags) = (PAGE_BYTES as u32, flags as u32);
+        let body = [bytemuck::bytes_of(&it), &[7; PAGE_BYTES]].concat();
+        let before = requests.writes.bytes();
+        let answer = ask(wire::operation::WRITE, &body);
+        (answer, requests.writes.bytes() - before)
+    };
+    let page = PAGE_BYTES as u64;
+    assert_eq!(write(0), (Ok(()), page));
     assert_eq!(sync(), Ok(()));
     memory.yields.store(true, Relaxed);
     // Who waits for it with the write hears of it there.
-    for waits in [true, false] {
+    for (flags, told) in [(libc::O_DSYNC, 0), (libc::O_SYNC, 0), (0, page)] {
         memory.fails_then.store(1, Relaxed);
-        let mut said = Vec::new();
-        let put = requests.put(inode, 0, &bytes, None, waits, &mut |it| said.push(it));
-        let told = vec![bytes.len(); usize::from(!waits)];
-        assert_eq!((put, said), (Err(Errno::IO), told));
-        assert_eq!(sync().is_err(), !waits);
+        assert_eq!(write(flags), (Err(Errno::IO), told));
+        assert_eq!(sync().is_err(), told > 0);
     }
+    assert_eq!(write(libc::O_SYNC), (Ok(()), page));
     assert_eq!(sync(), Err(Errno::IO));
     assert!(requests.figures().contains("\nunkept_writes 1\n"));
 }
