@@ -461,15 +461,28 @@ echo "$steps run, $failures failed" | tee -a "$out/table.txt"
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::Stdio;
+
     use super::*;
 
     fn program(path: &Path, exit: u8) {
         written(path, &format!("#!/bin/sh\necho given $*\nexit {exit}\n"));
     }
 
+    /// By another process: what one thread has open to be written, whatever another starts has open too until it runs, and what is open
+    /// to be written cannot be run.
     fn written(path: &Path, text: &str) {
-        fs::write(path, text).unwrap();
-        make_runnable(path).unwrap();
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod 700 \"$0\""])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = writer.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        drop(input);
+        assert!(writer.wait().unwrap().success());
     }
 
     /// What `run.sh OUT STEPS` says at its end, whether it was content, and its results.
