@@ -950,7 +950,7 @@ impl Worker {
         self.update_telling(blocks, work, || {})
     }
 
-    /// As [`Worker::update`], and calls `taken`, once, if all blocks take their rows: what was to be looked at is right, and only the device's end
+    /// As [`Worker::update`], and calls `taken`, once, if there are blocks and all take their rows: what was to be looked at is right, and only the device's end
     /// keeps them from it. On a GPU that is as soon as it is sure, if that is within the time in which this looks for answers alone; they may not
     /// have their rows yet then, so who else may come to them has to be kept away until this returns. Else it is when they have them.
     ///

@@ -6,7 +6,7 @@
 //! needs no look at which they are; they count as holes all the same.
 //!
 //! Locks: a file's own, shared by who reads or overwrites bytes before the end, and had alone by who changes the size or which
-//! runs it has; blocks' locks (`store`) within it. Who needs a way to the memory has it before the file's lock: who waits
+//! runs it has, or waits for those who write; blocks' locks (`store`) within it. Who needs a way to the memory has it before the file's lock: who waits
 //! for a way holds nothing that the others wait for. Only who copies has two files' locks, in the order of their addresses.
 //!
 //! Invariants: bytes behind the end are zeros wherever there is a run, or lie before the file's `dirty` end, and the size does
@@ -286,7 +286,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// As [`Store::write_file`], and says how many to `tell`, once unless it is an error: as soon as that is sure, which may be before they are
-    /// there. Who comes to the file then waits until they are.
+    /// there. Who comes to their blocks then waits until they are.
     ///
     /// # Errors
     /// As [`Store::write_file`]. Also behind `tell`, `IO`, if the device has failed then: [`Store::sync_file`] says so too from then on.
@@ -365,10 +365,10 @@ impl<M: Medium> Store<M> {
         Ok(done)
     }
 
-    /// Waits for who is writing the file, and says whether what was told to be written is there.
+    /// Waits for who is writing the file, and says whether all that was told to be written came to be there.
     ///
     /// # Errors
-    /// `IO` from the first write on, to any file, whose device failed behind the word: it had bytes of this one too.
+    /// `IO` from the first write on, to any file, whose device failed between that word and its bytes.
     pub fn sync_file(&self, file: &File) -> Result<(), Errno> {
         drop(file.layout_alone());
         match self.counters().unkept_writes.load(Relaxed) {
