@@ -414,7 +414,7 @@ impl Saver {
     fn write_back(&mut self, file: &File, path: &Path) {
         if let Err(error) = file.sync_data() {
             let why = format!(
-                "{}: {error}; what was stored by way of mappings may be as it was before",
+                "{}: {error}; what was stored by way of mappings, or written as a card failed, may be as it was before",
                 plain(path)
             );
             self.passed_over.push(why);
