@@ -282,7 +282,7 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        self.write_bytes(file, inode, offset, bytes, None)
+        self.write_bytes(file, inode, offset, bytes, &mut None)
     }
 
     /// As [`Store::write_file`], and says how many to `tell`, once unless it is an error: as soon as that is sure, which may be before they are
@@ -298,28 +298,24 @@ impl<M: Medium> Store<M> {
         bytes: &[u8],
         tell: &mut dyn FnMut(usize),
     ) -> Result<(), Errno> {
-        let mut is_told = false;
-        let mut tell_early = |count| {
-            is_told = true;
-            tell(count);
-        };
-        let written = self.write_bytes(file, inode, offset, bytes, Some(&mut tell_early))?;
-        if !is_told {
+        let mut tell = Some(tell);
+        let written = self.write_bytes(file, inode, offset, bytes, &mut tell)?;
+        if let Some(tell) = tell {
             tell(written);
         }
         Ok(())
     }
 
-    /// Writes bytes; how many. If all are surely taken before they are there, that is told.
+    /// Writes bytes; how many. Who is to be told is, and is gone, if all are surely taken before they are there.
     fn write_bytes(
         &self,
         file: &File,
         inode: u32,
         offset: u64,
         bytes: &[u8],
-        mut tell: Option<&mut dyn FnMut(usize)>,
+        tell: &mut Option<&mut dyn FnMut(usize)>,
     ) -> Result<usize, Errno> {
-        let tells = tell.is_some();
+        let (tells, mut nobody) = (tell.is_some(), None);
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let len = room.ok_or(Errno::FBIG)?.min(bytes.len() as u64);
         let (bytes, end) = (&bytes[..len as usize], offset + len);
@@ -334,15 +330,12 @@ impl<M: Medium> Store<M> {
             let len: usize = part.iter().map(|it| it.bytes.len()).sum();
             let given = &bytes[done..done + len];
             let known = lost.len();
-            let is_all = len == bytes.len();
-            let mut taken = || {
-                if is_all && let Some(tell) = tell.take() {
-                    tell(len);
-                }
-                is_all && tells
+            let listener = match len == bytes.len() {
+                true => &mut *tell,
+                false => &mut nobody,
             };
             let written = match known {
-                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, &mut taken),
+                0 => self.overwrite(access, file, inode, at, &part, given, &mut lost, listener),
                 _ => None,
             };
             let written = match written {
@@ -383,7 +376,7 @@ impl<M: Medium> Store<M> {
         self.space().free_pages() >= chunks.saturating_mul(PAGES as u64)
     }
 
-    /// Writes what lies before the end and was written before; `None` if it is not that. `taken` says whether it has told anybody.
+    /// Writes what lies before the end and was written before; `None` if it is not that. Tells as [`Store::write_bytes`] does.
     #[expect(clippy::too_many_arguments, reason = "what, where to, and how")]
     fn overwrite(
         &self,
@@ -394,7 +387,7 @@ impl<M: Medium> Store<M> {
         part: &[Piece],
         bytes: &[u8],
         lost: &mut BTreeSet<u32>,
-        taken: &mut dyn FnMut() -> bool,
+        tell: &mut Option<&mut dyn FnMut(usize)>,
     ) -> Option<Result<usize, Errno>> {
         let layout = file.layout_shared();
         if layout.lent != Lent::No || offset + bytes.len() as u64 > file.size() {
@@ -425,10 +418,15 @@ impl<M: Medium> Store<M> {
             }
         }
         let lens = |good: usize| changes[..good].iter().map(|it| it.content.len()).sum();
-        let mut is_told = false;
-        let written = self.write_telling(access, &changes, &mut || is_told = taken());
+        let tells = tell.is_some();
+        let mut taken = || {
+            if let Some(tell) = tell.take() {
+                tell(bytes.len());
+            }
+        };
+        let written = self.write_telling(access, &changes, &mut taken);
         // While who comes to the file still waits.
-        if is_told && written.is_err() {
+        if tells && tell.is_none() && written.is_err() {
             self.counters().unkept_writes.fetch_add(1, Relaxed);
         }
         lost.extend(lost_block(&written));

@@ -331,6 +331,7 @@ fn an_update_leaves_a_block_in_which_something_is_wrong() {
 #[test]
 fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
     const WORKS: usize = 9;
+    const LAST: usize = WORKS - 1;
     let mut bench = Bench::new(WORKS + 1);
     let (blocks, bytes, identities) = bench.encoded(WORKS + 1);
     for (round, rows) in bench.borders(1).into_iter().enumerate() {
@@ -338,7 +339,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
         let source = bench.random.usize(..=DATA_ROWS - rows.len());
         let mut known = identities.clone();
         let staged = rows.len() * ROW_BYTES;
-        let mut data = vec![0; (WORKS - 1) * staged];
+        let mut data = vec![0; LAST * staged];
         bench.random.fill(&mut data);
         bench.worker.data_mut()[..data.len()].copy_from_slice(&data);
         let (mut there, at) = (bytes.clone(), bench.random.usize(..WORKS));
@@ -361,7 +362,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
         }
         let refused = match round % 8 {
             0 => None,
-            5 => Some(WORKS - 1),
+            5 => Some(LAST),
             _ => Some(at),
         };
         bench.put(&blocks, &there);
@@ -370,7 +371,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
                 block,
                 rows: rows.clone(),
                 place: match block {
-                    8 => Place::Block(WORKS, source),
+                    LAST => Place::Block(WORKS, source),
                     _ => Place::Staging(block * staged),
                 },
                 identity: Some(&known[block]),
@@ -392,7 +393,7 @@ fn an_update_is_told_once_if_nothing_is_in_the_way_of_any_block() {
                 continue;
             }
             let taken = match block {
-                8 => &there[WORKS * BLOCK_BYTES + source * ROW_BYTES..][..staged],
+                LAST => &there[WORKS * BLOCK_BYTES + source * ROW_BYTES..][..staged],
                 _ => &data[block * staged..][..staged],
             };
             assert!(now[rows.start * ROW_BYTES..][..staged] == *taken);

@@ -195,12 +195,9 @@ impl Host {
                 .expect("it is in use");
             let identity = it.identity.copied().unwrap_or(block.1);
             if clears {
-                self.memory
-                    .lost
-                    .fetch_update(Relaxed, Relaxed, |lost| {
-                        (lost as usize == it.block).then_some(u32::MAX)
-                    })
-                    .unwrap_or_default();
+                if self.memory.lost.load(Relaxed) as usize == it.block {
+                    self.memory.lost.store(u32::MAX, Relaxed);
+                }
                 block.0.fill(0);
                 block.2 = Wrong::default();
             } else {
