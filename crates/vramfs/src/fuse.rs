@@ -11,6 +11,7 @@
 //! Elsewhere: what the kernel says and hears (`wire`, `calls`), the threads (`serve`), where it is mounted (`mount`).
 
 mod calls;
+mod crew;
 mod listings;
 mod serve;
 mod wire;

@@ -32,10 +32,11 @@ pub mod store;
 mod tools;
 pub mod tree;
 
-/// What `space` is made of; another's where it runs in every order (`tests/orders.rs`).
+/// What `space` and `fuse/crew` are made of; another's where they run in every order (`tests/orders.rs`).
 mod words {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
-    pub(crate) use std::thread::yield_now;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use std::thread::{Thread, current, park, yield_now};
 }
 
 pub use blocks::{Blocks, Shared};

@@ -1,6 +1,7 @@
-//! `space` in every order that its words allow, by loom: whoever has a page is alone, and sees all that who had it before has done.
+//! What is written with words of its own, in every order that they allow, by loom. Of `space`: whoever has a page is alone, and sees all that who
+//! had it before has done. Of `crew`: somebody looks for what is asked as long as one rests.
 //!
-//! The module is compiled once more here, with loom's words in place of the standard library's. Two threads and few steps, as each
+//! The modules are compiled once more here, with loom's words in place of the standard library's. Two threads and few steps, as each
 //! word that both touch multiplies what there is to try; orders in which a thread is interrupted more than three times are left out.
 
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
@@ -8,12 +9,15 @@
 use fercuda_vramfs::layout;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
-use loom::sync::Arc;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::{Arc, Notify};
 use loom::thread;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 mod words {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
-    pub(crate) use loom::thread::yield_now;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+    pub(crate) use loom::thread::{Thread, current, park, yield_now};
 }
 
 #[allow(
@@ -28,6 +32,11 @@ mod space;
 #[path = "../src/pieces.rs"]
 mod pieces;
 
+#[allow(unreachable_pub, reason = "as before")]
+#[path = "../src/fuse/crew.rs"]
+mod crew;
+
+use crew::Crew;
 use space::{Run, Space, WHOLE};
 
 /// Half a block: two of them are cut from one.
@@ -204,4 +213,71 @@ fn a_block_that_comes_back_to_the_top_is_not_taken_for_the_one_that_was_there() 
         beside(&shared, both, both);
         shared.is_whole(2);
     });
+}
+
+/// Requests of which the first is answered when the last was read, as one may be for what the kernel says by another.
+struct Asked {
+    crew: Crew,
+    left: AtomicUsize,
+    is_over: Notify,
+}
+
+impl Asked {
+    fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self {
+            crew: Crew::new(),
+            left: AtomicUsize::new(count),
+            is_over: Notify::new(),
+        })
+    }
+
+    /// One of those who answer, until nothing is asked any more.
+    fn answer(&self, count: usize) {
+        loop {
+            self.crew.look();
+            loop {
+                let read = |left: usize| left.checked_sub(1);
+                match self.left.fetch_update(AcqRel, Acquire, read) {
+                    Ok(left) => {
+                        self.crew.leave();
+                        if left == 1 {
+                            self.is_over.notify();
+                        }
+                        if left == count {
+                            self.is_over.wait();
+                        }
+                        break;
+                    }
+                    Err(_) if self.crew.rest() => {}
+                    // It would wait in the kernel, which says that all is over.
+                    Err(_) => return self.crew.leave(),
+                }
+            }
+        }
+    }
+}
+
+/// So many answer so many requests, and go.
+fn answers(threads: usize, count: usize) {
+    let asked = Asked::new(count);
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let asked = asked.clone();
+            thread::spawn(move || asked.answer(count))
+        })
+        .collect();
+    asked.answer(count);
+    others.into_iter().for_each(|it| it.join().unwrap());
+    // Nobody was left resting, or loom would have said so.
+    assert_eq!((asked.left.load(Acquire), asked.crew.looking()), (0, 0));
+}
+
+#[test]
+fn somebody_reads_what_another_waits_for() {
+    in_every_order(3, || answers(2, 2));
+}
+
+#[test]
+fn somebody_of_three_reads_what_another_waits_for() {
+    in_every_order(2, || answers(3, 2));
 }

@@ -1,5 +1,9 @@
 //! Threads that read what the kernel asks, each from a descriptor of its own, and answer it.
 //!
+//! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next one a moment before
+//! it rests, by calls that do not wait: then it is awake, on a core whose caches have the memory of both. It does so if the wait before was as short, so nothing
+//! looks where little is asked. One alone waits in the kernel, the others for that one (`crew`): each that waits there would be woken in turn.
+//!
 //! fuser mounts and agrees with the kernel on what both can do. Requests are read here: it does not know all of them (a file
 //! without a name), and says times before 1970 wrong.
 //!
@@ -9,14 +13,18 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use fuser::{InitFlags, KernelConfig, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
+use super::crew::Crew;
 use super::wire::{Call, Reply};
 use super::{REQUEST_BYTES, Requests};
 use crate::medium::Medium;
@@ -24,6 +32,14 @@ use crate::place::FUSE;
 
 /// Bytes that a request may have before those of a write.
 const HEAD_BYTES: usize = 4096;
+/// How long a thread looks for a request before it waits.
+const LOOKS: Duration = Duration::from_micros(20);
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+/// So many look at a time at most: all would try to read what one gets.
+const LOOKERS: usize = 4;
 
 /// What is agreed on with the kernel.
 pub(crate) struct Terms;
@@ -55,9 +71,13 @@ impl fuser::Filesystem for Terms {
     }
 }
 
-/// Another descriptor of the same connection, which has a queue of its own for what is being answered.
+/// Another descriptor of the same connection, which has a queue of its own for what is being answered. Reading does not wait.
 fn another(connection: impl AsFd) -> io::Result<File> {
-    let device = OpenOptions::new().read(true).write(true).open(FUSE)?;
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(FUSE)?;
     let of = connection.as_fd().as_raw_fd() as u32;
     // SAFETY: FUSE_DEV_IOC_CLONE reads a descriptor's number, of which we have a borrow.
     unsafe {
@@ -80,23 +100,91 @@ pub(crate) fn serve<M: Medium + 'static>(
     count: usize,
     threads: &mut Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
+    let crew = Arc::new(Crew::new());
     for at in 0..count {
         let device = another(&connection)?;
-        let requests = requests.clone();
+        let (requests, crew) = (requests.clone(), crew.clone());
         let thread = Builder::new().name(format!("vramfs-{at}"));
-        threads.push(thread.spawn(move || answer_all(&requests, &device))?);
+        threads.push(thread.spawn(move || answer_all(&requests, &crew, &device))?);
     }
     Ok(())
 }
 
+/// Where one thread finds requests.
+struct Lookout<'a> {
+    crew: &'a Crew,
+    device: &'a File,
+    /// It looks so long before it waits.
+    looks: Duration,
+}
+
+impl Lookout<'_> {
+    /// Whether there is a request, or none will come any more; waits so long for that, or for ever.
+    fn finds(&self, wait: Option<&Timespec>) -> io::Result<bool> {
+        match poll(&mut [PollFd::new(self.device, PollFlags::IN)], wait) {
+            Ok(found) => Ok(found > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads one request, for who has something to do then.
+    fn read(&mut self, request: &mut [u8]) -> io::Result<usize> {
+        self.crew.look();
+        let found = self.find();
+        // Before it is read: a request with a mebibyte takes its time, and others wait for who looks.
+        self.crew.leave();
+        found?;
+        let mut device = self.device;
+        device.read(request)
+    }
+
+    /// Until there is a request, which another may be reading by then.
+    fn find(&mut self) -> io::Result<()> {
+        loop {
+            let begin = Instant::now();
+            loop {
+                if self.finds(Some(&AT_ONCE))? {
+                    return Ok(());
+                }
+                if begin.elapsed() >= self.looks || self.crew.looking() > LOOKERS {
+                    break;
+                }
+                // Whoever would ask may need this processor for it.
+                std::thread::yield_now();
+            }
+            if self.crew.rest() {
+                // More is asked than those could answer who were at work.
+                self.looks = LOOKS;
+                continue;
+            }
+            let begin = Instant::now();
+            self.finds(None)?;
+            self.looks = match begin.elapsed() < LOOKS {
+                true => LOOKS,
+                false => Duration::ZERO,
+            };
+        }
+    }
+}
+
 /// Answers one request after another, until there are none any more.
-fn answer_all<M: Medium + 'static>(requests: &Requests<M>, mut device: &File) -> io::Result<()> {
+fn answer_all<M: Medium + 'static>(
+    requests: &Requests<M>,
+    crew: &Crew,
+    device: &File,
+) -> io::Result<()> {
     let mut request = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
     let mut body = Vec::new();
+    let mut lookout = Lookout {
+        crew,
+        device,
+        looks: LOOKS,
+    };
     loop {
-        let len = match device.read(&mut request) {
+        let len = match lookout.read(&mut request) {
             Ok(len) => len,
-            // Whoever asked was killed before it was read; a signal; nothing there after all.
+            // Whoever asked was killed before it was read; a signal; another has read it.
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOENT)
                     || matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
