@@ -165,10 +165,14 @@ impl<M: Medium + 'static> Lender<M> {
         let id = open.next;
         let thread = Builder::new().name("vramfs-export".to_owned());
         let lend = move || {
-            self.lend(&link, &process);
+            let answer = self.lend(&link, &process);
             // Whoever lost its last name meanwhile could not go.
             self.sweep();
+            // Before he hears it, as he may ask then how many are lent.
             self.exports.open().links.remove(&id);
+            drop(self);
+            // Who has gone does not hear it.
+            end(&link, answer).unwrap_or_default();
         };
         thread.spawn(lend).map_err(|_| Errno::AGAIN)?;
         open.next += 1;
@@ -176,16 +180,14 @@ impl<M: Medium + 'static> Lender<M> {
         Ok(())
     }
 
-    fn lend(&self, link: &UnixStream, process: &OwnedFd) {
+    /// Lends it until he is done with it. What he is told then, which is nothing if the filesystem has ended; or why it is not lent.
+    fn lend(&self, link: &UnixStream, process: &OwnedFd) -> Result<Option<u8>, Errno> {
         // What the kernel has of it that is newer comes here, or is refused from now on.
         self.forget_pages();
         if let Ok(None) = self.store.medium().share(&[]) {
-            return refuse(link, Errno::OPNOTSUPP);
+            return Err(Errno::OPNOTSUPP);
         }
-        let loan = match self.store.lend(&self.file, self.writes) {
-            Ok(loan) => loan,
-            Err(error) => return refuse(link, error),
-        };
+        let loan = self.store.lend(&self.file, self.writes)?;
         if self.writes {
             // And what somebody has read since.
             self.forget_pages();
@@ -193,20 +195,14 @@ impl<M: Medium + 'static> Lender<M> {
         let sent = match self.store.medium().share(&loan.blocks) {
             Ok(Some(sharing)) => {
                 send_all(link, &loan, &sharing);
-                true
+                Ok(())
             }
-            Ok(None) => {
-                refuse(link, Errno::OPNOTSUPP);
-                false
-            }
-            Err(error) => {
-                refuse(link, told(&error));
-                false
-            }
+            Ok(None) => Err(Errno::OPNOTSUPP),
+            Err(error) => Err(told(&error)),
         };
         // Also if it could not be sent to the end: what has come there may be in use.
-        if sent && !self.is_done(link, process) {
-            return;
+        if sent.is_ok() && !self.is_done(link, process) {
+            return Ok(None);
         }
         let taken = self.store.take_back(&self.file, &loan);
         // If it has its inode still.
@@ -217,12 +213,8 @@ impl<M: Medium + 'static> Lender<M> {
                 .unwrap_or_default();
             self.forget_pages();
         }
-        self.sweep();
-        let answer = match taken {
-            Ok(()) => TAKEN,
-            Err(_) => FAILED,
-        };
-        tell(link, &[answer]).unwrap_or_default();
+        sent?;
+        Ok(Some(if taken.is_ok() { TAKEN } else { FAILED }))
     }
 
     fn sweep(&self) {
@@ -296,14 +288,20 @@ pub(crate) fn tell(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn refuse(link: &UnixStream, error: Errno) {
-    let head = Head {
-        magic: MAGIC,
-        error: error.raw_os_error() as u64,
-        ..Head::zeroed()
-    };
-    // Who has gone does not hear it.
-    tell(link, bytemuck::bytes_of(&head)).unwrap_or_default();
+/// Says the last that a borrower hears. It waits for nobody: he has read what came before, or does not read.
+fn end(link: &UnixStream, answer: Result<Option<u8>, Errno>) -> std::io::Result<()> {
+    ioctl_fionbio(link, true)?;
+    match answer {
+        Ok(answer) => tell(link, answer.as_slice()),
+        Err(error) => {
+            let head = Head {
+                magic: MAGIC,
+                error: error.raw_os_error() as u64,
+                ..Head::zeroed()
+            };
+            tell(link, bytemuck::bytes_of(&head))
+        }
+    }
 }
 
 /// Sends all of a loan, or as much as somebody takes.
