@@ -1,5 +1,7 @@
-//! What is written with words of its own, in every order that they allow, by loom. Of `space`: whoever has a page is alone, and sees all that who
-//! had it before has done. Of `crew`: somebody looks for what is asked as long as one rests.
+//! What is written with words of its own, by loom. Of `space`, in every order that its words allow: whoever has a page is
+//! alone, and sees all that who had it before has done. Of `crew`, in every order that its threads may take: somebody looks
+//! for what is asked as long as one rests. Its words are in order by a lock, so weaker ones are not seen there, nor is who
+//! wakes for nothing.
 //!
 //! The modules are compiled once more here, with loom's words in place of the standard library's. Two threads and few steps, as each
 //! word that both touch multiplies what there is to try; orders in which a thread is interrupted more than three times are left out.
@@ -9,10 +11,8 @@
 use fercuda_vramfs::layout;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
-use loom::sync::atomic::AtomicUsize;
-use loom::sync::{Arc, Notify};
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 mod words {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -215,69 +215,108 @@ fn a_block_that_comes_back_to_the_top_is_not_taken_for_the_one_that_was_there() 
     });
 }
 
-/// Requests of which the first is answered when the last was read, as one may be for what the kernel says by another.
+/// What the kernel has for who answers: a request that comes at any time, and as many as keep all at work, each of whom waits for the
+/// next one's answer. So one does whose answer has the kernel say something by another.
 struct Asked {
     crew: Crew,
-    left: AtomicUsize,
-    is_over: Notify,
+    state: Mutex<State>,
+    /// Also that all is over.
+    came: Condvar,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Behind that many all is over.
+    last: usize,
+    asked: usize,
+    read: usize,
+    is_over: bool,
 }
 
 impl Asked {
-    fn new(count: usize) -> Arc<Self> {
+    fn new(last: usize) -> Arc<Self> {
+        let state = State {
+            last,
+            ..State::default()
+        };
         Arc::new(Self {
             crew: Crew::new(),
-            left: AtomicUsize::new(count),
-            is_over: Notify::new(),
+            state: Mutex::new(state),
+            came: Condvar::new(),
+            answered: Condvar::new(),
         })
     }
 
-    /// One of those who answer, until nothing is asked any more.
-    fn answer(&self, count: usize) {
+    fn ask(&self) {
+        self.state.lock().unwrap().asked += 1;
+        self.came.notify_all();
+    }
+
+    /// Whether there is something, even if it is that all is over.
+    fn poll(&self, waits: bool) -> bool {
+        let mut state = self.state.lock().unwrap();
+        while waits && !state.is_over && state.read == state.asked {
+            state = self.came.wait(state).unwrap();
+        }
+        state.is_over || state.read < state.asked
+    }
+
+    /// One of those who answer, until all is over.
+    fn answer(&self) {
         loop {
-            self.crew.look();
-            loop {
-                let read = |left: usize| left.checked_sub(1);
-                match self.left.fetch_update(AcqRel, Acquire, read) {
-                    Ok(left) => {
-                        self.crew.leave();
-                        if left == 1 {
-                            self.is_over.notify();
-                        }
-                        if left == count {
-                            self.is_over.wait();
-                        }
-                        break;
-                    }
-                    Err(_) if self.crew.rest() => {}
-                    // It would wait in the kernel, which says that all is over.
-                    Err(_) => return self.crew.leave(),
+            let (looking, _) = self.crew.look();
+            while !self.poll(false) {
+                if !looking.rest() && self.poll(true) {
+                    break;
                 }
+            }
+            drop(looking);
+            let mut state = self.state.lock().unwrap();
+            if state.is_over {
+                return;
+            }
+            if state.read == state.asked {
+                // Another was before me.
+                continue;
+            }
+            state.read += 1;
+            if state.read < state.last {
+                drop(state);
+                self.ask();
+                state = self.state.lock().unwrap();
+                while !state.is_over {
+                    state = self.answered.wait(state).unwrap();
+                }
+            } else {
+                state.is_over = true;
+                self.came.notify_all();
+                self.answered.notify_all();
             }
         }
     }
 }
 
-/// So many answer so many requests, and go.
-fn answers(threads: usize, count: usize) {
-    let asked = Asked::new(count);
-    let others: Vec<_> = (1..threads)
+/// So many answer as many, and go. If one is read by nobody, or one rests behind all others, loom says that none can go on.
+fn answers(threads: usize) {
+    let asked = Asked::new(threads);
+    let all: Vec<_> = (0..threads)
         .map(|_| {
             let asked = asked.clone();
-            thread::spawn(move || asked.answer(count))
+            thread::spawn(move || asked.answer())
         })
         .collect();
-    asked.answer(count);
-    others.into_iter().for_each(|it| it.join().unwrap());
-    // Nobody was left resting, or loom would have said so.
-    assert_eq!((asked.left.load(Acquire), asked.crew.looking()), (0, 0));
+    asked.ask();
+    all.into_iter().for_each(|it| it.join().unwrap());
+    assert_eq!(asked.state.lock().unwrap().read, threads);
 }
 
 #[test]
 fn somebody_reads_what_another_waits_for() {
-    in_every_order(3, || answers(2, 2));
+    in_every_order(3, || answers(2));
 }
 
 #[test]
 fn somebody_of_three_reads_what_another_waits_for() {
-    in_every_order(2, || answers(3, 2));
+    in_every_order(2, || answers(3));
 }

@@ -1,8 +1,9 @@
 //! Threads that read what the kernel asks, each from a descriptor of its own, and answer it.
 //!
-//! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next one a moment before
-//! it rests, by calls that do not wait: then it is awake, on a core whose caches have the memory of both. It does so if the wait before was as short, so nothing
-//! looks where little is asked. One alone waits in the kernel, the others for that one (`crew`): each that waits there would be woken in turn.
+//! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next
+//! one a moment before it rests, by calls that do not wait: then it is awake, on a core that has its memory at hand.
+//! Where nothing came for longer it stops that, until it is woken as more is asked. One alone waits in the kernel, and
+//! the others for that one (`crew`): of several there each request wakes another, which comes to a core that sleeps.
 //!
 //! fuser mounts and agrees with the kernel on what both can do. Requests are read here: it does not know all of them (a file
 //! without a name), and says times before 1970 wrong.
@@ -38,7 +39,7 @@ const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
-/// So many look at a time at most: all would try to read what one gets.
+/// Who comes to so many that look rests at once: all would try to read what one gets.
 const LOOKERS: usize = 4;
 
 /// What is agreed on with the kernel.
@@ -130,40 +131,41 @@ impl Lookout<'_> {
 
     /// Reads one request, for who has something to do then.
     fn read(&mut self, request: &mut [u8]) -> io::Result<usize> {
-        self.crew.look();
-        let found = self.find();
-        // Before it is read: a request with a mebibyte takes its time, and others wait for who looks.
-        self.crew.leave();
-        found?;
+        // It looks no more before it reads: a mebibyte takes its time, and others wait for who looks.
+        self.find()?;
         let mut device = self.device;
         device.read(request)
     }
 
     /// Until there is a request, which another may be reading by then.
     fn find(&mut self) -> io::Result<()> {
+        let (looking, mut before) = self.crew.look();
         loop {
             let begin = Instant::now();
             loop {
                 if self.finds(Some(&AT_ONCE))? {
                     return Ok(());
                 }
-                if begin.elapsed() >= self.looks || self.crew.looking() > LOOKERS {
+                if begin.elapsed() >= self.looks || before >= LOOKERS {
                     break;
                 }
                 // Whoever would ask may need this processor for it.
                 std::thread::yield_now();
             }
-            if self.crew.rest() {
+            if looking.rest() {
                 // More is asked than those could answer who were at work.
-                self.looks = LOOKS;
+                (self.looks, before) = (LOOKS, 0);
                 continue;
             }
             let begin = Instant::now();
-            self.finds(None)?;
+            let found = self.finds(None)?;
             self.looks = match begin.elapsed() < LOOKS {
                 true => LOOKS,
                 false => Duration::ZERO,
             };
+            if found {
+                return Ok(());
+            }
         }
     }
 }
