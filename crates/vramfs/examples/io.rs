@@ -2,7 +2,8 @@
 //!
 //! Jobs are threads, each with a file of its own and one request at a time, by direct calls where the filesystem has such
 //! (O_DIRECT), else by those that it has. One line for each kind, for 1, 4, 8 and 16 jobs: bytes or calls a
-//! second. Files are written in full first, and removed at the end.
+//! second, or how long one takes in the middle where a job rests between two. Files are written in full first, and
+//! removed at the end.
 #![expect(clippy::print_stdout, reason = "figures are for people")]
 
 use std::fs::File;
@@ -29,32 +30,45 @@ struct Kind {
     writes: bool,
     /// In any order.
     is_random: bool,
+    /// Between two calls; then it is told how long a call takes, not how many there are.
+    rest: Duration,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         name: "write 1 MiB",
         bytes: LARGE,
         writes: true,
         is_random: false,
+        rest: Duration::ZERO,
     },
     Kind {
         name: "read 1 MiB",
         bytes: LARGE,
         writes: false,
         is_random: false,
+        rest: Duration::ZERO,
     },
     Kind {
         name: "write 4 KiB random",
         bytes: SMALL,
         writes: true,
         is_random: true,
+        rest: Duration::ZERO,
     },
     Kind {
         name: "read 4 KiB random",
         bytes: SMALL,
         writes: false,
         is_random: true,
+        rest: Duration::ZERO,
+    },
+    Kind {
+        name: "read 4 KiB, 1 ms apart",
+        bytes: SMALL,
+        writes: false,
+        is_random: true,
+        rest: Duration::from_millis(1),
     },
 ];
 
@@ -118,18 +132,20 @@ fn main() -> Result<()> {
         "calls are {}",
         if is_direct { "direct" } else { "not direct" }
     );
-    print!("{:<20}", "");
+    print!("{:<24}", "");
     JOBS.iter()
         .for_each(|jobs| print!("{:>12}", format!("{jobs} jobs")));
     println!();
     for kind in KINDS {
-        print!("{:<20}", kind.name);
+        print!("{:<24}", kind.name);
         for jobs in JOBS {
-            let calls = measure(&files[..jobs], kind, Duration::from_secs_f64(seconds))?;
-            match kind.bytes {
-                LARGE => print!("{:>12}", format!("{:.2} GB/s", calls * LARGE as f64 / 1e9)),
-                _ => print!("{:>12}", format!("{:.1} K/s", calls / 1e3)),
-            }
+            let (calls, each) = measure(&files[..jobs], kind, Duration::from_secs_f64(seconds))?;
+            let figure = match kind.bytes {
+                _ if !kind.rest.is_zero() => format!("{:.1} us", each * 1e6),
+                LARGE => format!("{:.2} GB/s", calls * LARGE as f64 / 1e9),
+                _ => format!("{:.1} K/s", calls / 1e3),
+            };
+            print!("{figure:>12}");
         }
         println!();
     }
@@ -139,8 +155,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Calls a second.
-fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
+/// Calls a second; and of one the seconds in the middle, where there is a rest between.
+fn measure(files: &[File], kind: Kind, time: Duration) -> Result<(f64, f64)> {
     let (ends, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = Barrier::new(files.len() + 1);
     let (ends, calls, ready) = (&ends, &calls, &ready);
@@ -151,6 +167,7 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
             let part = buffer.part(kind.bytes);
             let places = FILE_BYTES / kind.bytes as u64;
             let mut place = 0;
+            let mut each = Vec::new();
             ready.wait();
             while !ends.load(Relaxed) {
                 place = match kind.is_random {
@@ -158,13 +175,18 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
                     false => (place + 1) % places,
                 };
                 let at = place * kind.bytes as u64;
+                let begin = (!kind.rest.is_zero()).then(Instant::now);
                 match kind.writes {
                     true => file.write_all_at(part, at)?,
                     false => file.read_exact_at(part, at)?,
                 }
                 calls.fetch_add(1, Relaxed);
+                if let Some(begin) = begin {
+                    each.push(begin.elapsed().as_secs_f64());
+                    std::thread::sleep(kind.rest);
+                }
             }
-            std::io::Result::Ok(())
+            std::io::Result::Ok(each)
         };
         let all: Vec<_> = files
             .iter()
@@ -176,9 +198,12 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
         let done = calls.load(Relaxed);
         let rate = done as f64 / begin.elapsed().as_secs_f64();
         ends.store(true, Relaxed);
+        let mut each = Vec::new();
         for one in all {
-            one.join().map_err(|_| "a job has panicked")??;
+            each.extend(one.join().map_err(|_| "a job has panicked")??);
         }
-        Ok(rate)
+        each.sort_by(f64::total_cmp);
+        let middle = each.get(each.len() / 2).copied().unwrap_or(0.0);
+        Ok((rate, middle))
     })
 }
