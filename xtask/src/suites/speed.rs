@@ -202,7 +202,8 @@ fn table(jobs: &[u32], all: &[Measured]) -> String {
     };
     for (call, rows) in &all[PLAIN].rounds {
         let unit = rows.first().map_or("", |row| &row.0);
-        let _infallible = writeln!(text, "{call}, {unit}");
+        let better = if unit == "us" { ", less is better" } else { "" };
+        let _infallible = writeln!(text, "{call}, {unit}{better}");
         let plain = medians(&all[PLAIN], call);
         for ((name, _), of) in KINDS.iter().zip(all) {
             let Some(figures) = medians(of, call) else {
@@ -238,8 +239,10 @@ fn table(jobs: &[u32], all: &[Measured]) -> String {
 mod tests {
     use super::*;
 
-    const SAID: &str = "calls are direct\n                          1 jobs      4 jobs\n\
-                        write 1 MiB            2.50 GB/s  10.00 GB/s\nread 4 KiB random      18.1 K/s   135.5 K/s\n";
+    const SAID: &str = "calls are direct\n                              1 jobs      4 jobs\n\
+                        write 1 MiB                2.50 GB/s  10.00 GB/s\n\
+                        read 4 KiB random          18.1 K/s   135.5 K/s\n\
+                        read 4 KiB, 1 ms apart      76.4 us     62.2 us\n";
 
     #[test]
     fn what_io_says_is_read_as_it_says_it() {
@@ -248,6 +251,7 @@ mod tests {
         let expected = [
             ("write 1 MiB", "GB/s", vec![2.5, 10.0]),
             ("read 4 KiB random", "K/s", vec![18.1, 135.5]),
+            ("read 4 KiB, 1 ms apart", "us", vec![76.4, 62.2]),
         ];
         let expected =
             expected.map(|(call, unit, values)| (call.to_owned(), (unit.to_owned(), values)));
@@ -260,9 +264,17 @@ mod tests {
     #[test]
     fn the_table_has_medians_and_what_they_are_of_the_plain_mounts() {
         let measured = |values: &[f64]| {
-            let rows = values.iter().map(|it| ("GB/s".to_owned(), vec![*it]));
+            let rows = |unit: &str| {
+                values
+                    .iter()
+                    .map(|it| (unit.to_owned(), vec![*it]))
+                    .collect()
+            };
+            let rounds = [("read", "GB/s"), ("each", "us")];
             Measured {
-                rounds: [("read".to_owned(), rows.collect())].into(),
+                rounds: rounds
+                    .map(|(call, unit)| (call.to_owned(), rows(unit)))
+                    .into(),
                 memory_kib: vec![[2048, 1024], [1024, 3072]],
             }
         };
@@ -274,6 +286,8 @@ mod tests {
         ];
         let text = table(&[8], &all);
         let has = |part: &str| assert!(text.contains(part), "{part}:\n{text}");
+        has("each, us, less is better\n");
+        has("read, GB/s\n");
         has("9.5  100%");
         has("9.0   95%");
         has("4.8   50%");
