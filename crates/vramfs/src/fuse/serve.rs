@@ -2,7 +2,7 @@
 //!
 //! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next
 //! one a moment before it rests, by calls that do not wait: then it is awake, on a core that has its memory at hand.
-//! Where nothing came for longer it stops that, until it is woken as more is asked. One alone waits in the kernel, and
+//! Where nothing came for longer it does not the next time; who is woken to look next does. One alone waits in the kernel, and
 //! the others for that one (`crew`): of several there each request wakes another, which comes to a core that sleeps.
 //!
 //! fuser mounts and agrees with the kernel on what both can do. Requests are read here: it does not know all of them (a file
