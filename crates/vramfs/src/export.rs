@@ -171,8 +171,7 @@ impl<M: Medium + 'static> Lender<M> {
             // Before he hears it, as he may ask then how many are lent.
             self.exports.open().links.remove(&id);
             drop(self);
-            // Who has gone does not hear it.
-            end(&link, answer).unwrap_or_default();
+            end(link, answer);
         };
         thread.spawn(lend).map_err(|_| Errno::AGAIN)?;
         open.next += 1;
@@ -288,20 +287,23 @@ pub(crate) fn tell(link: &UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says the last that a borrower hears. It waits for nobody: he has read what came before, or does not read.
-fn end(link: &UnixStream, answer: Result<Option<u8>, Errno>) -> std::io::Result<()> {
-    ioctl_fionbio(link, true)?;
-    match answer {
-        Ok(answer) => tell(link, answer.as_slice()),
+/// Says the last that a borrower hears, and closes the link. It waits for nobody: he has read what came before, so there is
+/// room for it, or he does not read.
+fn end(link: UnixStream, answer: Result<Option<u8>, Errno>) {
+    let refusal;
+    let said = match &answer {
+        Ok(answer) => answer.as_slice(),
         Err(error) => {
-            let head = Head {
+            refusal = Head {
                 magic: MAGIC,
                 error: error.raw_os_error() as u64,
                 ..Head::zeroed()
             };
-            tell(link, bytemuck::bytes_of(&head))
+            bytemuck::bytes_of(&refusal)
         }
-    }
+    };
+    // Who is there and was not told is told by the end of the link, which is an error where he waits for an answer.
+    let _sent = send(&link, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// Sends all of a loan, or as much as somebody takes.
