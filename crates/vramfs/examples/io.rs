@@ -34,6 +34,12 @@ struct Kind {
     rest: Duration,
 }
 
+impl Kind {
+    fn rests(self) -> bool {
+        !self.rest.is_zero()
+    }
+}
+
 const KINDS: [Kind; 5] = [
     Kind {
         name: "write 1 MiB",
@@ -139,11 +145,11 @@ fn main() -> Result<()> {
     for kind in KINDS {
         print!("{:<24}", kind.name);
         for jobs in JOBS {
-            let (calls, each) = measure(&files[..jobs], kind, Duration::from_secs_f64(seconds))?;
+            let value = measure(&files[..jobs], kind, Duration::from_secs_f64(seconds))?;
             let figure = match kind.bytes {
-                _ if !kind.rest.is_zero() => format!("{:.1} us", each * 1e6),
-                LARGE => format!("{:.2} GB/s", calls * LARGE as f64 / 1e9),
-                _ => format!("{:.1} K/s", calls / 1e3),
+                _ if kind.rests() => format!("{:.1} us", value * 1e6),
+                LARGE => format!("{:.2} GB/s", value * LARGE as f64 / 1e9),
+                _ => format!("{:.1} K/s", value / 1e3),
             };
             print!("{figure:>12}");
         }
@@ -155,8 +161,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Calls a second; and of one the seconds in the middle, where there is a rest between.
-fn measure(files: &[File], kind: Kind, time: Duration) -> Result<(f64, f64)> {
+/// Calls a second; of a kind that rests, the seconds that one call in the middle takes.
+fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
     let (ends, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = Barrier::new(files.len() + 1);
     let (ends, calls, ready) = (&ends, &calls, &ready);
@@ -175,16 +181,16 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<(f64, f64)> {
                     false => (place + 1) % places,
                 };
                 let at = place * kind.bytes as u64;
-                let begin = (!kind.rest.is_zero()).then(Instant::now);
+                let begin = kind.rests().then(Instant::now);
                 match kind.writes {
                     true => file.write_all_at(part, at)?,
                     false => file.read_exact_at(part, at)?,
                 }
-                calls.fetch_add(1, Relaxed);
                 if let Some(begin) = begin {
                     each.push(begin.elapsed().as_secs_f64());
                     std::thread::sleep(kind.rest);
                 }
+                calls.fetch_add(1, Relaxed);
             }
             std::io::Result::Ok(each)
         };
@@ -202,8 +208,11 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<(f64, f64)> {
         for one in all {
             each.extend(one.join().map_err(|_| "a job has panicked")??);
         }
+        if !kind.rests() {
+            return Ok(rate);
+        }
         each.sort_by(f64::total_cmp);
-        let middle = each.get(each.len() / 2).copied().unwrap_or(0.0);
-        Ok((rate, middle))
+        let middle = each.get(each.len() / 2).copied();
+        middle.ok_or_else(|| "no call ended in that time: ask for more seconds".into())
     })
 }
