@@ -1,10 +1,11 @@
 //! What is written with words of its own, by loom. Of `space`, in every order that its words allow: whoever has a page is
-//! alone, and sees all that who had it before has done. Of `crew`, in every order that its threads may take: somebody looks
+//! alone, and sees all that who had it before has done. Of `crew`, in the orders that its threads may take: somebody looks
 //! for what is asked as long as one rests. Its words are in order by a lock, so weaker ones are not seen there, nor is who
 //! wakes for nothing.
 //!
-//! The modules are compiled once more here, with loom's words in place of the standard library's. Two threads and few steps, as each
-//! word that both touch multiplies what there is to try; orders in which a thread is interrupted more than three times are left out.
+//! The modules are compiled once more here, with loom's words in place of the standard library's. Few threads and few steps, as each
+//! word that several touch multiplies what there is to try; orders with more than three interruptions are left out, or with
+//! more than two where there are more threads.
 
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
@@ -215,8 +216,8 @@ fn a_block_that_comes_back_to_the_top_is_not_taken_for_the_one_that_was_there() 
     });
 }
 
-/// What the kernel has for who answers: a request that comes at any time, and as many as keep all at work, each of whom waits for the
-/// next one's answer. So one does whose answer has the kernel say something by another.
+/// What the kernel has for who answers: a request that comes at any time, and others, each asked by who answers the one before, and
+/// waits for all. So one does whose answer has the kernel say something by another.
 struct Asked {
     crew: Crew,
     state: Mutex<State>,
@@ -297,9 +298,9 @@ impl Asked {
     }
 }
 
-/// So many answer as many, and go. If one is read by nobody, or one rests behind all others, loom says that none can go on.
-fn answers(threads: usize) {
-    let asked = Asked::new(threads);
+/// So many answer so many requests, and go. If one is read by nobody, or one rests behind all others, loom says that none can go on.
+fn answers(threads: usize, count: usize) {
+    let asked = Asked::new(count);
     let all: Vec<_> = (0..threads)
         .map(|_| {
             let asked = asked.clone();
@@ -308,15 +309,23 @@ fn answers(threads: usize) {
         .collect();
     asked.ask();
     all.into_iter().for_each(|it| it.join().unwrap());
-    assert_eq!(asked.state.lock().unwrap().read, threads);
+    let state = asked.state.lock().unwrap();
+    assert_eq!((state.asked, state.read), (count, count));
+    // Nobody is counted who has gone.
+    assert_eq!(asked.crew.look().1, 0);
 }
 
 #[test]
 fn somebody_reads_what_another_waits_for() {
-    in_every_order(3, || answers(2));
+    in_every_order(3, || answers(2, 2));
 }
 
 #[test]
 fn somebody_of_three_reads_what_another_waits_for() {
-    in_every_order(2, || answers(3));
+    in_every_order(2, || answers(3, 3));
+}
+
+#[test]
+fn who_rests_when_all_is_over_goes_too() {
+    in_every_order(2, || answers(3, 2));
 }

@@ -7,7 +7,7 @@
 //!
 //! Invariant: somebody looks, or nobody rests, or whoever was the last to leave is about to wake one.
 //! Elsewhere: how one looks (`serve`). The words are the standard library's, but where `tests/orders.rs` runs this in
-//! every order that threads may take.
+//! the orders that threads may take.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;

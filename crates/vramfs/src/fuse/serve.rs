@@ -2,7 +2,7 @@
 //!
 //! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next
 //! one a moment before it rests, by calls that do not wait: then it is awake, on a core that has its memory at hand.
-//! Where nothing came for longer it does not the next time; who is woken to look next does. One alone waits in the kernel, and
+//! Who waited longer in the kernel does not look the next time; who is woken to look next does. One alone waits there, and
 //! the others for that one (`crew`): of several there each request wakes another, which comes to a core that sleeps.
 //!
 //! fuser mounts and agrees with the kernel on what both can do. Requests are read here: it does not know all of them (a file
@@ -153,7 +153,7 @@ impl Lookout<'_> {
                 std::thread::yield_now();
             }
             if looking.rest() {
-                // More is asked than those could answer who were at work.
+                // Whoever looked has found something.
                 (self.looks, before) = (LOOKS, 0);
                 continue;
             }
