@@ -98,7 +98,7 @@ fn main() -> Result<()> {
         identities: &identities,
     };
     for threads in THREADS.into_iter().filter(|it| count >= it * LARGE) {
-        for what in ["fetch", "check", "put", "update", "encode"] {
+        for what in ["fetch", "read", "check", "put", "update", "encode"] {
             for large in [false, true] {
                 if !matches!((what, large), ("encode", false) | ("update", true)) {
                     all.measure(what, large, threads)?;
@@ -162,6 +162,7 @@ impl Requests<'_> {
                 let wrong = match what {
                     "fetch" => copier.fetch(self.blocks, work).map(|()| 0),
                     "put" => copier.put(self.blocks, work).map(|()| 0),
+                    "read" => worker.read(self.blocks, work).map(wrong),
                     "check" => worker.check(self.blocks, work).map(wrong),
                     "update" => worker.update(self.blocks, work).map(wrong),
                     _ => worker.encode_anew(self.blocks, work).map(wrong),

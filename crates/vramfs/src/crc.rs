@@ -5,6 +5,9 @@
 //! with as many zero bytes behind it as there are bytes behind it in the row, and of a
 //! constant.
 
+pub use ::crc32c::crc32c;
+pub(crate) use ::crc32c::crc32c_append;
+
 /// The polynomial without x^32, its bits reversed.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
@@ -112,13 +115,6 @@ pub(crate) fn word_columns(bytes: usize, words: usize) -> Vec<[u32; 32]> {
         *word = of_word;
     }
     columns
-}
-
-/// The CRC32C of `bytes`.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |register, byte| {
-        after_zero_byte(register ^ u32::from(*byte))
-    })
 }
 
 #[cfg(test)]

@@ -8,17 +8,19 @@
 //! one worker at a time, or only read, which is the caller's care: two that change one
 //! at once leave it as none of them says.
 //!
-//! Elsewhere: looking at many blocks at once (`sweep`), the kernels' text (`source`), where things lie (`layout`), the memory (`blocks`).
+//! Elsewhere: looking at many blocks at once (`sweep`), looking at a few rows without a kernel (`few`), the kernels' text (`source`), where things lie (`layout`), the memory (`blocks`).
 #![expect(
     unsafe_code,
     reason = "launching the kernels that are written here, and copies by address"
 )]
 
+mod few;
 mod sweep;
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Relaxed},
@@ -33,12 +35,13 @@ use fercuda_cuda::{
     Stream,
 };
 
+use self::few::Callers;
 use self::sweep::Lists;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::{
-    DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ORDERS, RECORD_OFFSET, ROW_BYTES, SHARED_BYTES,
-    SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
+    BLOCK_BYTES, DATA_BYTES, DATA_ROWS, IDENTITY_WORDS, ORDERS, RECORD_OFFSET, ROW_BYTES,
+    SHARED_BYTES, SHARED_WITH_DESK_BYTES, SHARED_WITH_TABLES_BYTES, SUMS_OFFSET,
 };
 use crate::source;
 
@@ -276,6 +279,7 @@ pub struct Kernels {
     /// Their device is the software one, which compares accesses with what the driver was asked to wait for, and sees nothing of
     /// who looks himself.
     is_checked: bool,
+    callers: Arc<Callers>,
     context: Context,
 }
 
@@ -359,6 +363,7 @@ impl Kernels {
             refresh: module.function("vramfs_refresh")?,
             at_once: 2 * context.device().multiprocessors()?,
             is_checked: context.device().is_software()?,
+            callers: Arc::default(),
             context: context.clone(),
         })
     }
@@ -751,6 +756,8 @@ struct Papers {
     /// Of each job one outcome, or one for each of its parts. Kernels write them while the host looks.
     outcomes: SharedWords,
     identities: PinnedBuffer<u64>,
+    /// Rows and a record that are looked at here.
+    few: PinnedBuffer<u8>,
 }
 
 impl Papers {
@@ -856,6 +863,7 @@ impl Worker {
             jobs: PinnedBuffer::new(context, slots)?,
             outcomes: SharedWords::new(context, slots * PARTS * OUTCOME_WORDS)?,
             identities: PinnedBuffer::new(context, slots * IDENTITY_WORDS)?,
+            few: PinnedBuffer::new(context, few::FEW_BYTES)?,
         };
         let lists = Lists::new(context, Lists::SOME)?;
         // From here on nothing fails that would leave them.
@@ -905,7 +913,7 @@ impl Worker {
     /// the others are right. Without an identity it keeps that which it has.
     ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of
+    /// [`Error::NoBlock`], [`Error::Uncoded`], [`Error::Rows`], [`Error::Staging`], [`Error::TooMuch`], [`Error::Twice`], [`Error::Changing`], those of
     /// the driver.
     pub fn encode(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         let kernel = self.kernels.encode.clone();
@@ -991,6 +999,19 @@ impl Worker {
         self.run_telling(kernel, blocks, work, how, None)
     }
 
+    /// Whether there is all that is named, of blocks of the code, and room for so many.
+    fn admit(&self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
+        if blocks.block_bytes() != BLOCK_BYTES {
+            return Err(Error::Uncoded);
+        }
+        self.copier.check(blocks, work, how)?;
+        let (given, slots) = (work.len(), self.copier.slots);
+        match given > slots {
+            true => Err(Error::TooMuch { given, slots }),
+            false => Ok(()),
+        }
+    }
+
     /// With what is called once all blocks are changed, or surely will be.
     fn run_telling(
         &mut self,
@@ -1001,14 +1022,7 @@ impl Worker {
         mut taken: Option<&mut dyn FnMut()>,
     ) -> Result<&[Outcome]> {
         let _held = blocks.hold();
-        self.copier.check(blocks, work, how)?;
-        let slots = self.copier.slots;
-        if work.len() > slots {
-            return Err(Error::TooMuch {
-                given: work.len(),
-                slots,
-            });
-        }
+        self.admit(blocks, work, how)?;
         let context = self.copier.stream.context();
         let data = self.copier.data.device_address_in(context)?.0;
         let identities = self.papers.identities.device_address()?.0;

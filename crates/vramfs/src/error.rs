@@ -44,6 +44,9 @@ pub enum Error {
         /// How many there are.
         blocks: usize,
     },
+    /// Blocks of data alone, and a worker that looks at parity and records.
+    #[error("the blocks have no parity and no records, which the kernels need")]
+    Uncoded,
     /// There are no such rows.
     #[error("rows {} to {} are not within the {DATA_ROWS} rows of data", rows.start, rows.end)]
     Rows {

@@ -484,7 +484,7 @@ impl Access for DeviceAccess {
 
     fn read(&mut self, work: &[Work<'_>]) -> Result<&[Outcome]> {
         match &mut self.by {
-            By::Kernels(worker) => worker.check(&self.blocks, work),
+            By::Kernels(worker) => worker.read(&self.blocks, work),
             By::Copies(copier) => {
                 copier.fetch(&self.blocks, work)?;
                 Ok(clean(&mut self.clean, work.len()))

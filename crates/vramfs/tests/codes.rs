@@ -266,6 +266,69 @@ fn rows_that_are_read_are_looked_at_and_any_wrong_bit_is_seen() {
     }
 }
 
+/// Up to eight rows are looked at without a kernel: what is wrong has to be seen, and said, as by that.
+#[test]
+fn a_few_rows_that_are_read_are_looked_at_as_many_are() {
+    let mut bench = Bench::new(2);
+    let (blocks, bytes, identities) = bench.encoded(2);
+    let borders = bench.borders(1).into_iter().filter(|it| it.len() <= 9);
+    for (round, rows) in borders.enumerate() {
+        let block = bench.random.usize(..2);
+        let room = 2 * DATA_BYTES - rows.len() * ROW_BYTES;
+        let at = bench.random.usize(..=room / 16) * 16;
+        let place = Place::Staging(at);
+        let identity = (!round.is_multiple_of(4)).then_some(&identities[block]);
+        let work = |identity| Work {
+            block,
+            rows: rows.clone(),
+            place,
+            identity,
+        };
+        bench.worker.data_mut().fill(0xAA);
+        let outcomes = bench.worker.read(&blocks, &[work(identity)]).unwrap();
+        assert!(matches!(outcomes, [one] if one.is_clean()), "{rows:?}");
+        let end = at + rows.len() * ROW_BYTES;
+        let data = bench.worker.data();
+        let first = block * BLOCK_BYTES + rows.start * ROW_BYTES;
+        assert!(data[at..end] == bytes[first..][..end - at], "{rows:?}");
+        let mut others = data[..at].iter().chain(&data[end..]);
+        assert!(others.all(|it| *it == 0xAA), "{rows:?}");
+
+        // A bit of these rows, of any, of the record, and of who it is.
+        let row = bench.random.usize(rows.clone());
+        let any = bench.random.usize(..CODED_ROWS);
+        let mut of_row = |row: usize| row * ROW_BYTES + bench.random.usize(..ROW_BYTES);
+        let places = [
+            of_row(row),
+            of_row(rows.end - 1),
+            of_row(any),
+            RECORD_OFFSET + 4 * row,
+            RECORD_OFFSET + MAGIC_OFFSET + bench.random.usize(..8),
+            RECORD_OFFSET + IDENTITY_OFFSET + bench.random.usize(..8 * IDENTITY_WORDS),
+            RECORD_OFFSET + RECORD_SUM_OFFSET + bench.random.usize(..4),
+        ];
+        for (kind, byte) in places.into_iter().enumerate() {
+            let mut wrong = bytes.clone();
+            wrong[block * BLOCK_BYTES + byte] ^= 1 << bench.random.u32(..8);
+            // With a right sum it is the record's word that says whose it is not.
+            if bench.random.bool() {
+                sum(&mut wrong[block * BLOCK_BYTES + RECORD_OFFSET..][..ROW_BYTES]);
+            }
+            bench.put(&blocks, &wrong);
+            let expected = bench.worker.check(&blocks, &[work(identity)]).unwrap()[0];
+            let outcome = bench.worker.read(&blocks, &[work(identity)]).unwrap()[0];
+            assert_eq!(outcome, expected, "{rows:?}, {kind}: byte {byte}");
+            let is_seen = rows.contains(&(byte / ROW_BYTES));
+            assert!(!is_seen || !outcome.is_clean(), "{rows:?}: byte {byte}");
+        }
+        bench.put(&blocks, &bytes);
+        let mut another = identities[block];
+        another[bench.random.usize(..IDENTITY_WORDS)] ^= 1 << bench.random.u32(..64);
+        let outcome = bench.worker.read(&blocks, &[work(Some(&another))]).unwrap()[0];
+        assert!(outcome.has_wrong_identity());
+    }
+}
+
 #[test]
 fn an_update_is_what_encoding_anew_gives() {
     let mut bench = Bench::new(2);
@@ -805,6 +868,32 @@ fn what_is_not_there_is_refused() {
         .encode(&blocks, &[work(0, 100..129)])
         .unwrap_err();
     assert!(rows.to_string().contains("rows 100 to 129"), "{rows}");
+    for (wrong, what) in [
+        (work(1, 0..4), "block 1 is beyond the last of 1"),
+        (work(0, 126..130), "rows 126 to 130"),
+    ] {
+        let error = bench.worker.read(&blocks, &[wrong]).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    for at in [8, DATA_BYTES - 3 * ROW_BYTES, usize::MAX - 15] {
+        let beyond = Work {
+            place: Place::Staging(at),
+            ..work(0, 0..4)
+        };
+        let error = bench.worker.read(&blocks, &[beyond]).unwrap_err();
+        assert!(error.to_string().contains("4 rows at byte"), "{error}");
+    }
+    // Where a record would be is the next block, or nothing.
+    let bare = Blocks::new(bench.stream.context(), 1, 1, false).unwrap();
+    let uncoded = [
+        bench.worker.read(&bare, &[work(0, 0..4)]).map(drop),
+        bench.worker.check(&bare, &[work(0, 0..4)]).map(drop),
+        bench.worker.encode(&bare, &[work(0, 0..4)]).map(drop),
+        bench.worker.scan(&bare, &[0]).map(drop),
+    ];
+    for error in uncoded.map(|it| it.unwrap_err().to_string()) {
+        assert!(error.contains("no parity"), "{error}");
+    }
     let twice = [work(0, 0..1), work(0, 1..2)];
     let mut two = Bench::worker(2);
     let twice = two.update(&blocks, &twice).unwrap_err();
@@ -843,6 +932,7 @@ fn what_is_not_there_is_refused() {
     let reads = [
         two.verify(&blocks, &[from(0, 1)]).unwrap_err(),
         two.check(&blocks, &[from(0, 1)]).unwrap_err(),
+        two.read(&blocks, &[from(0, 1)]).unwrap_err(),
     ];
     for error in reads.map(|it| it.to_string()) {
         assert!(error.contains("go into block 1"), "{error}");

@@ -51,7 +51,7 @@ impl Worker {
     /// changed meanwhile may be among them, so who asks looks at those again.
     ///
     /// # Errors
-    /// [`Error::NoBlock`]; [`Error::OtherDevice`]; those of the driver.
+    /// [`Error::NoBlock`]; [`Error::Uncoded`]; [`Error::OtherDevice`]; those of the driver.
     pub fn scan(&mut self, blocks: &Blocks, numbers: &[u32]) -> Result<Vec<u32>> {
         let kernel = self.kernels.scan.clone();
         self.sweep(&kernel, 0, blocks, numbers)
@@ -86,7 +86,7 @@ impl Worker {
         numbers: &[u32],
     ) -> Result<Vec<u32>> {
         let _held = blocks.hold();
-        self.copier.check(blocks, &[], How::Reads)?;
+        self.admit(blocks, &[], How::Reads)?;
         let Some(highest) = numbers.iter().max() else {
             return Ok(Vec::new());
         };

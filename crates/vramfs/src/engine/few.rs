@@ -1,0 +1,200 @@
+//! A few rows of one block, looked at by the processor that waits for them.
+//!
+//! One copy brings them and the block's record, and the processor compares sums of what lies in its caches: together less than
+//! a kernel takes that looks at them, whose launch alone costs twice what a copy's does. It is so for a few callers at a time: copies
+//! contend for the driver's locks until their end, where a kernel's end is looked for in our own memory.
+//!
+//! Invariants: what comes to the staging are the very bytes that were looked at. Whatever is not right here is said by the kernel, so there is one
+//! who decides what is wrong.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use fercuda_cuda::sys::types::{CUDA_MEMCPY2D, CUarray, CUmemorytype, CUresult};
+
+use super::{How, Outcome, Place, Work, Worker};
+use crate::blocks::Blocks;
+use crate::crc::{crc32c, crc32c_append};
+use crate::error::{Error, Result};
+use crate::layout::{
+    DATA_ROWS, MAGIC, MAGIC_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, ROWS, SUMS_OFFSET,
+};
+
+/// So many rows at most are brought so.
+const FEW: usize = 8;
+/// What comes then: the rows, and as many that the record is the last of.
+pub(super) const FEW_BYTES: usize = 2 * FEW * ROW_BYTES;
+/// So many callers of one device at a time. Of sixteen that read pages without a break 103 % of what plain copies give is left so, and 96 if all of
+/// them did it; of four 94 and 92 or less if none or one did (docs/gpu-figures.md).
+const AT_ONCE: u32 = 6;
+
+/// Who brings rows so, of one device.
+#[derive(Debug, Default)]
+pub(super) struct Callers(AtomicU32);
+
+impl Callers {
+    /// One more, until that is dropped, if there are not too many.
+    fn enter(&self) -> Option<Caller<'_>> {
+        let caller = Caller(&self.0);
+        (self.0.fetch_add(1, Relaxed) < AT_ONCE).then_some(caller)
+    }
+}
+
+/// See [`Callers::enter`].
+struct Caller<'a>(&'a AtomicU32);
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Worker {
+    /// As [`Worker::check`], in the quickest way that there is: up to 8 rows of one block that come to the staging are looked at by this thread,
+    /// if not too many do that already.
+    ///
+    /// # Errors
+    /// As [`Worker::check`]; [`Error::Copy`].
+    pub fn read(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
+        if let [one] = work
+            && let Place::Staging(at) = one.place
+            && (1..=FEW).contains(&one.rows.len())
+            && self.has_brought(blocks, one, at)?
+        {
+            self.outcomes[0] = Outcome::CLEAN;
+            return Ok(&self.outcomes[..1]);
+        }
+        self.check(blocks, work)
+    }
+
+    /// Whether the rows are right, and have come to the staging at this byte. Nothing came, and they may be right, if too many are at it.
+    fn has_brought(&mut self, blocks: &Blocks, work: &Work<'_>, at: usize) -> Result<bool> {
+        let callers = self.kernels.callers.clone();
+        let Some(_caller) = callers.enter() else {
+            return Ok(false);
+        };
+        let _held = blocks.hold();
+        self.admit(blocks, std::slice::from_ref(work), How::Reads)?;
+        let bytes = work.rows.len() * ROW_BYTES;
+        let from = blocks.address(work.block)? + (work.rows.start * ROW_BYTES) as u64;
+        // Two lines of so many bytes, the second of which ends with the block.
+        let copy = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from,
+            srcArray: CUarray::NULL,
+            srcPitch: (ROWS - work.rows.end) * ROW_BYTES,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: self.papers.few.as_mut_ptr().cast(),
+            dstDevice: 0,
+            dstArray: CUarray::NULL,
+            dstPitch: bytes,
+            WidthInBytes: bytes,
+            Height: 2,
+        };
+        let driver = blocks.context().bind()?;
+        // SAFETY: both lines lie within a block of the code that is there, as `admit` has seen, and as long as it is held; they go to page-locked memory
+        // that has room for both, which nobody looks at before the stream is done with it, and which stays if it never is.
+        let answer = unsafe { driver.cuMemcpy2DAsync_v2(&copy, self.copier.stream.raw()) };
+        self.copier.wait()?;
+        if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
+            return Err(Error::Copy(format!("{answer:?}")));
+        }
+        let (rows, end) = self.papers.few[..2 * bytes].split_at(bytes);
+        let is_right = end
+            .last_chunk()
+            .is_some_and(|record| are_right(rows, record, work));
+        if is_right {
+            self.copier.data[at..at + bytes].copy_from_slice(rows);
+        }
+        Ok(is_right)
+    }
+}
+
+/// Whether rows of a block are what its record says, and that is right, and this block's.
+fn are_right(rows: &[u8], record: &[u8; ROW_BYTES], work: &Work<'_>) -> bool {
+    let word = |at: usize| record[at..].first_chunk().map(|it| u32::from_le_bytes(*it));
+    let before = crc32c(&record[..RECORD_SUM_OFFSET]);
+    let sum = crc32c_append(before, &[0; ROW_BYTES - RECORD_SUM_OFFSET]);
+    let named = [u64::from(MAGIC)];
+    let named = named.iter().chain(work.identity.into_iter().flatten());
+    word(RECORD_SUM_OFFSET) == Some(sum)
+        && record[MAGIC_OFFSET..]
+            .chunks_exact(8)
+            .zip(named)
+            .all(|(said, it)| *said == it.to_le_bytes())
+        && rows
+            .chunks_exact(ROW_BYTES)
+            .zip(work.rows.clone())
+            .all(|(row, number)| word(SUMS_OFFSET + 4 * number) == Some(crc32c(row)))
+}
+
+// No row of data is among those that come with the record: the two lines do not lie over each other, as no pitch could be then.
+const _: () = assert!(DATA_ROWS + FEW <= ROWS);
+
+#[cfg(test)]
+mod tests {
+    use fercuda_cuda::{Context, Cuda, Stream};
+
+    use super::*;
+    use crate::engine::{Identity, Kernels};
+    use crate::layout::IDENTITY_WORDS;
+
+    #[test]
+    fn rows_come_without_a_kernel_as_long_as_few_ask() {
+        let context = Context::primary(Cuda::from_env().unwrap().device(0).unwrap()).unwrap();
+        let kernels = Kernels::load(&context).unwrap();
+        let mut worker = Worker::new(&kernels, 1, Stream::new(&context).unwrap()).unwrap();
+        let blocks = Blocks::new(&context, 1, 1, true).unwrap();
+        let identity: Identity = std::array::from_fn(|_| fastrand::u64(..));
+        let mut data = vec![0; DATA_ROWS * ROW_BYTES];
+        data.fill_with(|| fastrand::u8(..));
+        worker.data_mut().copy_from_slice(&data);
+        let whole = Work {
+            block: 0,
+            rows: 0..DATA_ROWS,
+            place: Place::Staging(0),
+            identity: Some(&identity),
+        };
+        assert!(
+            worker
+                .encode(&blocks, std::slice::from_ref(&whole))
+                .unwrap()[0]
+                .is_clean()
+        );
+        let few = Work {
+            rows: 120..128,
+            ..whole
+        };
+        let bytes = &data[120 * ROW_BYTES..];
+        let has_come = |worker: &Worker| worker.data()[..bytes.len()] == *bytes;
+
+        worker.data_mut().fill(0);
+        assert!(worker.has_brought(&blocks, &few, 0).unwrap());
+        assert!(has_come(&worker));
+
+        worker.data_mut().fill(0);
+        let callers = kernels.callers.clone();
+        let all: Vec<_> = (0..AT_ONCE).map(|_| callers.enter().unwrap()).collect();
+        assert!(!worker.has_brought(&blocks, &few, 0).unwrap());
+        assert!(!has_come(&worker));
+        assert!(worker.read(&blocks, std::slice::from_ref(&few)).unwrap()[0].is_clean());
+        assert!(has_come(&worker));
+        drop(all);
+
+        worker.data_mut().fill(0);
+        assert!(worker.has_brought(&blocks, &few, 0).unwrap());
+        let mut another = identity;
+        another[IDENTITY_WORDS - 1] ^= 1;
+        let few = Work {
+            identity: Some(&another),
+            ..few
+        };
+        worker.data_mut().fill(0);
+        assert!(!worker.has_brought(&blocks, &few, 0).unwrap());
+        assert!(!has_come(&worker));
+    }
+}
