@@ -960,7 +960,9 @@ fn replays_of_many_keys_are_the_eager_steps_beside_evictions_and_a_pool_in_use()
         seed: random.seed,
         replays: 400,
         keys: 16,
-        fitting: 8,
+        // A worker's eight keys do not fit: one is put out also when the other has ended
+        // before it began.
+        fitting: 4,
         stay: 5,
         compare: 20,
         invalidate: 60,
