@@ -999,7 +999,7 @@ impl Worker {
         self.run_telling(kernel, blocks, work, how, None)
     }
 
-    /// Whether there is all that is named, of blocks of the code, and room for so many.
+    /// Whether blocks are of the code, have the rows that are named, and there is room for so many and where they go. Whether they are there says their address.
     fn admit(&self, blocks: &Blocks, work: &[Work<'_>], how: How) -> Result<()> {
         if blocks.block_bytes() != BLOCK_BYTES {
             return Err(Error::Uncoded);

@@ -4,8 +4,8 @@
 //! a kernel takes that looks at them, whose launch alone costs twice what a copy's does. It is so for a few callers at a time: copies
 //! contend for the driver's locks until their end, where a kernel's end is looked for in our own memory.
 //!
-//! Invariants: what comes to the staging are the very bytes that were looked at. Whatever is not right here is said by the kernel, so there is one
-//! who decides what is wrong.
+//! Invariants: what comes to the staging was looked at where it came from, host memory that nobody writes in between. Whatever is not right here, a copy
+//! that the driver refuses too, is said by the kernel, so there is one who decides what is wrong.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ use fercuda_cuda::sys::types::{CUDA_MEMCPY2D, CUarray, CUmemorytype, CUresult};
 use super::{How, Outcome, Place, Work, Worker};
 use crate::blocks::Blocks;
 use crate::crc::{crc32c, crc32c_append};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout::{
     DATA_ROWS, MAGIC, MAGIC_OFFSET, RECORD_SUM_OFFSET, ROW_BYTES, ROWS, SUMS_OFFSET,
 };
@@ -27,7 +27,7 @@ pub(super) const FEW_BYTES: usize = 2 * FEW * ROW_BYTES;
 /// them did it; of four 94 and 92 or less if none or one did (docs/gpu-figures.md).
 const AT_ONCE: u32 = 6;
 
-/// Who brings rows so, of one device.
+/// Who brings rows so, of all workers of the same kernels.
 #[derive(Debug, Default)]
 pub(super) struct Callers(AtomicU32);
 
@@ -53,7 +53,7 @@ impl Worker {
     /// if not too many do that already.
     ///
     /// # Errors
-    /// As [`Worker::check`]; [`Error::Copy`].
+    /// As [`Worker::check`].
     pub fn read(&mut self, blocks: &Blocks, work: &[Work<'_>]) -> Result<&[Outcome]> {
         if let [one] = work
             && let Place::Staging(at) = one.place
@@ -66,14 +66,14 @@ impl Worker {
         self.check(blocks, work)
     }
 
-    /// Whether the rows are right, and have come to the staging at this byte. Nothing came, and they may be right, if too many are at it.
+    /// Whether the rows are right, and have come to the staging at this byte. Nothing came, and they may be right, if too many are at it or the driver refuses
+    /// the copy.
     fn has_brought(&mut self, blocks: &Blocks, work: &Work<'_>, at: usize) -> Result<bool> {
-        let callers = self.kernels.callers.clone();
-        let Some(_caller) = callers.enter() else {
-            return Ok(false);
-        };
         let _held = blocks.hold();
         self.admit(blocks, std::slice::from_ref(work), How::Reads)?;
+        let Some(_caller) = self.kernels.callers.enter() else {
+            return Ok(false);
+        };
         let bytes = work.rows.len() * ROW_BYTES;
         let from = blocks.address(work.block)? + (work.rows.start * ROW_BYTES) as u64;
         // Two lines of so many bytes, the second of which ends with the block.
@@ -96,12 +96,13 @@ impl Worker {
             Height: 2,
         };
         let driver = blocks.context().bind()?;
-        // SAFETY: both lines lie within a block of the code that is there, as `admit` has seen, and as long as it is held; they go to page-locked memory
-        // that has room for both, which nobody looks at before the stream is done with it, and which stays if it never is.
+        // SAFETY: `address` knows the block, which is there as long as blocks are held; `admit` has seen that it is one of the code, and the rows are of its
+        // data, so both lines lie within it. They go to page-locked memory that has room for both, which nobody looks at before the stream is done with it, and
+        // which stays if it never is.
         let answer = unsafe { driver.cuMemcpy2DAsync_v2(&copy, self.copier.stream.raw()) };
         self.copier.wait()?;
         if !matches!(answer, Ok(CUresult::CUDA_SUCCESS)) {
-            return Err(Error::Copy(format!("{answer:?}")));
+            return Ok(false);
         }
         let (rows, end) = self.papers.few[..2 * bytes].split_at(bytes);
         let is_right = end
@@ -148,52 +149,86 @@ mod tests {
         let context = Context::primary(Cuda::from_env().unwrap().device(0).unwrap()).unwrap();
         let kernels = Kernels::load(&context).unwrap();
         let mut worker = Worker::new(&kernels, 1, Stream::new(&context).unwrap()).unwrap();
-        let blocks = Blocks::new(&context, 1, 1, true).unwrap();
+        // Memory is mapped piece by piece, of 2 MiB or more of them: block 14 lies in two, and behind the last there is nothing.
+        let blocks = Blocks::new(&context, 1, 2048, true).unwrap();
+        blocks.grow(20).unwrap();
+        blocks.grow(2048).unwrap();
+        let last = blocks.len() - 1;
         let identity: Identity = std::array::from_fn(|_| fastrand::u64(..));
         let mut data = vec![0; DATA_ROWS * ROW_BYTES];
-        data.fill_with(|| fastrand::u8(..));
-        worker.data_mut().copy_from_slice(&data);
-        let whole = Work {
-            block: 0,
-            rows: 0..DATA_ROWS,
+        for block in [0, 14, last] {
+            data.fill_with(|| fastrand::u8(..));
+            worker.data_mut().copy_from_slice(&data);
+            let whole = [Work {
+                block,
+                rows: 0..DATA_ROWS,
+                place: Place::Staging(0),
+                identity: Some(&identity),
+            }];
+            assert!(worker.encode(&blocks, &whole).unwrap()[0].is_clean());
+            for rows in (1..=FEW).flat_map(|len| (0..=DATA_ROWS - len).map(move |at| at..at + len))
+            {
+                let at = 16 * fastrand::usize(..=(DATA_ROWS - rows.len()) * ROW_BYTES / 16);
+                let work = Work {
+                    block,
+                    rows: rows.clone(),
+                    place: Place::Staging(at),
+                    identity: fastrand::bool().then_some(&identity),
+                };
+                worker.data_mut()[at..at + rows.len() * ROW_BYTES].fill(0);
+                assert!(
+                    worker.has_brought(&blocks, &work, at).unwrap(),
+                    "{block}: {rows:?}"
+                );
+                let expected = &data[rows.start * ROW_BYTES..rows.end * ROW_BYTES];
+                let came = &worker.data()[at..at + expected.len()];
+                assert!(came == expected, "{block}: {rows:?}");
+            }
+        }
+
+        let few = Work {
+            block: last,
+            rows: 120..128,
             place: Place::Staging(0),
             identity: Some(&identity),
         };
-        assert!(
-            worker
-                .encode(&blocks, std::slice::from_ref(&whole))
-                .unwrap()[0]
-                .is_clean()
-        );
-        let few = Work {
-            rows: 120..128,
-            ..whole
-        };
         let bytes = &data[120 * ROW_BYTES..];
         let has_come = |worker: &Worker| worker.data()[..bytes.len()] == *bytes;
+        let is_by_copy = |worker: &Worker| worker.papers.few[..bytes.len()] == *bytes;
+        let forget = |worker: &mut Worker| {
+            worker.data_mut().fill(0);
+            worker.papers.few.fill(0);
+        };
 
-        worker.data_mut().fill(0);
-        assert!(worker.has_brought(&blocks, &few, 0).unwrap());
-        assert!(has_come(&worker));
-
-        worker.data_mut().fill(0);
+        forget(&mut worker);
         let callers = kernels.callers.clone();
         let all: Vec<_> = (0..AT_ONCE).map(|_| callers.enter().unwrap()).collect();
-        assert!(!worker.has_brought(&blocks, &few, 0).unwrap());
-        assert!(!has_come(&worker));
         assert!(worker.read(&blocks, std::slice::from_ref(&few)).unwrap()[0].is_clean());
-        assert!(has_come(&worker));
+        assert!(has_come(&worker) && !is_by_copy(&worker));
         drop(all);
 
-        worker.data_mut().fill(0);
-        assert!(worker.has_brought(&blocks, &few, 0).unwrap());
+        // Nobody is counted who was refused, or has ended, whichever way.
+        for block in [last, last + 1] {
+            for _ in 0..=AT_ONCE {
+                let work = Work {
+                    block,
+                    ..few.clone()
+                };
+                forget(&mut worker);
+                let is_read = worker.read(&blocks, &[work]).is_ok();
+                assert_eq!(is_read, block == last);
+                assert_eq!([has_come(&worker), is_by_copy(&worker)], [is_read; 2]);
+                assert_eq!(callers.0.load(Relaxed), 0);
+            }
+        }
+
         let mut another = identity;
         another[IDENTITY_WORDS - 1] ^= 1;
         let few = Work {
             identity: Some(&another),
             ..few
         };
-        worker.data_mut().fill(0);
+        forget(&mut worker);
         assert!(!worker.has_brought(&blocks, &few, 0).unwrap());
         assert!(!has_come(&worker));
     }
