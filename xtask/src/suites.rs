@@ -97,6 +97,14 @@ pub(crate) struct Args {
     /// Seconds for each figure of speed.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     figure_seconds: f64,
+    /// Calls whose speed is measured: those in whose names this is [default: all].
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    calls: String,
     /// What fsx begins with [default: another each time].
     #[arg(long)]
     seed: Option<u64>,
@@ -192,9 +200,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some(folder) => folder.join("io"),
             None => speed::build()?,
         };
-        let json = args.json.as_deref();
-        let (rounds, seconds) = (args.rounds, args.figure_seconds);
-        speed::run(&all.shape, &io, &all.out, rounds, seconds, json)?;
+        let asked = speed::Asked {
+            rounds: args.rounds,
+            seconds: args.figure_seconds,
+            calls: &args.calls,
+            json: args.json.as_deref(),
+        };
+        speed::run(&all.shape, &io, &all.out, &asked)?;
         if args.suites == [Suite::Speed] {
             return Ok(());
         }

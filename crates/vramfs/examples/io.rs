@@ -1,9 +1,9 @@
-//! How fast programs read and write files in a directory: `io DIR [SECONDS]`.
+//! How fast programs read and write files in a directory: `io DIR [SECONDS [CALLS]]`.
 //!
 //! Jobs are threads, each with a file of its own and one request at a time, by direct calls where the filesystem has such
 //! (O_DIRECT), else by those that it has. One line for each kind, for 1, 4, 8 and 16 jobs: bytes or calls a
-//! second, or how long one takes in the middle where a job rests between two. Files are written in full first, and
-//! removed at the end.
+//! second, or how long one takes in the middle where a job rests between two; of all kinds, or of those in whose names CALLS is. Files
+//! are written in full first, and removed at the end.
 #![expect(clippy::print_stdout, reason = "figures are for people")]
 
 use std::fs::File;
@@ -107,9 +107,15 @@ fn open(path: &Path, is_direct: bool) -> std::io::Result<File> {
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
-    let dir = words.next().ok_or("try: io DIR [SECONDS]")?;
+    let dir = words.next().ok_or("try: io DIR [SECONDS [CALLS]]")?;
     let dir = Path::new(&dir);
     let seconds = words.next().map_or(Ok(3.0), |it| it.parse::<f64>())?;
+    let calls = words.next().unwrap_or_default();
+    let kinds: Vec<_> = KINDS.iter().filter(|it| it.name.contains(&calls)).collect();
+    if kinds.is_empty() {
+        let all = KINDS.map(|it| it.name).join("; ");
+        return Err(format!("no kind of calls is named {calls:?}: there are {all}").into());
+    }
     let most = JOBS.into_iter().max().unwrap_or(1);
     let path = |job: usize| dir.join(format!("io-{job}"));
     let is_direct = open(&path(0), true).is_ok();
@@ -142,10 +148,10 @@ fn main() -> Result<()> {
     JOBS.iter()
         .for_each(|jobs| print!("{:>12}", format!("{jobs} jobs")));
     println!();
-    for kind in KINDS {
+    for kind in kinds {
         print!("{:<24}", kind.name);
         for jobs in JOBS {
-            let value = measure(&files[..jobs], kind, Duration::from_secs_f64(seconds))?;
+            let value = measure(&files[..jobs], *kind, Duration::from_secs_f64(seconds))?;
             let figure = match kind.bytes {
                 _ if kind.rests() => format!("{:.1} us", value * 1e6),
                 LARGE => format!("{:.2} GB/s", value * LARGE as f64 / 1e9),

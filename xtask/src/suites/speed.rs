@@ -45,28 +45,35 @@ struct Measured {
     memory_kib: Vec<[u64; 2]>,
 }
 
+/// What is asked for.
+pub(super) struct Asked<'a> {
+    pub rounds: u32,
+    pub seconds: f64,
+    /// Of calls in whose names this is.
+    pub calls: &'a str,
+    /// Where all figures go too.
+    pub json: Option<&'a Path>,
+}
+
 /// Measures so often, so many seconds a figure, and prints a table.
-pub(super) fn run(
-    shape: &Shape,
-    io: &Path,
-    out: &Path,
-    rounds: u32,
-    seconds: f64,
-    json: Option<&Path>,
-) -> Result<()> {
+pub(super) fn run(shape: &Shape, io: &Path, out: &Path, asked: &Asked<'_>) -> Result<()> {
+    let (rounds, seconds) = (asked.rounds, asked.seconds);
     let mut all: [Measured; KINDS.len()] = Default::default();
     let mut jobs = Vec::new();
     for round in 1..=rounds {
-        for ((name, options), measured) in KINDS.iter().zip(&mut all) {
+        for turn in 0..KINDS.len() {
+            // Another comes first in each round.
+            let kind = (turn + round as usize - 1) % KINDS.len();
+            let ((name, options), measured) = (&KINDS[kind], &mut all[kind]);
             shell::step(&format!("{name}, round {round} of {rounds}"));
             let said = if options.is_empty() {
                 let place = Tmpfs::new()?;
-                measure(io, place.0.path(), seconds)?
+                measure(io, place.0.path(), asked)?
             } else {
                 let mut words = vec![format!("--size={SIZE}")];
                 words.extend(options.iter().map(|it| (*it).to_owned()));
                 let mounted = Mounted::new(shape, &words, &out.join("speed-mount.log"))?;
-                let said = measure(io, mounted.at(), seconds)?;
+                let said = measure(io, mounted.at(), asked)?;
                 measured.memory_kib.push(memory_kib(mounted.pid())?);
                 mounted.end()?;
                 said
@@ -82,7 +89,7 @@ pub(super) fn run(
     let text = table(&jobs, &all);
     shell::step(&format!("medians of {rounds} rounds, {seconds} s each"));
     print!("{text}");
-    if let Some(path) = json {
+    if let Some(path) = asked.json {
         let kinds = KINDS.iter().zip(&all).map(|((name, _), it)| {
             let calls = it
                 .rounds
@@ -114,11 +121,12 @@ pub(super) fn build() -> Result<PathBuf> {
     program.context("fercuda-vramfs has no example io")
 }
 
-fn measure(io: &Path, at: &Path, seconds: f64) -> Result<String> {
+fn measure(io: &Path, at: &Path, asked: &Asked<'_>) -> Result<String> {
     let mut command = Command::new(io);
     command
         .arg(at)
-        .arg(seconds.to_string())
+        .arg(asked.seconds.to_string())
+        .arg(asked.calls)
         .stdin(Stdio::null());
     shell::capture(command)
 }
