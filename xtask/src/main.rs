@@ -93,7 +93,7 @@ enum Chore {
     },
     /// Run pjdfstest, fsx and stress-ng's class filesystem on mounts in device
     /// memory; install what is missing of them into build/.
-    Suites(suites::Args),
+    Suites(Box<suites::Args>),
     /// Run the benchmarks, optimised.
     Bench {
         /// Only benches whose name contains this.
