@@ -195,14 +195,17 @@ impl Window {
 /// The processor has `cmpxchg16b`; 16 bytes at `addr` are mapped, writable and aligned.
 unsafe fn exchange16(addr: u64, expected: u128, new: u128) -> u128 {
     let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
-    // SAFETY: by the contract. `rbx` is the compiler's own, hence saved by hand.
+    // SAFETY: by the contract. The compiler reserves `rbx`, so the block saves and restores it
+    // by hand. Every other operand names its register: with `in(reg)` the compiler may choose
+    // `rbx` for an operand that does not change, and the address would then be overwritten
+    // before it is used.
     unsafe {
         asm!(
-            "xchg {b}, rbx",
-            "lock cmpxchg16b [{at}]",
-            "mov rbx, {b}",
-            b = inout(reg) new as u64 => _,
-            at = in(reg) addr,
+            "xchg rsi, rbx",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, rsi",
+            inout("rsi") new as u64 => _,
+            in("rdi") addr,
             inout("rax") low,
             inout("rdx") high,
             in("rcx") (new >> 64) as u64,

@@ -476,3 +476,84 @@ fn a_variable_is_zero_behind_its_initial_bytes_also_in_memory_used_before() {
         assert!(bytes.starts_with(first) && bytes[first.len()..].iter().all(|&b| b == 0));
     }
 }
+
+/// PTX of one kernel that stores into its parameter what the 16-byte atomics return.
+fn b128(name: &str, atomics: &str) -> CUfunction {
+    let text = format!(
+        ".version 8.3\n.target sm_90\n.address_size 64\n\
+         .visible .entry {name}(.param .u64 o) {{\n\
+         .reg .b64 %d0, x, y, z, w; .reg .b128 old, new, expected; .reg .b32 %t;\n\
+         .shared .align 16 .b8 s[16];\n\
+         ld.param.u64 %d0, [o];\n{atomics}\nret;\n}}\n\0"
+    );
+    let mut module = CUmodule::default();
+    ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
+    let name = std::ffi::CString::new(name).unwrap();
+    function(module, &name)
+}
+
+fn launch_one(f: CUfunction, at: u64) {
+    let mut at = at;
+    let mut parameters: [*mut c_void; 1] = [(&raw mut at).cast()];
+    let nothing = null_mut();
+    ok!(cuLaunchKernel(
+        f,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        CUstream::NULL,
+        parameters.as_mut_ptr(),
+        nothing
+    ));
+    ok!(cuCtxSynchronize());
+}
+
+/// The values look like addresses of the host, which a wrong choice of registers would read.
+#[test]
+fn atomics_of_16_bytes_exchange_the_memory_that_they_name() {
+    const EXCHANGE: &str = "mov.u64 x, 0x1111222233334444; mov.u64 y, 0x5555666677778888;
+        mov.b128 new, {x, y};
+        atom.global.exch.b128 old, [%d0], new;
+        mov.b128 {z, w}, old; st.global.u64 [%d0+16], z; st.global.u64 [%d0+24], w;";
+    const COMPARE: &str = "ld.global.u64 x, [%d0+32]; ld.global.u64 y, [%d0+40];
+        mov.b128 expected, {x, y};
+        mov.u64 x, 0x9999aaaabbbbcccc; mov.u64 y, 0xddddeeeeffff0000; mov.b128 new, {x, y};
+        atom.global.cas.b128 old, [%d0], expected, new;
+        mov.b128 {z, w}, old; st.global.u64 [%d0+16], z; st.global.u64 [%d0+24], w;";
+    const SHARED: &str = "mov.u64 x, 7; mov.u64 y, 8; mov.b128 new, {x, y};
+        st.shared.u64 [s], 5; st.shared.u64 [s+8], 6;
+        atom.shared.exch.b128 old, [s], new;
+        mov.b128 {z, w}, old; st.global.u64 [%d0+16], z; st.global.u64 [%d0+24], w;
+        ld.shared.u64 z, [s]; st.global.u64 [%d0], z; ld.shared.u64 z, [s+8]; st.global.u64 [%d0+8], z;";
+    let _ctx = Ctx::new();
+    let words = |at: u64| -> Vec<u64> {
+        let bytes = download(at, 48);
+        let words = bytes
+            .chunks(8)
+            .map(|it| u64::from_ne_bytes(it.try_into().unwrap()));
+        words.collect()
+    };
+    let bytes = |words: [u64; 6]| words.map(u64::to_ne_bytes).concat();
+    let at = upload(&bytes([1, 2, 0, 0, 0, 0]));
+    launch_one(b128("exchange", EXCHANGE), at);
+    let new = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
+    assert_eq!(words(at)[..4], [new[0], new[1], 1, 2]);
+    free(at);
+    let compare = b128("compare", COMPARE);
+    for (expected, is_equal) in [([1, 2], true), ([1, 3], false), ([0, 2], false)] {
+        let at = upload(&bytes([1, 2, 0, 0, expected[0], expected[1]]));
+        launch_one(compare, at);
+        let new = [0x9999_aaaa_bbbb_cccc, 0xdddd_eeee_ffff_0000];
+        let stored = if is_equal { new } else { [1, 2] };
+        assert_eq!(words(at)[..4], [stored[0], stored[1], 1, 2]);
+        free(at);
+    }
+    let at = upload(&bytes([0; 6]));
+    launch_one(b128("shared", SHARED), at);
+    assert_eq!(words(at)[..4], [7, 8, 5, 6]);
+    free(at);
+}
