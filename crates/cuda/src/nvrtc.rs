@@ -11,6 +11,7 @@
 
 pub mod cache;
 pub mod find;
+mod trust;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -340,9 +341,14 @@ impl Nvrtc {
     /// [`CompileError::NotFound`], with every place that was tried.
     pub fn find() -> Result<Self> {
         let mut attempts = Vec::new();
-        for candidate in find::libraries() {
-            // SAFETY: libraries of this name, in the places where NVIDIA's is
-            // installed or the user says it is.
+        let libraries = find::libraries();
+        attempts.extend(libraries.refused.into_iter().map(|refused| Attempt {
+            reason: format!("not opened, as {refused}"),
+            name: refused.path,
+        }));
+        for candidate in libraries.files {
+            // SAFETY: libraries of this name, in places that the user named or that only the
+            // user and root can write to, where NVIDIA's is installed.
             match unsafe { Self::open(&candidate) } {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(CompileError::NotFound(error)) => attempts.extend(error.attempts),

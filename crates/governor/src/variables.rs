@@ -168,7 +168,7 @@ pub const VARIABLES: &[Variable] = &[
         Reader::Compiler,
         "FERCUDA_WHEELS",
         "a folder",
-        "the `site-packages/nvidia` of a Python with NVIDIA's wheels; `cargo xtask` sets it to build/venv's",
+        "a Python environment with NVIDIA's wheels, or its `site-packages/nvidia`; `cargo` and `cargo xtask` set it to build/venv's",
     ),
     row(
         Reader::Chores,

@@ -41,7 +41,7 @@ that rounding can explain, from sizes and data. Both count steps between f32
 neighbours at the largest value (ulp).
 
 At the end several libraries share one process, started as `fercuda run` does:
-our runtime, cuda.core where a Python has it (build/venv, VIRTUAL_ENV or
+our runtime, cuda.core where a Python has it (FERCUDA_WHEELS, VIRTUAL_ENV or
 python3), and on a GPU what that Python has of PyTorch, JAX, CuPy and Triton.
 The last line compares what the process's ledger accounts for with what the
 driver says is used.

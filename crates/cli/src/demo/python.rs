@@ -1,8 +1,7 @@
-//! A Python that has libraries of CUDA's, if the machine has one.
+//! Search for the Python that has most of the packages that can be tenants.
 //!
-//! Looked for are the packages that can be tenants; none is imported to find
-//! out. Python runs what lies in its folders, so a `build/venv` that a stranger
-//! can write to is passed over.
+//! No package is imported to find out. Python runs the code in its folders, so only a Python
+//! that the user named in the environment is asked, never one of the current directory.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -10,7 +9,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_cuda::nvrtc::find::is_trusted;
 use serde::Deserialize;
 
 const PROBE: &str = include_str!("probe.py");
@@ -55,15 +53,13 @@ pub(super) fn find(packages: &[&str]) -> (Option<Python>, Vec<String>) {
     (best, silent)
 }
 
-/// The checkout's own, the active environment's, the first in `PATH`.
+/// That of `FERCUDA_WHEELS` if it names an environment, the active environment's, the first in
+/// `PATH`.
 fn candidates() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if let Ok(current) = std::env::current_dir() {
-        let environments = current.ancestors().map(|folder| folder.join("build/venv"));
-        found.extend(environments.filter(|folder| is_trusted(folder)));
-    }
-    found.extend(std::env::var_os("VIRTUAL_ENV").map(PathBuf::from));
-    let mut found: Vec<PathBuf> = found.iter().map(|it| it.join("bin/python")).collect();
+    let names = ["FERCUDA_WHEELS", "VIRTUAL_ENV", "CONDA_PREFIX"];
+    let named = names.into_iter().filter_map(std::env::var_os);
+    let environments = named.filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut found: Vec<PathBuf> = environments.map(|it| it.join("bin/python")).collect();
     found.push(PathBuf::from("python3"));
     found
 }

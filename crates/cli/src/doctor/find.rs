@@ -35,7 +35,7 @@ impl Places {
                 .unwrap_or_default()
         };
         let mut folders = list("LD_LIBRARY_PATH");
-        for wheels in wheel_folders() {
+        for wheels in find::wheel_directories() {
             let mut packages: Vec<PathBuf> = entries(&wheels).collect();
             packages.sort();
             folders.extend(packages.into_iter().map(|package| package.join("lib")));
@@ -81,30 +81,6 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
         .flatten()
         .flatten()
         .map(|entry| entry.path())
-}
-
-/// `site-packages/nvidia` of every Python that concerns us.
-fn wheel_folders() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if let Some(wheels) = env::var_os("FERCUDA_WHEELS") {
-        found.push(PathBuf::from(wheels));
-    }
-    let mut roots = Vec::new();
-    if let Ok(current) = env::current_dir() {
-        let of = |folder: &Path| find::OF_CHECKOUT.map(|name| folder.join(name));
-        roots.extend(current.ancestors().flat_map(of));
-    }
-    roots.extend(env::var_os("VIRTUAL_ENV").map(PathBuf::from));
-    roots.extend(find::of_user());
-    for root in roots {
-        for python in entries(&root.join("lib")) {
-            let wheels = python.join("site-packages/nvidia");
-            if wheels.is_dir() && !found.contains(&wheels) {
-                found.push(wheels);
-            }
-        }
-    }
-    found
 }
 
 /// Paths that `ldconfig` has in its cache.

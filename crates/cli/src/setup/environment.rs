@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_cuda::nvrtc::find::{is_trusted, of_user};
+use fercuda_cuda::nvrtc::find::{check_trusted, of_user};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -54,8 +54,7 @@ pub(super) enum State {
 }
 
 impl Target {
-    /// `into` if it is given, else what is active, else in a checkout its `build/setup`, else
-    /// the user's data folder.
+    /// `into` if it is given, else the active environment, else the user's data folder.
     pub(super) fn choose(into: Option<&Path>) -> Result<Target> {
         if let Some(into) = into {
             let path = std::path::absolute(into).context("cannot tell where --into is")?;
@@ -71,9 +70,6 @@ impl Target {
                 );
             }
             return Ok(Target::Active(active));
-        }
-        if let Some(checkout) = checkout() {
-            return Ok(Target::Own(checkout.join("build/setup")));
         }
         match of_user() {
             Some(path) => Ok(Target::Own(path)),
@@ -103,10 +99,13 @@ impl Target {
             return Ok(State::Absent);
         }
         let marker = path.join(MARKER);
-        if !marker.is_file() || !is_trusted(path) {
+        let trouble = match check_trusted(&marker) {
+            _ if !marker.is_file() => Some(format!("it has no {MARKER}")),
+            trusted => trusted.err().map(|untrusted| untrusted.to_string()),
+        };
+        if let Some(trouble) = trouble {
             bail!(
-                "{} is there, and fercuda setup did not make it for you: it has no {MARKER}, or \
-                 others may write to it\n\
+                "{} exists, and fercuda setup did not make it for you alone: {trouble}\n\
                  try: --into another folder; to install into an environment of your own, \
                  activate it first",
                 path.display()
@@ -179,22 +178,6 @@ impl Marker {
     }
 }
 
-/// The checkout of feRcuda in which we are, if we are in one. Three files can be anybody's, and
-/// programs are run from what is made there.
-fn checkout() -> Option<PathBuf> {
-    let current = std::env::current_dir().ok()?;
-    let is_ours = |folder: &&Path| {
-        let has = |file: &str| folder.join(file).is_file();
-        let build = folder.join("build");
-        has("xtask/Cargo.toml")
-            && has("crates/hook/Cargo.toml")
-            && has("requirements.txt")
-            && is_trusted(folder)
-            && (is_trusted(&build) || fs::symlink_metadata(&build).is_err())
-    };
-    current.ancestors().find(is_ours).map(Path::to_owned)
-}
-
 /// A place of our own at which we work alone.
 #[derive(Debug)]
 pub(super) struct Work {
@@ -218,6 +201,17 @@ impl Work {
                 return Err(error).with_context(|| format!("cannot make {}", path.display()));
             }
         };
+        if let Err(untrusted) = check_trusted(path) {
+            if is_new {
+                fs::remove_dir(path)
+                    .with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+            bail!(
+                "{} is no place to run code from, as another user could change it: {untrusted}\n\
+                 try: --into another folder",
+                path.display()
+            );
+        }
         let opened = OpenOptions::new()
             .read(true)
             .write(true)

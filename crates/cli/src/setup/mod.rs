@@ -17,6 +17,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_cuda::{Cuda, Select};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use serde::Serialize;
 
 use crate::out::say;
@@ -39,9 +41,9 @@ Bundles:
 Without one, what there is and what is installed is listed.
 
 Into: the Python environment that is active; else one that this command makes:
-build/setup in a checkout of feRcuda, fercuda/venv in the user's data folder
-(XDG_DATA_HOME, else ~/.local/share) elsewhere, or --into. A folder that is
-there and that this command did not make is refused and left as it is.
+fercuda/venv in the user's data folder (XDG_DATA_HOME, else ~/.local/share), or
+--into. A folder that exists and that this command did not make is refused and
+left as it is.
 
 The commands are printed first, to be copied or run; nothing is asked. Versions
 are exact; nvrtc, gguf and dev are held to SHA-256 sums too. pip's settings say
@@ -316,6 +318,11 @@ fn announce(report: &Report, target: &Target, state: &State) {
 
 /// Runs the commands, noting in a folder of our own what is unfinished.
 fn carry_out(target: &Target, steps: &[Step], is_silent: bool) -> Result<()> {
+    // What is installed is code, so it must not be writable by a group either. The mask can only
+    // be read by setting it.
+    let others = Mode::WGRP | Mode::WOTH;
+    let mask = umask(others);
+    umask(mask | others);
     let mut work = match target {
         Target::Own(path) => Some(Work::begin(path)?),
         Target::Active(_) => None,
@@ -478,14 +485,11 @@ fn conclude(report: &Report, target: &Target) {
     );
     if names.iter().any(|name| ["nvrtc", "dev"].contains(name)) {
         let found = fercuda_cuda::nvrtc::find::libraries();
-        match found.iter().find(|it| it.starts_with(path)) {
+        match found.files.iter().find(|it| it.starts_with(path)) {
             Some(_) => say!("  fercuda finds the compiler there by itself"),
             None => say!(
                 "  for fercuda to find the compiler: export FERCUDA_WHEELS={}",
-                wheels(path).map_or_else(
-                    || "its site-packages/nvidia".to_owned(),
-                    |it| quoted(it.as_os_str())
-                )
+                wheels(path).map_or_else(|| quoted(path.as_os_str()), |it| quoted(it.as_os_str()))
             ),
         }
     }

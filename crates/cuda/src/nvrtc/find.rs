@@ -1,88 +1,179 @@
-//! Where NVRTC and CUDA's headers may be.
+//! Search path of NVRTC and of CUDA's headers.
 //!
-//! In this order: the file `FERCUDA_NVRTC`; the wheels under `FERCUDA_WHEELS`
-//! (a `site-packages/nvidia` directory) and those of a `build/venv` or
-//! `build/setup` of the current directory or one above it, if it is the user's
-//! own or root's and no stranger can write to it; a toolkit at `CUDA_HOME` or
-//! `CUDA_PATH`; the active Python environment; the one that `fercuda setup`
-//! makes for the user, on the same terms; `/usr/local/cuda`; what the loader
-//! finds.
+//! In this order: the file `FERCUDA_NVRTC`; the wheels of `FERCUDA_WHEELS` (a Python environment
+//! or its `site-packages/nvidia`); a toolkit at `CUDA_HOME` or `CUDA_PATH`; the active Python
+//! environment (`VIRTUAL_ENV`, `CONDA_PREFIX`); the environment that `fercuda setup` makes for
+//! the user; `/usr/local/cuda`; the `python3` of `PATH`; the loader's own search path.
+//!
+//! Invariant: code is loaded from a place that the user named in the environment, or that
+//! passes [`trust`]. The current directory and those above it are never searched.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-/// Python environments in a checkout, from its root: that of its chores, and
-/// that of `fercuda setup`.
-pub const OF_CHECKOUT: [&str; 2] = ["build/venv", "build/setup"];
+use super::trust;
+pub use super::trust::Untrusted;
 
-/// The Python environment that `fercuda setup` makes outside of a checkout:
-/// `fercuda/venv` in `XDG_DATA_HOME`, else in `~/.local/share`. None without a
-/// home.
-pub fn of_user() -> Option<PathBuf> {
-    of_user_with(&|name| std::env::var_os(name))
-}
+/// The environment of `fercuda setup` in the user's data directory.
+const OWN: &str = "fercuda/venv";
 
-fn of_user_with(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+/// The user's data directory, `XDG_DATA_HOME` or `~/.local/share`. None without a home.
+fn data_directory(environment: Environment<'_>) -> Option<PathBuf> {
     let folder = |name: &str| {
         let path = environment(name).map(PathBuf::from);
         path.filter(|path| path.is_absolute())
     };
-    let data = folder("XDG_DATA_HOME").or_else(|| folder("HOME").map(|it| it.join(".local/share")));
-    Some(data?.join("fercuda/venv"))
+    folder("XDG_DATA_HOME").or_else(|| folder("HOME").map(|it| it.join(".local/share")))
 }
 
-/// The library files to try, best first, without repeats.
-pub fn libraries() -> Vec<PathBuf> {
-    let environment = |name: &str| std::env::var_os(name);
-    libraries_with(&environment, std::env::current_dir().ok().as_deref())
+type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+fn of_process(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// The Python environment that `fercuda setup` makes: `fercuda/venv` in `XDG_DATA_HOME`, else
+/// in `~/.local/share`. None without a home.
+pub fn of_user() -> Option<PathBuf> {
+    Some(data_directory(&of_process)?.join(OWN))
+}
+
+/// Checks that only the user and root can have put `path` there, which is in the user's
+/// environment [`of_user`]: no symbolic link is allowed from `fercuda/venv` on. A path elsewhere
+/// may have links, which are checked as their targets are.
+///
+/// # Errors
+/// The component that another user could have changed.
+pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
+    check_trusted_with(&of_process, path)
+}
+
+fn check_trusted_with(environment: Environment<'_>, path: &Path) -> Result<(), Untrusted> {
+    let below = data_directory(environment).and_then(|data| {
+        let below = path.strip_prefix(&data).ok()?.to_owned();
+        Some((data, below))
+    });
+    match below {
+        Some((data, below)) => trust::check_below(&data, &below),
+        None => trust::check_followed(path),
+    }
+}
+
+/// The library files to try, best first, without repeats, and the files that were passed over
+/// because another user could have changed them.
+pub struct Libraries {
+    /// Existing files, and names for the loader's own search.
+    pub files: Vec<PathBuf>,
+    /// Files that are not opened, and why.
+    pub refused: Vec<Untrusted>,
+}
+
+/// Searches every place. Where the places before it have no file, the `python3` of `PATH` is
+/// started once to learn where its packages are.
+pub fn libraries() -> Libraries {
+    libraries_with(&of_process, &ask_python)
 }
 
 fn libraries_with(
-    environment: &dyn Fn(&str) -> Option<OsString>,
-    current: Option<&Path>,
-) -> Vec<PathBuf> {
-    let path = |name: &str| {
-        environment(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let mut found = Vec::new();
-    found.extend(path("FERCUDA_NVRTC"));
+    environment: Environment<'_>,
+    packages_of_python: &dyn Fn(&std::ffi::OsStr) -> Vec<PathBuf>,
+) -> Libraries {
+    let path = |name: &str| named(environment, name);
+    let mut files = Vec::new();
+    let mut refused = Vec::new();
+    files.extend(path("FERCUDA_NVRTC"));
     if let Some(wheels) = path("FERCUDA_WHEELS") {
-        found.extend(in_wheels(&wheels));
-    }
-    for above in current.into_iter().flat_map(Path::ancestors) {
-        for environment in OF_CHECKOUT.map(|name| above.join(name)) {
-            if is_trusted(&environment) {
-                found.extend(in_environment(&environment));
-            }
-        }
+        files.extend(in_wheels(&wheels));
+        files.extend(in_environment(&wheels));
     }
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path) {
-        found.extend(in_toolkit(&toolkit));
+        files.extend(in_toolkit(&toolkit));
     }
-    if let Some(environment) = path("VIRTUAL_ENV") {
-        found.extend(in_environment(&environment));
+    for active in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path) {
+        files.extend(in_environment(&active));
+        // Conda has packages of the toolkit too.
+        files.extend(in_toolkit(&active));
     }
-    if let Some(own) = of_user_with(environment).filter(|own| is_trusted(own)) {
-        found.extend(in_environment(&own));
+    let own = data_directory(environment).map(|data| data.join(OWN));
+    let unnamed = own.iter().flat_map(|own| in_environment(own));
+    for file in unnamed.chain(in_toolkit(Path::new("/usr/local/cuda"))) {
+        match check_trusted_with(environment, &file) {
+            Ok(()) => files.push(file),
+            Err(untrusted) => refused.push(untrusted),
+        }
     }
-    found.extend(in_toolkit(Path::new("/usr/local/cuda")));
-    found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
+    if files.is_empty()
+        && let Some(search) = environment("PATH")
+    {
+        for packages in packages_of_python(&search) {
+            files.extend(in_wheels(&packages.join("nvidia")));
+        }
+    }
+    files.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
     let mut seen = std::collections::HashSet::new();
-    found.retain(|path| seen.insert(path.clone()));
+    files.retain(|path| seen.insert(path.clone()));
+    Libraries { files, refused }
+}
+
+fn named(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
+    let value = environment(name).filter(|value| !value.is_empty());
+    value.map(PathBuf::from)
+}
+
+/// `site-packages/nvidia` of every Python environment that the user named or `fercuda setup`
+/// made, in the order of [`libraries`].
+pub fn wheel_directories() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let named = |name: &str| named(&of_process, name);
+    if let Some(wheels) = named("FERCUDA_WHEELS") {
+        match site_packages(&wheels) {
+            of_environment if of_environment.is_empty() => found.push(wheels),
+            of_environment => found.extend(of_environment.iter().map(|it| it.join("nvidia"))),
+        }
+    }
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .into_iter()
+        .filter_map(named);
+    for environment in active.chain(of_user()) {
+        let directories = site_packages(&environment);
+        found.extend(directories.into_iter().map(|it| it.join("nvidia")));
+    }
+    found.retain(|directory| directory.is_dir());
+    found.dedup();
     found
 }
 
-/// Whether what is in `directory` is the user's own or the system's doing. A
-/// library found there is loaded into the process, and the current directory
-/// may be anybody's.
-pub fn is_trusted(directory: &Path) -> bool {
-    std::fs::metadata(directory).is_ok_and(|metadata| {
-        [0, super::cache::effective_user()].contains(&metadata.uid())
-            && metadata.mode() & 0o002 == 0
-    })
+/// The first `python3` in an absolute directory of `search`, a value of `PATH`.
+fn first_python(search: &std::ffi::OsStr) -> Option<PathBuf> {
+    let directories = std::env::split_paths(search).filter(|directory| directory.is_absolute());
+    let mut files = directories.map(|directory| directory.join("python3"));
+    files.find(|file| file.is_file())
+}
+
+/// The package directories of the first `python3` in an absolute directory of `search`. It runs
+/// isolated from the current directory and from variables of Python's; none if it fails.
+fn ask_python(search: &std::ffi::OsStr) -> Vec<PathBuf> {
+    const ASK: &str = "\
+import site
+print(*site.getsitepackages(), site.getusersitepackages(), sep='\\n')";
+    let Some(python) = first_python(search) else {
+        return Vec::new();
+    };
+    let answer = Command::new(python)
+        .args(["-I", "-c", ASK])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    match answer {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let directories = text.lines().map(PathBuf::from);
+            directories.filter(|it| it.is_absolute()).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The directories with CUDA's headers that belong to the library `file`.
@@ -136,15 +227,22 @@ fn in_wheels(nvidia: &Path) -> Vec<PathBuf> {
 
 /// The libraries of a Python environment.
 fn in_environment(environment: &Path) -> Vec<PathBuf> {
-    subdirectories(&environment.join("lib"))
+    let directories = site_packages(environment);
+    directories
         .iter()
-        .filter(|folder| {
-            folder
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
-        })
-        .flat_map(|folder| in_wheels(&folder.join("site-packages/nvidia")))
+        .flat_map(|directory| in_wheels(&directory.join("nvidia")))
         .collect()
+}
+
+/// The package directories of a Python environment, sorted.
+fn site_packages(environment: &Path) -> Vec<PathBuf> {
+    let mut pythons = subdirectories(&environment.join("lib"));
+    pythons.retain(|folder| {
+        let name = folder.file_name();
+        name.is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    });
+    let directories = pythons.iter().map(|python| python.join("site-packages"));
+    directories.filter(|directory| directory.is_dir()).collect()
 }
 
 fn in_toolkit(root: &Path) -> Vec<PathBuf> {
@@ -203,54 +301,125 @@ mod tests {
         path.to_owned()
     }
 
+    const WHEEL: &str = "lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13";
+
+    /// A folder with a library in every place, and the variables that name them.
+    struct Places {
+        folder: tempfile::TempDir,
+        variables: HashMap<&'static str, PathBuf>,
+    }
+
+    impl Places {
+        fn new() -> Places {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().canonicalize().unwrap();
+            let variables = HashMap::from([
+                ("FERCUDA_NVRTC", root.join("mine.so")),
+                ("FERCUDA_WHEELS", root.join("wheels")),
+                ("CUDA_HOME", root.join("toolkit")),
+                ("VIRTUAL_ENV", root.join("venv")),
+                ("CONDA_PREFIX", root.join("conda")),
+                ("XDG_DATA_HOME", PathBuf::from("not/absolute")),
+                ("HOME", root.join("home")),
+                ("PATH", root.join("bin")),
+            ]);
+            Places { folder, variables }
+        }
+
+        fn at(&self, path: &str) -> PathBuf {
+            touch(&self.folder.path().canonicalize().unwrap().join(path))
+        }
+
+        fn find(&self) -> Libraries {
+            let environment = |name: &str| {
+                let value = self.variables.get(name);
+                value.map(|path| path.clone().into_os_string())
+            };
+            let packages = |search: &std::ffi::OsStr| {
+                assert_eq!(search, self.variables["PATH"].as_os_str());
+                vec![self.folder.path().canonicalize().unwrap().join("packages")]
+            };
+            libraries_with(&environment, &packages)
+        }
+    }
+
     #[test]
     fn places_are_tried_in_the_order_of_how_explicit_they_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |path: &str| touch(&folder.path().join(path));
-        let wheel = at("wheels/cu13/lib/libnvrtc.so.13");
-        at("wheels/cu13/lib/libnvrtc-builtins.so.13.0");
-        let built =
-            at("project/build/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
-        let toolkit = at("toolkit/lib64/libnvrtc.so.12");
-        let set_up =
-            at("project/build/setup/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
-        let own = at(
-            "home/.local/share/fercuda/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
-        );
-        let venv = at("venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
-        let named = folder.path().join("mine.so");
-        let variables: HashMap<&str, PathBuf> = HashMap::from([
-            ("FERCUDA_NVRTC", named.clone()),
-            ("FERCUDA_WHEELS", folder.path().join("wheels")),
-            ("CUDA_HOME", folder.path().join("toolkit")),
-            ("VIRTUAL_ENV", folder.path().join("venv")),
-            ("XDG_DATA_HOME", PathBuf::from("not/absolute")),
-            ("HOME", folder.path().join("home")),
-        ]);
-        let environment = |name: &str| {
-            variables
-                .get(name)
-                .map(|path| path.clone().into_os_string())
-        };
-        let current = folder.path().join("project/crates/deep");
-        fs::create_dir_all(&current).unwrap();
-        let found = libraries_with(&environment, Some(&current));
-        let all = [named, wheel, built, set_up, toolkit, venv, own];
-        assert_eq!(found[..7], all);
-        assert_eq!(found.last().unwrap(), Path::new("libnvrtc.so"));
-        // What anybody can write to is not loaded from the current directory.
-        let open = fs::Permissions::from_mode(0o777);
-        fs::set_permissions(folder.path().join("project/build/venv"), open).unwrap();
-        let found = libraries_with(&environment, Some(&current));
-        assert!(
-            !found.contains(&all[2]) && found.contains(&all[3]),
-            "{found:?}"
-        );
-        let open = fs::Permissions::from_mode(0o777);
-        let own = folder.path().join("home/.local/share/fercuda/venv");
-        fs::set_permissions(own, open).unwrap();
-        let found = libraries_with(&environment, Some(&current));
-        assert!(!found.contains(&all[6]), "{found:?}");
+        let places = Places::new();
+        let wheel = places.at("wheels/cu13/lib/libnvrtc.so.13");
+        places.at("wheels/cu13/lib/libnvrtc-builtins.so.13.0");
+        let toolkit = places.at("toolkit/lib64/libnvrtc.so.12");
+        let venv =
+            places.at("venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
+        let conda = places.at("conda/lib/libnvrtc.so.12");
+        let own = places.at(&format!("home/.local/share/fercuda/venv/{WHEEL}"));
+        let of_path = places.at("packages/nvidia/cu13/lib/libnvrtc.so.13");
+        let named = places.variables["FERCUDA_NVRTC"].clone();
+        let found = places.find();
+        assert_eq!(found.files[..6], [named, wheel, toolkit, venv, conda, own]);
+        assert_eq!(found.files.last().unwrap(), Path::new("libnvrtc.so"));
+        assert!(!found.files.contains(&of_path), "python3 was asked in vain");
+        assert_eq!(found.refused, []);
+    }
+
+    #[test]
+    fn wheels_may_be_named_by_their_environment() {
+        let mut places = Places::new();
+        let wheel = places.at(&format!("checkout/{WHEEL}"));
+        let checkout = places
+            .folder
+            .path()
+            .canonicalize()
+            .unwrap()
+            .join("checkout");
+        places.variables = HashMap::from([("FERCUDA_WHEELS", checkout)]);
+        assert_eq!(places.find().files[0], wheel);
+    }
+
+    #[test]
+    fn python3_of_path_is_asked_where_no_other_place_has_a_library() {
+        let mut places = Places::new();
+        let of_path = places.at("packages/nvidia/cu13/lib/libnvrtc.so.13");
+        places.variables.remove("FERCUDA_NVRTC");
+        assert_eq!(places.find().files[0], of_path);
+        let search = std::env::var_os("PATH").unwrap();
+        assert!(!ask_python(&search).is_empty(), "the tests need a python3");
+        // Never one of the current directory.
+        assert_eq!(first_python("".as_ref()), None);
+        assert_eq!(first_python(".:bin".as_ref()), None);
+    }
+
+    #[test]
+    fn own_environment_is_passed_over_where_others_may_write_or_a_link_leads_on() {
+        let places = Places::new();
+        let own = places.at(&format!("home/.local/share/fercuda/venv/{WHEEL}"));
+        let data = places
+            .folder
+            .path()
+            .canonicalize()
+            .unwrap()
+            .join("home/.local/share");
+        let venv = data.join(OWN);
+        assert!(places.find().files.contains(&own));
+        let lib = venv.join("lib");
+        fs::set_permissions(&lib, fs::Permissions::from_mode(0o777)).unwrap();
+        let found = places.find();
+        assert!(!found.files.contains(&own), "{:?}", found.files);
+        assert_eq!(found.refused[0].path, lib);
+        fs::set_permissions(&lib, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(places.find().files.contains(&own));
+        fs::rename(&venv, data.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere", &venv).unwrap();
+        let found = places.find();
+        assert!(!found.files.contains(&own), "{:?}", found.files);
+        assert_eq!(found.refused[0].path, venv);
+        // A home that is a link is the user's own arrangement.
+        fs::remove_file(&venv).unwrap();
+        fs::rename(data.join("elsewhere"), &venv).unwrap();
+        let home = places.folder.path().canonicalize().unwrap().join("home");
+        fs::rename(&home, home.with_file_name("disk")).unwrap();
+        std::os::unix::fs::symlink("disk", &home).unwrap();
+        assert!(places.find().files.contains(&own));
     }
 
     #[test]

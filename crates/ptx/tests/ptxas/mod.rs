@@ -11,12 +11,20 @@ pub(crate) struct Ptxas {
     folder: tempfile::TempDir,
 }
 
-/// The ptxas of the wheels, or `None` where `FERCUDA_WHEELS` is not set.
+/// The ptxas of the wheels, or `None` where `FERCUDA_WHEELS` is not set or names nothing, as
+/// cargo's configuration does before `cargo xtask setup`.
 ///
 /// # Panics
-/// If it is set and there is no ptxas in it: that is a broken set-up, not a reason to skip.
+/// If it names a folder and there is no ptxas in it: that is a broken set-up, not a reason to
+/// skip.
 pub(crate) fn find() -> Option<Ptxas> {
-    let wheels = PathBuf::from(std::env::var_os("FERCUDA_WHEELS")?);
+    let named = PathBuf::from(std::env::var_os("FERCUDA_WHEELS")?);
+    let pythons = named.join("lib").read_dir();
+    let of_environment = pythons.into_iter().flatten().flatten();
+    let of_environment = of_environment.map(|it| it.path().join("site-packages/nvidia"));
+    let wheels = of_environment
+        .chain([named.clone()])
+        .find(|wheels| wheels.is_dir())?;
     let found = ["", "cu13", "cuda_nvcc", "nvidia/cu13"]
         .iter()
         .map(|f| wheels.join(f).join("bin/ptxas"))

@@ -1,0 +1,267 @@
+//! Ownership check of a path that only the user and root can have changed.
+//!
+//! Code found at such a path is loaded or run, so another user must not be able to put it there.
+//! Every component from the root of the filesystem down is examined by `lstat`: its owner is the
+//! effective user or root, and neither its group nor others may write to it. A directory with the
+//! sticky bit (`/tmp`) may be writable if it is not the last component: entries of other users
+//! are refused by their owner, and those of the user cannot be renamed by them.
+//!
+//! Invariant: a path that passes can be changed by the user and root only, so there is no
+//! race between this check and the use of the path.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Component, Path, PathBuf};
+
+/// As many symbolic links are followed as Linux follows in one path.
+const LINKS_MAX: usize = 40;
+
+/// What makes a path unfit to load code from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untrusted {
+    /// The component concerned, from the root of the filesystem.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
+
+/// Whether symbolic links are allowed on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// Followed; each link and each component of its target is checked too.
+    Followed,
+    /// Refused in the last so many components, followed above them.
+    RefusedInLast(usize),
+}
+
+/// Checks `below`, a relative path, in the directory `base`: no symbolic link is allowed in
+/// `below`. Links in `base`, for instance a home directory on another disk, are followed, and
+/// their targets checked.
+///
+/// # Errors
+/// The first component that another user could have changed, or that is missing.
+pub(super) fn check_below(base: &Path, below: &Path) -> Result<(), Untrusted> {
+    let count = below.components().count();
+    walk(&base.join(below), Links::RefusedInLast(count))
+}
+
+/// Checks `path` and follows symbolic links, each of which passes the same check as its target.
+///
+/// # Errors
+/// The first component that another user could have changed, or that is missing.
+pub(super) fn check_followed(path: &Path) -> Result<(), Untrusted> {
+    walk(path, Links::Followed)
+}
+
+fn walk(path: &Path, links: Links) -> Result<(), Untrusted> {
+    let refuse = |path: &Path, reason: String| Untrusted {
+        path: path.to_owned(),
+        reason,
+    };
+    if !path.is_absolute() {
+        return Err(refuse(path, "it is not an absolute path".to_owned()));
+    }
+    let user = super::cache::effective_user();
+    let mut followed = 0;
+    let mut done = PathBuf::from("/");
+    let mut left: VecDeque<OsString> = components(path);
+    // Components of the original path that no link has replaced: the last ones.
+    let mut original = left.len();
+    check_one(&done, left.is_empty(), user)?;
+    while let Some(name) = left.pop_front() {
+        original = original.min(left.len() + 1);
+        if name == ".." {
+            // The parent of a directory that was checked was checked before it.
+            done.pop();
+            continue;
+        }
+        let next = done.join(&name);
+        let is_link = check_one(&next, left.is_empty(), user)?;
+        if !is_link {
+            done = next;
+            continue;
+        }
+        let refused = match links {
+            Links::Followed => false,
+            Links::RefusedInLast(count) => original <= count,
+        };
+        if refused {
+            return Err(refuse(&next, "it is a symbolic link".to_owned()));
+        }
+        followed += 1;
+        if followed > LINKS_MAX {
+            let reason = format!("more than {LINKS_MAX} symbolic links lead on from it");
+            return Err(refuse(&next, reason));
+        }
+        let target = fs::read_link(&next).map_err(|error| refuse(&next, error.to_string()))?;
+        if target.is_absolute() {
+            done = PathBuf::from("/");
+        }
+        let mut replaced = components(&target);
+        replaced.append(&mut left);
+        left = replaced;
+    }
+    Ok(())
+}
+
+fn components(path: &Path) -> VecDeque<OsString> {
+    let named = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// Checks one component whose parents have passed; returns whether it is a symbolic link.
+fn check_one(path: &Path, is_last: bool, user: u32) -> Result<bool, Untrusted> {
+    let refuse = |reason: String| {
+        Err(Untrusted {
+            path: path.to_owned(),
+            reason,
+        })
+    };
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) => return refuse(error.to_string()),
+    };
+    if ![0, user].contains(&metadata.uid()) {
+        return refuse(format!(
+            "it belongs to user {}, neither to root nor to user {user}",
+            metadata.uid()
+        ));
+    }
+    let kind = metadata.file_type();
+    if kind.is_symlink() {
+        // Its mode means nothing; its directory has passed.
+        return Ok(true);
+    }
+    if kind.is_socket() || kind.is_fifo() || kind.is_block_device() || kind.is_char_device() {
+        return refuse("it is neither a file nor a directory".to_owned());
+    }
+    let is_sticky = kind.is_dir() && metadata.mode() & 0o1000 != 0 && !is_last;
+    if metadata.mode() & 0o022 != 0 && !is_sticky {
+        return refuse(format!(
+            "its group or others may write to it (mode {:o})",
+            metadata.mode() & 0o7777
+        ));
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A home with a library four directories down.
+    fn home() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(home.join("own/venv/lib")).unwrap();
+        for directory in ["own", "own/venv", "own/venv/lib"] {
+            mode(&home.join(directory), 0o755);
+        }
+        fs::write(home.join("own/venv/lib/code.so"), "").unwrap();
+        mode(&home.join("own/venv/lib/code.so"), 0o644);
+        (folder, home)
+    }
+
+    const LIBRARY: &str = "own/venv/lib/code.so";
+
+    #[test]
+    fn each_component_that_others_may_write_to_is_named() {
+        let (_folder, home) = home();
+        let check = || check_below(&home, Path::new(LIBRARY));
+        check().unwrap();
+        for part in ["own", "own/venv", "own/venv/lib", LIBRARY] {
+            let path = home.join(part);
+            let was = fs::metadata(&path).unwrap().permissions();
+            for open in [0o775, 0o757, 0o777] {
+                mode(&path, open);
+                let error = check().unwrap_err();
+                assert_eq!(error.path, path);
+                assert!(
+                    error.to_string().contains(&format!("mode {open:o}")),
+                    "{error}"
+                );
+                assert_eq!(check_followed(&home.join(LIBRARY)), Err(error));
+            }
+            fs::set_permissions(&path, was).unwrap();
+        }
+        check().unwrap();
+        // A sticky directory protects what is in it from others, and nothing that is put there.
+        mode(&home.join("own/venv"), 0o1777);
+        check().unwrap();
+        assert!(check_below(&home, Path::new("own/venv")).is_err());
+    }
+
+    #[test]
+    fn a_link_is_refused_below_the_base_and_checked_above_it() {
+        let (_folder, home) = home();
+        symlink("own", home.join("link")).unwrap();
+        symlink(home.join("own/venv"), home.join("own/absolute")).unwrap();
+        for path in ["link/venv/lib/code.so", "own/absolute/lib/code.so"] {
+            let error = check_below(&home, Path::new(path)).unwrap_err();
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+            check_followed(&home.join(path)).unwrap();
+        }
+        check_below(&home.join("link"), Path::new("venv/lib/code.so")).unwrap();
+        check_below(
+            &home.join("own/absolute/../absolute"),
+            Path::new("lib/code.so"),
+        )
+        .unwrap();
+        // The target of a link is no safer than without the link.
+        mode(&home.join("own/venv"), 0o777);
+        for path in ["link/venv/lib/code.so", "own/absolute/lib/code.so"] {
+            let error = check_followed(&home.join(path)).unwrap_err();
+            assert_eq!(error.path, home.join("own/venv"));
+        }
+        symlink("loop", home.join("loop")).unwrap();
+        let error = check_followed(&home.join("loop/file")).unwrap_err();
+        assert!(error.to_string().contains("more than 40"), "{error}");
+        assert!(check_followed(&home.join("none")).is_err());
+        assert!(check_followed(Path::new("own/venv")).is_err());
+    }
+
+    /// Only root can give a file away; CI and the suites run as root, and without it the
+    /// directories of other users that every system has are examined.
+    #[test]
+    fn what_another_user_owns_is_refused_wherever_it_is_on_the_way() {
+        let (_folder, home) = home();
+        let is_root = super::super::cache::effective_user() == 0;
+        for part in ["own", "own/venv", "own/venv/lib", LIBRARY] {
+            let path = home.join(part);
+            if is_root {
+                chown(&path, Some(65534), None).unwrap();
+                let error = check_below(&home, Path::new(LIBRARY)).unwrap_err();
+                assert_eq!(error.path, path);
+                assert!(error.to_string().contains("user 65534"), "{error}");
+                chown(&path, Some(0), None).unwrap();
+            }
+            check_below(&home, Path::new(LIBRARY)).unwrap();
+        }
+        if is_root {
+            // A link of another user's, in a directory like /tmp, to a file that is fine.
+            mode(&home, 0o1777);
+            symlink(home.join("own"), home.join("theirs")).unwrap();
+            std::os::unix::fs::lchown(home.join("theirs"), Some(65534), None).unwrap();
+            let error = check_followed(&home.join("theirs/venv/lib/code.so")).unwrap_err();
+            assert_eq!(error.path, home.join("theirs"));
+        }
+    }
+}
