@@ -63,7 +63,11 @@ enum Chore {
     /// Run .ci/run: format, lints, tidy, tests.
     Ci,
     /// Check the repository itself: crate table, dependencies, licences, wording.
-    Tidy,
+    Tidy {
+        /// List known violations too, which are otherwise allowed as long as none is added.
+        #[arg(long)]
+        all: bool,
+    },
     /// Make include/fercuda of the C interface's sources.
     Headers,
     /// Build fercuda and the libraries it needs, optimised, and put them into a folder.
@@ -106,7 +110,7 @@ fn main() -> ExitCode {
         Chore::Setup { force } => setup::run(force).map(drop),
         Chore::Test { package, rest } => test::run(&package, &rest),
         Chore::Ci => shell::run(shell::command(".ci/run")),
-        Chore::Tidy => tidy::run(),
+        Chore::Tidy { all } => tidy::run(all),
         Chore::Headers => headers::run(),
         Chore::Dist { out, no_profile } => dist::run(&out, !no_profile),
         Chore::Gpu { out, no_profile } => bundle::run(&out, !no_profile),

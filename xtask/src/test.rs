@@ -4,10 +4,11 @@
 //! a test makes the whole run fail.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::fs;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::setup::Venv;
 use crate::{cargo, conformance, python, setup, shell};
@@ -80,15 +81,78 @@ pub(crate) fn run(packages: &[String], rest: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// The workspace's tests by cargo-nextest where it is installed, which runs tests of several
+/// programs at once, and examples in documents by cargo; everything by cargo where it is not.
 fn workspace(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count> {
-    let mut command = cargo::command("test");
-    command.args(["--locked", "--no-fail-fast"]);
+    if !has_nextest() {
+        return by_cargo(venv, packages, rest, &[]);
+    }
+    let mut count = by_nextest(venv, packages, rest)?;
+    count.add(&by_cargo(venv, packages, rest, &["--doc"])?);
+    Ok(count)
+}
+
+fn has_nextest() -> bool {
+    let mut version = cargo::command("nextest");
+    version
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    version.status().is_ok_and(|status| status.success())
+}
+
+fn select(command: &mut Command, packages: &[String]) {
     if packages.is_empty() {
         command.arg("--workspace");
     }
     for package in packages {
         command.args(["--package", package]);
     }
+}
+
+fn by_nextest(venv: &Venv, packages: &[String], rest: &[String]) -> Result<Count> {
+    let report = shell::root().join("target/nextest/default/junit.xml");
+    if report.exists() {
+        fs::remove_file(&report).with_context(|| format!("cannot remove {}", report.display()))?;
+    }
+    let mut command = cargo::command("nextest");
+    command.args(["run", "--locked", "--no-tests=pass"]);
+    select(&mut command, packages);
+    command.arg("--").args(rest);
+    environment(&mut command, venv);
+    let line = shell::describe(&command);
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    let text = fs::read_to_string(&report).ok();
+    let mut count = text.and_then(|text| junit_total(&text)).unwrap_or_default();
+    if !status.success() && count.failed == 0 {
+        // It did not build, or nextest itself failed.
+        count.failed = 1;
+    }
+    Ok(count)
+}
+
+/// The sums of all programs, in the head of nextest's report.
+fn junit_total(text: &str) -> Option<Count> {
+    let head = text.split_once("<testsuites ")?.1;
+    let head = head.split_once('>')?.0;
+    let number = |name: &str| -> Option<u64> {
+        let value = head.split_once(&format!("{name}=\""))?.1;
+        value.split_once('"')?.0.parse().ok()
+    };
+    let failed = number("failures")? + number("errors")?;
+    Some(Count {
+        passed: number("tests")?.saturating_sub(failed),
+        failed,
+        ignored: 0,
+    })
+}
+
+fn by_cargo(venv: &Venv, packages: &[String], rest: &[String], what: &[&str]) -> Result<Count> {
+    let mut command = cargo::command("test");
+    command.args(["--locked", "--no-fail-fast"]).args(what);
+    select(&mut command, packages);
     command.arg("--").args(rest);
     environment(&mut command, venv);
     let mut count = Count::default();
@@ -156,6 +220,22 @@ mod tests {
             ignored: 1,
         };
         assert_eq!(summary(line), Some(expected));
+    }
+
+    #[test]
+    fn nextests_report_is_counted_by_its_head() {
+        let text = "<?xml version=\"1.0\"?>\n<testsuites name=\"nextest-run\" tests=\"7\" \
+                    failures=\"2\" errors=\"1\" uuid=\"x\">\n<testsuite name=\"a\" tests=\"3\">";
+        let expected = Count {
+            passed: 4,
+            failed: 3,
+            ignored: 0,
+        };
+        assert_eq!(junit_total(text), Some(expected));
+        assert_eq!(
+            junit_total("<testsuite tests=\"3\" failures=\"0\" errors=\"0\">"),
+            None
+        );
     }
 
     #[test]
