@@ -23,12 +23,12 @@ pub struct Linked {
 const LOG_BYTES: usize = 16 << 10;
 
 /// A linker of the driver, destroyed on drop.
-struct LinkState {
+struct DriverLinker {
     driver: &'static Driver,
     raw: CUlinkState,
 }
 
-impl Drop for LinkState {
+impl Drop for DriverLinker {
     fn drop(&mut self) {
         // SAFETY: from cuLinkCreate, destroyed once; its result has been copied.
         drop(unsafe { self.driver.cuLinkDestroy(self.raw) });
@@ -78,7 +78,7 @@ impl Linked {
                 "begin to link"
             )?;
         }
-        let state = LinkState { driver, raw };
+        let state = DriverLinker { driver, raw };
         let refused = |code: CUresult, log: &[u8]| {
             let log = CStr::from_bytes_until_nul(log).unwrap_or_default();
             Error::Load(Box::new(LoadFailure {

@@ -67,7 +67,7 @@ pub struct Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamKind {
+enum StreamHandleKind {
     /// Made by us, destroyed by us.
     Owned,
     /// The context's legacy default stream.
@@ -195,7 +195,7 @@ pub(crate) struct StreamCore {
     /// The driver's function, if it has one.
     graph_launch: Option<signatures::cuGraphLaunch>,
     context: Context,
-    kind: StreamKind,
+    kind: StreamHandleKind,
     /// Held for reading while work is queued, so that the work is captured if and only if the
     /// caller takes it to be. It is also held while work is waited for, so callbacks never wait for
     /// it.
@@ -222,7 +222,7 @@ fn graph_launch(driver: &Driver) -> Option<signatures::cuGraphLaunch> {
 
 impl Drop for StreamCore {
     fn drop(&mut self) {
-        if self.kind != StreamKind::Owned {
+        if self.kind != StreamHandleKind::Owned {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
@@ -307,13 +307,19 @@ impl Stream {
             context.clone(),
             raw,
             next_id(),
-            StreamKind::Owned,
+            StreamHandleKind::Owned,
             PanicMessage::default(),
         ))
     }
 
     pub(crate) fn legacy(context: Context, id: u64, panicked: PanicMessage) -> Self {
-        Self::from_parts(context, CU_STREAM_LEGACY, id, StreamKind::Legacy, panicked)
+        Self::from_parts(
+            context,
+            CU_STREAM_LEGACY,
+            id,
+            StreamHandleKind::Legacy,
+            panicked,
+        )
     }
 
     /// The calling thread's stream of `context`, which has the identifier `of_context`.
@@ -329,7 +335,7 @@ impl Stream {
                 .or_insert_with(|| (next_id(), PanicMessage::default()))
                 .clone()
         });
-        let kind = StreamKind::PerThread(std::thread::current().id());
+        let kind = StreamHandleKind::PerThread(std::thread::current().id());
         Self::from_parts(context, CU_STREAM_PER_THREAD, id, kind, panicked)
     }
 
@@ -337,7 +343,7 @@ impl Stream {
         context: Context,
         raw: CUstream,
         id: u64,
-        kind: StreamKind,
+        kind: StreamHandleKind,
         panicked: PanicMessage,
     ) -> Self {
         let core = Arc::new(StreamCore {
@@ -347,10 +353,10 @@ impl Stream {
             context,
             kind,
             role: RwLock::new(CaptureRole::None),
-            epoch: AtomicU64::new(u64::from(kind != StreamKind::Owned)),
+            epoch: AtomicU64::new(u64::from(kind != StreamHandleKind::Owned)),
             panicked,
         });
-        let owner = (kind == StreamKind::Owned).then(|| Arc::new(StreamOwner(core.clone())));
+        let owner = (kind == StreamHandleKind::Owned).then(|| Arc::new(StreamOwner(core.clone())));
         if owner.is_some() {
             core.context.note_stream(&core);
         }
@@ -385,7 +391,7 @@ impl Stream {
 
     /// Whether it is the legacy default stream.
     pub(crate) fn is_legacy(&self) -> bool {
-        self.core.kind == StreamKind::Legacy
+        self.core.kind == StreamHandleKind::Legacy
     }
 
     /// Whether waiting for it means waiting for other streams too, which
@@ -396,15 +402,15 @@ impl Stream {
 
     /// Whether it is the default stream of one thread.
     pub(crate) fn is_per_thread(&self) -> bool {
-        matches!(self.core.kind, StreamKind::PerThread(_))
+        matches!(self.core.kind, StreamHandleKind::PerThread(_))
     }
 
     /// Whether it is the default stream of another thread, for which the driver has no handle in
     /// this one.
     pub(crate) fn is_of_another_thread(&self) -> bool {
         match self.core.kind {
-            StreamKind::PerThread(owner) => owner != std::thread::current().id(),
-            StreamKind::Owned | StreamKind::Legacy => false,
+            StreamHandleKind::PerThread(owner) => owner != std::thread::current().id(),
+            StreamHandleKind::Owned | StreamHandleKind::Legacy => false,
         }
     }
 
@@ -420,7 +426,7 @@ impl Stream {
 
     /// Whether it was made by this crate, so that it may be captured.
     pub(crate) fn is_owned(&self) -> bool {
-        self.core.kind == StreamKind::Owned
+        self.core.kind == StreamHandleKind::Owned
     }
 
     /// The priority that the driver gave it; a smaller number is a higher priority.
@@ -810,9 +816,11 @@ impl Stream {
 
     pub(crate) fn downgrade(&self) -> WeakStream {
         match self.core.kind {
-            StreamKind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
+            StreamHandleKind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
             // The default streams outlive every value that names them.
-            StreamKind::Legacy | StreamKind::PerThread(_) => WeakStream::Default(self.clone()),
+            StreamHandleKind::Legacy | StreamHandleKind::PerThread(_) => {
+                WeakStream::Default(self.clone())
+            }
         }
     }
 }
