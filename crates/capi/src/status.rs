@@ -331,7 +331,7 @@ mod tests {
     fn what_is_asked_in_host_work_says_so_whoevers_that_is() {
         let refused = |code| {
             status_of_driver(&fercuda_cuda::Error::Driver(Box::new(
-                fercuda_cuda::Failure {
+                fercuda_cuda::DriverFailure {
                     call: "cuStreamQuery",
                     code,
                     doing: "query a stream".to_owned(),

@@ -1,12 +1,11 @@
-//! The table filled in: one slot a symbol, resolved when it is first called.
+//! Driver table: one slot per symbol, resolved on the first call.
 //!
-//! A slot is empty until its function is called. Then the symbol is asked of
-//! the library's `cuGetProcAddress` in exactly the version of the table, and
-//! failing that of the dynamic loader. A call through a filled slot costs one
-//! load and one indirect call.
+//! A slot is empty until its function is called. Then the symbol is looked up by the library's
+//! `cuGetProcAddress` in exactly the version of the table, and failing that by the dynamic loader.
+//! A call through a filled slot costs one load and one indirect call.
 //!
-//! Invariant: a filled slot holds the address of a function with the signature
-//! the table gives for its symbol, valid to the end of the process.
+//! Invariant: a filled slot holds the address of a function with the signature that the table gives
+//! for its symbol, valid until the process exits.
 
 use core::ffi::{CStr, c_void};
 use core::fmt;
@@ -15,14 +14,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::path::PathBuf;
 
 use crate::entry::PER_THREAD;
-use crate::library::{Library, OpenError};
+use crate::library::{OpenError, SharedLibrary};
 use crate::types::*;
 
 const LIBCUDA: &str = "libcuda.so.1";
 
-/// Where the driver's library is, beside what the loader is configured to
-/// search: containers and WSL mount it in places the loader may not know.
-const LIBCUDA_PLACES: &[&str] = &[
+/// Paths of the driver's library, in addition to the loader's own search path: containers and WSL
+/// mount it where the loader may not look.
+const LIBCUDA_PATHS: &[&str] = &[
     "libcuda.so.1",
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
@@ -34,16 +33,16 @@ const LIBCUDA_PLACES: &[&str] = &[
 const LIBCUDA_ADVICE: &str = "install the NVIDIA driver (nvidia-smi must run), \
     or set FERCUDA_DEVICE=soft to use the software device";
 
-/// Who fills the table.
+/// The implementation that fills the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// A shared library, by the file the loader took.
+pub enum DriverOrigin {
+    /// A shared library, by the file that the loader opened.
     Library(PathBuf),
     /// An implementation linked into this program, by its name.
     Linked(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for DriverOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library(path) => write!(f, "{}", path.display()),
@@ -52,7 +51,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A function this driver does not have.
+/// A function that this driver does not have.
 ///
 /// Small, because every call of the table may return it.
 pub struct Missing(Box<MissingSymbol>);
@@ -61,7 +60,7 @@ struct MissingSymbol {
     symbol: &'static str,
     since: u32,
     driver_version: Option<u32>,
-    origin: Origin,
+    origin: DriverOrigin,
     tried: &'static str,
 }
 
@@ -76,7 +75,7 @@ impl Missing {
         self.0.since
     }
 
-    /// The CUDA version of the driver, if it could say.
+    /// The CUDA version of the driver, if it reported one.
     pub fn driver_version(&self) -> Option<u32> {
         self.0.driver_version
     }
@@ -117,7 +116,7 @@ impl fmt::Display for Missing {
             }
             _ => write!(
                 f,
-                "\ntry: a newer driver, or a way that does without this function"
+                "\ntry: a newer driver, or code that does not need this function"
             ),
         }
     }
@@ -127,23 +126,23 @@ impl core::error::Error for Missing {}
 
 type Resolver = Box<dyn Fn(&CStr) -> Option<NonNull<c_void>> + Send + Sync>;
 
-enum Source {
+enum SymbolSource {
     Library {
-        library: Library,
+        library: SharedLibrary,
         get_proc_address: Option<signatures::cuGetProcAddress_v2>,
     },
     Resolver(Resolver),
 }
 
-/// The driver API, from a library or from an implementation linked in.
+/// The driver API, filled by a library or by an implementation linked in.
 ///
 /// Every function of [`for_each_driver_fn!`](crate::for_each_driver_fn) is a
 /// method of the same name that returns the driver's status, or [`Missing`] if
 /// this driver has no such function.
 pub struct Driver {
     slots: Box<[AtomicPtr<c_void>; SYMBOLS.len()]>,
-    source: Source,
-    origin: Origin,
+    source: SymbolSource,
+    origin: DriverOrigin,
 }
 
 impl fmt::Debug for Driver {
@@ -159,14 +158,14 @@ impl Driver {
     /// succeeds on a machine that has the library and no device.
     ///
     /// # Errors
-    /// [`OpenError`], with every place that was tried.
+    /// [`OpenError`], with every path that was tried.
     pub fn open() -> Result<Self, OpenError> {
-        // SAFETY: a library of this name is the CUDA driver, whose
-        // initialisers are meant to run in any process.
+        // SAFETY: a library of this name is the CUDA driver, the initialisers of which are meant to
+        // run in any process.
         let (library, name) = unsafe {
-            Library::open_first(
+            SharedLibrary::open_first(
                 LIBCUDA,
-                LIBCUDA_PLACES.iter().map(PathBuf::from),
+                LIBCUDA_PATHS.iter().map(PathBuf::from),
                 LIBCUDA_ADVICE,
             )?
         };
@@ -174,16 +173,16 @@ impl Driver {
         Ok(unsafe { Self::from_library(library, name) })
     }
 
-    /// The driver in an open library; `name` says which it was until the
-    /// loader can tell the file.
+    /// The driver in an open library; `name` is reported as its origin if the loader does not know
+    /// the file.
     ///
     /// # Safety
-    /// What the library exports under the table's names are the driver's
-    /// functions, with the signatures of the table.
-    pub unsafe fn from_library(library: Library, name: PathBuf) -> Self {
+    /// The library's exports under the table's names are the driver's functions, with the
+    /// signatures of the table.
+    pub unsafe fn from_library(library: SharedLibrary, name: PathBuf) -> Self {
         let file = library
             .find(c"cuInit")
-            .and_then(Library::file_of)
+            .and_then(SharedLibrary::file_of)
             .unwrap_or(name);
         let get_proc_address = library.find(c"cuGetProcAddress_v2").map(|address| {
             // SAFETY: the caller vouches that the symbol has the table's type;
@@ -193,25 +192,25 @@ impl Driver {
             }
         });
         Self::new(
-            Source::Library {
+            SymbolSource::Library {
                 library,
                 get_proc_address,
             },
-            Origin::Library(file),
+            DriverOrigin::Library(file),
         )
     }
 
-    /// The driver whose functions `resolver` finds by their exported symbol.
-    /// It is asked once for each symbol that is found.
+    /// The driver of which `resolver` finds the functions by exported symbol. It is called once for
+    /// each symbol that it finds.
     ///
     /// # Safety
-    /// A non-null answer is the address of a function with the signature the
-    /// table gives for that symbol, valid to the end of the process.
-    pub unsafe fn from_resolver(resolver: Resolver, origin: Origin) -> Self {
-        Self::new(Source::Resolver(resolver), origin)
+    /// A non-null result is the address of a function with the signature that the table gives for
+    /// that symbol, valid until the process exits.
+    pub unsafe fn from_resolver(resolver: Resolver, origin: DriverOrigin) -> Self {
+        Self::new(SymbolSource::Resolver(resolver), origin)
     }
 
-    fn new(source: Source, origin: Origin) -> Self {
+    fn new(source: SymbolSource, origin: DriverOrigin) -> Self {
         let slots = Box::new([const { AtomicPtr::new(core::ptr::null_mut()) }; SYMBOLS.len()]);
         Self {
             slots,
@@ -220,12 +219,12 @@ impl Driver {
         }
     }
 
-    /// Who fills the table.
-    pub fn origin(&self) -> &Origin {
+    /// The implementation that fills the table.
+    pub fn origin(&self) -> &DriverOrigin {
         &self.origin
     }
 
-    /// Whether this driver has `symbol`. Resolves it if need be.
+    /// Whether this driver has `symbol`, which is resolved if necessary.
     pub fn has(&self, symbol: Symbol) -> bool {
         self.address(symbol).is_ok()
     }
@@ -236,8 +235,8 @@ impl Driver {
     /// [`Missing`].
     #[inline]
     pub fn address(&self, symbol: Symbol) -> Result<NonNull<c_void>, Missing> {
-        // Acquire pairs with the release in `resolve`, so what the resolver
-        // wrote before it returned is seen by the function called.
+        // Acquire pairs with the release in `resolve`, so the function called sees what the
+        // resolver wrote before it returned.
         let address = self.slots[symbol as usize].load(Ordering::Acquire);
         match NonNull::new(address) {
             Some(address) => Ok(address),
@@ -259,8 +258,8 @@ impl Driver {
     fn look_up(&self, symbol: Symbol) -> Option<NonNull<c_void>> {
         let info = &SYMBOLS[symbol as usize];
         let (library, get_proc_address) = match &self.source {
-            Source::Resolver(resolver) => return resolver(info.name),
-            Source::Library {
+            SymbolSource::Resolver(resolver) => return resolver(info.name),
+            SymbolSource::Library {
                 library,
                 get_proc_address,
             } => (library, get_proc_address),
@@ -302,15 +301,15 @@ impl Driver {
             driver_version: u32::try_from(version).ok().filter(|_| known),
             origin: self.origin.clone(),
             tried: match self.source {
-                Source::Library {
+                SymbolSource::Library {
                     get_proc_address: Some(_),
                     ..
                 } => "cuGetProcAddress and dlsym",
-                Source::Library {
+                SymbolSource::Library {
                     get_proc_address: None,
                     ..
                 } => "dlsym",
-                Source::Resolver(_) => "the function list",
+                SymbolSource::Resolver(_) => "the function list",
             },
         }))
     }
@@ -325,7 +324,7 @@ struct SymbolInfo {
 
 const LEGACY: u64 = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM.0 as u64;
 
-/// The bytes of a literal that `concat!` has ended with a zero.
+/// The C string of a literal to which `concat!` has added a zero byte.
 const fn c_str(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
@@ -341,7 +340,7 @@ macro_rules! method {
         /// [`Missing`] if this driver has no such function; nothing was called.
         ///
         /// # Safety
-        /// The arguments meet what NVIDIA's reference asks of them.
+        /// The arguments satisfy the requirements of NVIDIA's reference.
         #[inline]
         pub unsafe fn $name(&self, $($arg: $ty),*) -> Result<CUresult, Missing> {
             let address = self.address(Symbol::$name)?;
@@ -380,7 +379,7 @@ macro_rules! driver_table {
         }
 
         impl Symbol {
-            /// Every symbol of the table, twins behind their functions.
+            /// Every symbol of the table, each per-thread twin after its function.
             pub const ALL: &'static [Self] = &[$(Self::$name, $(Self::$twin,)?)*];
 
             /// The exported name.
@@ -405,7 +404,7 @@ macro_rules! driver_table {
             },)?
         )*];
 
-        /// The type of each function, for whoever implements or forwards them.
+        /// The type of each function, for code that implements or forwards them.
         #[expect(non_camel_case_types, reason = "CUDA's own spelling")]
         pub mod signatures {
             use crate::types::*;
@@ -442,7 +441,7 @@ mod tests {
                 .flatten()
         };
         // SAFETY: `version` has the table's signature for that symbol.
-        unsafe { Driver::from_resolver(Box::new(resolver), Origin::Linked("a test")) }
+        unsafe { Driver::from_resolver(Box::new(resolver), DriverOrigin::Linked("a test")) }
     }
 
     #[test]
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_function_is_an_error_that_says_what_to_do() {
+    fn a_missing_function_is_an_error_with_a_remedy() {
         let driver = driver_of_one_function(Arc::default());
         // SAFETY: never reaches a function.
         let missing = unsafe { driver.cuCtxSynchronize_v2(CUcontext::NULL) };
@@ -477,10 +476,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_version_the_error_still_stands() {
-        // SAFETY: the resolver never answers.
+    fn without_a_version_the_error_is_complete() {
+        // SAFETY: the resolver never returns an address.
         let driver =
-            unsafe { Driver::from_resolver(Box::new(|_| None), Origin::Linked("nothing")) };
+            unsafe { Driver::from_resolver(Box::new(|_| None), DriverOrigin::Linked("nothing")) };
         let mut got = 0;
         // SAFETY: never reaches a function.
         let missing = unsafe { driver.cuDriverGetVersion(&mut got) }.expect_err("nothing is there");
@@ -492,17 +491,17 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_named_with_every_place_tried() {
-        let places = ["libcuda-of-nobody.so.1", "/nonexistent/libcuda.so.1"];
+    fn a_missing_library_is_named_with_every_path_tried() {
+        let paths = ["libcuda-missing.so.1", "/nonexistent/libcuda.so.1"];
         // SAFETY: neither exists, so no initialiser runs.
         let error = unsafe {
-            Library::open_first(LIBCUDA, places.iter().map(PathBuf::from), LIBCUDA_ADVICE)
+            SharedLibrary::open_first(LIBCUDA, paths.iter().map(PathBuf::from), LIBCUDA_ADVICE)
         }
-        .expect_err("neither place exists");
+        .expect_err("neither path exists");
         let text = error.to_string();
         assert!(text.starts_with("cannot open libcuda.so.1\n"), "{text}");
-        for place in places {
-            assert!(text.contains(place), "{text}");
+        for path in paths {
+            assert!(text.contains(path), "{text}");
         }
         assert!(text.contains("FERCUDA_DEVICE=soft"), "{text}");
     }

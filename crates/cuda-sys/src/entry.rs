@@ -1,7 +1,7 @@
-//! The table as data: names, versions, and how `cuGetProcAddress` picks one.
+//! The driver table as data: names, versions, and the resolution of `cuGetProcAddress`.
 //!
-//! Invariant: what [`resolve`] returns for a name, a version and flags is the
-//! exported symbol a CUDA 13.0 driver gives for them.
+//! Invariant: [`resolve`] returns, for a name, a version and flags, the exported symbol that a CUDA
+//! 13.0 driver returns for them.
 
 use crate::types::{
     CUDA_VERSION, CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, c_int,
@@ -9,7 +9,7 @@ use crate::types::{
 
 /// One function of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct FunctionEntry {
     /// The exported symbol, for instance `cuMemAlloc_v2`.
     pub name: &'static str,
     /// The name without a version, as given to `cuGetProcAddress`.
@@ -20,14 +20,14 @@ pub struct Entry {
     pub per_thread: Option<(&'static str, u32)>,
 }
 
-/// The flag of `cuGetProcAddress` that asks for per-thread twins.
+/// The flag of `cuGetProcAddress` that requests per-thread twins.
 pub const PER_THREAD: u64 =
     CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0 as u64;
 
 macro_rules! entries {
     ($($name:ident $base:literal $since:literal [$($twin:ident $twin_since:literal)?] $args:tt;)*) => {
         /// Every function of the table, in its order.
-        pub static ENTRIES: &[Entry] = &[$(Entry {
+        pub static ENTRIES: &[FunctionEntry] = &[$(FunctionEntry {
             name: stringify!($name),
             base: $base,
             since: $since,
@@ -40,12 +40,12 @@ macro_rules! entries {
 
 crate::for_each_driver_fn!(entries);
 
-/// What `cuGetProcAddress` should answer.
+/// The result that `cuGetProcAddress` should return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// This exported symbol.
     Symbol(&'static str),
-    /// The name is known, but only from the given version on.
+    /// The name is known, but only from this version on.
     VersionNotSufficient {
         /// The first version that has it.
         since: u32,
@@ -58,7 +58,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// The query status `cuGetProcAddress_v2` reports with this answer.
+    /// The query status that `cuGetProcAddress_v2` reports with this result.
     pub fn status(self) -> Option<CUdriverProcAddressQueryResult> {
         match self {
             Self::Symbol(_) => Some(CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS),
@@ -73,10 +73,10 @@ impl Resolution {
     }
 }
 
-/// The symbol for `base` in CUDA `version`: the newest that is no newer than
-/// the version. With [`PER_THREAD`] in `flags`, a name that has per-thread
-/// twins is looked for among those alone, so it needs CUDA 7.0 at least.
-/// A negative version stands for the newest, as it does for NVIDIA's driver.
+/// The symbol for `base` in CUDA `version`: the newest that is no newer than the version. With
+/// [`PER_THREAD`] in `flags`, a name with per-thread twins is resolved among those alone, so it
+/// needs CUDA 7.0 at least. A negative version stands for the newest, as it does for NVIDIA's
+/// driver.
 pub fn resolve(base: &str, version: c_int, flags: u64) -> Resolution {
     if version > CUDA_VERSION || flags & !KNOWN_FLAGS != 0 {
         return Resolution::Refused;
@@ -105,9 +105,9 @@ pub fn resolve(base: &str, version: c_int, flags: u64) -> Resolution {
 const KNOWN_FLAGS: u64 =
     CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM.0 as u64 | PER_THREAD;
 
-/// Calls a macro with the public symbols of `libcuda.so.1` that are not in the
-/// table, behind what else it is to be given: they exchange objects with
-/// graphics and video libraries whose types are not bound here.
+/// Calls a macro with the public symbols of `libcuda.so.1` that are not in the table, after any
+/// other tokens for it: they exchange objects with graphics and video libraries, the types of which
+/// are not bound here.
 ///
 /// ```
 /// macro_rules! count {
@@ -161,8 +161,7 @@ macro_rules! for_each_untyped_fn {
 
 macro_rules! untyped {
     ($($name:ident)*) => {
-        /// The names that [`for_each_untyped_fn`](crate::for_each_untyped_fn)
-        /// gives.
+        /// The names of [`for_each_untyped_fn`](crate::for_each_untyped_fn).
         pub static UNTYPED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_resolves_to_the_newest_symbol_of_the_asked_version() {
+    fn a_name_resolves_to_the_newest_symbol_of_the_requested_version() {
         assert_eq!(symbol("cuMemAlloc", 3020, 0), "cuMemAlloc_v2");
         assert_eq!(symbol("cuMemAlloc", 13000, 0), "cuMemAlloc_v2");
         assert_eq!(symbol("cuCtxGetDevice", 12090, 0), "cuCtxGetDevice");
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_per_thread_flag_gives_the_twin_where_there_is_one() {
+    fn the_per_thread_flag_selects_the_twin_if_it_exists() {
         assert_eq!(
             symbol("cuMemcpyHtoD", 12000, PER_THREAD),
             "cuMemcpyHtoD_v2_ptds"
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_too_old_is_told_from_a_name_that_is_unknown() {
+    fn a_version_that_is_too_old_is_distinguished_from_an_unknown_name() {
         assert_eq!(
             resolve("cuLaunchKernelEx", 11000, 0),
             Resolution::VersionNotSufficient { since: 11060 }
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_flags_and_versions_to_come_are_refused() {
+    fn unknown_flags_and_newer_versions_are_refused() {
         assert_eq!(resolve("cuInit", 13010, 0), Resolution::Refused);
         assert_eq!(resolve("cuInit", 13000, 8), Resolution::Refused);
         assert_eq!(symbol("cuGraphInstantiate", -1, 0), "cuGraphInstantiate_v2");

@@ -1,8 +1,8 @@
 //! Enumerations of the CUDA driver API.
 //!
-//! Each is an integer with named values and not a Rust `enum`: a newer driver
-//! may return a value this table does not know, and that must not be undefined
-//! behaviour. `name` gives the spelling of a known value.
+//! Each is an integer with named values and not a Rust `enum`: a newer driver may return a value
+//! that this table does not know, and that must not be undefined behaviour. `name` returns the
+//! spelling of a known value.
 //!
 //! Elsewhere: structures (`types`).
 

@@ -1,12 +1,12 @@
 //! The CUDA driver's and NVRTC's C interfaces, bound by hand.
 //!
-//! [`types`] holds what crosses the border, [`for_each_driver_fn!`] is the one
-//! table of functions, and [`Driver`] is that table filled by a library or by
-//! another implementation, one symbol at a time when it is first called.
+//! [`types`] has the types of the interface, [`for_each_driver_fn!`] is the one table of functions,
+//! and [`Driver`] is that table filled by a library or by another implementation, each symbol when
+//! it is first called.
 //!
-//! Invariant: nothing here needs the CUDA toolkit to build or a driver to
-//! load; what is absent is an error value. Elsewhere: ownership and safety
-//! (`fercuda-cuda`), an implementation on the CPU (`fercuda-softgpu`).
+//! Invariant: nothing here needs the CUDA toolkit to build or a driver to load; a missing library
+//! or function is an error value. Elsewhere: ownership and safety (`fercuda-cuda`), an
+//! implementation on the CPU (`fercuda-softgpu`).
 
 mod driver;
 mod entry;
@@ -17,6 +17,6 @@ pub mod nvrtc;
 mod table;
 pub mod types;
 
-pub use driver::{Driver, Missing, Origin, Symbol, signatures};
-pub use entry::{ENTRIES, Entry, PER_THREAD, Resolution, UNTYPED, resolve};
-pub use library::{Attempt, Library, OpenError};
+pub use driver::{Driver, DriverOrigin, Missing, Symbol, signatures};
+pub use entry::{ENTRIES, FunctionEntry, PER_THREAD, Resolution, UNTYPED, resolve};
+pub use library::{Attempt, OpenError, SharedLibrary};

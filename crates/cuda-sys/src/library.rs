@@ -1,8 +1,8 @@
-//! Opens shared libraries and finds symbols in them.
+//! Shared libraries, opened once, and their symbols.
 //!
-//! Invariant: a library that was opened stays loaded to the end of the
-//! process, so an address found in it never dangles. NVIDIA's libraries start
-//! threads and register exit handlers; unloading them is not survivable.
+//! Invariant: an opened library stays loaded until the process exits, so an address found in it
+//! never dangles. NVIDIA's libraries start threads and register exit handlers, so unloading them
+//! would crash the process.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
@@ -10,22 +10,22 @@ use std::ffi::CString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A shared library, loaded for good.
+/// A shared library that is never unloaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Library {
+pub struct SharedLibrary {
     handle: NonNull<c_void>,
 }
 
 // SAFETY: the loader's handle may be used from any thread, and it is never
 // closed.
-unsafe impl Send for Library {}
+unsafe impl Send for SharedLibrary {}
 // SAFETY: as above.
-unsafe impl Sync for Library {}
+unsafe impl Sync for SharedLibrary {}
 
-/// One name given to the loader and what it said.
+/// A name passed to the loader, and the loader's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// A file, or a bare name that the loader looks for itself.
+    /// A file, or a bare name that the loader searches for.
     pub name: PathBuf,
     /// The loader's message.
     pub reason: String,
@@ -34,11 +34,11 @@ pub struct Attempt {
 /// A library could not be opened under any of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenError {
-    /// The library as its users know it, for instance `libcuda.so.1`.
+    /// The library's usual name, for instance `libcuda.so.1`.
     pub library: &'static str,
     /// Everything that was tried, in order.
     pub attempts: Vec<Attempt>,
-    /// What the reader can do about it.
+    /// What the user can do about it.
     pub advice: &'static str,
 }
 
@@ -59,15 +59,14 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-impl Library {
+impl SharedLibrary {
     /// Loads the first of `names` that can be loaded.
     ///
     /// # Errors
     /// [`OpenError`] with the loader's reason for each name.
     ///
     /// # Safety
-    /// Loading runs the library's initialisers: they must be fit to run in
-    /// this process now.
+    /// Loading runs the library's initialisers, which must be safe to run in this process now.
     pub unsafe fn open_first(
         library: &'static str,
         names: impl IntoIterator<Item = PathBuf>,
@@ -88,13 +87,13 @@ impl Library {
         })
     }
 
-    /// Loads one file, or what the loader finds under a bare name.
+    /// Loads one file, or the library that the loader finds under a bare name.
     ///
     /// # Errors
     /// The loader's message.
     ///
     /// # Safety
-    /// As for [`Library::open_first`].
+    /// As for [`SharedLibrary::open_first`].
     pub unsafe fn open(name: &Path) -> Result<Self, String> {
         let c_name = CString::new(name.as_os_str().as_encoded_bytes())
             .map_err(|_| "the name contains a zero byte".to_owned())?;
@@ -112,7 +111,7 @@ impl Library {
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
     }
 
-    /// The file that holds `address`, as the loader names it.
+    /// The file that contains `address`, as the loader names it.
     pub fn file_of(address: NonNull<c_void>) -> Option<PathBuf> {
         let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: dladdr accepts any address and fills `info` when it
@@ -136,7 +135,7 @@ fn loader_message() -> String {
     // call of a loader function by this thread; it is copied here.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {
-        return "the loader gave no reason".to_owned();
+        return "the loader reported no reason".to_owned();
     }
     // SAFETY: not null, see above.
     unsafe { CStr::from_ptr(message) }

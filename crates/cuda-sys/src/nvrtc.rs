@@ -1,8 +1,8 @@
 //! NVRTC, NVIDIA's run-time compiler, as a table resolved like the driver's.
 //!
-//! Invariant: the library's own companion, which holds the compiler's built-in
-//! headers, is loaded before the library looks for it. Elsewhere: where the
-//! library is, caching and messages (`fercuda-cuda`).
+//! Invariant: the library's companion, which contains the compiler's built-in headers, is loaded
+//! before the library searches for it. Elsewhere: finding the library, caching and messages
+//! (`fercuda-cuda`).
 
 use core::ffi::{CStr, c_void};
 use core::fmt;
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::path::{Path, PathBuf};
 
-use crate::library::Library;
+use crate::library::SharedLibrary;
 use crate::types::{c_char, c_int};
 
 /// A status of NVRTC.
@@ -60,7 +60,7 @@ statuses! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvrtcProgram(pub *mut c_void);
 
-/// A function this NVRTC does not have.
+/// A function that this NVRTC does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingNvrtc {
     /// The symbol that was looked for.
@@ -85,15 +85,15 @@ impl core::error::Error for MissingNvrtc {}
 /// The functions of one NVRTC library.
 #[derive(Debug)]
 pub struct Nvrtc {
-    library: Library,
+    library: SharedLibrary,
     file: PathBuf,
     slots: [AtomicPtr<c_void>; FUNCTIONS],
 }
 
 impl Nvrtc {
-    /// Opens the library at `path`, or the one the loader finds under a bare
-    /// name. Of a file, the companion `libnvrtc-builtins.so*` beside it is
-    /// loaded first, since NVRTC asks the loader for it by name.
+    /// Opens the library at `path`, or the one that the loader finds under a bare name. For a file,
+    /// the companion `libnvrtc-builtins.so*` beside it is loaded first, since NVRTC requests it
+    /// from the loader by name.
     ///
     /// # Errors
     /// The loader's message.
@@ -102,17 +102,17 @@ impl Nvrtc {
     /// The file is NVIDIA's NVRTC.
     pub unsafe fn open(path: &Path) -> Result<Self, String> {
         for companion in companions(path) {
-            // SAFETY: a library of NVIDIA's that the caller vouches for.
-            let loaded = unsafe { Library::open(&companion) };
-            // One that does not load is no reason to stop: NVRTC says which
-            // one it misses, and that may be another.
+            // SAFETY: a library of NVIDIA that the caller vouches for.
+            let loaded = unsafe { SharedLibrary::open(&companion) };
+            // A companion that does not load is no reason to fail: NVRTC reports the one it misses,
+            // which may be another.
             drop(loaded);
         }
         // SAFETY: the caller vouches for the file.
-        let library = unsafe { Library::open(path)? };
+        let library = unsafe { SharedLibrary::open(path)? };
         let file = library
             .find(c"nvrtcVersion")
-            .and_then(Library::file_of)
+            .and_then(SharedLibrary::file_of)
             .unwrap_or_else(|| path.to_owned());
         let slots = [const { AtomicPtr::new(core::ptr::null_mut()) }; FUNCTIONS];
         Ok(Self {
@@ -122,7 +122,7 @@ impl Nvrtc {
         })
     }
 
-    /// The file the loader took.
+    /// The file that the loader opened.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -171,9 +171,9 @@ fn companions(path: &Path) -> Vec<PathBuf> {
 macro_rules! nvrtc_table {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         #[expect(non_camel_case_types, reason = "NVRTC's own spelling")]
-        enum Function { $($name,)* }
+        enum NvrtcFunction { $($name,)* }
 
-        const FUNCTIONS: usize = [$(Function::$name as usize),*].len();
+        const FUNCTIONS: usize = [$(NvrtcFunction::$name as usize),*].len();
 
         /// NVRTC's functions.
         #[expect(non_snake_case, reason = "NVRTC's own spelling")]
@@ -185,17 +185,17 @@ macro_rules! nvrtc_table {
                 /// [`MissingNvrtc`] if this library has no such function.
                 ///
                 /// # Safety
-                /// The arguments meet what NVIDIA's reference asks of them.
+                /// The arguments satisfy the requirements of NVIDIA's reference.
                 pub unsafe fn $name(&self, $($arg: $ty),*) -> Result<$ret, MissingNvrtc> {
                     const C_NAME: &str = concat!(stringify!($name), "\0");
                     const NAME: &CStr = match CStr::from_bytes_with_nul(C_NAME.as_bytes()) {
                         Ok(name) => name,
                         Err(_) => panic!("a name ends in exactly one zero byte"),
                     };
-                    let address = self.address(Function::$name as usize, stringify!($name), NAME)?;
-                    // SAFETY: `open`'s caller vouches that the library is NVRTC,
-                    // whose function of this name has this signature; this
-                    // caller vouches for the arguments.
+                    let address = self.address(NvrtcFunction::$name as usize, stringify!($name), NAME)?;
+                    // SAFETY: the caller of `open` vouches that the library is NVRTC, where the
+                    // function of this name has this signature; this caller vouches for the
+                    // arguments.
                     unsafe {
                         let function = core::mem::transmute::<
                             NonNull<c_void>,

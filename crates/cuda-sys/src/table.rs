@@ -1,14 +1,14 @@
 //! The driver API as one table: every typed public function of CUDA 13.0.
 //!
 //! A line reads
-//! `symbol "name asked of cuGetProcAddress" version-it-appeared-in
+//! `symbol "name passed to cuGetProcAddress" version-it-appeared-in
 //! [per-thread twin and its version] (arguments);`
 //! and every function returns a `CUresult`. Versions are CUDA's own numbers,
 //! 1000 for each major and 10 for each minor. A per-thread twin takes the same
 //! arguments and reads a null stream as the calling thread's default stream.
 //!
-//! Invariant: a symbol occurs once. Elsewhere: functions of the same library
-//! that need other people's headers (`for_each_untyped_fn`).
+//! Invariant: a symbol occurs once. Elsewhere: functions of the same library that need headers of
+//! other libraries (`for_each_untyped_fn`).
 
 /// Calls `$callback! { … }` with the whole table.
 ///
@@ -18,20 +18,18 @@
 /// ($($name:ident $base:literal $since:literal [$($twin:ident $twin_since:literal)?] $args:tt;)*)
 /// ```
 ///
-/// where `$args` is a parenthesised `argument: Type, …` list, to be given on
-/// to a second macro that matches `($($arg:ident: $ty:ty),* $(,)?)`. Keeping it
-/// one token tree is what allows a line to be expanded twice, once for the
-/// function and once for its twin.
+/// where `$args` is a parenthesised `argument: Type, …` list, to be passed on to a second macro
+/// that matches `($($arg:ident: $ty:ty),* $(,)?)`. Keeping it one token tree allows a line to be
+/// expanded twice, once for the function and once for its twin.
 ///
 /// Types are written without a path, so a module that expands the table has
 /// `use fercuda_cuda_sys::types::*;`.
 ///
 /// # Implementing the driver
-/// Expand every line to a stub in a module of its own, glob-import that module
-/// and bring the real functions in by name: an explicit import or definition
-/// shadows a glob. What is implemented is then whatever is written, and the
-/// list of the rest needs no upkeep. Coercing each name to its type in
-/// [`signatures`](crate::signatures) checks the arguments.
+/// Expand every line to a stub in a module of its own, glob-import that module and import the real
+/// functions by name: an explicit import or definition shadows a glob. So the functions that are
+/// written are implemented, and the list of stubs needs no upkeep. Coercing each name to its type
+/// in [`signatures`](crate::signatures) checks the arguments.
 ///
 /// ```
 /// use fercuda_cuda_sys::types::*;

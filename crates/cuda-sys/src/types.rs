@@ -1,9 +1,8 @@
 //! Handles, structures and unions of the CUDA driver API as C lays them out.
 //!
-//! Where the API has several versions of a structure, the plain name is the
-//! one the current functions take and older ones keep their suffix. A C union
-//! or structure without a name of its own is called after its place, for
-//! instance `CUmemcpy3DOperand_op`.
+//! Where the API has several versions of a structure, the plain name is the one that the current
+//! functions take, and older ones keep their suffix. An anonymous C union or structure is named
+//! after its position, for instance `CUmemcpy3DOperand_op`.
 //!
 //! Invariant: every type here is plain data for which all-zero bytes are a
 //! value. Elsewhere: enumerations (`enums`), sizes and offsets (`layout`).
@@ -46,10 +45,10 @@ macro_rules! handles {
             }
         }
 
-        // SAFETY: a handle is a name the driver gave out; it is never
-        // dereferenced here, and the driver accepts it on any thread.
+        // SAFETY: a handle is an opaque value of the driver; it is never dereferenced here, and the
+        // driver accepts it on any thread.
         unsafe impl Send for $name {}
-        // SAFETY: as above; sharing the name shares no memory.
+        // SAFETY: as above; sharing the handle shares no memory.
         unsafe impl Sync for $name {}
     )*};
 }
@@ -160,7 +159,7 @@ pub const CU_LAUNCH_PARAM_END: *mut c_void = core::ptr::null_mut();
 pub const CU_LAUNCH_PARAM_BUFFER_POINTER: *mut c_void = core::ptr::without_provenance_mut(1);
 /// In `extra`: the next entry points at the size of that buffer.
 pub const CU_LAUNCH_PARAM_BUFFER_SIZE: *mut c_void = core::ptr::without_provenance_mut(2);
-/// The default stream that waits for, and is waited for by, blocking streams.
+/// The legacy default stream, which waits for blocking streams and which they wait for.
 pub const CU_STREAM_LEGACY: CUstream = CUstream(core::ptr::without_provenance_mut(1));
 /// The calling thread's own default stream.
 pub const CU_STREAM_PER_THREAD: CUstream = CUstream(core::ptr::without_provenance_mut(2));

@@ -1,5 +1,5 @@
-//! What a launch costs the host: the safe launch against a bare loop over the
-//! driver's function, in one process, in turns.
+//! Launch overhead on the host: the safe launch against a bare loop over the driver's function,
+//! alternating in one process.
 //!
 //! `cargo bench -p fercuda-cuda --bench launch`; with `FERCUDA_DEVICE=gpu` on a
 //! GPU. Prints nanoseconds a launch and the ratio; fails if it is above 1.05.
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 
     let (mut safe_ns, mut bare_ns) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        // Who goes first changes, so that neither always finds a warm queue.
+        // The order alternates, so that neither always finds a warm queue.
         for turn in 0..2 {
             let started = Instant::now();
             if (round + turn) % 2 == 0 {

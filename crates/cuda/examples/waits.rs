@@ -1,12 +1,12 @@
-//! Which calls wait for work of other streams: each is timed beside a stream that waits for
-//! the host for two seconds, with a graph's launch queued behind that or nothing. What takes
-//! about so long has waited; `FERCUDA_DEVICE=gpu` asks NVIDIA's driver.
+//! Times which calls wait for work of other streams: each is timed beside a stream that waits for
+//! the host for two seconds, with a graph launch queued after that or nothing. A call that takes
+//! about as long has waited; `FERCUDA_DEVICE=gpu` measures NVIDIA's driver.
 //!
 //! `cargo run --release -p fercuda-cuda --example waits`
 #![expect(
     unsafe_code,
     clippy::print_stdout,
-    reason = "it launches a kernel, and is for people to read"
+    reason = "it launches a kernel and prints its measurements"
 )]
 
 use std::sync::mpsc::{Sender, channel};
@@ -46,26 +46,26 @@ fn timed<R>(what: &str, call: impl FnOnce() -> Result<R>) -> Result<R> {
     answer
 }
 
-/// Has the stream wait until what is returned is dropped.
+/// Makes the stream wait until the returned value is dropped.
 fn hold(stream: &Stream) -> Result<Sender<()>> {
     let (hold, held) = channel();
     stream.host_callback(move || {
-        let _let_go_or_over = held.recv_timeout(HELD);
+        let _released_or_timed_out = held.recv_timeout(HELD);
     })?;
-    // So that the device has begun to wait.
+    // Time for the device to begin to wait.
     std::thread::sleep(Duration::from_millis(20));
     Ok(hold)
 }
 
 fn captured(stream: &Stream, add: &Function, out: &DeviceBuffer<u32>) -> Result<Graph> {
     let capture = stream.begin_capture(CaptureMode::Relaxed)?;
-    // SAFETY: the kernel reads and writes the one value, which is there.
+    // SAFETY: the kernel reads and writes the one value, which exists.
     unsafe { Launch::new(1, 1).run(add, stream, (out,)) }?;
     capture.end()
 }
 
-/// Everything that a cache of graphs does when a graph is captured again, and what else is
-/// often done beside.
+/// All calls that a cache of graphs makes when a graph is captured again, and others that are often
+/// made beside them.
 fn calls(
     context: &Context,
     made_before: Option<Stream>,
@@ -75,13 +75,13 @@ fn calls(
 ) -> Result<()> {
     let side = match made_before {
         Some(stream) => stream,
-        None => timed("make a stream", || Stream::new(context))?,
+        None => timed("create a stream", || Stream::new(context))?,
     };
     let graph = timed("capture a launch", || captured(&side, add, out))?;
     timed("update the graph", || exec.update(&graph))?;
-    timed("send it to the device", || exec.upload(&side))?;
-    let other = timed("make another of it", || graph.instantiate())?;
-    let event = timed("make an event", || Event::timed(context))?;
+    timed("upload it to the device", || exec.upload(&side))?;
+    let other = timed("instantiate it again", || graph.instantiate())?;
+    let event = timed("create an event", || Event::timed(context))?;
     timed("record it", || event.record(&side))?;
     let buffer = timed("allocate in the stream's order", || {
         DeviceBuffer::<u8>::alloc_ordered(&side, 4096)
@@ -128,7 +128,7 @@ fn main() -> Result<()> {
         } else {
             "a new thread"
         };
-        println!("\nbehind the wait: {behind}; calls of {thread}");
+        println!("\nqueued after the wait: {behind}; calls of {thread}");
         let before = is_made_before.then(|| Stream::new(&context)).transpose()?;
         let hold = hold(&stream)?;
         if pending {

@@ -1,12 +1,11 @@
-//! A block of device memory and its end.
+//! Device allocations and how they are freed.
 //!
-//! Every view of device memory shares one of these. Work that uses it notes
-//! its stream first; freeing waits for those streams, or is queued behind them
-//! where the memory was allocated in stream order. What a capture uses, the
-//! graph keeps.
+//! All views of device memory share one of these. Work that uses it notes its stream first; the
+//! free waits for those streams, or is queued after them where the memory was allocated in stream
+//! order. Memory that a capture uses is kept by the graph.
 //!
-//! Invariant: memory is given back exactly once, after all work that was given
-//! it. Elsewhere: typed views (`buffer`).
+//! Invariant: memory is freed exactly once, after all work that was queued with it. Elsewhere:
+//! typed views (`buffer`).
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,53 +13,53 @@ use std::sync::{Arc, Mutex};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUmemAttach_flags, CUresult};
 
-use crate::callback::{self, Destroyed, NoneStays};
-use crate::context::{Context, Relaxed};
-use crate::error::{Error, OutOfMemory, Result, check, is_refusal};
+use crate::callback::{self, DestroyOutcome, NoResidentKernels};
+use crate::context::{Context, RelaxedCaptureMode};
+use crate::deferred::DeferredFrees;
+use crate::error::{ByteSize, CallResult, Error, OutOfMemory, Result, check, is_refusal};
 use crate::event::Event;
 use crate::module::ModuleInner;
-use crate::parked::ParkedBytes;
 use crate::pool::MemoryPool;
-use crate::stream::{Entered, Stream, Waited};
-use crate::uses::{Uses, lock};
-use crate::vmm::Mapping;
+use crate::stream::{EnteredStream, Stream, WaitOutcome};
+use crate::uses::{StreamUses, lock};
+use crate::vmm::VirtualMapping;
 
-/// A block of device memory; freed behind its last use when dropped.
+/// A block of device memory; freed after its last use when dropped.
 #[derive(Debug)]
-pub struct Allocation {
+pub struct DeviceAllocation {
     /// `None` only while being dropped.
-    block: Option<Block>,
+    block: Option<AllocationBlock>,
     pub(crate) address: CUdeviceptr,
     bytes: usize,
-    uses: Uses,
+    uses: StreamUses,
 }
 
-struct Block {
+struct AllocationBlock {
     context: Context,
     address: CUdeviceptr,
-    origin: Origin,
-    /// What goes when the memory has; behind `origin`, of which some goes by itself.
-    kept: Mutex<Vec<Box<dyn Send>>>,
+    origin: AllocationOrigin,
+    /// Dropped once the memory is freed; declared after `origin`, part of which frees memory by its
+    /// own drop.
+    on_return: Mutex<Vec<Box<dyn Send>>>,
 }
 
-impl fmt::Debug for Block {
+impl fmt::Debug for AllocationBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block")
+        f.debug_struct("AllocationBlock")
             .field("address", &format_args!("{:#x}", self.address))
             .field("origin", &self.origin)
             .finish_non_exhaustive()
     }
 }
 
-/// How the memory came to be, which says how it goes.
+/// How the memory was allocated, which determines how it is freed.
 #[derive(Debug)]
-enum Origin {
+enum AllocationOrigin {
     /// No bytes, no memory.
     Empty,
     /// From cuMemAlloc.
     Plain,
-    /// From cuMemAllocAsync in this stream; from this pool, if it is not the
-    /// device's own.
+    /// From cuMemAllocAsync in this stream; from this pool, if it is not the device's own.
     Ordered {
         home: Stream,
         _pool: Option<MemoryPool>,
@@ -68,21 +67,21 @@ enum Origin {
     /// A module's variable.
     Global { _module: Arc<ModuleInner> },
     /// Mapped by hand.
-    Mapped { mapping: Mapping },
+    Mapped { mapping: VirtualMapping },
     /// Opened from another process.
     Imported,
-    /// Inside another one, which goes when the last of its parts has.
-    Part { whole: Arc<Allocation> },
+    /// A part of another allocation, which is freed after the last of its parts.
+    Part { whole: Arc<DeviceAllocation> },
     /// From cuMemAllocManaged.
     Managed,
-    /// Somebody else's.
-    Foreign { _end: Ending },
-    /// Somebody else's, who takes it back in the order of a stream.
-    Lent { home: Stream, taker: Taker },
+    /// Memory of another owner.
+    Foreign { _end: ReleaseCallback },
+    /// Memory of another owner, returned to it in the order of a stream.
+    Lent { home: Stream, taker: ReturnCallback },
 }
 
-impl Origin {
-    /// The stream in whose order the memory comes and goes.
+impl AllocationOrigin {
+    /// The stream in the order of which the memory is allocated and freed.
     fn home(&self) -> Option<&Stream> {
         match self {
             Self::Ordered { home, .. } | Self::Lent { home, .. } => Some(home),
@@ -91,96 +90,101 @@ impl Origin {
     }
 }
 
-/// What somebody who lent memory wants to hear when it is not used any more.
-pub(crate) struct Ending(Option<Box<dyn FnOnce() + Send + Sync>>);
+/// Callback of the owner of foreign memory, run when the memory is not used any more.
+pub(crate) struct ReleaseCallback(Option<Box<dyn FnOnce() + Send + Sync>>);
 
-impl Ending {
+impl ReleaseCallback {
     pub(crate) fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(end)))
     }
 }
 
-impl fmt::Debug for Ending {
+impl fmt::Debug for ReleaseCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ending")
+        f.write_str("ReleaseCallback")
     }
 }
 
-impl Drop for Ending {
+impl Drop for ReleaseCallback {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
-            contained(end);
+            catch_panic(end);
         }
     }
 }
 
-/// Does what is not ours, wherever this may run.
-fn contained(work: impl FnOnce()) {
-    // What was thrown may throw again when it is dropped.
+/// Runs foreign code and stops its panics.
+fn catch_panic(work: impl FnOnce()) {
+    // The panic payload may panic again when it is dropped, so it is leaked.
     std::mem::forget(catch_unwind(AssertUnwindSafe(work)));
 }
 
-/// Who takes lent memory back: behind what a stream has, or with none where there is
-/// nothing to be behind, as its context is lost. He hears of it once, whatever happens.
-pub(crate) struct Taker(Option<Box<Take>>);
+/// Callback that returns lent memory to its owner: with the stream after the work of which it may
+/// be used, or `None` if there is no such work, as its context is lost. It is called exactly once.
+pub(crate) struct ReturnCallback(Option<Box<ReturnFn>>);
 
-type Take = dyn FnOnce(Option<&Stream>) + Send + Sync;
+type ReturnFn = dyn FnOnce(Option<&Stream>) + Send + Sync;
 
-impl Taker {
+impl ReturnCallback {
     pub(crate) fn new(taker: impl FnOnce(Option<&Stream>) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(taker)))
     }
 
     pub(crate) fn take(&mut self, behind: Option<&Stream>) {
         if let Some(taker) = self.0.take() {
-            contained(|| taker(behind));
+            catch_panic(|| taker(behind));
         }
     }
 }
 
-impl fmt::Debug for Taker {
+impl fmt::Debug for ReturnCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Taker")
+        f.write_str("ReturnCallback")
     }
 }
 
-impl Drop for Taker {
+impl Drop for ReturnCallback {
     fn drop(&mut self) {
         self.take(None);
     }
 }
 
-impl Allocation {
-    fn new(context: &Context, address: CUdeviceptr, bytes: usize, origin: Origin) -> Arc<Self> {
-        let block = Some(Block {
+impl DeviceAllocation {
+    fn new(
+        context: &Context,
+        address: CUdeviceptr,
+        bytes: usize,
+        origin: AllocationOrigin,
+    ) -> Arc<Self> {
+        let block = Some(AllocationBlock {
             context: context.clone(),
             address,
             origin,
-            kept: Mutex::default(),
+            on_return: Mutex::default(),
         });
         Arc::new(Self {
             block,
             address,
             bytes,
-            uses: Uses::default(),
+            uses: StreamUses::default(),
         })
     }
 
-    /// Allocates now; for any stream.
+    /// Allocates at once, for use in any stream.
     pub(crate) fn plain(context: &Context, bytes: usize) -> Result<Arc<Self>> {
         if bytes == 0 {
-            return Ok(Self::new(context, 0, 0, Origin::Empty));
+            return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
         callback::drain();
         let driver = context.bind()?;
         let mut address = 0;
         let answer = {
-            let _relaxed = Relaxed::enter(driver);
+            let _relaxed = RelaxedCaptureMode::enter(driver);
             // SAFETY: `address` outlives the call.
             unsafe { driver.cuMemAlloc_v2(&mut address, bytes) }
         };
-        allocated(context, answer, "cuMemAlloc_v2", bytes)?;
-        Ok(Self::new(context, address, bytes, Origin::Plain))
+        check_allocation(context, answer, "cuMemAlloc_v2", bytes)?;
+        Ok(Self::new(context, address, bytes, AllocationOrigin::Plain))
     }
 
     /// Allocates in the order of `stream`.
@@ -191,12 +195,12 @@ impl Allocation {
     ) -> Result<Arc<Self>> {
         let context = stream.context();
         if bytes == 0 {
-            return Ok(Self::new(context, 0, 0, Origin::Empty));
+            return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
         if stream.is_per_thread() {
             return Err(Error::Value {
                 operation: "allocate in stream order",
-                reason: "the per-thread stream is another one in the thread that frees".into(),
+                reason: "the per-thread stream is a different one in the thread that frees".into(),
             });
         }
         if let Some(pool) = pool {
@@ -210,7 +214,7 @@ impl Allocation {
         let driver = context.bind()?;
         let mut address = 0;
         let (answer, function) = {
-            let _relaxed = Relaxed::enter(driver);
+            let _relaxed = RelaxedCaptureMode::enter(driver);
             // SAFETY: `address` outlives the calls; stream and pool are alive.
             unsafe {
                 match pool {
@@ -231,8 +235,8 @@ impl Allocation {
             }
         };
         drop(entered);
-        allocated(context, answer, function, bytes)?;
-        let origin = Origin::Ordered {
+        check_allocation(context, answer, function, bytes)?;
+        let origin = AllocationOrigin::Ordered {
             home: stream.clone(),
             _pool: pool.cloned(),
         };
@@ -251,7 +255,7 @@ impl Allocation {
             module.context(),
             address,
             bytes,
-            Origin::Global {
+            AllocationOrigin::Global {
                 _module: module.clone(),
             },
         )
@@ -262,49 +266,64 @@ impl Allocation {
         context: &Context,
         address: CUdeviceptr,
         bytes: usize,
-        mapping: Mapping,
+        mapping: VirtualMapping,
     ) -> Arc<Self> {
-        Self::new(context, address, bytes, Origin::Mapped { mapping })
+        Self::new(
+            context,
+            address,
+            bytes,
+            AllocationOrigin::Mapped { mapping },
+        )
     }
 
     /// Managed memory, for any stream.
     pub(crate) fn managed(context: &Context, bytes: usize) -> Result<Arc<Self>> {
         if bytes == 0 {
-            return Ok(Self::new(context, 0, 0, Origin::Empty));
+            return Ok(Self::new(context, 0, 0, AllocationOrigin::Empty));
         }
         callback::drain();
         let driver = context.bind()?;
         let mut address = 0;
         let answer = {
-            let _relaxed = Relaxed::enter(driver);
+            let _relaxed = RelaxedCaptureMode::enter(driver);
             let global = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0;
             // SAFETY: `address` outlives the call.
             unsafe { driver.cuMemAllocManaged(&mut address, bytes, global) }
         };
-        allocated(context, answer, "cuMemAllocManaged", bytes)?;
-        Ok(Self::new(context, address, bytes, Origin::Managed))
+        check_allocation(context, answer, "cuMemAllocManaged", bytes)?;
+        Ok(Self::new(
+            context,
+            address,
+            bytes,
+            AllocationOrigin::Managed,
+        ))
     }
 
-    /// Memory of somebody who hears of its end.
+    /// Memory of another owner, which gets a callback when it is not used any more.
     pub(crate) fn foreign(
         context: &Context,
         address: CUdeviceptr,
         bytes: usize,
-        _end: Ending,
+        _end: ReleaseCallback,
     ) -> Arc<Self> {
-        Self::new(context, address, bytes, Origin::Foreign { _end })
+        Self::new(context, address, bytes, AllocationOrigin::Foreign { _end })
     }
 
-    /// Memory of somebody who takes it back in the order of `home`.
+    /// Memory of another owner, returned to it in the order of `home`.
     pub(crate) fn lent(
         home: &Stream,
         address: CUdeviceptr,
         bytes: usize,
-        taker: Taker,
+        taker: ReturnCallback,
     ) -> Arc<Self> {
         let home = home.clone();
         let context = home.context().clone();
-        let allocation = Self::new(&context, address, bytes, Origin::Lent { home, taker });
+        let allocation = Self::new(
+            &context,
+            address,
+            bytes,
+            AllocationOrigin::Lent { home, taker },
+        );
         if let Some(home) = allocation.block.as_ref().and_then(|it| it.origin.home()) {
             allocation.uses.note(home);
         }
@@ -313,11 +332,10 @@ impl Allocation {
 
     /// Memory of another process, from cuIpcOpenMemHandle.
     pub(crate) fn imported(context: &Context, address: CUdeviceptr, bytes: usize) -> Arc<Self> {
-        Self::new(context, address, bytes, Origin::Imported)
+        Self::new(context, address, bytes, AllocationOrigin::Imported)
     }
 
-    /// `bytes` of this one, from `offset_bytes` on; the caller saw that they are
-    /// inside.
+    /// `bytes` of this one, from `offset_bytes` on; the caller has checked that they are inside.
     pub(crate) fn part(self: &Arc<Self>, offset_bytes: usize, bytes: usize) -> Arc<Self> {
         debug_assert!(offset_bytes + bytes <= self.bytes);
         let address = match bytes {
@@ -325,13 +343,18 @@ impl Allocation {
             _ => self.address + offset_bytes as u64,
         };
         let whole = self.clone();
-        Self::new(self.context(), address, bytes, Origin::Part { whole })
+        Self::new(
+            self.context(),
+            address,
+            bytes,
+            AllocationOrigin::Part { whole },
+        )
     }
 
-    /// Whether nobody else has it, nor the rest of what it is a part of.
+    /// Whether this is the only reference to it and to the allocation that it is a part of.
     pub(crate) fn is_last(self: &Arc<Self>) -> bool {
         let rest = match self.block.as_ref().map(|block| &block.origin) {
-            Some(Origin::Part { whole }) => whole.is_last(),
+            Some(AllocationOrigin::Part { whole }) => whole.is_last(),
             _ => true,
         };
         rest && Arc::strong_count(self) == 1
@@ -353,13 +376,13 @@ impl Allocation {
         }
     }
 
-    /// The streams that [`Allocation::note`] has noted.
+    /// The streams noted by [`DeviceAllocation::note`].
     #[inline]
-    pub(crate) fn uses(&self) -> &Uses {
+    pub(crate) fn uses(&self) -> &StreamUses {
         &self.uses
     }
 
-    /// To be called before `stream` is entered to queue work with this memory.
+    /// Notes a use. To be called before `stream` is entered to queue work with this memory.
     ///
     /// # Errors
     /// [`Error::OtherContext`] for a stream of another driver; those of making
@@ -369,28 +392,28 @@ impl Allocation {
         if self.uses.has_recent(stream) {
             Ok(())
         } else {
-            self.note_slowly(stream)
+            self.note_slow(stream)
         }
     }
 
     #[cold]
-    fn note_slowly(&self, stream: &Stream) -> Result<()> {
+    fn note_slow(&self, stream: &Stream) -> Result<()> {
         let Some(block) = &self.block else {
             return Ok(());
         };
         stream.same_driver("use memory in a stream", &block.context)?;
-        // What keeps the whole from going too early is the whole's own list.
-        if let Origin::Part { whole } = &block.origin {
+        // The list of the whole keeps that from being freed too early.
+        if let AllocationOrigin::Part { whole } = &block.origin {
             whole.note(stream)?;
         }
-        // A stream that is noted is behind the allocation, and what has been
-        // captured is behind all that was in its streams.
+        // A noted stream is already ordered after the allocation, and captured work after all
+        // earlier work of its streams.
         if let Some(home) = block.origin.home()
             && home != stream
             && !self.uses.has(stream)
         {
             if stream.is_capturing() {
-                home.settle_all()?;
+                home.wait_for_work()?;
             } else {
                 order_after(home, stream)?;
             }
@@ -399,32 +422,32 @@ impl Allocation {
         Ok(())
     }
 
-    /// Drops `thing` when the driver has the memory back, or the lender.
+    /// Drops `thing` once the memory is freed, or returned to its lender.
     pub(crate) fn keep_until_returned(&self, thing: Box<dyn Send>) {
         match &self.block {
-            Some(Block {
-                origin: Origin::Part { whole },
+            Some(AllocationBlock {
+                origin: AllocationOrigin::Part { whole },
                 ..
             }) => whole.keep_until_returned(thing),
-            Some(block) => lock(&block.kept).push(thing),
+            Some(block) => lock(&block.on_return).push(thing),
             None => unreachable!("only `drop` takes the block"),
         }
     }
 
-    /// To be called when work with this memory is queued: what is captured,
-    /// its graph keeps.
+    /// To be called when work with this memory is queued: if that is captured, its graph keeps the
+    /// memory.
     #[inline]
-    pub(crate) fn keep_in(self: &Arc<Self>, entered: &Entered<'_>) {
+    pub(crate) fn keep_in(self: &Arc<Self>, entered: &EnteredStream<'_>) {
         if let Some(state) = entered.capture() {
             state.keep(Arc::as_ptr(self) as usize, self.clone());
         }
     }
 }
 
-/// Turns running out of memory into an error with the numbers.
-fn allocated(
+/// Turns an out-of-memory status into an error with the numbers.
+fn check_allocation(
     context: &Context,
-    answer: std::result::Result<CUresult, fercuda_cuda_sys::Missing>,
+    answer: CallResult,
     call: &'static str,
     bytes: usize,
 ) -> Result<()> {
@@ -433,23 +456,22 @@ fn allocated(
             call,
             asked_bytes: bytes as u64,
             free_and_total_bytes: context.memory_info().ok(),
-            parked_bytes: context.parked_bytes(),
+            deferred_free_bytes: context.deferred_free_bytes(),
             device: context.device().to_string(),
         })));
     }
     check(answer, call, || {
         format!(
             "allocate {} on {}",
-            crate::error::Bytes(bytes as u64),
+            ByteSize(bytes as u64),
             context.device()
         )
     })
 }
 
-/// Lets later work of `after` wait for the work of `before` so far. For an
-/// `after` that is not captured.
+/// Makes later work of `after` wait for the work of `before` so far. `after` must not be captured.
 fn order_after(before: &Stream, after: &Stream) -> Result<()> {
-    let _relaxed = Relaxed::enter(before.context().bind()?);
+    let _relaxed = RelaxedCaptureMode::enter(before.context().bind()?);
     let event = Event::untimed(before.context())?;
     if event.record_uncaptured(before)? {
         after.wait_for(&event)?;
@@ -457,158 +479,163 @@ fn order_after(before: &Stream, after: &Stream) -> Result<()> {
     Ok(())
 }
 
-impl Drop for Allocation {
+impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else {
             return;
         };
-        // What is freed in stream order is not parked for a kernel that stays, unless
-        // another thread's default stream has used it.
-        let may_park = matches!(
+        // A stream-ordered free is not deferred because of a resident kernel, unless another
+        // thread's default stream has used the memory.
+        let may_be_deferred = matches!(
             block.origin,
-            Origin::Plain | Origin::Managed | Origin::Mapped { .. }
+            AllocationOrigin::Plain | AllocationOrigin::Managed | AllocationOrigin::Mapped { .. }
         );
-        if may_park {
-            let parked = ParkedBytes::count(&block.context, self.bytes as u64);
-            lock(&block.kept).push(Box::new(parked));
+        if may_be_deferred {
+            let deferred = DeferredFrees::count(&block.context, self.bytes as u64);
+            lock(&block.on_return).push(Box::new(deferred));
         }
-        give_back_outside(block, std::mem::take(&mut self.uses));
+        free_or_defer(block, std::mem::take(&mut self.uses));
     }
 }
 
-/// Memory whose stream was being captured when it was dropped: it goes when
-/// the capture is over. The graph does not use it, or would hold it.
-struct Parked(Option<(Block, Uses)>);
+/// Memory dropped while one of its streams was being captured: it is freed when the capture is
+/// over. The graph does not use it, or would hold it.
+struct FreeAfterCapture(Option<(AllocationBlock, StreamUses)>);
 
-impl Drop for Parked {
+impl Drop for FreeAfterCapture {
     fn drop(&mut self) {
         if let Some((block, uses)) = self.0.take() {
-            give_back_outside(block, uses);
+            free_or_defer(block, uses);
         }
     }
 }
 
-fn give_back_outside(block: Block, uses: Uses) {
-    if matches!(block.origin, Origin::Empty | Origin::Part { .. }) {
+fn free_or_defer(block: AllocationBlock, uses: StreamUses) {
+    if matches!(
+        block.origin,
+        AllocationOrigin::Empty | AllocationOrigin::Part { .. }
+    ) {
         return;
     }
     let mut parts = Some((block, uses));
-    callback::outside(move || {
+    callback::destroy_or_defer(move || {
         let Some((block, uses)) = parts.take() else {
-            return Destroyed::Yes;
+            return DestroyOutcome::Done;
         };
-        let Some((not_yet, block, uses)) = give_back(block, uses) else {
-            return Destroyed::Yes;
+        let Some((retry, block, uses)) = free_block(block, uses) else {
+            return DestroyOutcome::Done;
         };
         parts = Some((block, uses));
-        not_yet
+        retry
     });
 }
 
-/// Gives the memory back, or returns it if that cannot be done now.
-fn give_back(mut block: Block, uses: Uses) -> Option<(Destroyed, Block, Uses)> {
+/// Frees the memory, or returns it if that is not possible now.
+fn free_block(
+    mut block: AllocationBlock,
+    uses: StreamUses,
+) -> Option<(DestroyOutcome, AllocationBlock, StreamUses)> {
     let streams = uses.streams();
     if let Some(state) = streams.iter().find_map(Stream::capture_state) {
-        state.park_until_over(Parked(Some((block, uses))));
+        state.keep_until_over(FreeAfterCapture(Some((block, uses))));
         return None;
     }
-    match try_to_give_back(&mut block, &uses, &streams) {
-        Destroyed::Yes => None,
-        not_yet => Some((not_yet, block, uses)),
+    match try_free(&mut block, &uses, &streams) {
+        DestroyOutcome::Done => None,
+        retry => Some((retry, block, uses)),
     }
 }
 
-fn try_to_give_back(block: &mut Block, uses: &Uses, streams: &[Stream]) -> Destroyed {
+fn try_free(block: &mut AllocationBlock, uses: &StreamUses, streams: &[Stream]) -> DestroyOutcome {
     let (context, address) = (&block.context, block.address);
     let driver = match context.bind_to_destroy() {
         Ok(Some(driver)) => driver,
-        // The memory is gone with its context. But what is no context's.
+        // The memory was freed with its context, except memory that belongs to no context.
         Ok(None) => match &block.origin {
-            Origin::Ordered { .. } => return context.give_back_orphan(address),
-            Origin::Mapped { mapping } => {
-                return match NoneStays::now() {
-                    Ok(_none_stays) => mapping.unmap(),
-                    Err(not_yet) => not_yet,
+            AllocationOrigin::Ordered { .. } => return context.free_orphan(address),
+            AllocationOrigin::Mapped { mapping } => {
+                return match NoResidentKernels::acquire() {
+                    Ok(_none_resident) => mapping.unmap(),
+                    Err(retry) => retry,
                 };
             }
-            _ => return Destroyed::Yes,
+            _ => return DestroyOutcome::Done,
         },
-        Err(not_yet) => return not_yet,
+        Err(retry) => return retry,
     };
-    let _relaxed = Relaxed::enter(driver);
-    // The driver's answers below are not passed on: a failure is that of
-    // earlier work, which its waiters are told, or of a lost context, whose
-    // memory is gone already.
+    let _relaxed = RelaxedCaptureMode::enter(driver);
+    // The statuses below are not passed on: a failure is that of earlier work, which is reported to
+    // the threads that wait for it, or of a lost context, the memory of which is freed already.
     match &mut block.origin {
-        Origin::Ordered { home, .. } => {
+        AllocationOrigin::Ordered { home, .. } => {
             let entered = enter_behind(home, streams);
             if entered.is_some() && context.bind().is_ok() {
-                // SAFETY: from cuMemAllocAsync and given back once, in its home
-                // stream behind all work that uses it.
+                // SAFETY: from cuMemAllocAsync and freed once, in its home stream after all work
+                // that uses it.
                 let answer = unsafe { driver.cuMemFreeAsync(address, home.raw()) };
                 drop(entered);
                 return match answer {
-                    Ok(CUresult::CUDA_SUCCESS) => Destroyed::Yes,
-                    Ok(code) if is_refusal(code) => Destroyed::NotYet,
-                    _ => context.give_back_orphan(address),
+                    Ok(CUresult::CUDA_SUCCESS) => DestroyOutcome::Done,
+                    Ok(code) if is_refusal(code) => DestroyOutcome::Retry,
+                    _ => context.free_orphan(address),
                 };
             }
             drop(entered);
             let waited = uses.wait();
-            if waited == Waited::Lost {
-                return context.give_back_orphan(address);
+            if waited == WaitOutcome::Lost {
+                return context.free_orphan(address);
             }
-            let _none_stays = match waited.and_none_stays() {
-                Ok(none_stays) => none_stays,
-                Err(not_yet) => return not_yet,
+            let _none_resident = match waited.and_none_resident() {
+                Ok(none_resident) => none_resident,
+                Err(retry) => return retry,
             };
-            // SAFETY: from cuMemAllocAsync, given back once, and no work uses it.
+            // SAFETY: from cuMemAllocAsync, freed once, and no work uses it.
             context.destroy(|driver| unsafe { driver.cuMemFree_v2(address) })
         }
-        Origin::Lent { home, taker } => {
-            // Let go of before it is taken: who takes it may give the stream work.
+        AllocationOrigin::Lent { home, taker } => {
+            // The stream is left before the callback, which may queue work in it.
             let is_behind = enter_behind(home, streams).is_some();
             let waited = match is_behind {
-                // Of a context that has failed a stream takes nothing any more.
-                true => Waited::of(&home.is_idle().map(drop)),
+                // The streams of a failed context accept no more work.
+                true => WaitOutcome::of(&home.is_idle().map(drop)),
                 false => uses.wait(),
             };
             match waited {
-                Waited::Refused | Waited::Stays => {}
-                Waited::Done => taker.take(Some(home)),
-                Waited::Lost => taker.take(None),
+                WaitOutcome::Refused | WaitOutcome::KernelResident => {}
+                WaitOutcome::Done => taker.take(Some(home)),
+                WaitOutcome::Lost => taker.take(None),
             }
-            waited.so_far()
+            waited.destroy_outcome()
         }
-        // The module goes with `block`, when nothing uses the variable; and what is
-        // somebody's, of which he hears then.
-        Origin::Empty | Origin::Global { .. } | Origin::Part { .. } | Origin::Foreign { .. } => {
-            uses.wait().so_far()
-        }
+        // The module is dropped with `block`, when no work uses the variable; and so is the release
+        // callback of foreign memory.
+        AllocationOrigin::Empty
+        | AllocationOrigin::Global { .. }
+        | AllocationOrigin::Part { .. }
+        | AllocationOrigin::Foreign { .. } => uses.wait().destroy_outcome(),
         origin => {
-            let _none_stays = match uses.wait_for_all() {
-                Ok(none_stays) => none_stays,
-                Err(not_yet) => return not_yet,
+            let _none_resident = match uses.wait_for_all() {
+                Ok(none_resident) => none_resident,
+                Err(retry) => return retry,
             };
             match origin {
-                Origin::Mapped { mapping } => mapping.unmap(),
-                Origin::Imported => {
-                    // SAFETY: from cuIpcOpenMemHandle, given back once, unused.
+                AllocationOrigin::Mapped { mapping } => mapping.unmap(),
+                AllocationOrigin::Imported => {
+                    // SAFETY: from cuIpcOpenMemHandle, closed once, unused.
                     context.destroy(|driver| unsafe { driver.cuIpcCloseMemHandle(address) })
                 }
-                // SAFETY: from cuMemAlloc or cuMemAllocManaged, given back once, and no
-                // work uses it.
+                // SAFETY: from cuMemAlloc or cuMemAllocManaged, freed once, and no work uses it.
                 _ => context.destroy(|driver| unsafe { driver.cuMemFree_v2(address) }),
             }
         }
     }
 }
 
-/// Enters `home` for work behind all that `streams` have, if they can be told apart from
-/// others and `home` is not captured.
-fn enter_behind<'h>(home: &'h Stream, streams: &[Stream]) -> Option<Entered<'h>> {
+/// Enters `home` after ordering it behind all work of `streams`; `None` if one of those cannot be
+/// waited for by itself, or `home` is captured.
+fn enter_behind<'h>(home: &'h Stream, streams: &[Stream]) -> Option<EnteredStream<'h>> {
     // Work in the legacy stream ends the captures of blocking streams.
-    let breaks = |stream: &Stream| stream.is_legacy() && callback::captures_run();
+    let breaks = |stream: &Stream| stream.is_legacy() && callback::is_capture_running();
     let mut others = streams.iter().filter(|stream| *stream != home);
     let behind = others.all(|stream| {
         !stream.is_per_thread() && !breaks(stream) && order_after(stream, home).is_ok()

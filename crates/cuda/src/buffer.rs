@@ -1,11 +1,10 @@
 //! Device memory as typed buffers and slices, and copies in and out.
 //!
-//! The host never sees device memory as a reference, so what device work does
-//! to it at the same time can garble values and nothing else; and every bit
-//! pattern is a value of a `Pod` type.
+//! The host never holds a reference to device memory, so device work that races with a copy can
+//! garble values and do nothing worse; every bit pattern is a value of a `Pod` type.
 //!
-//! Invariant: a slice lies inside its allocation and holds it. Elsewhere:
-//! freeing (`allocation`), copies the host does not wait for (`transfer`).
+//! Invariant: a slice lies inside its allocation and holds it. Elsewhere: freeing (`allocation`),
+//! copies that the host does not wait for (`transfer`).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,13 +15,13 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use fercuda_cuda_sys::types::CUdeviceptr;
 
-use crate::allocation::{Allocation, Ending, Taker};
-use crate::context::{Context, Relaxed};
+use crate::allocation::{DeviceAllocation, ReleaseCallback, ReturnCallback};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, Result, call};
 use crate::pool::MemoryPool;
-use crate::stream::{Entered, Stream};
+use crate::stream::{EnteredStream, Stream};
 
-/// An address in device memory. A number: nothing safe reads through it.
+/// An address in device memory, as a number: no safe function reads through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct DeviceAddr(pub u64);
@@ -33,8 +32,8 @@ impl fmt::Display for DeviceAddr {
     }
 }
 
-/// Device memory for values of type `T`. Dropped, it is freed behind its last
-/// use; what a captured graph uses of it, the graph keeps.
+/// Device memory for values of type `T`. When dropped, it is freed after its last use; a captured
+/// graph keeps what it uses of it.
 ///
 /// Every bit pattern must be a value of the type, since a kernel may write any:
 ///
@@ -44,7 +43,7 @@ impl fmt::Display for DeviceAddr {
 /// ```
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
-    allocation: Arc<Allocation>,
+    allocation: Arc<DeviceAllocation>,
     len: usize,
     values: PhantomData<T>,
 }
@@ -63,7 +62,7 @@ pub struct DeviceBuffer<T> {
 /// ```
 #[derive(Debug)]
 pub struct DeviceSlice<'a, T> {
-    allocation: &'a Arc<Allocation>,
+    allocation: &'a Arc<DeviceAllocation>,
     pub(crate) address: CUdeviceptr,
     len: usize,
     values: PhantomData<T>,
@@ -77,7 +76,7 @@ impl<T> Clone for DeviceSlice<'_, T> {
 
 impl<T> Copy for DeviceSlice<'_, T> {}
 
-/// A part of a buffer, for writing. There is one at a time:
+/// A part of a buffer, for writing. Only one exists at a time:
 ///
 /// ```compile_fail,E0499
 /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, PinnedBuffer, Stream};
@@ -91,7 +90,7 @@ impl<T> Copy for DeviceSlice<'_, T> {}
 /// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
-    allocation: &'a Arc<Allocation>,
+    allocation: &'a Arc<DeviceAllocation>,
     pub(crate) address: CUdeviceptr,
     len: usize,
     values: PhantomData<&'a mut T>,
@@ -108,27 +107,26 @@ fn bytes_of<T>(len: usize) -> Result<usize> {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// Memory for `len` values, to be used in any stream. What is in it at
-    /// first is unspecified.
+    /// Memory for `len` values, to be used in any stream. Its initial content is unspecified.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; nothing is allocated then.
     pub fn alloc(context: &Context, len: usize) -> Result<Self> {
         Ok(Self::new(
-            Allocation::plain(context, bytes_of::<T>(len)?)?,
+            DeviceAllocation::plain(context, bytes_of::<T>(len)?)?,
             len,
         ))
     }
 
-    /// Memory for `len` values, allocated in the order of `stream` from the
-    /// device's pool, and freed in that order when dropped. Another stream
-    /// that uses it waits for the allocation by itself.
+    /// Memory for `len` values, allocated in the order of `stream` from the device's pool, and
+    /// freed in that order when dropped. Another stream that uses it waits for the allocation
+    /// automatically.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Capturing`].
     pub fn alloc_ordered(stream: &Stream, len: usize) -> Result<Self> {
         Ok(Self::new(
-            Allocation::ordered(stream, None, bytes_of::<T>(len)?)?,
+            DeviceAllocation::ordered(stream, None, bytes_of::<T>(len)?)?,
             len,
         ))
     }
@@ -139,7 +137,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// As [`DeviceBuffer::alloc_ordered`].
     pub fn alloc_from(pool: &MemoryPool, stream: &Stream, len: usize) -> Result<Self> {
         Ok(Self::new(
-            Allocation::ordered(stream, Some(pool), bytes_of::<T>(len)?)?,
+            DeviceAllocation::ordered(stream, Some(pool), bytes_of::<T>(len)?)?,
             len,
         ))
     }
@@ -151,14 +149,14 @@ impl<T: Pod> DeviceBuffer<T> {
     /// [`Error::OutOfMemory`]; [`Error::Driver`] on a device without it.
     pub fn managed(context: &Context, len: usize) -> Result<Self> {
         Ok(Self::new(
-            Allocation::managed(context, bytes_of::<T>(len)?)?,
+            DeviceAllocation::managed(context, bytes_of::<T>(len)?)?,
             len,
         ))
     }
 
-    /// Somebody else's memory for `len` values from `address` on, which becomes a
-    /// buffer until that is dropped; `end` is called then, once, when no work that was
-    /// queued with it runs any more, in whatever thread. A panic of `end` ends there.
+    /// Memory of another owner, for `len` values from `address` on, as a buffer. `end` is called
+    /// once the buffer is dropped and no work that was queued with it runs any more: exactly once,
+    /// in any thread. A panic of `end` is caught and ignored.
     ///
     /// # Errors
     /// [`Error::Value`] for an address of 0 or one that is not aligned for `T`. `end`
@@ -173,9 +171,9 @@ impl<T: Pod> DeviceBuffer<T> {
         len: usize,
         end: impl FnOnce() + Send + Sync + 'static,
     ) -> Result<Self> {
-        // Whatever comes of this, it is called.
-        let end = Ending::new(end);
-        let allocation = Allocation::foreign(context, address.0, bytes_of::<T>(len)?, end);
+        // On every path from here on, it is called.
+        let end = ReleaseCallback::new(end);
+        let allocation = DeviceAllocation::foreign(context, address.0, bytes_of::<T>(len)?, end);
         if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
             return Err(Error::Value {
                 operation: "import memory",
@@ -185,35 +183,35 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self::new(allocation, len))
     }
 
-    /// Somebody else's memory for `len` values from `address` on, lent in the order of
-    /// `stream`: another stream that uses it waits by itself for what is there now. When
-    /// the buffer is dropped and nothing can be queued with it any more, `taker` is called,
-    /// once, in whatever thread: with `stream`, behind whose work so far is all work that
-    /// was queued with the buffer; or with none if that is lost with its context. The host
-    /// does not wait for the work. A panic of `taker` ends there.
+    /// Memory of another owner, for `len` values from `address` on, lent in the order of `stream`:
+    /// another stream that uses it waits automatically for the work that is there now. When the
+    /// buffer is dropped and no more work can be queued with it, `taker` is called, exactly once,
+    /// in any thread: with `stream`, which is then ordered after all work that was queued with the
+    /// buffer; or with `None` if the stream is lost with its context. The host does not wait for
+    /// the work. A panic of `taker` is caught and ignored.
     ///
     /// # Errors
     /// [`Error::Value`] for an address of 0 or one that is not aligned for `T`, and for a
     /// per-thread stream. `taker` is called then.
     ///
     /// # Safety
-    /// Work that is queued in `stream` from now on can use the memory, which stays until
-    /// `taker` is called, and from then on for what was queued in `stream` before.
+    /// Work that is queued in `stream` from now on can use the memory, which stays until `taker` is
+    /// called, and after that for the work queued in `stream` before.
     pub unsafe fn lent(
         stream: &Stream,
         address: DeviceAddr,
         len: usize,
         taker: impl FnOnce(Option<&Stream>) + Send + Sync + 'static,
     ) -> Result<Self> {
-        // Whatever comes of this, it is called.
-        let taker = Taker::new(taker);
-        let allocation = Allocation::lent(stream, address.0, bytes_of::<T>(len)?, taker);
+        // On every path from here on, it is called.
+        let taker = ReturnCallback::new(taker);
+        let allocation = DeviceAllocation::lent(stream, address.0, bytes_of::<T>(len)?, taker);
         let wrong = |reason: String| Error::Value {
             operation: "borrow memory in stream order",
             reason,
         };
         if stream.is_per_thread() {
-            let why = "the per-thread stream is another one in the thread that gives it back";
+            let why = "the per-thread stream is a different one in the thread that returns it";
             return Err(wrong(why.into()));
         }
         if address.0 == 0 || !address.0.is_multiple_of(align_of::<T>() as u64) {
@@ -222,7 +220,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self::new(allocation, len))
     }
 
-    /// Memory for `len` values, all bytes zero once `stream` gets there.
+    /// Memory for `len` values, all bytes zero once `stream` has run the fill.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -280,8 +278,7 @@ impl<T: Pod> DeviceBuffer<T> {
         self.as_slice_mut().into_slice(range)
     }
 
-    /// Copies all of `values`, which must be as long as the buffer. Waits for
-    /// `stream`.
+    /// Copies all of `values`, which must be as long as the buffer. Waits for `stream`.
     ///
     /// # Errors
     /// [`Error::Length`]; [`Error::Capturing`].
@@ -350,16 +347,15 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(DeviceBuffer::new(self.allocation, len))
     }
 
-    /// Whether no other buffer, graph or part has its memory, which is given back then
-    /// when this is dropped.
+    /// Whether no other buffer, graph or part refers to its memory, which is freed when this is
+    /// dropped in that case.
     pub fn is_last(&self) -> bool {
         self.allocation.is_last()
     }
 
-    /// The memory from `offset_bytes` on, for `len` values, as a buffer of its
-    /// own. It holds all of this one, and other parts may overlap it: what two
-    /// of them are given to at the same time can garble values, as work of two
-    /// streams can.
+    /// The memory from `offset_bytes` on, for `len` values, as a buffer of its own. It holds all of
+    /// this one. Other parts may overlap it: concurrent work on two of them can garble values, as
+    /// work of two streams can.
     ///
     /// # Errors
     /// [`Error::Length`] if it reaches outside; [`Error::Value`] if the address
@@ -389,7 +385,7 @@ impl<T: Pod> DeviceBuffer<T> {
         ))
     }
 
-    fn new(allocation: Arc<Allocation>, len: usize) -> Self {
+    fn new(allocation: Arc<DeviceAllocation>, len: usize) -> Self {
         Self {
             allocation,
             len,
@@ -397,8 +393,8 @@ impl<T: Pod> DeviceBuffer<T> {
         }
     }
 
-    /// The first `len` values of an allocation that holds as many.
-    pub(crate) fn from_allocation(allocation: Arc<Allocation>, len: usize) -> Self {
+    /// The first `len` values of an allocation that has at least as many.
+    pub(crate) fn from_allocation(allocation: Arc<DeviceAllocation>, len: usize) -> Self {
         debug_assert!(len * size_of::<T>() <= allocation.bytes());
         Self::new(allocation, len)
     }
@@ -428,9 +424,9 @@ impl<T> DeviceBuffer<T> {
         self.allocation.context()
     }
 
-    /// Work in `stream` will use it that this crate is not told of, as a kernel that has
-    /// its address from memory: it is freed behind that work as behind any other, and
-    /// the stream waits for its allocation.
+    /// Notes that work in `stream` will use it that this crate cannot see, such as a kernel that
+    /// reads its address from memory: it is freed after that work as after any other, and the
+    /// stream waits for its allocation.
     ///
     /// # Errors
     /// [`Error::OtherContext`] for a stream of another driver; [`Error::Driver`].
@@ -438,15 +434,15 @@ impl<T> DeviceBuffer<T> {
         self.allocation.note(stream)
     }
 
-    /// Drops `thing` when the driver has the memory back, or who lent it: behind the work
-    /// with it, and if that waits for a kernel that stays ([`Context::stay`]), then; in
-    /// whatever thread. Of a part it is the whole's. For what counts memory.
+    /// Drops `thing` once the memory is freed, or returned to its lender: after the work with it
+    /// and, if the free waits for a resident kernel ([`Context::guard_resident_kernel`]), after
+    /// that; in any thread. For a part, this applies to the whole. Meant for accounting of memory.
     pub fn keep_until_returned(&self, thing: impl Send + 'static) {
         self.allocation.keep_until_returned(Box::new(thing));
     }
 
     #[inline]
-    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+    pub(crate) fn allocation(&self) -> &Arc<DeviceAllocation> {
         &self.allocation
     }
 }
@@ -508,7 +504,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         DeviceSlice {
             allocation: self.allocation,
             address: self.address,
-            // The values are there, so their bytes can be counted.
+            // The values exist, so the product does not overflow.
             len: self.len * size_of::<T>(),
             values: PhantomData,
         }
@@ -551,7 +547,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     }
 
     #[inline]
-    pub(crate) fn allocation(&self) -> &'a Arc<Allocation> {
+    pub(crate) fn allocation(&self) -> &'a Arc<DeviceAllocation> {
         self.allocation
     }
 
@@ -585,13 +581,17 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         Ok(values)
     }
 
-    /// Queues a copy of all values to `to`. In the legacy stream, which others
-    /// can make impossible to wait for at any time, it is done on return.
+    /// Queues a copy of all values to `to`. In the legacy stream, for which waiting may become
+    /// impossible at any time because of other libraries, the copy is done on return.
     ///
     /// # Safety
-    /// `to` is valid for writes of as many values until the copy is done, and
-    /// nothing else touches them until then. The stream was noted.
-    pub(crate) unsafe fn queue_to_host(&self, to: *mut T, entered: &Entered<'_>) -> Result<()> {
+    /// `to` is valid for writes of as many values until the copy is done, and is not accessed
+    /// otherwise until then. The stream was noted.
+    pub(crate) unsafe fn queue_to_host(
+        &self,
+        to: *mut T,
+        entered: &EnteredStream<'_>,
+    ) -> Result<()> {
         let stream = entered.stream();
         let driver = stream.context().bind()?;
         self.allocation.keep_in(entered);
@@ -599,7 +599,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         // stream; the caller vouches for `to`.
         unsafe {
             if stream.is_legacy() {
-                let _relaxed = Relaxed::enter(driver);
+                let _relaxed = RelaxedCaptureMode::enter(driver);
                 return call!(
                     driver,
                     cuMemcpyDtoH_v2(to.cast(), self.address, self.bytes()),
@@ -617,13 +617,12 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     }
 }
 
-/// Waits for the copy just queued and says how it went.
-fn finish(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
+/// Waits for the copy just queued and returns its result.
+fn finish(queued: Result<()>, entered: EnteredStream<'_>) -> Result<()> {
     let stream = entered.stream();
-    // A copy that the driver refused is not under way.
+    // A copy that the driver refused is not in flight.
     queued?;
-    // Still entered, so that the stream cannot be captured before its copy is
-    // done.
+    // Still entered, so that no capture of the stream begins before the copy is done.
     entered.wait_for_borrowed()?;
     drop(entered);
     stream.synchronize()
@@ -716,7 +715,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     }
 
     #[inline]
-    pub(crate) fn allocation(&self) -> &'a Arc<Allocation> {
+    pub(crate) fn allocation(&self) -> &'a Arc<DeviceAllocation> {
         self.allocation
     }
 
@@ -740,17 +739,16 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         finish(queued, entered)
     }
 
-    /// Queues a copy of as many values from `from`. In the legacy stream, which
-    /// others can make impossible to wait for at any time, `from` has been
-    /// read on return.
+    /// Queues a copy of as many values from `from`. In the legacy stream, for which waiting may
+    /// become impossible at any time because of other libraries, `from` has been read on return.
     ///
     /// # Safety
-    /// `from` is valid for reads of as many values until the copy is done, and
-    /// nothing writes to them until then. The stream was noted.
+    /// `from` is valid for reads of as many values until the copy is done, and is not written until
+    /// then. The stream was noted.
     pub(crate) unsafe fn queue_from_host(
         &mut self,
         from: *const T,
-        entered: &Entered<'_>,
+        entered: &EnteredStream<'_>,
     ) -> Result<()> {
         let stream = entered.stream();
         let driver = stream.context().bind()?;
@@ -759,7 +757,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         // stream; the caller vouches for `from`.
         unsafe {
             if stream.is_legacy() {
-                let _relaxed = Relaxed::enter(driver);
+                let _relaxed = RelaxedCaptureMode::enter(driver);
                 return call!(
                     driver,
                     cuMemcpyHtoD_v2(self.address, from.cast(), self.bytes()),
@@ -776,8 +774,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         }
     }
 
-    /// Queues a copy from device memory of the same length, of this device or
-    /// of another.
+    /// Queues a copy from device memory of the same length, on this device or another.
     ///
     /// # Errors
     /// [`Error::Length`].

@@ -1,17 +1,15 @@
-//! When things may be destroyed.
+//! Host-callback detection and deferred destruction.
 //!
-//! A host callback must not call CUDA, so what is dropped inside one is
-//! destroyed later, by an ordinary thread. And some waits break the captures
-//! that run, or are refused because of them; what needs such a wait is
-//! destroyed after them. And what the driver destroys only when the whole
-//! device is idle would wait for a kernel that stays until the host tells it
-//! to end: that is destroyed when none does.
+//! A host callback must not call CUDA, so an object dropped inside one is destroyed later, by an
+//! ordinary thread. Some waits would break captures in progress, or are refused because of them;
+//! an object that needs such a wait is destroyed after the captures. And an object that the driver
+//! destroys only when the whole device is idle would wait for a resident kernel, which runs until
+//! the host asks it to stop: it is destroyed when no kernel is resident.
 //!
-//! Invariants: between `enter` and its end no function of the driver is called
-//! by this thread through this crate. What waits for the whole device is asked
-//! of the driver while [`NoneStays`] lives, so whether a kernel stays cannot
-//! change between the look and the call. No lock is held while something is
-//! destroyed: it may be the user's in part.
+//! Invariants: inside [`run_as_callback`] the thread calls no driver function through this crate.
+//! A destroy call that waits for the whole device is made while a [`NoResidentKernels`] lives, so
+//! no kernel becomes resident between the check and the call. No lock is held while something is
+//! destroyed, because that may run the user's code.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,234 +21,234 @@ use std::time::{Duration, Instant};
 use crate::stream::next_id;
 use crate::uses::lock;
 
-/// What trying to destroy something has come to.
+/// Outcome of an attempt to destroy something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Destroyed {
-    Yes,
-    /// It is to be asked again, whenever a thread allocates or waits.
-    NotYet,
-    /// The same, when no kernel stays.
-    WhileOneStays,
+pub(crate) enum DestroyOutcome {
+    Done,
+    /// Retry whenever a thread allocates or waits.
+    Retry,
+    /// The same, once no kernel is resident.
+    RetryWhenNoneResident,
 }
 
-type Destroy = Box<dyn FnMut() -> Destroyed + Send>;
+type DestroyFn = Box<dyn FnMut() -> DestroyOutcome + Send>;
 
-/// So many are asked in one pass at most: each may leave others.
-const MOST_ASKED: usize = 1 << 16;
+/// The most attempts in one pass: each may defer more.
+const MAX_ATTEMPTS: usize = 1 << 16;
 
-static LATER: Mutex<VecDeque<Destroy>> = Mutex::new(VecDeque::new());
-/// How many there are in it, or are being asked just now.
-static LEFT: AtomicUsize = AtomicUsize::new(0);
+static DEFERRED: Mutex<VecDeque<DestroyFn>> = Mutex::new(VecDeque::new());
+/// How many are in `DEFERRED` or being attempted at the moment.
+static PENDING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many captures of this crate's run.
+/// Captures of this crate's in progress.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
-/// Kernels that stay, and what is destroyed when none does.
-static STAYS: Mutex<Stays> = Mutex::new(Stays {
+/// Resident kernels, and what is destroyed when there are none.
+static RESIDENT: Mutex<ResidentKernels> = Mutex::new(ResidentKernels {
     kernels: Vec::new(),
-    calls: 0,
+    device_waits: 0,
     waiting: Vec::new(),
 });
-static NO_CALLS: Condvar = Condvar::new();
+static NO_DEVICE_WAITS: Condvar = Condvar::new();
 
-/// A kernel that is to stay waits so long for calls that wait for the device: not for
-/// ever, as they may be waiting for work that waits for what that kernel does.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest that a kernel about to become resident waits for calls that wait for the device. It
+/// must not wait for ever: they may be waiting for work that depends on what that kernel does.
+const DEVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-struct Stays {
-    kernels: Vec<Staying>,
-    /// How many calls there are that wait for the whole device to destroy something.
-    calls: usize,
-    waiting: Vec<Destroy>,
+struct ResidentKernels {
+    kernels: Vec<ResidentKernel>,
+    /// Destroy calls in progress that wait for the whole device.
+    device_waits: usize,
+    waiting: Vec<DestroyFn>,
 }
 
-/// A kernel that stays.
-struct Staying {
-    number: u64,
+/// A kernel that runs until the host asks it to stop.
+struct ResidentKernel {
+    id: u64,
     context: usize,
-    /// It was told to end, and may take until then.
-    ends_by: Option<Instant>,
+    /// Set once it was asked to stop: the time by which it will have.
+    stops_by: Option<Instant>,
 }
 
 thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread runs a host callback of this crate's: it must not call CUDA,
-/// and a stream waits for it. Of another library's only the driver knows
+/// and a stream waits for it. Only the driver knows of another library's callbacks
 /// ([`Error::is_in_callback`](crate::Error::is_in_callback)).
-pub fn is_in_callback() -> bool {
-    inside()
-}
-
 #[inline]
-pub(crate) fn inside() -> bool {
-    INSIDE.get()
+pub fn is_in_callback() -> bool {
+    IN_CALLBACK.get()
 }
 
 /// Runs `body` as a host callback.
-pub(crate) fn enter<R>(body: impl FnOnce() -> R) -> R {
-    struct Leave(bool);
-    impl Drop for Leave {
+pub(crate) fn run_as_callback<R>(body: impl FnOnce() -> R) -> R {
+    struct RestoreFlag(bool);
+    impl Drop for RestoreFlag {
         fn drop(&mut self) {
-            INSIDE.set(self.0);
+            IN_CALLBACK.set(self.0);
         }
     }
-    let _leave = Leave(INSIDE.replace(true));
+    let _restore = RestoreFlag(IN_CALLBACK.replace(true));
     body()
 }
 
-/// Runs `destroy` now or, inside a callback, later; and again, whenever a
-/// thread allocates or waits, until it answers that it is done.
-pub(crate) fn outside(mut destroy: impl FnMut() -> Destroyed + Send + 'static) {
-    let answer = match inside() {
-        true => Destroyed::NotYet,
+/// Runs `destroy` now or, inside a callback, later; and again, whenever a thread allocates or
+/// waits, until it returns [`DestroyOutcome::Done`].
+pub(crate) fn destroy_or_defer(mut destroy: impl FnMut() -> DestroyOutcome + Send + 'static) {
+    let outcome = match is_in_callback() {
+        true => DestroyOutcome::Retry,
         false => destroy(),
     };
-    if answer != Destroyed::Yes {
-        LEFT.fetch_add(1, Ordering::AcqRel);
-        keep(Box::new(destroy), answer);
+    if outcome != DestroyOutcome::Done {
+        PENDING.fetch_add(1, Ordering::AcqRel);
+        defer(Box::new(destroy), outcome);
     }
 }
 
-/// Asks `destroy` whenever a thread allocates or waits through this crate, outside of host
-/// callbacks, until it says that it has destroyed what it has. For what cannot be destroyed
-/// now: it may be called in any thread, so it waits for nothing.
+/// Calls `destroy` whenever a thread allocates or waits through this crate, outside of host
+/// callbacks, until it returns that it has destroyed what it has. For an object that cannot be
+/// destroyed now. `destroy` may be called in any thread, so it must not wait for anything.
 pub fn destroy_later(mut destroy: impl FnMut() -> bool + Send + 'static) {
-    let ask = move || match destroy() {
-        true => Destroyed::Yes,
-        false => Destroyed::NotYet,
+    let attempt = move || match destroy() {
+        true => DestroyOutcome::Done,
+        false => DestroyOutcome::Retry,
     };
-    LEFT.fetch_add(1, Ordering::AcqRel);
-    keep(Box::new(ask), Destroyed::NotYet);
+    PENDING.fetch_add(1, Ordering::AcqRel);
+    defer(Box::new(attempt), DestroyOutcome::Retry);
 }
 
-/// Destroys what was left for later and can be destroyed by now, as whoever allocates or
-/// waits does; says whether nothing of it is left but what waits for a kernel that stays
-/// ([`Context::stay`](crate::Context::stay)).
-pub fn destroy_what_can_be() -> bool {
+/// Runs the deferred destructions that are possible by now, as every thread that allocates or
+/// waits does. Returns whether none is left, except those that wait for a resident kernel
+/// ([`Context::guard_resident_kernel`](crate::Context::guard_resident_kernel)).
+pub fn destroy_deferred() -> bool {
     drain();
-    LEFT.load(Ordering::Acquire) == 0
+    PENDING.load(Ordering::Acquire) == 0
 }
 
-/// Puts one of those that are [`LEFT`] where its answer says.
-fn keep(destroy: Destroy, answer: Destroyed) {
-    if answer == Destroyed::WhileOneStays {
-        let mut stays = lock(&STAYS);
-        if !stays.kernels.is_empty() {
-            stays.waiting.push(destroy);
-            LEFT.fetch_sub(1, Ordering::AcqRel);
+/// Queues one of the [`PENDING`], by its outcome.
+fn defer(destroy: DestroyFn, outcome: DestroyOutcome) {
+    if outcome == DestroyOutcome::RetryWhenNoneResident {
+        let mut resident = lock(&RESIDENT);
+        if !resident.kernels.is_empty() {
+            resident.waiting.push(destroy);
+            PENDING.fetch_sub(1, Ordering::AcqRel);
             return;
         }
     }
-    lock(&LATER).push_back(destroy);
+    lock(&DEFERRED).push_back(destroy);
 }
 
-/// Whether a kernel stays, on whatever device: drivers differ in what they wait for.
-pub(crate) fn any_stays() -> bool {
-    !lock(&STAYS).kernels.is_empty()
+/// Whether a kernel is resident, on any device: drivers differ in what they wait for.
+pub(crate) fn has_resident_kernel() -> bool {
+    !lock(&RESIDENT).kernels.is_empty()
 }
 
-/// As long as this is there no kernel stays. For as long as a call of the driver's that
-/// waits for the whole device, and no longer.
-pub(crate) struct NoneStays(());
+/// Guard under which no kernel is resident. To be held over a driver call that waits for the whole
+/// device, and no longer.
+pub(crate) struct NoResidentKernels(());
 
-impl NoneStays {
-    pub(crate) fn now() -> Result<Self, Destroyed> {
-        let mut stays = lock(&STAYS);
-        match stays.kernels.is_empty() {
-            true => stays.calls += 1,
-            false => return Err(Destroyed::WhileOneStays),
+impl NoResidentKernels {
+    pub(crate) fn acquire() -> Result<Self, DestroyOutcome> {
+        let mut resident = lock(&RESIDENT);
+        match resident.kernels.is_empty() {
+            true => resident.device_waits += 1,
+            false => return Err(DestroyOutcome::RetryWhenNoneResident),
         }
         Ok(Self(()))
     }
 }
 
-impl Drop for NoneStays {
+impl Drop for NoResidentKernels {
     fn drop(&mut self) {
-        lock(&STAYS).calls -= 1;
-        NO_CALLS.notify_all();
+        lock(&RESIDENT).device_waits -= 1;
+        NO_DEVICE_WAITS.notify_all();
     }
 }
 
-/// A kernel stays in a context from now on; its number.
-pub(crate) fn stay_begins(context: usize) -> u64 {
-    let number = next_id();
-    let mut stays = lock(&STAYS);
-    // First, so that no more calls begin.
-    stays.kernels.push(Staying {
-        number,
+/// Registers a kernel as resident in a context and returns its identifier.
+pub(crate) fn begin_resident_kernel(context: usize) -> u64 {
+    let id = next_id();
+    let mut resident = lock(&RESIDENT);
+    // Before the wait, so that no more calls begin.
+    resident.kernels.push(ResidentKernel {
+        id,
         context,
-        ends_by: None,
+        stops_by: None,
     });
-    drop(NO_CALLS.wait_timeout_while(stays, PATIENCE, |stays| stays.calls > 0));
-    number
+    drop(
+        NO_DEVICE_WAITS.wait_timeout_while(resident, DEVICE_WAIT_TIMEOUT, |resident| {
+            resident.device_waits > 0
+        }),
+    );
+    id
 }
 
-/// It was told to end, and may take so long.
-pub(crate) fn stay_is_told(number: u64, longest: Duration) {
-    let mut stays = lock(&STAYS);
-    let mut kernels = stays.kernels.iter_mut();
-    if let Some(it) = kernels.find(|it| it.number == number) {
-        it.ends_by = Instant::now().checked_add(longest);
+/// Notes that the kernel was asked to stop, and may take as long as `timeout`.
+pub(crate) fn note_stop_requested(id: u64, timeout: Duration) {
+    let mut resident = lock(&RESIDENT);
+    let mut kernels = resident.kernels.iter_mut();
+    if let Some(it) = kernels.find(|it| it.id == id) {
+        it.stops_by = Instant::now().checked_add(timeout);
     }
 }
 
-/// By when those of a context have ended that were told to.
-pub(crate) fn told_end_by(context: usize) -> Option<Instant> {
-    let stays = lock(&STAYS);
-    let kernels = stays.kernels.iter().filter(|it| it.context == context);
-    kernels.filter_map(|it| it.ends_by).max()
+/// The time by which the kernels of a context that were asked to stop will have stopped.
+pub(crate) fn resident_kernels_stop_by(context: usize) -> Option<Instant> {
+    let resident = lock(&RESIDENT);
+    let kernels = resident.kernels.iter().filter(|it| it.context == context);
+    kernels.filter_map(|it| it.stops_by).max()
 }
 
-/// It does no more, if it has until now.
-pub(crate) fn stay_ended(number: u64) {
-    stays_end(|it| it.number == number);
+/// Removes a kernel that has ended, if it is still registered.
+pub(crate) fn end_resident_kernel(id: u64) {
+    remove_resident_kernels(|it| it.id == id);
 }
 
-/// Nor do any in a context, as nothing of it is there.
-pub(crate) fn stays_ended_in(context: usize) {
-    stays_end(|it| it.context == context);
+/// Removes all kernels of a context that is gone.
+pub(crate) fn end_resident_kernels_in(context: usize) {
+    remove_resident_kernels(|it| it.context == context);
 }
 
-/// Calls no driver: what was waiting goes when a thread allocates or waits.
-fn stays_end(has_ended: impl Fn(&Staying) -> bool) {
-    let mut stays = lock(&STAYS);
-    stays.kernels.retain(|it| !has_ended(it));
-    if stays.kernels.is_empty() {
-        let waiting = std::mem::take(&mut stays.waiting);
-        drop(stays);
-        LEFT.fetch_add(waiting.len(), Ordering::AcqRel);
-        lock(&LATER).extend(waiting);
+/// Calls no driver: what was waiting is destroyed when a thread allocates or waits.
+fn remove_resident_kernels(has_ended: impl Fn(&ResidentKernel) -> bool) {
+    let mut resident = lock(&RESIDENT);
+    resident.kernels.retain(|it| !has_ended(it));
+    if resident.kernels.is_empty() {
+        let waiting = std::mem::take(&mut resident.waiting);
+        drop(resident);
+        PENDING.fetch_add(waiting.len(), Ordering::AcqRel);
+        lock(&DEFERRED).extend(waiting);
     }
 }
 
-/// Whether a kernel stays in a context.
-pub(crate) fn stays_in(context: usize) -> bool {
-    let stays = lock(&STAYS);
-    stays.kernels.iter().any(|it| it.context == context)
+/// Whether a kernel is resident in a context.
+pub(crate) fn has_resident_kernel_in(context: usize) -> bool {
+    let resident = lock(&RESIDENT);
+    resident.kernels.iter().any(|it| it.context == context)
 }
 
-/// Whether captures of this crate's run.
-pub(crate) fn captures_run() -> bool {
+/// Whether captures of this crate's are in progress.
+pub(crate) fn is_capture_running() -> bool {
     CAPTURES.load(Ordering::Acquire) > 0
 }
 
 /// Counts a capture that begins.
-pub(crate) fn capture_begins() {
+pub(crate) fn count_capture_begin() {
     CAPTURES.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Counts a capture that has ended.
-pub(crate) fn capture_ended() {
+pub(crate) fn count_capture_end() {
     CAPTURES.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// Destroys what was left behind, as far as that is possible now.
+/// Runs the deferred destructions, as far as they are possible now.
 #[inline]
 pub(crate) fn drain() {
-    if LEFT.load(Ordering::Acquire) > 0 && !inside() {
+    if PENDING.load(Ordering::Acquire) > 0 && !is_in_callback() {
         drain_all();
     }
 }
@@ -258,32 +256,32 @@ pub(crate) fn drain() {
 #[cold]
 fn drain_all() {
     let mut panicked = None;
-    // Once each, one by one: what takes long is not in the way of another thread's pass. And what
-    // is left because something is destroyed now, as what waited for a kernel that has stayed.
-    let mut count = lock(&LATER).len();
-    let (mut asked, mut again) = (0, 0);
-    while asked < count.min(MOST_ASKED) {
-        let Some(mut destroy) = lock(&LATER).pop_front() else {
+    // Once each, one by one: a slow one does not block another thread's pass. And those that are
+    // deferred because something is destroyed now, such as what waited for a resident kernel.
+    let mut count = lock(&DEFERRED).len();
+    let (mut attempts, mut again) = (0, 0);
+    while attempts < count.min(MAX_ATTEMPTS) {
+        let Some(mut destroy) = lock(&DEFERRED).pop_front() else {
             break;
         };
-        asked += 1;
-        let before = LEFT.load(Ordering::Acquire);
-        // What is dropped in there may be the user's and panic. The others
-        // must not be lost for that: they hold what work may still use.
-        let answer = catch_unwind(AssertUnwindSafe(&mut destroy)).unwrap_or_else(|payload| {
+        attempts += 1;
+        let before = PENDING.load(Ordering::Acquire);
+        // It may drop a value of the user's, which may panic. The others must not be lost because
+        // of that: they hold resources that work may still use.
+        let outcome = catch_unwind(AssertUnwindSafe(&mut destroy)).unwrap_or_else(|payload| {
             panicked.get_or_insert(payload);
-            Destroyed::Yes
+            DestroyOutcome::Done
         });
-        let more = LEFT.load(Ordering::Acquire).saturating_sub(before);
-        match answer {
-            Destroyed::Yes => drop(LEFT.fetch_sub(1, Ordering::AcqRel)),
-            answer => {
-                keep(destroy, answer);
+        let more = PENDING.load(Ordering::Acquire).saturating_sub(before);
+        match outcome {
+            DestroyOutcome::Done => drop(PENDING.fetch_sub(1, Ordering::AcqRel)),
+            outcome => {
+                defer(destroy, outcome);
                 again += 1;
             }
         }
         if more > 0 {
-            // Behind those that were asked in vain.
+            // They are queued behind those that were attempted in vain.
             count += more + again;
             again = 0;
         }
@@ -297,36 +295,36 @@ fn drain_all() {
 mod tests {
     use super::*;
 
-    /// What is left for later is the process's.
+    /// The queue is the process's, so the tests run one at a time.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn one_pass_reaches_what_it_leaves_itself() {
+    fn one_pass_reaches_what_it_defers_itself() {
         let _alone = lock(&ALONE);
         static DONE: AtomicUsize = AtomicUsize::new(0);
-        fn leaves(more: usize) {
-            let mut is_left = false;
-            outside(move || {
-                if !std::mem::replace(&mut is_left, true) {
-                    return Destroyed::NotYet;
+        fn defers(more: usize) {
+            let mut is_deferred = false;
+            destroy_or_defer(move || {
+                if !std::mem::replace(&mut is_deferred, true) {
+                    return DestroyOutcome::Retry;
                 }
                 if more > 0 {
-                    leaves(more - 1);
+                    defers(more - 1);
                 }
                 DONE.fetch_add(1, Ordering::SeqCst);
-                Destroyed::Yes
+                DestroyOutcome::Done
             });
         }
-        // Some stay in the way.
+        // Some cannot be destroyed meanwhile.
         let (hold, held) = (std::sync::Arc::new(()), [(); 3]);
         for () in held {
             let holds = std::sync::Arc::downgrade(&hold);
-            outside(move || match holds.upgrade() {
-                Some(_) => Destroyed::NotYet,
-                None => Destroyed::Yes,
+            destroy_or_defer(move || match holds.upgrade() {
+                Some(_) => DestroyOutcome::Retry,
+                None => DestroyOutcome::Done,
             });
         }
-        leaves(4);
+        defers(4);
         drain();
         assert_eq!(DONE.load(Ordering::SeqCst), 5);
         drop(hold);
@@ -338,19 +336,19 @@ mod tests {
         let _alone = lock(&ALONE);
         static SECOND: AtomicUsize = AtomicUsize::new(0);
         static THIRD: AtomicUsize = AtomicUsize::new(0);
-        enter(|| {
-            outside(|| panic!("a user's drop"));
-            outside(|| match SECOND.fetch_add(1, Ordering::SeqCst) {
-                0 => Destroyed::NotYet,
-                _ => Destroyed::Yes,
+        run_as_callback(|| {
+            destroy_or_defer(|| panic!("a user's drop"));
+            destroy_or_defer(|| match SECOND.fetch_add(1, Ordering::SeqCst) {
+                0 => DestroyOutcome::Retry,
+                _ => DestroyOutcome::Done,
             });
-            outside(|| {
+            destroy_or_defer(|| {
                 THIRD.fetch_add(1, Ordering::SeqCst);
-                Destroyed::Yes
+                DestroyOutcome::Done
             });
         });
-        let told = catch_unwind(drain).expect_err("the panic is passed on");
-        assert_eq!(told.downcast_ref::<&str>(), Some(&"a user's drop"));
+        let payload = catch_unwind(drain).expect_err("the panic is passed on");
+        assert_eq!(payload.downcast_ref::<&str>(), Some(&"a user's drop"));
         // The second was not done the first time.
         drain();
         drain();

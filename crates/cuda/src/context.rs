@@ -1,88 +1,85 @@
 //! Primary contexts, usable from any thread.
 //!
-//! CUDA keeps a current context for each thread. Here a context is a value:
-//! every operation makes its own context current first, which costs one look
-//! at the driver's thread-local variable when it already is.
+//! CUDA keeps a current context for each thread. Here a context is a value: every operation makes
+//! its own context current first, which costs one read of the driver's thread-local variable when
+//! it already is.
 //!
-//! Invariant: whatever is made in a context holds it, so it is released after
-//! the last of them. Elsewhere: destroying things from inside a host callback
-//! (`callback`).
+//! Invariant: every object made in a context holds it, so it is released after the last of them.
+//! Elsewhere: destroying objects dropped in a host callback (`callback`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr, CUlimit, CUresult, CUstreamCaptureMode};
-use fercuda_cuda_sys::{Driver, Missing};
 
-use crate::callback::{self, Destroyed, NoneStays};
+use crate::callback::{self, DestroyOutcome, NoResidentKernels};
+use crate::deferred::{self, DeferredFrees};
 use crate::device::Device;
-use crate::error::{Error, Result, call, check, is_refusal};
-use crate::parked::{self, ParkedBytes};
-use crate::stream::{self, Panicked, Stream};
+use crate::error::{CallResult, Error, Result, call, check, is_refusal};
+use crate::stream::{self, PanicMessage, Stream};
 use crate::uses::lock;
 
 /// The primary context of a device, shared with every library in the process
 /// that uses the CUDA runtime. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<ContextInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ContextInner {
     device: Device,
     raw: CUcontext,
     driver: &'static Driver,
-    /// It was reset: nothing of it is there.
-    ended: AtomicBool,
-    orphans: Mutex<Orphans>,
-    /// Those made in it, to be told of a reset.
-    streams: Mutex<Vec<Weak<stream::Core>>>,
+    /// Set once it was reset: nothing made in it exists any more.
+    reset: AtomicBool,
+    orphans: Mutex<OrphanedMemory>,
+    /// The streams made in it, to be marked on a reset.
+    streams: Mutex<Vec<Weak<stream::StreamCore>>>,
     legacy_id: u64,
-    legacy_panicked: Panicked,
+    legacy_panicked: PanicMessage,
     per_thread_id: u64,
 }
 
-/// Memory of the device's pools, which is no context's, that could not be given back in
-/// a context that has failed; and in which it can be since that was reset.
+/// Memory of the device's pools, which belongs to no context, that could not be freed in a context
+/// that has failed; and the context in which it can be freed since that one was reset.
 #[derive(Debug, Default)]
-struct Orphans {
+struct OrphanedMemory {
     addresses: Vec<CUdeviceptr>,
     after: Option<Context>,
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
-        if *self.ended.get_mut() {
+        if *self.reset.get_mut() {
             return;
         }
         let (driver, device) = (self.driver, self.device.raw());
-        callback::outside(move || {
-            // SAFETY: balances the retain in `primary`, once: this is done
-            // unless the driver has refused.
-            destroyed(&unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) })
+        callback::destroy_or_defer(move || {
+            // SAFETY: balances the retain in `primary`, once: this is repeated only if the driver
+            // refused.
+            destroy_outcome(&unsafe { driver.cuDevicePrimaryCtxRelease_v2(device) })
         });
     }
 }
 
-/// What a driver function answers.
-type Answer = std::result::Result<CUresult, Missing>;
-
-/// What has come of a call that destroys something. Any error but a refusal is that of earlier
-/// work, which its waiters are told, or of a lost context, of which nothing is left to destroy.
-fn destroyed(answer: &Answer) -> Destroyed {
+/// The outcome of a driver call that destroys something. An error other than a refusal is that of
+/// earlier work, which is reported to the threads that wait for it, or of a lost context, in which
+/// nothing is left to destroy.
+fn destroy_outcome(answer: &CallResult) -> DestroyOutcome {
     match answer {
-        Ok(code) if is_refusal(*code) => Destroyed::NotYet,
-        _ => Destroyed::Yes,
+        Ok(code) if is_refusal(*code) => DestroyOutcome::Retry,
+        _ => DestroyOutcome::Done,
     }
 }
 
 impl PartialEq for Context {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // The one that comes after a reset may have the handle of the one before.
-        let is_there = || !self.has_ended() && !other.has_ended();
+        // The context made after a reset may have the handle of the one before.
+        let is_there = || !self.is_reset() && !other.is_reset();
         Arc::ptr_eq(&self.inner, &other.inner)
             || (self.inner.raw == other.inner.raw
                 && self.device().cuda() == other.device().cuda()
@@ -99,12 +96,12 @@ impl Context {
     /// [`Error::Driver`] if the device is lost, or in exclusive use elsewhere;
     /// [`Error::InCallback`].
     pub fn primary(device: Device) -> Result<Self> {
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
         let driver = device.cuda().driver();
         let mut raw = CUcontext::NULL;
-        // SAFETY: `raw` outlives the call; `Inner` releases what is retained.
+        // SAFETY: `raw` outlives the call; `ContextInner` releases what is retained.
         unsafe {
             call!(
                 driver,
@@ -113,15 +110,15 @@ impl Context {
             )?;
         }
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ContextInner {
                 device,
                 raw,
                 driver,
-                ended: AtomicBool::new(false),
+                reset: AtomicBool::new(false),
                 orphans: Mutex::default(),
                 streams: Mutex::default(),
                 legacy_id: stream::next_id(),
-                legacy_panicked: Panicked::default(),
+                legacy_panicked: PanicMessage::default(),
                 per_thread_id: stream::next_id(),
             }),
         })
@@ -137,14 +134,14 @@ impl Context {
         self.inner.raw
     }
 
-    /// The driver's table, whatever context is current.
+    /// The driver's table, regardless of the current context.
     #[inline]
     pub(crate) fn driver(&self) -> &'static Driver {
         self.inner.driver
     }
 
-    /// Has a stream of it told when it is reset.
-    pub(crate) fn note_stream(&self, core: &Arc<stream::Core>) {
+    /// Registers a stream of it, to be marked on a reset.
+    pub(crate) fn note_stream(&self, core: &Arc<stream::StreamCore>) {
         let mut streams = lock(&self.inner.streams);
         if streams.len() == streams.capacity() {
             streams.retain(|it| it.strong_count() > 0);
@@ -158,11 +155,11 @@ impl Context {
     /// [`Error::InCallback`] inside a host callback.
     #[inline]
     pub fn bind(&self) -> Result<&'static Driver> {
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
         let driver = self.inner.driver;
-        if self.has_ended() {
+        if self.is_reset() {
             return Err(Error::ContextReset);
         }
         let mut current = CUcontext::NULL;
@@ -177,47 +174,49 @@ impl Context {
         Ok(driver)
     }
 
-    /// As [`Context::bind`], to destroy something: `None` where the context is gone, and all
-    /// that was made in it. A context that the driver refuses to look at, as in another
-    /// library's host callback, is there, and is to be asked again.
+    /// As [`Context::bind`], to destroy something: `None` where the context is gone, and with it
+    /// all that was made in it. A context that the driver refuses to query, as in another library's
+    /// host callback, exists, and the call is to be retried.
     pub(crate) fn bind_to_destroy(
         &self,
-    ) -> std::result::Result<Option<&'static Driver>, Destroyed> {
+    ) -> std::result::Result<Option<&'static Driver>, DestroyOutcome> {
         match self.bind() {
             Ok(driver) => Ok(Some(driver)),
-            Err(error) if error.is_refusal() => Err(Destroyed::NotYet),
+            Err(error) if error.is_refusal() => Err(DestroyOutcome::Retry),
             Err(_) => Ok(None),
         }
     }
 
-    /// Destroys by `call` what was made in this context and goes with it.
-    pub(crate) fn destroy(&self, call: impl FnOnce(&'static Driver) -> Answer) -> Destroyed {
+    /// Destroys, by `call`, an object of this context that is destroyed with it.
+    pub(crate) fn destroy(
+        &self,
+        call: impl FnOnce(&'static Driver) -> CallResult,
+    ) -> DestroyOutcome {
         match self.bind_to_destroy() {
             Ok(Some(driver)) => {
-                let _relaxed = Relaxed::enter(driver);
-                destroyed(&call(driver))
+                let _relaxed = RelaxedCaptureMode::enter(driver);
+                destroy_outcome(&call(driver))
             }
-            Ok(None) => Destroyed::Yes,
-            Err(not_yet) => not_yet,
+            Ok(None) => DestroyOutcome::Done,
+            Err(retry) => retry,
         }
     }
 
-    /// The same of what is no context's, such as physical memory: that goes also after a
-    /// reset.
-    pub(crate) fn destroy_even_after_a_reset(
+    /// The same for an object that belongs to no context, such as physical memory: it is destroyed
+    /// also after a reset.
+    pub(crate) fn destroy_even_after_reset(
         &self,
-        call: impl FnOnce(&'static Driver) -> Answer,
-    ) -> Destroyed {
-        match self.has_ended() {
-            true => destroyed(&call(self.driver())),
+        call: impl FnOnce(&'static Driver) -> CallResult,
+    ) -> DestroyOutcome {
+        match self.is_reset() {
+            true => destroy_outcome(&call(self.driver())),
             false => self.destroy(call),
         }
     }
 
-    /// Refuses what belongs to another driver, whose handles mean nothing to
-    /// this one.
+    /// Refuses objects of another driver: their handles mean nothing to this one.
     pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {
-        if other.has_ended() {
+        if other.is_reset() {
             return Err(Error::ContextReset);
         }
         if std::ptr::eq(self.inner.driver, other.inner.driver) {
@@ -230,10 +229,10 @@ impl Context {
         })
     }
 
-    /// Whether it was reset, and nothing of it is there.
+    /// Whether it was reset, so that nothing made in it exists any more.
     #[inline]
-    pub(crate) fn has_ended(&self) -> bool {
-        self.inner.ended.load(Ordering::Acquire)
+    pub(crate) fn is_reset(&self) -> bool {
+        self.inner.reset.load(Ordering::Acquire)
     }
 
     #[cold]
@@ -249,41 +248,40 @@ impl Context {
         }
     }
 
-    /// Waits for what can still be waited for in a lost context: it answers
-    /// each stream at once, while work of others may be on its way out of the
-    /// software device's threads.
-    pub(crate) fn settle_lost(driver: &Driver) {
-        // SAFETY: takes no arguments. It answers the error that is known.
+    /// Waits for what can still be waited for in a lost context: the driver returns from each
+    /// stream's wait at once, while the software device's threads may still be leaving work of
+    /// others.
+    pub(crate) fn wait_for_lost_context(driver: &Driver) {
+        // SAFETY: takes no arguments. It returns the error that is already known.
         drop(unsafe { driver.cuCtxSynchronize() });
     }
 
-    /// Destroys it with all that was made in it, by whatever library, and with the error
-    /// that it may have failed with. Whatever this crate has made there answers
-    /// [`Error::ContextReset`] from now on, and goes without a call of the driver. The
-    /// one that comes in its place is returned.
+    /// Destroys it with all that was made in it, by any library, and with the error that it may
+    /// have failed with. Objects made there through this crate return [`Error::ContextReset`] from
+    /// then on, and are dropped without a driver call. Returns the context that replaces it.
     ///
-    /// The software device recovers from every error by that. NVIDIA's driver does not, as
-    /// its reference says of sticky errors: on an H200 with driver 580 every context that
-    /// the process makes after an illegal address or a trap answers that error, whatever
-    /// was released, reset, unloaded or opened anew before.
+    /// The software device recovers from every error by this. NVIDIA's driver does not, as its
+    /// reference says of sticky errors: on an H200 with driver 580 every context that the process
+    /// makes after an illegal address or a trap returns that error, whatever was released, reset,
+    /// unloaded or reopened before.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the sticky error if the process has to end for it; [`Error::InCallback`];
-    /// [`Error::ContextReset`] if that was done already.
+    /// [`Error::Driver`] with the sticky error if the process has to exit because of it;
+    /// [`Error::InCallback`]; [`Error::ContextReset`] if it was reset already.
     ///
     /// # Safety
-    /// Nobody else uses the device's primary context, and no other thread is in a call of
-    /// this crate for it: other libraries' handles mean nothing afterwards, and a driver
-    /// may follow them. Other values of [`Context::primary`] are not told.
+    /// No other library uses the device's primary context, and no other thread is in a call of this
+    /// crate for it: other libraries' handles mean nothing afterwards, and a driver may dereference
+    /// them. Other values of [`Context::primary`] are not marked as reset.
     pub unsafe fn reset(&self) -> Result<Self> {
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
-        if self.has_ended() {
+        if self.is_reset() {
             return Err(Error::ContextReset);
         }
         let device = self.device();
-        // SAFETY: takes no pointers; the caller answers for others.
+        // SAFETY: takes no pointers; the caller vouches for other libraries.
         unsafe {
             call!(
                 self.inner.driver,
@@ -291,13 +289,13 @@ impl Context {
                 "reset {device}"
             )?;
         }
-        self.inner.ended.store(true, Ordering::Release);
+        self.inner.reset.store(true, Ordering::Release);
         let streams = std::mem::take(&mut *lock(&self.inner.streams));
         streams
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|it| it.end());
-        callback::stays_ended_in(self.place());
+            .for_each(|it| it.mark_context_gone());
+        callback::end_resident_kernels_in(self.key());
         let after = Self::primary(device)?;
         let addresses = {
             let mut orphans = lock(&self.inner.orphans);
@@ -306,59 +304,59 @@ impl Context {
         };
         for address in addresses {
             let after = after.clone();
-            callback::outside(move || after.give_back_orphan(address));
+            callback::destroy_or_defer(move || after.free_orphan(address));
         }
         Ok(after)
     }
 
-    /// Gives back memory of the device's pools that no work uses, in whatever context
-    /// that can be done by now; of one that has failed, when that is reset.
-    pub(crate) fn give_back_orphan(&self, address: CUdeviceptr) -> Destroyed {
-        // SAFETY: memory of a pool, which is given back once: whoever owned it has
-        // left it to this, and no work uses it.
+    /// Frees memory of the device's pools that no work uses, in whichever context that is possible
+    /// by now; if the context has failed, when that is reset.
+    pub(crate) fn free_orphan(&self, address: CUdeviceptr) -> DestroyOutcome {
+        // SAFETY: memory of a pool, freed once: its owner has left that to this function, and no
+        // work uses it.
         let free = |driver: &Driver| unsafe { driver.cuMemFree_v2(address) };
         let mut context = self.clone();
         loop {
-            if let Some(after) = context.after() {
+            if let Some(after) = context.successor() {
                 context = after;
                 continue;
             }
-            let none_stays = match NoneStays::now() {
-                Ok(none_stays) => none_stays,
-                Err(not_yet) => return not_yet,
+            let none_resident = match NoResidentKernels::acquire() {
+                Ok(none_resident) => none_resident,
+                Err(retry) => return retry,
             };
             let answer = match context.bind_to_destroy() {
                 Ok(Some(driver)) => {
-                    let _relaxed = Relaxed::enter(driver);
+                    let _relaxed = RelaxedCaptureMode::enter(driver);
                     free(driver).ok()
                 }
                 Ok(None) => None,
-                Err(not_yet) => return not_yet,
+                Err(retry) => return retry,
             };
-            drop(none_stays);
+            drop(none_resident);
             match answer {
-                Some(CUresult::CUDA_SUCCESS) => return Destroyed::Yes,
-                Some(code) if is_refusal(code) => return Destroyed::NotYet,
+                Some(CUresult::CUDA_SUCCESS) => return DestroyOutcome::Done,
+                Some(code) if is_refusal(code) => return DestroyOutcome::Retry,
                 _ => {}
             }
             let mut orphans = lock(&context.inner.orphans);
-            // It may have been reset by now.
+            // The context may have been reset meanwhile.
             if orphans.after.is_none() {
                 orphans.addresses.push(address);
-                return Destroyed::Yes;
+                return DestroyOutcome::Done;
             }
         }
     }
 
-    /// What came in its place when it was reset.
-    fn after(&self) -> Option<Self> {
+    /// The context that replaced it when it was reset.
+    fn successor(&self) -> Option<Self> {
         lock(&self.inner.orphans).after.clone()
     }
 
-    /// Waits for all work in this context, of whatever stream.
+    /// Waits for all work in this context, in every stream.
     ///
     /// # Errors
-    /// The first error of that work, and a sticky one ever after.
+    /// The first error of that work; a sticky one is returned by every later call.
     pub fn synchronize(&self) -> Result<()> {
         let driver = self.bind()?;
         // SAFETY: takes no arguments; this context is current.
@@ -367,70 +365,72 @@ impl Context {
         Ok(())
     }
 
-    /// As [`Context::synchronize`], for a thread that nobody waits for: not while there is
-    /// a capture that the question would break, as far as that is known of those of this
-    /// crate's, and of streams that wait for the legacy stream. Destroys nothing.
+    /// As [`Context::synchronize`], but refuses while a capture is in progress that the wait would
+    /// break, as far as this crate knows: its own captures, and those of streams that wait for the
+    /// legacy stream. For background threads. Runs no deferred destruction.
     ///
     /// # Errors
     /// As there; also [`Error::Capturing`].
-    pub fn settle(&self) -> Result<()> {
-        if callback::captures_run() {
+    pub fn try_synchronize(&self) -> Result<()> {
+        if callback::is_capture_running() {
             return Err(Error::Capturing {
                 operation: "wait for a device",
                 advice: "wait until it ends",
             });
         }
         let driver = self.bind()?;
-        let _relaxed = Relaxed::enter(driver);
-        stream::ask_for_blocking_captures(driver)?;
+        let _relaxed = RelaxedCaptureMode::enter(driver);
+        stream::check_blocking_captures(driver)?;
         // SAFETY: takes no arguments; this context is current.
         unsafe { call!(driver, cuCtxSynchronize(), "wait for {}", self.inner.device) }
     }
 
-    /// Has so many bytes of device memory counted as parked ([`Context::parked_bytes`])
-    /// until what is returned is dropped: for who keeps what the program has let go of.
-    pub fn park(&self, bytes: u64) -> ParkedBytes {
-        ParkedBytes::count(self, bytes)
+    /// Counts `bytes` of device memory as a deferred free ([`Context::deferred_free_bytes`]) until
+    /// the returned value is dropped. For a caller that keeps memory which the program has
+    /// released.
+    pub fn count_deferred_free(&self, bytes: u64) -> DeferredFrees {
+        DeferredFrees::count(self, bytes)
     }
 
-    /// A kernel that will stay in this context until the host tells it to end. As long
-    /// as that is not dropped, nor the context reset, what would wait for the whole device
-    /// when it is destroyed (modules, page-locked memory, device memory that is not in stream
-    /// order or was used in the per-thread stream of another thread) is destroyed later; so
-    /// nobody waits for the kernel by dropping something.
+    /// Registers a resident kernel: one that runs in this context until the host asks it to stop.
+    /// Until the guard is dropped or the context reset, objects that the driver destroys by waiting
+    /// for the whole device (modules, page-locked memory, device memory that is not stream-ordered
+    /// or was used in the per-thread stream of another thread) are destroyed later; so no drop
+    /// waits for the kernel.
     ///
-    /// To be called before the kernel is launched: waits, a second at most, until no other
-    /// thread destroys such a thing.
-    pub fn stay(&self) -> Stay {
-        Stay {
-            number: callback::stay_begins(self.place()),
+    /// To be called before the kernel is launched: waits, for a second at most, until no other
+    /// thread is destroying such an object.
+    pub fn guard_resident_kernel(&self) -> ResidentKernelGuard {
+        ResidentKernelGuard {
+            id: callback::begin_resident_kernel(self.key()),
             _context: self.clone(),
         }
     }
 
-    /// Whether a kernel stays here ([`Context::stay`]), so that
-    /// [`Context::synchronize`] would wait for it.
-    pub fn has_stay(&self) -> bool {
-        callback::stays_in(self.place())
+    /// Whether a kernel is resident in it ([`Context::guard_resident_kernel`]), so that
+    /// [`Context::synchronize`] would wait for that.
+    pub fn has_resident_kernel(&self) -> bool {
+        callback::has_resident_kernel_in(self.key())
     }
 
-    /// By when the kernels that stay here will have ended that were told to
-    /// ([`Stay::is_told`]); none if none was.
-    pub fn stays_end_by(&self) -> Option<Instant> {
-        callback::told_end_by(self.place())
+    /// The time by which the resident kernels that were asked to stop
+    /// ([`ResidentKernelGuard::note_stop_requested`]) will have stopped; `None` if none was.
+    pub fn resident_kernels_stop_by(&self) -> Option<Instant> {
+        callback::resident_kernels_stop_by(self.key())
     }
 
-    /// What tells a primary context from others: its driver's own handle.
-    pub(crate) fn place(&self) -> usize {
+    /// Identifies a primary context: the driver's handle as a number.
+    pub(crate) fn key(&self) -> usize {
         self.inner.raw.0.addr()
     }
 
-    /// Bytes of device memory that this process has let go of and the driver does not have
-    /// back: it would wait for a kernel that stays ([`Context::stay`]), or be refused because
-    /// of a capture. They go back when a thread allocates or waits after that, and what
-    /// somebody parks ([`Context::park`]) when he says. Until then they are not free.
-    pub fn parked_bytes(&self) -> u64 {
-        parked::bytes_in(self.place())
+    /// Bytes of device memory that this process has released and the driver has not freed yet: the
+    /// free would wait for a resident kernel ([`Context::guard_resident_kernel`]), or be refused
+    /// because of a capture. They are freed when a thread allocates or waits after that, and those
+    /// of [`Context::count_deferred_free`] when its value is dropped. Until then they are not
+    /// available.
+    pub fn deferred_free_bytes(&self) -> u64 {
+        deferred::bytes_in(self.key())
     }
 
     /// Free and total memory of the device in bytes, as the driver counts it.
@@ -451,13 +451,13 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
-    /// Lets kernels and copies of this context reach the memory of `other`.
-    /// Doing so twice is no error.
+    /// Lets kernels and copies of this context access the memory of `other`. Doing so twice is no
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the devices cannot reach each other.
+    /// [`Error::Driver`] if the devices cannot access each other.
     pub fn enable_peer_access(&self, other: &Context) -> Result<()> {
-        self.same_driver("give a peer access", other)?;
+        self.same_driver("enable peer access", other)?;
         let driver = self.bind()?;
         // SAFETY: `other` is a live context of this driver.
         let answer = unsafe { driver.cuCtxEnablePeerAccess(other.raw(), 0) };
@@ -465,23 +465,23 @@ impl Context {
             return Ok(());
         }
         check(answer, "cuCtxEnablePeerAccess", || {
-            format!("let {} reach {}", self.device(), other.device())
+            format!("let {} access {}", self.device(), other.device())
         })
     }
 
-    /// Takes back what [`Context::enable_peer_access`] gave.
+    /// Revokes [`Context::enable_peer_access`].
     ///
     /// # Errors
-    /// [`Error::Driver`] if it was not given.
+    /// [`Error::Driver`] if it was not enabled.
     pub fn disable_peer_access(&self, other: &Context) -> Result<()> {
-        self.same_driver("take a peer's access back", other)?;
+        self.same_driver("disable peer access", other)?;
         let driver = self.bind()?;
         // SAFETY: `other` is a live context of this driver.
         unsafe {
             call!(
                 driver,
                 cuCtxDisablePeerAccess(other.raw()),
-                "stop {} from reaching {}",
+                "stop {} from accessing {}",
                 self.device(),
                 other.device()
             )
@@ -535,8 +535,8 @@ impl Context {
         }
     }
 
-    /// The stream that waits for, and is waited for by, every stream that was
-    /// not made non-blocking. Work of the CUDA runtime's null stream is here.
+    /// The stream that waits for, and that is waited for by, every stream that was not made
+    /// non-blocking. The CUDA runtime's null stream is this one.
     pub fn legacy_stream(&self) -> Stream {
         let panicked = self.inner.legacy_panicked.clone();
         Stream::legacy(self.clone(), self.inner.legacy_id, panicked)
@@ -548,36 +548,38 @@ impl Context {
     }
 }
 
-/// A kernel that stays; see [`Context::stay`]. Dropped when it has ended.
+/// Guard of a resident kernel; see [`Context::guard_resident_kernel`]. To be dropped when the
+/// kernel has ended.
 #[derive(Debug)]
 #[must_use]
-pub struct Stay {
-    number: u64,
+pub struct ResidentKernelGuard {
+    id: u64,
     _context: Context,
 }
 
-impl Stay {
-    /// The kernel was told to end, and may take so long from now on, which the last call
-    /// says: for who waits for that without being who told it ([`Context::stays_end_by`]).
-    pub fn is_told(&self, longest: Duration) {
-        callback::stay_is_told(self.number, longest);
+impl ResidentKernelGuard {
+    /// Notes that the kernel was asked to stop and may take as long as `timeout` from now on; a
+    /// later call replaces an earlier one. For threads that wait for that without having asked it
+    /// themselves ([`Context::resident_kernels_stop_by`]).
+    pub fn note_stop_requested(&self, timeout: Duration) {
+        callback::note_stop_requested(self.id, timeout);
     }
 }
 
-impl Drop for Stay {
+impl Drop for ResidentKernelGuard {
     fn drop(&mut self) {
-        callback::stay_ended(self.number);
+        callback::end_resident_kernel(self.id);
     }
 }
 
 /// While it lives, calls of this thread that a global capture anywhere in the
 /// process forbids are allowed, and do not end that capture.
-pub(crate) struct Relaxed {
+pub(crate) struct RelaxedCaptureMode {
     driver: &'static Driver,
     before: Option<CUstreamCaptureMode>,
 }
 
-impl Relaxed {
+impl RelaxedCaptureMode {
     pub(crate) fn enter(driver: &'static Driver) -> Self {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` outlives the call.
@@ -588,13 +590,13 @@ impl Relaxed {
     }
 }
 
-impl Drop for Relaxed {
+impl Drop for RelaxedCaptureMode {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             // SAFETY: `mode` outlives the call.
             let answer = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-            // It worked on the way in and takes any mode it gave, unless the
-            // process is at its end.
+            // The call succeeded in `enter` and accepts any mode that it returned, unless the
+            // process is exiting.
             drop(answer);
         }
     }

@@ -1,4 +1,4 @@
-//! Devices and what they can do.
+//! Devices and their properties.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -12,7 +12,7 @@ use fercuda_cuda_sys::types::{
 use crate::error::{Error, Result, call};
 use crate::select::Cuda;
 
-/// A device of a driver. Only a name: it holds nothing open.
+/// A device of a driver. A plain identifier: it holds no resource.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Device {
     cuda: Cuda,
@@ -53,7 +53,7 @@ impl Device {
         self.cuda.callable()
     }
 
-    /// Its memory, as a place.
+    /// Its memory as a location.
     pub(crate) fn location(&self) -> CUmemLocation {
         CUmemLocation {
             r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -61,7 +61,7 @@ impl Device {
         }
     }
 
-    /// Leave for it to read and write memory.
+    /// Access rights for it to read and write memory.
     pub(crate) fn full_access(&self) -> CUmemAccessDesc {
         CUmemAccessDesc {
             location: self.location(),
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Refuses devices of another driver, whose numbers mean nothing to this.
+    /// Refuses devices of another driver: their numbers mean nothing to this one.
     pub(crate) fn refuse_foreign(&self, operation: &'static str, others: &[Self]) -> Result<()> {
         match others.iter().find(|other| other.cuda != self.cuda) {
             None => Ok(()),
@@ -85,7 +85,7 @@ impl Device {
         self.cuda
     }
 
-    /// Its place in the driver's list.
+    /// Its index in the driver's list.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
@@ -113,8 +113,8 @@ impl Device {
         Ok(text_of(&name))
     }
 
-    /// Whether it is the software device, also where another library than this crate brings it ([`Cuda::is_software`] knows
-    /// its own alone): by its name.
+    /// Whether it is the software device, by its name. That recognises one provided by another
+    /// library too, where [`Cuda::is_software`] knows only that of this crate.
     ///
     /// # Errors
     /// As for [`Device::name`].
@@ -124,7 +124,7 @@ impl Device {
         Ok(self.cuda().is_software() || self.name()? == fercuda_softgpu::NAME)
     }
 
-    /// Where it sits on the PCI bus, for instance `0000:3b:00.0`.
+    /// Its PCI bus identifier, for instance `0000:3b:00.0`.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -142,7 +142,7 @@ impl Device {
         Ok(text_of(&id))
     }
 
-    /// The identifier that stays the same over reboots and orderings.
+    /// Its UUID, which is the same after reboots and in every device order.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -209,7 +209,7 @@ impl Device {
         Ok((major.unsigned_abs(), minor.unsigned_abs()))
     }
 
-    /// How many multiprocessors it has.
+    /// The number of multiprocessors.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -249,7 +249,7 @@ impl Device {
         self.flag(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)
     }
 
-    /// Whether it allocates in stream order.
+    /// Whether it supports stream-ordered allocation.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -257,7 +257,7 @@ impl Device {
         self.flag(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
     }
 
-    /// Whether address ranges can be reserved and mapped by hand.
+    /// Whether it supports virtual memory management: reserving address ranges and mapping memory.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -265,7 +265,7 @@ impl Device {
         self.flag(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
     }
 
-    /// Whether kernels on this device could reach the memory of `other`.
+    /// Whether kernels on this device could access the memory of `other`.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -279,7 +279,7 @@ impl Device {
             call!(
                 self.driver()?,
                 cuDeviceCanAccessPeer(&mut can, self.raw, other.raw),
-                "ask whether device {} can reach device {}",
+                "ask whether device {} can access device {}",
                 self.ordinal,
                 other.ordinal
             )?;
@@ -296,7 +296,7 @@ impl Device {
     }
 }
 
-/// A C string in a buffer that may lack its end.
+/// The C string in a buffer, which may lack the terminator.
 fn text_of(buffer: &[c_char]) -> String {
     let bytes: &[u8] = bytemuck::cast_slice(buffer);
     CStr::from_bytes_until_nul(bytes).map_or_else(

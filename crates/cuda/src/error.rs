@@ -1,7 +1,7 @@
-//! What can go wrong, with what was asked, the numbers, and what to try.
+//! Errors, each with the operation, the numbers and a remedy.
 //!
-//! Invariant: an error of the driver keeps its status, so CUDA's sticky errors
-//! stay recognisable however often they come back.
+//! Invariant: an error of the driver keeps its status, so CUDA's sticky errors stay recognisable
+//! however often they are returned.
 
 use std::fmt;
 
@@ -14,26 +14,29 @@ use crate::nvrtc::CompileError;
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong.
+/// The result of one driver call: its status, unless the driver lacks the function.
+pub(crate) type CallResult = std::result::Result<CUresult, Missing>;
+
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no driver library.
     #[error(transparent)]
     NoDriver(#[from] OpenError),
-    /// The driver has no device, or none of the asked ordinal.
+    /// The driver has no device, or none of that ordinal.
     #[error("there is no device {ordinal}: {driver} has {count}\ntry: {advice}")]
     NoDevice {
-        /// The ordinal asked for.
+        /// The requested ordinal.
         ordinal: u32,
         /// How many there are.
         count: u32,
-        /// Which driver was asked.
+        /// The driver.
         driver: String,
-        /// What the reader can do.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// `FERCUDA_DEVICE` holds something else than `soft`, `gpu` or `auto`.
+    /// `FERCUDA_DEVICE` is none of `soft`, `gpu` or `auto`.
     #[error("FERCUDA_DEVICE is {value:?}\ntry: soft, gpu or auto")]
     Selection {
         /// Its value.
@@ -42,39 +45,39 @@ pub enum Error {
     /// The driver lacks a function; nothing was called.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// The driver answered with an error.
+    /// The driver returned an error.
     #[error("{0}")]
-    Driver(Box<Failure>),
-    /// Device memory does not suffice; nothing was allocated.
+    Driver(Box<DriverFailure>),
+    /// Out of device memory; nothing was allocated.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// The driver refused a module.
     #[error("{0}")]
     Load(Box<LoadFailure>),
-    /// A module's bytes are damaged; the driver was not asked.
+    /// A module's bytes are corrupt; the driver was not called.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The arguments of a launch do not fit the kernel; nothing was launched.
     #[error("{0}")]
     Arguments(Box<ArgumentError>),
-    /// A launch is outside a limit; nothing was launched.
+    /// A launch exceeds a limit; nothing was launched.
     #[error("cannot launch `{kernel}`: {what} is {asked}, the limit is {limit}\ntry: {advice}")]
     LaunchLimit {
         /// The kernel's name.
         kernel: String,
         /// The quantity.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         asked: u64,
         /// The largest that is possible.
         limit: u64,
-        /// What the reader can do.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// Two lengths that have to agree do not, or a range is outside its buffer.
+    /// Two lengths that must be equal are not, or a range is outside its buffer.
     #[error("cannot {operation}: {left_name} has {left} elements, {right_name} has {right}")]
     Length {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The first of the two.
         left_name: &'static str,
@@ -85,12 +88,12 @@ pub enum Error {
         /// Its length in elements.
         right: usize,
     },
-    /// Something that has to belong to one context belongs to another.
+    /// An object of one context was used in another.
     #[error(
         "cannot {operation}: it belongs to {left} and the stream to {right}\ntry: a stream of the same device"
     )]
     OtherContext {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The device of the object.
         left: String,
@@ -100,51 +103,51 @@ pub enum Error {
     /// The stream is being captured, and this cannot be part of a graph.
     #[error("cannot {operation} while its stream is being captured\ntry: {advice}")]
     Capturing {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the reader can do.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// Host memory of a graph is being read or written by the host.
+    /// The host is reading or writing host memory of a graph.
     #[error(
         "cannot launch the graph: the host holds one of its host slots\ntry: return from `with` first"
     )]
     SlotHeld,
-    /// The context was reset, and what was made there went with it.
+    /// The context was reset, and the objects made in it were destroyed.
     #[error(
-        "the device's context was reset, and what was made there went with it\ntry: to make it anew in another context"
+        "the device's context was reset, and what was made in it was destroyed\ntry: create it again in another context"
     )]
     ContextReset,
     /// A host callback called into CUDA, which CUDA forbids.
-    #[error("a host callback must not call CUDA\ntry: send to another thread what is to be done")]
+    #[error("a host callback must not call CUDA\ntry: hand the work to another thread")]
     InCallback,
-    /// A host callback panicked; its stream went on.
+    /// A host callback panicked; its stream continued.
     #[error("a host callback panicked: {message}")]
     CallbackPanicked {
         /// The panic's message.
         message: String,
     },
-    /// A value lies outside what can be passed on.
+    /// A value is not acceptable.
     #[error("cannot {operation}: {reason}")]
     Value {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// Why not.
         reason: String,
     },
-    /// NVRTC is missing or refused a program.
+    /// NVRTC is missing, or rejected a program.
     #[error(transparent)]
     Compile(#[from] CompileError),
 }
 
-/// A call the driver answered with an error.
+/// A driver call that returned an error.
 #[derive(Debug)]
-pub struct Failure {
+pub struct DriverFailure {
     /// The function called.
     pub call: &'static str,
-    /// What it answered.
+    /// The status it returned.
     pub code: CUresult,
-    /// What was being done, for instance `copy 16 B to device 0`.
+    /// The operation, for instance `copy 16 B to device 0`.
     pub doing: String,
 }
 
@@ -153,23 +156,23 @@ pub struct Failure {
 pub struct OutOfMemory {
     /// The function called.
     pub call: &'static str,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub asked_bytes: u64,
-    /// Free and total bytes of the device right after, if it could say.
+    /// Free and total bytes of the device right after, if the driver reported them.
     pub free_and_total_bytes: Option<(u64, u64)>,
-    /// Bytes that were let go of and are not free yet
-    /// ([`Context::parked_bytes`](crate::Context::parked_bytes)).
-    pub parked_bytes: u64,
+    /// Bytes that were released and are not free yet
+    /// ([`Context::deferred_free_bytes`](crate::Context::deferred_free_bytes)).
+    pub deferred_free_bytes: u64,
     /// The device, for instance `device 0 (NVIDIA H200)`.
     pub device: String,
 }
 
-/// A module the driver refused, with what its compiler wrote.
+/// A module that the driver rejected, with its compiler's log.
 #[derive(Debug)]
 pub struct LoadFailure {
-    /// What the driver answered.
+    /// The status the driver returned.
     pub code: CUresult,
-    /// What was loaded, for instance `PTX, 1.2 KiB`.
+    /// The image, for instance `PTX, 1.2 KiB`.
     pub what: String,
     /// The compiler's error log; empty if it wrote none.
     pub log: String,
@@ -187,7 +190,7 @@ pub struct ArgumentError {
 }
 
 impl Error {
-    /// What the driver answered, if it was the driver.
+    /// The driver's status, if the error came from the driver.
     pub fn code(&self) -> Option<CUresult> {
         match self {
             Self::Driver(failure) => Some(failure.code),
@@ -197,20 +200,20 @@ impl Error {
         }
     }
 
-    /// Whether the context is lost: every later call that uses it answers the
-    /// same, and only a new process (or resetting the device) helps.
+    /// Whether the context is lost: every later call that uses it returns the same error, and only
+    /// a new process (or resetting the device) helps.
     pub fn is_sticky(&self) -> bool {
         self.code().is_some_and(is_sticky)
     }
 
-    /// Whether it was asked in a host callback, of this crate's or of another library's, in
-    /// which the driver refuses to be asked.
+    /// Whether the call was made in a host callback, of this crate's or of another library's, where
+    /// the driver refuses calls.
     pub fn is_in_callback(&self) -> bool {
         matches!(self, Self::InCallback) || self.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
     }
 
-    /// Whether a question about work was not even asked: in a host callback, because of a
-    /// capture, or without memory to ask. It says nothing of the work.
+    /// Whether a call about work was refused before the work was looked at: in a host callback,
+    /// because of a capture, or for lack of host memory. It implies nothing about the work.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Driver(failure) => is_refusal(failure.code),
@@ -220,9 +223,8 @@ impl Error {
     }
 }
 
-/// Whether a status says that nothing was waited for: something is captured,
-/// the thread runs another library's host callback, or there was no memory to
-/// even ask.
+/// Whether a status means that nothing was waited for: a capture is in progress, the thread runs
+/// another library's host callback, or there was no memory for the call.
 pub(crate) fn is_refusal(code: CUresult) -> bool {
     let capturing = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.0
         ..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.0;
@@ -255,9 +257,9 @@ pub fn is_sticky(code: CUresult) -> bool {
 }
 
 /// A status as its name and number.
-struct Named(CUresult);
+struct NamedStatus(CUresult);
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.name() {
             Some(name) => write!(f, "{name} ({})", self.0.0),
@@ -266,12 +268,12 @@ impl fmt::Display for Named {
     }
 }
 
-/// What a reader can do about a status.
+/// A remedy for a status.
 fn advice(code: CUresult) -> Option<&'static str> {
     Some(match code {
         code if is_sticky(code) => {
-            "the context is lost and answers this until the process ends; \
-             `fercuda check` runs the kernel on the software device and says where it went wrong"
+            "the context is lost and returns this until the process exits; \
+             `fercuda check` runs the kernel on the software device and reports where it failed"
         }
         CUresult::CUDA_ERROR_NOT_FOUND => {
             "look for a spelling mistake; C++ names are mangled unless extern \"C\""
@@ -297,14 +299,14 @@ fn advice(code: CUresult) -> Option<&'static str> {
     })
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DriverFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "cannot {}: {} answered {}",
+            "cannot {}: {} returned {}",
             self.doing,
             self.call,
-            Named(self.code)
+            NamedStatus(self.code)
         )?;
         match advice(self.code) {
             Some(advice) => write!(f, "\ntry: {advice}"),
@@ -318,19 +320,21 @@ impl fmt::Display for OutOfMemory {
         write!(
             f,
             "cannot allocate {} on {}",
-            Bytes(self.asked_bytes),
+            ByteSize(self.asked_bytes),
             self.device
         )?;
         match self.free_and_total_bytes {
-            Some((free, total)) => write!(f, ": {} of {} are free", Bytes(free), Bytes(total))?,
-            None => write!(f, ": {} answered CUDA_ERROR_OUT_OF_MEMORY (2)", self.call)?,
+            Some((free, total)) => {
+                write!(f, ": {} of {} are free", ByteSize(free), ByteSize(total))?
+            }
+            None => write!(f, ": {} returned CUDA_ERROR_OUT_OF_MEMORY (2)", self.call)?,
         }
-        if self.parked_bytes > 0 {
+        if self.deferred_free_bytes > 0 {
             write!(
                 f,
-                "\n{} were freed, and go back when no kernel stays on the device and no capture runs\n\
-                 try: stop the dispatchers, wait for something, then allocate again; this call changed nothing",
-                Bytes(self.parked_bytes)
+                "\n{} were released, and are freed when no kernel is resident on the device and no capture runs\n\
+                 try: stop the dispatchers, synchronize, then allocate again; this call changed nothing",
+                ByteSize(self.deferred_free_bytes)
             )
         } else {
             write!(
@@ -352,7 +356,7 @@ impl fmt::Display for LoadFailure {
             Some(line) => write!(f, "cannot load the module ({}): {}", self.what, line.trim())?,
             None => write!(f, "cannot load the module ({})", self.what)?,
         }
-        write!(f, "\n  the driver answered {}", Named(self.code))?;
+        write!(f, "\n  the driver returned {}", NamedStatus(self.code))?;
         if log.lines().count() > 1 {
             for line in log.lines() {
                 write!(f, "\n  | {line}")?;
@@ -394,11 +398,11 @@ impl fmt::Display for ArgumentError {
     }
 }
 
-/// A size as a person writes it, such as `2.5 GiB`.
+/// A size in a readable unit, such as `2.5 GiB`.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes(pub u64);
+pub struct ByteSize(pub u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
         if self.0 < 1024 {
@@ -414,11 +418,10 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Turns what a call of the table returned into this crate's result. `doing`
-/// is only asked for when there is something to say.
+/// Turns the status of a driver call into a [`Result`]. `doing` is only called on an error.
 #[inline]
 pub(crate) fn check(
-    result: std::result::Result<CUresult, Missing>,
+    result: CallResult,
     call: &'static str,
     doing: impl FnOnce() -> String,
 ) -> Result<()> {
@@ -429,13 +432,9 @@ pub(crate) fn check(
 }
 
 #[cold]
-fn failed(
-    result: std::result::Result<CUresult, Missing>,
-    call: &'static str,
-    doing: impl FnOnce() -> String,
-) -> Error {
+fn failed(result: CallResult, call: &'static str, doing: impl FnOnce() -> String) -> Error {
     match result {
-        Ok(code) => Error::Driver(Box::new(Failure {
+        Ok(code) => Error::Driver(Box::new(DriverFailure {
             call,
             code,
             doing: doing(),
@@ -444,8 +443,8 @@ fn failed(
     }
 }
 
-/// Calls one function of the table and checks its answer:
-/// `call!(driver, cuInit(0), "initialise the driver")?`. Needs `unsafe`.
+/// Calls one function of the table and checks its status: `call!(driver, cuInit(0), "initialise the
+/// driver")?`. Needs `unsafe`.
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?), $($doing:tt)+) => {
         $crate::error::check(
@@ -464,7 +463,7 @@ mod tests {
     #[test]
     fn a_lost_context_is_recognisable_and_a_bad_value_is_not() {
         let error = |code| {
-            Error::Driver(Box::new(Failure {
+            Error::Driver(Box::new(DriverFailure {
                 call: "cuStreamSynchronize",
                 code,
                 doing: "wait".into(),
@@ -477,21 +476,21 @@ mod tests {
     }
 
     #[test]
-    fn a_message_says_what_where_how_much_and_what_to_try() {
-        let error = |parked_bytes| {
+    fn a_message_has_operation_device_numbers_and_remedy() {
+        let error = |deferred_free_bytes| {
             Error::OutOfMemory(Box::new(OutOfMemory {
                 call: "cuMemAlloc_v2",
                 asked_bytes: 6 << 30,
                 free_and_total_bytes: Some((5 << 29, 8 << 30)),
-                parked_bytes,
+                deferred_free_bytes,
                 device: "device 0 (feRcuda software device)".into(),
             }))
         };
         assert_eq!(
             error(3 << 30).to_string(),
             "cannot allocate 6.0 GiB on device 0 (feRcuda software device): 2.5 GiB of 8.0 GiB are free\n\
-             3.0 GiB were freed, and go back when no kernel stays on the device and no capture runs\n\
-             try: stop the dispatchers, wait for something, then allocate again; this call changed nothing"
+             3.0 GiB were released, and are freed when no kernel is resident on the device and no capture runs\n\
+             try: stop the dispatchers, synchronize, then allocate again; this call changed nothing"
         );
         assert_eq!(
             error(0).to_string(),
@@ -501,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_a_refused_module_has_its_first_error_up_front() {
+    fn the_first_error_of_a_rejected_module_comes_first() {
         let failure = LoadFailure {
             code: CUresult::CUDA_ERROR_INVALID_PTX,
             what: "PTX, 80 B".into(),
@@ -534,8 +533,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_like_a_person_wrote_them() {
-        let shown = |bytes| Bytes(bytes).to_string();
+    fn sizes_are_shown_in_readable_units() {
+        let shown = |bytes| ByteSize(bytes).to_string();
         assert_eq!(shown(0), "0 B");
         assert_eq!(shown(1023), "1023 B");
         assert_eq!(shown(1536), "1.5 KiB");

@@ -1,4 +1,4 @@
-//! Events: marks in a stream's work that others wait for.
+//! Events: points in a stream's work that streams and the host can wait for.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use fercuda_cuda_sys::types::{CUevent, CUevent_flags, CUipcEventHandle, CUresult};
 
 use crate::callback;
-use crate::context::{Context, Relaxed};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, Result, call, check};
 use crate::graph::CaptureState;
 use crate::ipc::IpcEventHandle;
-use crate::stream::{Entered, Stream};
+use crate::stream::{EnteredStream, Stream};
 use crate::uses::lock;
 
-/// A mark that streams and the host can wait for. Recording it again moves it;
-/// those that wait already are not affected.
+/// A point in a stream's work. Recording it again moves it; waits that began before are not
+/// affected.
 #[derive(Debug)]
 pub struct Event {
     context: Context,
     raw: CUevent,
-    /// The capture it was last recorded in, if it was one.
+    /// The capture that it was last recorded in, if any.
     captured: Mutex<Option<Weak<CaptureState>>>,
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::outside(move || {
+        callback::destroy_or_defer(move || {
             // SAFETY: `raw` came from cuEventCreate or cuIpcOpenEventHandle
             // and this is its only owner. The driver destroys an event
             // that is still pending once it has completed.
@@ -36,7 +36,7 @@ impl Drop for Event {
 }
 
 impl Event {
-    /// An event that takes the time at which it completes.
+    /// An event that stores the time at which it completes.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -44,7 +44,7 @@ impl Event {
         Self::create(context, CUevent_flags::CU_EVENT_DEFAULT.0)
     }
 
-    /// An event without a time, which is cheaper.
+    /// An event without timing, which is cheaper.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -86,7 +86,7 @@ impl Event {
         self.raw
     }
 
-    /// Moves the mark behind the work so far in `stream`.
+    /// Records the event after the work so far in `stream`.
     ///
     /// # Errors
     /// [`Error::Driver`], for instance if the stream is of another context.
@@ -95,8 +95,8 @@ impl Event {
         self.record_in(&stream.enter()?)
     }
 
-    /// Records it unless `stream` is being captured, which means that its work
-    /// from before is done; says whether.
+    /// Records it unless `stream` is being captured, in which case the earlier work of that is
+    /// done. Returns whether it was recorded.
     pub(crate) fn record_uncaptured(&self, stream: &Stream) -> Result<bool> {
         let entered = stream.enter()?;
         if entered.capture().is_some() {
@@ -106,12 +106,12 @@ impl Event {
     }
 
     /// As [`Event::record`], in a stream of the same driver.
-    pub(crate) fn record_in(&self, entered: &Entered<'_>) -> Result<()> {
+    pub(crate) fn record_in(&self, entered: &EnteredStream<'_>) -> Result<()> {
         let stream = entered.stream();
         let driver = stream.context().bind()?;
-        // Held over the call, so that the event is where this says it is.
+        // Held over the call, so that `captured` matches what the driver recorded.
         let mut captured = lock(&self.captured);
-        // SAFETY: both are alive; the callers saw that they are of one driver.
+        // SAFETY: both are alive; the callers checked that they are of one driver.
         unsafe {
             call!(
                 driver,
@@ -127,10 +127,9 @@ impl Event {
         &self.context
     }
 
-    /// Where it was last recorded. It is not recorded elsewhere while the
-    /// answer is held.
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place(lock(&self.captured))
+    /// Where it was last recorded. It is not recorded elsewhere while the returned value lives.
+    pub(crate) fn recorded_in(&self) -> RecordedIn<'_> {
+        RecordedIn(lock(&self.captured))
     }
 
     fn refuse_capture(&self, operation: &'static str) -> Result<()> {
@@ -143,31 +142,30 @@ impl Event {
         Ok(())
     }
 
-    /// Waits until the work before the mark is done; at once if it was never
-    /// recorded.
+    /// Waits until the work before the event is done; returns at once if it was never recorded.
     ///
     /// # Errors
     /// The first error of that work.
     pub fn synchronize(&self) -> Result<()> {
         let driver = self.context.bind()?;
         self.refuse_capture("wait for a captured event")?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         // SAFETY: the event is alive.
         let waited = unsafe { call!(driver, cuEventSynchronize(self.raw), "wait for an event") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            Context::settle_lost(driver);
+            Context::wait_for_lost_context(driver);
         }
         waited
     }
 
-    /// Whether the work before the mark is done. Never waits.
+    /// Whether the work before the event is done. Never waits.
     ///
     /// # Errors
     /// The first error of that work.
     pub fn is_done(&self) -> Result<bool> {
         let driver = self.context.bind()?;
         self.refuse_capture("query a captured event")?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         // SAFETY: the event is alive.
         match unsafe { driver.cuEventQuery(self.raw) } {
             Ok(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
@@ -175,14 +173,13 @@ impl Event {
         }
     }
 
-    /// The device's time from `earlier` to this mark; both must be timed and
-    /// done.
+    /// The device's time from `earlier` to this event; both must be timed and done.
     ///
     /// # Errors
     /// [`Error::Driver`] if one is not.
     pub fn since(&self, earlier: &Event) -> Result<Duration> {
         self.context
-            .same_driver("take the time between two events", &earlier.context)?;
+            .same_driver("measure the time between two events", &earlier.context)?;
         let driver = self.context.bind()?;
         let mut milliseconds = 0.0f32;
         // SAFETY: both events are alive and `milliseconds` outlives the call.
@@ -190,7 +187,7 @@ impl Event {
             call!(
                 driver,
                 cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw),
-                "take the time between two events"
+                "measure the time between two events"
             )?;
         }
         Ok(Duration::from_secs_f64(
@@ -222,9 +219,9 @@ impl Event {
     /// [`Error::Driver`] if the handle is not one, or that process is gone.
     ///
     /// # Safety
-    /// The handle came from [`Event::ipc_handle`] of another process, byte for
-    /// byte: NVIDIA's driver follows what is in it. The event returned is
-    /// dropped before that process destroys its own.
+    /// The handle came from [`Event::ipc_handle`] of another process, byte for byte: NVIDIA's
+    /// driver trusts its content. The event returned is dropped before that process destroys its
+    /// own.
     pub unsafe fn open(context: &Context, handle: &IpcEventHandle) -> Result<Self> {
         let driver = context.bind()?;
         let mut raw = CUevent::NULL;
@@ -246,9 +243,9 @@ impl Event {
 
 /// Where an event was last recorded.
 #[derive(Debug)]
-pub(crate) struct Place<'a>(MutexGuard<'a, Option<Weak<CaptureState>>>);
+pub(crate) struct RecordedIn<'a>(MutexGuard<'a, Option<Weak<CaptureState>>>);
 
-impl Place<'_> {
+impl RecordedIn<'_> {
     /// The running capture, if it was recorded in one.
     pub(crate) fn capture(&self) -> Option<Arc<CaptureState>> {
         let state = self.0.as_ref().and_then(Weak::upgrade)?;

@@ -1,13 +1,12 @@
-//! Graphs: work recorded once from streams, and launched many times.
+//! Graphs: work captured once from streams, and launched many times.
 //!
-//! While a stream is captured, what its work refers to is kept: memory,
-//! modules, callbacks, host slots. The keeping goes from the capture to the
-//! graph and from there to everything instantiated from it.
+//! While a stream is captured, the capture keeps the resources of its work: memory, modules,
+//! callbacks, host slots. They are passed on from the capture to the graph and from there to every
+//! instance of it.
 //!
-//! Invariant: a capture that began has ended or been discarded when its guard
-//! is gone; what a graph refers to lives until the last launch of it is done.
-//! Elsewhere: which streams take part (`stream`, `event`), launching
-//! (`graph_exec`).
+//! Invariant: when the guard of a capture is gone, the capture has ended or been discarded; the
+//! resources of a graph live until its last launch is done. Elsewhere: which streams take part
+//! (`stream`, `event`), launching (`graph_exec`).
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -22,17 +21,17 @@ use fercuda_cuda_sys::types::{CUgraph, CUgraphExec, CUgraphNode, CUstreamCapture
 
 use crate::buffer::{DeviceSlice, DeviceSliceMut};
 use crate::callback;
-use crate::context::{Context, Relaxed};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, Result, call};
 use crate::graph_exec::GraphExec;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{ENDING, Entered, Stream, run_guarded};
-use crate::uses::{Uses, lock};
+use crate::stream::{CAPTURE_ENDING, EnteredStream, Stream, run_catching_panic};
+use crate::uses::{StreamUses, lock};
 
-/// What a capture forbids elsewhere while it runs.
+/// Which calls a capture forbids elsewhere while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Calls of any thread that might not be meant for the graph.
+    /// Calls, in any thread, that might not be meant for the graph.
     Global,
     /// Such calls of the capturing thread.
     #[default]
@@ -51,38 +50,38 @@ impl CaptureMode {
     }
 }
 
-/// Something kept only so that it is dropped later.
-trait Kept: Send + Sync {}
+/// A value kept only to be dropped later.
+trait KeepAlive: Send + Sync {}
 
-impl<T: Send + Sync> Kept for T {}
+impl<T: Send + Sync> KeepAlive for T {}
 
-impl fmt::Debug for dyn Kept {
+impl fmt::Debug for dyn KeepAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("KeepAlive")
     }
 }
 
-/// What a graph refers to.
+/// The resources that the work of a graph refers to.
 #[derive(Default)]
-pub(crate) struct Keep {
-    /// Addresses of what is kept already.
+pub(crate) struct GraphResources {
+    /// Addresses of the resources that are kept already.
     keys: HashSet<usize>,
-    things: Vec<Box<dyn Kept>>,
-    pub(crate) slots: Vec<Arc<Gate>>,
+    things: Vec<Box<dyn KeepAlive>>,
+    pub(crate) slots: Vec<Arc<SlotLock>>,
     pub(crate) panicked: Arc<Mutex<Option<String>>>,
 }
 
-impl fmt::Debug for Keep {
+impl fmt::Debug for GraphResources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keep")
+        f.debug_struct("GraphResources")
             .field("things", &self.things.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Keep {
-    /// Keeps `thing` unless `key` is kept already; says whether it is new.
-    fn add(&mut self, key: usize, thing: impl Kept + 'static) -> bool {
+impl GraphResources {
+    /// Keeps `thing` unless `key` is kept already; returns whether it is new.
+    fn add(&mut self, key: usize, thing: impl KeepAlive + 'static) -> bool {
         let new = self.keys.insert(key);
         if new {
             self.things.push(Box::new(thing));
@@ -90,47 +89,46 @@ impl Keep {
         new
     }
 
-    fn add_slot(&mut self, slot: &Arc<Gate>) {
+    fn add_slot(&mut self, slot: &Arc<SlotLock>) {
         if self.keys.insert(Arc::as_ptr(slot) as usize) {
             self.slots.push(slot.clone());
         }
     }
 }
 
-/// A capture while it runs, shared by the streams that take part.
+/// A capture in progress, shared by the streams that take part.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureState {
-    /// No stream joins any more.
+    /// Set when no more streams may join.
     ended: AtomicBool,
     over: AtomicBool,
-    keep: Mutex<Keep>,
-    /// What could not go while the capture ran, and is no part of it.
-    until_over: Mutex<Vec<Box<dyn Kept>>>,
+    keep: Mutex<GraphResources>,
+    /// Resources that could not be destroyed while the capture ran, and are no part of it.
+    until_over: Mutex<Vec<Box<dyn KeepAlive>>>,
     streams: Mutex<Vec<Stream>>,
 }
 
 impl CaptureState {
-    /// Whether the driver has ended it too. Until then an event recorded in
-    /// it draws other streams in.
+    /// Whether the driver has ended it too. Until then, waiting for an event recorded in it makes
+    /// other streams join.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Keeps `thing`, whose address is `key`, once; says whether it is new.
+    /// Keeps `thing`, of which `key` is the address, once; returns whether it is new.
     pub(crate) fn keep(&self, key: usize, thing: impl Send + Sync + 'static) -> bool {
         lock(&self.keep).add(key, thing)
     }
 
-    /// Keeps something that has no address of its own.
-    pub(crate) fn park(&self, thing: impl Send + Sync + 'static) {
+    /// Keeps a resource that has no address of its own.
+    pub(crate) fn keep_anonymous(&self, thing: impl Send + Sync + 'static) {
         lock(&self.keep).things.push(Box::new(thing));
     }
 
-    /// Keeps something that its graph does not use until the streams are free
-    /// again.
-    pub(crate) fn park_until_over(&self, thing: impl Send + Sync + 'static) {
+    /// Keeps a resource that the graph does not use until the streams are not captured any more.
+    pub(crate) fn keep_until_over(&self, thing: impl Send + Sync + 'static) {
         let mut until_over = lock(&self.until_over);
-        // Whoever ends the capture empties the list once, behind this.
+        // The thread that ends the capture empties the list once, after setting `over`.
         if !self.is_over() {
             until_over.push(Box::new(thing));
         } else {
@@ -139,32 +137,32 @@ impl CaptureState {
         }
     }
 
-    /// Lets `stream` into the driver's capture by `join` and counts it in,
-    /// unless the capture is being ended.
+    /// Adds `stream` to the driver's capture by `join` and to the list, unless the capture is
+    /// ending.
     ///
     /// # Errors
     /// [`Error::Capturing`]; those of `join`.
     pub(crate) fn join(&self, stream: &Stream, join: impl FnOnce() -> Result<()>) -> Result<()> {
-        // Held over both, so that who ends the capture waits for it.
+        // Held over both, so that the thread that ends the capture waits for this.
         let mut streams = lock(&self.streams);
         if self.ended.load(Ordering::Acquire) {
-            return Err(ENDING);
+            return Err(CAPTURE_ENDING);
         }
         join()?;
         streams.push(stream.clone());
         Ok(())
     }
 
-    /// Ends the capture that began in `origin`, lets every stream go, and
-    /// returns the graph and what was kept for it.
-    fn finish(&self, origin: &Stream) -> (Result<CUgraph>, Keep) {
+    /// Ends the capture that began in `origin`, releases its streams, and returns the graph and the
+    /// resources kept for it.
+    fn finish(&self, origin: &Stream) -> (Result<CUgraph>, GraphResources) {
         let streams = {
             let mut streams = lock(&self.streams);
             self.ended.store(true, Ordering::Release);
             std::mem::take(&mut *streams)
         };
-        // No work comes in between that one side takes for captured and the
-        // other does not.
+        // So that no work is queued meanwhile that this crate takes to be captured and the driver
+        // does not, or the reverse.
         for stream in &streams {
             stream.stop_capturing();
         }
@@ -173,7 +171,7 @@ impl CaptureState {
         for stream in &streams {
             stream.leave_capture();
         }
-        callback::capture_ended();
+        callback::count_capture_end();
         let until_over = std::mem::take(&mut *lock(&self.until_over));
         drop(until_over);
         (graph, std::mem::take(&mut *lock(&self.keep)))
@@ -181,21 +179,20 @@ impl CaptureState {
 }
 
 impl Stream {
-    /// Begins to capture: until the guard returned ends, work given to this
-    /// stream becomes a graph and is not done. Waits for earlier work of the
-    /// stream first, so that the graph finds its memory whatever stream it is
-    /// launched in.
+    /// Begins to capture: until the returned guard ends, work queued in this stream becomes part of
+    /// a graph and is not executed. Waits for earlier work of the stream first, so that the graph's
+    /// memory exists whichever stream it is launched in.
     ///
-    /// Another stream takes part from when it waits for an event recorded in
-    /// this one, and must be waited for in its turn before the capture ends.
+    /// Another stream joins when it waits for an event recorded in this one, and this one must wait
+    /// for it before the capture ends.
     ///
     /// # Errors
     /// [`Error::Capturing`] if the stream is being captured, or is a default
     /// stream; [`Error::Driver`].
     pub fn begin_capture(&self, mode: CaptureMode) -> Result<Capture> {
         let state = Arc::new(CaptureState::default());
-        callback::capture_begins();
-        let begun = self.take_part(&state, |driver| {
+        callback::count_capture_begin();
+        let begun = self.enter_capture(&state, |driver| {
             // SAFETY: the stream is alive and its context current.
             unsafe {
                 call!(
@@ -206,7 +203,7 @@ impl Stream {
             }
         });
         if let Err(error) = begun {
-            callback::capture_ended();
+            callback::count_capture_end();
             return Err(error);
         }
         Ok(Capture {
@@ -218,8 +215,7 @@ impl Stream {
     }
 }
 
-/// A capture that runs. [`Capture::end`] makes the graph; dropping it discards
-/// what was captured.
+/// A capture in progress. [`Capture::end`] makes the graph; dropping it discards what was captured.
 ///
 /// A capture ends in the thread it began in:
 ///
@@ -240,9 +236,8 @@ impl Capture {
     /// Ends the capture.
     ///
     /// # Errors
-    /// [`Error::Driver`] if it was lost through a call that it forbids, or if
-    /// a stream that takes part was not waited for. The streams are usable
-    /// again.
+    /// [`Error::Driver`] if a call that it forbids has invalidated it, or if a stream that takes
+    /// part was not waited for. The streams are usable again.
     pub fn end(mut self) -> Result<Graph> {
         self.running = false;
         let context = self.stream.context().clone();
@@ -262,11 +257,10 @@ impl Capture {
         &self.stream
     }
 
-    /// Lets the graph hold something until its last launch is done: for what
-    /// its work refers to and this crate does not see, such as the workspace
-    /// of a library.
+    /// Makes the graph keep a value until its last launch is done: for resources of its work that
+    /// this crate does not see, such as the workspace of a library.
     pub fn keep(&self, thing: impl Send + Sync + 'static) {
-        self.state.park(thing);
+        self.state.keep_anonymous(thing);
     }
 
     /// Whether other streams have taken part so far.
@@ -287,14 +281,14 @@ impl Capture {
         slot.fits(to.len())?;
         to.allocation().note(stream)?;
         let entered = self.enter(stream)?;
-        lock(&self.state.keep).add_slot(&slot.gate);
+        lock(&self.state.keep).add_slot(&slot.lock);
         self.state
             .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
         if to.is_empty() {
             return Ok(());
         }
-        // SAFETY: the memory is as long; the graph keeps it, and its gate
-        // keeps the host away while a launch may read it.
+        // SAFETY: the memory is as long; the graph keeps it, and its lock
+        // excludes the host while a launch may read it.
         unsafe { to.queue_from_host(slot.memory.pointer(), &entered) }
     }
 
@@ -311,21 +305,20 @@ impl Capture {
         slot.fits(from.len())?;
         from.allocation().note(stream)?;
         let entered = self.enter(stream)?;
-        lock(&self.state.keep).add_slot(&slot.gate);
+        lock(&self.state.keep).add_slot(&slot.lock);
         self.state
             .keep(Arc::as_ptr(&slot.memory) as usize, slot.memory.clone());
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: the memory is as long; the graph keeps it, and its gate
-        // keeps the host away while a launch may write it.
+        // SAFETY: the memory is as long; the graph keeps it, and its lock
+        // excludes the host while a launch may write it.
         unsafe { from.queue_to_host(slot.memory.pointer(), &entered) }
     }
 
-    /// Captures a call of `body` in `stream`: it runs on a thread of the
-    /// driver's in every launch. It must not call CUDA; see
-    /// [`Stream::host_callback`]. A panic is caught and told by
-    /// [`GraphExec::callback_panic`].
+    /// Captures a call of `body` in `stream`: it runs on a thread of the driver's in every launch.
+    /// It must not call CUDA; see [`Stream::host_callback`]. A panic is caught and returned by
+    /// [`GraphExec::take_callback_panic`].
     ///
     /// # Errors
     /// [`Error::Capturing`] if `stream` takes no part.
@@ -334,27 +327,27 @@ impl Capture {
         stream: &Stream,
         body: impl Fn() + Send + Sync + 'static,
     ) -> Result<()> {
-        struct Many<F> {
+        struct RepeatedCallback<F> {
             body: F,
             panicked: Arc<Mutex<Option<String>>>,
         }
         unsafe extern "C" fn run<F: Fn()>(data: *mut c_void) {
-            // SAFETY: `data` is the value the graph keeps; launches of the
-            // graph end before it goes. It is only shared.
-            let many = unsafe { &*data.cast::<Many<F>>() };
-            run_guarded(&many.body, &many.panicked);
+            // SAFETY: `data` is the value that the graph keeps; launches of the graph are done
+            // before it is dropped. It is only shared.
+            let many = unsafe { &*data.cast::<RepeatedCallback<F>>() };
+            run_catching_panic(&many.body, &many.panicked);
         }
-        fn pointer_to<F: Fn()>(_: &Many<F>) -> unsafe extern "C" fn(*mut c_void) {
+        fn pointer_to<F: Fn()>(_: &RepeatedCallback<F>) -> unsafe extern "C" fn(*mut c_void) {
             run::<F>
         }
 
         let _entered = self.enter(stream)?;
         let driver = stream.context().bind()?;
         let panicked = lock(&self.state.keep).panicked.clone();
-        let many = Arc::new(Many { body, panicked });
+        let many = Arc::new(RepeatedCallback { body, panicked });
         let function = pointer_to(&many);
         let data = Arc::as_ptr(&many).cast_mut().cast::<c_void>();
-        self.state.park(many);
+        self.state.keep_anonymous(many);
         // SAFETY: `function` takes `data`, which the graph keeps.
         unsafe {
             call!(
@@ -365,7 +358,7 @@ impl Capture {
         }
     }
 
-    fn enter<'a>(&self, stream: &'a Stream) -> Result<Entered<'a>> {
+    fn enter<'a>(&self, stream: &'a Stream) -> Result<EnteredStream<'a>> {
         let entered = stream.enter()?;
         match entered.capture() {
             Some(state) if Arc::ptr_eq(state, &self.state) => Ok(entered),
@@ -407,10 +400,10 @@ fn destroy_graph(context: &Context, raw: CUgraph) {
     let context = context.clone();
     // SAFETY: from cuStreamEndCapture, destroyed once.
     let destroy = move |driver: &Driver| unsafe { driver.cuGraphDestroy(raw) };
-    callback::outside(move || context.destroy(destroy));
+    callback::destroy_or_defer(move || context.destroy(destroy));
 }
 
-/// Captured work. Cloning gives another name for it.
+/// Captured work. Clones are handles to the same graph.
 #[derive(Clone, Debug)]
 pub struct Graph {
     inner: Arc<GraphInner>,
@@ -419,9 +412,9 @@ pub struct Graph {
 #[derive(Debug)]
 struct GraphInner {
     context: Context,
-    /// The driver's graphs are not to be used by two threads at a time.
+    /// The driver's graphs must not be used by two threads at a time.
     raw: Mutex<CUgraph>,
-    keep: Arc<Keep>,
+    keep: Arc<GraphResources>,
 }
 
 impl Drop for GraphInner {
@@ -435,17 +428,17 @@ impl Graph {
         &self.inner.context
     }
 
-    /// The driver's own, to be used by one thread at a time.
+    /// The driver's own handle, to be used by one thread at a time.
     pub(crate) fn raw(&self) -> MutexGuard<'_, CUgraph> {
         lock(&self.inner.raw)
     }
 
-    /// What it refers to.
-    pub(crate) fn kept(&self) -> &Arc<Keep> {
+    /// The resources of its work.
+    pub(crate) fn resources(&self) -> &Arc<GraphResources> {
         &self.inner.keep
     }
 
-    /// How many pieces of work it has.
+    /// How many nodes it has.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -465,13 +458,13 @@ impl Graph {
         Ok(count)
     }
 
-    /// Makes it launchable.
+    /// Instantiates it, so that it can be launched.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn instantiate(&self) -> Result<GraphExec> {
         let driver = self.inner.context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let graph = lock(&self.inner.raw);
         let mut raw = CUgraphExec::NULL;
         // SAFETY: the graph is alive and used by this thread alone.
@@ -490,19 +483,19 @@ impl Graph {
     }
 }
 
-/// Keeps the host and launches of graphs apart in one host slot.
+/// Mutual exclusion between the host and graph launches for one host slot.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct SlotLock {
     /// Held by the host while it uses the memory, and by a launch while it is
     /// being queued.
-    gate: Mutex<()>,
+    lock: Mutex<()>,
     /// The streams in which launches may use the memory.
-    pub(crate) uses: Uses,
+    pub(crate) uses: StreamUses,
 }
 
-impl Gate {
-    pub(crate) fn close(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.gate.try_lock() {
+impl SlotLock {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.lock.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -510,17 +503,17 @@ impl Gate {
     }
 }
 
-/// Pinned memory that a graph copies from or to. The host uses it through
-/// [`HostSlot::with`], which waits for the launches that do.
+/// Pinned memory that a graph copies from or to. The host accesses it through [`HostSlot::with`],
+/// which waits for the launches that use it.
 #[derive(Debug)]
 pub struct HostSlot<T> {
     context: Context,
-    gate: Arc<Gate>,
+    lock: Arc<SlotLock>,
     memory: Arc<SlotMemory<T>>,
 }
 
-/// The memory of a slot. Its values are reached by address only, and only by
-/// launches and by who has closed the gate.
+/// The memory of a slot. Its values are reached by address only, by launches and by the thread that
+/// holds the lock.
 struct SlotMemory<T>(PinnedBuffer<T>);
 
 impl<T> fmt::Debug for SlotMemory<T> {
@@ -529,8 +522,8 @@ impl<T> fmt::Debug for SlotMemory<T> {
     }
 }
 
-// SAFETY: sharing it shares the address; the values are one thread's at a
-// time, that which has closed the gate.
+// SAFETY: sharing it shares the address; the values are accessed by one thread at a time, which
+// holds the lock.
 unsafe impl<T: Send> Sync for SlotMemory<T> {}
 
 impl<T> SlotMemory<T> {
@@ -554,7 +547,7 @@ impl<T: Pod> HostSlot<T> {
         let memory = PinnedBuffer::new(context, len)?;
         Ok(Self {
             context: context.clone(),
-            gate: Arc::default(),
+            lock: Arc::default(),
             memory: Arc::new(SlotMemory(memory)),
         })
     }
@@ -569,24 +562,22 @@ impl<T: Pod> HostSlot<T> {
         self.len() == 0
     }
 
-    /// Waits for the launches that use the memory, and gives it to `body`.
-    /// Until that returns, launching such a graph is [`Error::SlotHeld`].
+    /// Waits for the launches that use the memory, and passes it to `body`. Until that returns,
+    /// launching a graph of this slot is [`Error::SlotHeld`].
     ///
     /// # Errors
-    /// [`Error::SlotHeld`] if another thread, or `body` itself, is at it;
-    /// [`Error::InCallback`]; [`Error::Capturing`] if a launch was in a default
-    /// stream and captures keep it from being waited for; the first error of
-    /// the launches.
+    /// [`Error::SlotHeld`] if another thread, or `body` itself, holds it; [`Error::InCallback`];
+    /// [`Error::Capturing`] if a launch was in a default stream and captures keep it from being
+    /// waited for; the first error of the launches.
     pub fn with<R>(&self, body: impl FnOnce(&mut [T]) -> R) -> Result<R> {
-        // Inside a callback nothing below could wait.
+        // Fails inside a callback, where nothing below could wait.
         self.context.bind()?;
-        let _closed = self.gate.close().ok_or(Error::SlotHeld)?;
-        for stream in self.gate.uses.streams() {
-            stream.settle_all()?;
+        let _locked = self.lock.try_lock().ok_or(Error::SlotHeld)?;
+        for stream in self.lock.uses.streams() {
+            stream.wait_for_work()?;
         }
-        // SAFETY: memory for as many values, initialised when it was made. The
-        // gate is closed, so no launch can be queued and nobody else is here;
-        // those queued before are done.
+        // SAFETY: memory for as many values, initialised when it was made. The lock is held, so no
+        // launch can be queued and no other thread is here; launches queued before are done.
         let values =
             unsafe { std::slice::from_raw_parts_mut(self.memory.pointer(), self.memory.len()) };
         Ok(body(values))

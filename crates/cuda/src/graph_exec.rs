@@ -1,91 +1,88 @@
-//! Graphs that can be launched, and their end.
+//! Instantiated graphs: launch, update and teardown.
 //!
-//! A launch about which nothing is new makes one call of the driver's and takes
-//! no lock: no host slots, a stream that is noted, no capture near. Everything
-//! else goes the longer way, on which the same is asked again.
+//! The fast path of a launch makes one driver call and takes no lock: no host slots, a stream that
+//! was noted before, no capture in progress. Every other launch takes the slow path, which makes
+//! the same checks again.
 //!
-//! Invariant: what a launch refers to lives until it is done, also when the
-//! graph has been updated or retired since. Elsewhere: what a graph refers to
-//! (`graph`).
+//! Invariant: the resources of a launch live until it is done, also when the graph has been updated
+//! or retired since. Elsewhere: what the resources are (`graph`).
 
 use std::sync::Arc;
 
 use fercuda_cuda_sys::types::{CUgraphExec, CUgraphExecUpdateResultInfo, CUresult};
 
-use crate::callback::{self, Destroyed};
-use crate::context::{Context, Relaxed};
-use crate::error::{Error, Failure, Result, call};
+use crate::callback::{self, DestroyOutcome};
+use crate::context::{Context, RelaxedCaptureMode};
+use crate::error::{DriverFailure, Error, Result, call};
 use crate::event::Event;
-use crate::graph::{Graph, Keep};
-use crate::stream::{Stream, Waited};
-use crate::uses::{Uses, lock};
+use crate::graph::{Graph, GraphResources};
+use crate::stream::{Stream, WaitOutcome};
+use crate::uses::{StreamUses, lock};
 
-/// A graph that can be launched. Dropping it waits for its launches; see also
-/// [`GraphExec::retire`].
+/// An instantiated graph. Dropping it waits for its launches; see also [`GraphExec::retire`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphExec {
     raw: CUgraphExec,
-    /// The stream of the last launch, if there is nothing to look at in another there.
-    /// Zero is no stream.
-    usual: u64,
-    /// What the short way of a launch does not look at, elsewhere: an array of these
-    /// has that of each in one line of the core's cache.
-    rest: Box<Rest>,
+    /// The stream in which launches can take the fast path, as there is nothing to note. Zero is no
+    /// stream.
+    fast_stream: u64,
+    /// The fields that the fast path does not read: with them elsewhere, an array of graphs has the
+    /// fields that it reads in one cache line each.
+    cold: Box<ColdState>,
 }
 
 #[derive(Debug)]
-struct Rest {
+struct ColdState {
     context: Context,
-    uses: Uses,
-    /// What launches refer to from now on.
-    keep: Arc<Keep>,
-    /// What launches before an update may still refer to.
-    earlier: Vec<Earlier>,
-    /// Behind all launches, once there are to be no more.
+    uses: StreamUses,
+    /// The resources of launches from now on.
+    keep: Arc<GraphResources>,
+    /// Resources that launches before an update may still use.
+    superseded: Vec<SupersededResources>,
+    /// Events after all launches, once it is retired.
     behind: Option<Vec<Event>>,
-    /// The driver may have put a launch into somebody's capture, where nobody
-    /// can tell when it goes.
+    /// The driver may have put a launch into another thread's capture, and nothing tells when the
+    /// graph of that is destroyed.
     captured: bool,
 }
 
 #[derive(Debug)]
-struct Earlier {
-    keep: Arc<Keep>,
-    /// Behind the last launch that may refer to it, where that could be marked.
+struct SupersededResources {
+    keep: Arc<GraphResources>,
+    /// Events after the last launch that may use it, where they could be recorded.
     behind: Option<Vec<Event>>,
 }
 
-/// What launches before an update referred to, which are done: it goes when this is
-/// dropped.
+/// Resources of finished launches before an update; dropped when this is.
 #[derive(Debug)]
-#[must_use = "dropping it may run code of whoever's it was"]
-pub struct Forgotten {
-    _done: Vec<Earlier>,
+#[must_use = "dropping it may run the destructors of user code"]
+pub struct ReleasedResources {
+    _done: Vec<SupersededResources>,
 }
 
-/// So many updates whose launches cannot be marked are waited for.
-const ENOUGH: usize = 8;
+/// With this many updates of which the launches have no event, the streams are waited for.
+const MAX_UNMARKED: usize = 8;
 
-/// What came of the short way.
-enum Quick {
+/// Outcome of the fast path.
+enum GraphFastPath {
     Done,
-    /// Something is new or wrong, or the driver refused; nothing was launched.
-    Unusual,
-    /// It is launched, and a capture of the stream has begun meanwhile.
-    Overtaken,
+    /// A check failed, or the driver refused; nothing was launched.
+    NotTaken,
+    /// Launched, and a capture of the stream has begun meanwhile.
+    RacedByCapture,
 }
 
 impl GraphExec {
-    pub(crate) fn new(context: Context, raw: CUgraphExec, keep: Arc<Keep>) -> Self {
+    pub(crate) fn new(context: Context, raw: CUgraphExec, keep: Arc<GraphResources>) -> Self {
         Self {
             raw,
-            usual: 0,
-            rest: Box::new(Rest {
+            fast_stream: 0,
+            cold: Box::new(ColdState {
                 context,
-                uses: Uses::default(),
+                uses: StreamUses::default(),
                 keep,
-                earlier: Vec::new(),
+                superseded: Vec::new(),
                 behind: None,
                 captured: false,
             }),
@@ -97,14 +94,14 @@ impl GraphExec {
         self.raw
     }
 
-    /// Sends it to the device, so that the first launch need not.
+    /// Uploads it to the device, so that the first launch need not.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        self.rest.uses.note(stream);
-        // What its nodes name must not go while it is being sent.
+        self.cold.uses.note(stream);
+        // Its nodes must not be destroyed while it is being uploaded.
         let _entered = stream.enter_uncaptured(Error::Capturing {
             operation: "upload a graph",
             advice: "upload it in another stream",
@@ -127,12 +124,12 @@ impl GraphExec {
     /// [`Error::Driver`].
     #[inline]
     pub fn launch(&mut self, stream: &Stream) -> Result<()> {
-        match self.quick(stream) {
-            Quick::Done => Ok(()),
-            Quick::Unusual => self.launch_slowly(stream),
-            Quick::Overtaken => {
-                self.rest.captured = true;
-                std::mem::forget(self.rest.keep.clone());
+        match self.try_fast_path(stream) {
+            GraphFastPath::Done => Ok(()),
+            GraphFastPath::NotTaken => self.launch_slow(stream),
+            GraphFastPath::RacedByCapture => {
+                self.cold.captured = true;
+                std::mem::forget(self.cold.keep.clone());
                 Ok(())
             }
         }
@@ -140,56 +137,58 @@ impl GraphExec {
 
     /// Launches if there is nothing to refuse and nothing to note.
     #[inline]
-    fn quick(&mut self, stream: &Stream) -> Quick {
-        // A stream that is noted is of this context, whose driver is the
-        // stream's. Which context is current matters to a default stream only,
-        // and those are never free.
-        let noted = self.usual == stream.id() || self.is_usual(stream);
-        let epoch = stream.free_epoch().filter(|_| noted && !callback::inside());
+    fn try_fast_path(&mut self, stream: &Stream) -> GraphFastPath {
+        // A noted stream is of this context, and its driver is the context's. Which context is
+        // current matters to default streams only, and `uncaptured_epoch` returns none for those.
+        let noted = self.fast_stream == stream.id() || self.select_fast_stream(stream);
+        let epoch = stream
+            .uncaptured_epoch()
+            .filter(|_| noted && !callback::is_in_callback());
         let Some((epoch, launch)) = epoch.zip(stream.graph_launch()) else {
-            return Quick::Unusual;
+            return GraphFastPath::NotTaken;
         };
-        // SAFETY: the stream's driver's function; both are alive; `self` is used
-        // by this thread alone, and keeps what the work refers to until it is done.
+        // SAFETY: a function of the stream's driver; both are alive; `self` is used by this thread
+        // alone, and keeps the resources of the work until it is done.
         let answer = unsafe { launch(self.raw, stream.raw()) };
         if answer != CUresult::CUDA_SUCCESS {
-            Quick::Unusual
+            GraphFastPath::NotTaken
         } else if stream.epoch() != epoch {
-            Quick::Overtaken
+            GraphFastPath::RacedByCapture
         } else {
-            Quick::Done
+            GraphFastPath::Done
         }
     }
 
-    /// Whether launches in `stream` need nothing to be noted, and from now on at one look.
+    /// Whether launches in `stream` need nothing to be noted; if so, later ones find that by one
+    /// comparison.
     #[cold]
-    fn is_usual(&mut self, stream: &Stream) -> bool {
-        let usual = self.rest.keep.slots.is_empty() && self.rest.uses.has_recent(stream);
-        if usual {
-            self.usual = stream.id();
+    fn select_fast_stream(&mut self, stream: &Stream) -> bool {
+        let is_fast = self.cold.keep.slots.is_empty() && self.cold.uses.has_recent(stream);
+        if is_fast {
+            self.fast_stream = stream.id();
         }
-        usual
+        is_fast
     }
 
     #[cold]
-    fn launch_slowly(&mut self, stream: &Stream) -> Result<()> {
+    fn launch_slow(&mut self, stream: &Stream) -> Result<()> {
         let driver = self.bind_for(stream)?;
-        if !self.rest.uses.has_recent(stream) {
-            self.rest.uses.note(stream);
+        if !self.cold.uses.has_recent(stream) {
+            self.cold.uses.note(stream);
         }
         let _entered = stream.enter_uncaptured(Error::Capturing {
             operation: "launch a graph",
             advice: "launch it before the capture begins or after it ends",
         })?;
-        // Held until the launch is queued, so that the host cannot slip in
-        // between a slot's noting the stream and the work being there.
+        // Held until the launch is queued, so that the host cannot lock a slot after it noted the
+        // stream and before the work is queued.
         let mut held = Vec::new();
-        for slot in &self.rest.keep.slots {
-            held.push(slot.close().ok_or(Error::SlotHeld)?);
+        for slot in &self.cold.keep.slots {
+            held.push(slot.try_lock().ok_or(Error::SlotHeld)?);
             slot.uses.note(stream);
         }
-        // SAFETY: both are alive; `self` is used by this thread alone, and
-        // keeps what the work refers to until it is done.
+        // SAFETY: both are alive; `self` is used by this thread alone, and keeps the resources of
+        // the work until it is done.
         unsafe {
             call!(
                 driver,
@@ -199,129 +198,139 @@ impl GraphExec {
         }
     }
 
-    /// Makes it do what `graph` does, which must have the same shape as the
-    /// graph it was made from. Cheaper than instantiating. What it referred to
-    /// before goes with an update, or its end, after the launches until now.
+    /// Replaces its work by that of `graph`, which must have the same topology as the graph it was
+    /// instantiated from. Cheaper than instantiating. The resources of the former work are released
+    /// by an update, or the drop, after the launches until now.
     ///
     /// # Errors
-    /// [`Error::Driver`] that says how they differ; `self` is unchanged then.
+    /// [`Error::Driver`] with the difference; `self` is unchanged then.
     pub fn update(&mut self, graph: &Graph) -> Result<()> {
-        if *graph.context() != self.rest.context {
+        if *graph.context() != self.cold.context {
             return Err(Error::OtherContext {
                 operation: "update a graph",
-                left: self.rest.context.device().to_string(),
+                left: self.cold.context.device().to_string(),
                 right: graph.context().device().to_string(),
             });
         }
-        self.forget_done();
-        let driver = self.rest.context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        self.release_finished();
+        let driver = self.cold.context.bind()?;
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let raw = graph.raw();
         let mut info = CUgraphExecUpdateResultInfo::default();
         // SAFETY: both are alive and used by this thread alone.
         let answer = unsafe { driver.cuGraphExecUpdate_v2(self.raw, *raw, &mut info)? };
         if answer != CUresult::CUDA_SUCCESS {
-            return Err(Error::Driver(Box::new(Failure {
+            return Err(Error::Driver(Box::new(DriverFailure {
                 call: "cuGraphExecUpdate_v2",
                 code: answer,
                 doing: format!("update a graph ({:?})", info.result),
             })));
         }
-        let keep = std::mem::replace(&mut self.rest.keep, graph.kept().clone());
-        self.usual = 0;
-        self.rest.earlier.push(Earlier {
+        let keep = std::mem::replace(&mut self.cold.keep, graph.resources().clone());
+        self.fast_stream = 0;
+        self.cold.superseded.push(SupersededResources {
             keep,
-            behind: self.rest.uses.marks(),
+            behind: self.cold.uses.record_events(),
         });
         Ok(())
     }
 
-    /// Lets go of what only launches before an update referred to, as far as
-    /// they are done; says whether nothing is left of it. Waits if too many of
-    /// them could not be marked.
-    pub fn forget_done(&mut self) -> bool {
-        drop(self.take_done());
-        !self.holds_earlier()
+    /// Releases the resources that only launches before an update used, as far as those are done.
+    /// Returns whether none are left. Waits if too many updates have launches without an event.
+    pub fn release_finished(&mut self) -> bool {
+        drop(self.take_finished());
+        !self.has_superseded()
     }
 
-    /// Whether it holds what only launches before an update referred to.
-    pub fn holds_earlier(&self) -> bool {
-        !self.rest.earlier.is_empty()
+    /// Whether it holds resources that only launches before an update used.
+    pub fn has_superseded(&self) -> bool {
+        !self.cold.superseded.is_empty()
     }
 
-    /// As [`GraphExec::forget_done`], and what is let go is the caller's to drop: for who
-    /// has the graph to himself, which what goes then may ask for.
-    pub fn take_done(&mut self) -> Forgotten {
-        let Rest { earlier, uses, .. } = &mut *self.rest;
-        let is_done = |it: &mut Earlier| it.behind.as_deref().is_some_and(all_done);
-        let mut done: Vec<Earlier> = earlier.extract_if(.., is_done).collect();
-        if earlier.len() >= ENOUGH
-            && earlier.iter().any(|earlier| earlier.behind.is_none())
-            && uses.wait() == Waited::Done
+    /// As [`GraphExec::release_finished`], but the caller drops the resources: for a caller with
+    /// exclusive access to the graph, which the destructors may try to access.
+    pub fn take_finished(&mut self) -> ReleasedResources {
+        let ColdState {
+            superseded, uses, ..
+        } = &mut *self.cold;
+        let is_done = |it: &mut SupersededResources| it.behind.as_deref().is_some_and(all_done);
+        let mut done: Vec<SupersededResources> = superseded.extract_if(.., is_done).collect();
+        if superseded.len() >= MAX_UNMARKED
+            && superseded
+                .iter()
+                .any(|superseded| superseded.behind.is_none())
+            && uses.wait() == WaitOutcome::Done
         {
-            done.append(earlier);
+            done.append(superseded);
         }
-        Forgotten { _done: done }
+        ReleasedResources { _done: done }
     }
 
-    /// Ends its use: it is destroyed when what is returned is dropped, for
-    /// which that waits until the launches so far are done, but not for later
-    /// work of their streams.
+    /// Retires it: it is destroyed when the returned value is dropped, which waits until the
+    /// launches so far are done, but not for later work of their streams.
     pub fn retire(mut self) -> RetiredGraph {
-        self.rest.behind = self.rest.uses.marks();
+        self.cold.behind = self.cold.uses.record_events();
         RetiredGraph(self)
     }
 
-    /// What a host callback of the graph said when it panicked, once.
-    pub fn callback_panic(&self) -> Option<String> {
-        let earlier = self.rest.earlier.iter().map(|earlier| &earlier.keep);
-        earlier
-            .chain([&self.rest.keep])
+    /// The message of a host callback of the graph that panicked; each is returned once.
+    pub fn take_callback_panic(&self) -> Option<String> {
+        let superseded = self
+            .cold
+            .superseded
+            .iter()
+            .map(|superseded| &superseded.keep);
+        superseded
+            .chain([&self.cold.keep])
             .find_map(|keep| lock(&keep.panicked).take())
     }
 
     fn bind_for(&self, stream: &Stream) -> Result<&'static fercuda_cuda_sys::Driver> {
-        if *stream.context() != self.rest.context {
+        if *stream.context() != self.cold.context {
             return Err(Error::OtherContext {
                 operation: "launch a graph",
-                left: self.rest.context.device().to_string(),
+                left: self.cold.context.device().to_string(),
                 right: stream.context().device().to_string(),
             });
         }
-        self.rest.context.bind()
+        self.cold.context.bind()
     }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        let (context, raw) = (self.rest.context.clone(), self.raw);
-        let uses = std::mem::take(&mut self.rest.uses);
-        let behind = self.rest.behind.take();
-        let mut keeps = vec![std::mem::take(&mut self.rest.keep)];
-        keeps.extend(self.rest.earlier.drain(..).map(|earlier| earlier.keep));
-        if self.rest.captured {
+        let (context, raw) = (self.cold.context.clone(), self.raw);
+        let uses = std::mem::take(&mut self.cold.uses);
+        let behind = self.cold.behind.take();
+        let mut keeps = vec![std::mem::take(&mut self.cold.keep)];
+        keeps.extend(
+            self.cold
+                .superseded
+                .drain(..)
+                .map(|superseded| superseded.keep),
+        );
+        if self.cold.captured {
             std::mem::forget(keeps);
             return;
         }
-        callback::outside(move || {
+        callback::destroy_or_defer(move || {
             let waited = match &behind {
-                Some(_) if callback::inside() => Waited::Refused,
-                Some(marks) => wait_for(marks),
+                Some(_) if callback::is_in_callback() => WaitOutcome::Refused,
+                Some(events) => wait_for(events),
                 None => uses.wait(),
             };
-            if waited.so_far() != Destroyed::Yes {
-                return waited.so_far();
+            if waited.destroy_outcome() != DestroyOutcome::Done {
+                return waited.destroy_outcome();
             }
-            if waited == Waited::Lost {
-                // A callback of a launch may be running, and nothing can tell
-                // when it ends.
+            if waited == WaitOutcome::Lost {
+                // A callback of a launch may be running, and nothing tells when it ends.
                 std::mem::forget(std::mem::take(&mut keeps));
-                return Destroyed::Yes;
+                return DestroyOutcome::Done;
             }
-            // SAFETY: from cuGraphInstantiate, destroyed once (this is done
-            // then), and no launch of it is under way.
+            // SAFETY: from cuGraphInstantiate, destroyed once (this closure is not called again
+            // then), and no launch of it is in flight.
             let answer = context.destroy(|driver| unsafe { driver.cuGraphExecDestroy(raw) });
-            if answer == Destroyed::Yes {
+            if answer == DestroyOutcome::Done {
                 keeps.clear();
             }
             answer
@@ -329,32 +338,32 @@ impl Drop for GraphExec {
     }
 }
 
-/// Whether the work before all of them is done. An error of it is for who
-/// waits for that work, and for who destroys what it used.
-fn all_done(marks: &[Event]) -> bool {
-    marks
+/// Whether the work before all of them is done. Its errors are reported to the threads that wait
+/// for that work, and when what it used is destroyed.
+fn all_done(events: &[Event]) -> bool {
+    events
         .iter()
-        .all(|mark| mark.is_done().is_ok_and(|done| done))
+        .all(|event| event.is_done().is_ok_and(|done| done))
 }
 
-fn wait_for(marks: &[Event]) -> Waited {
-    marks
+fn wait_for(events: &[Event]) -> WaitOutcome {
+    events
         .iter()
-        .map(|mark| Waited::of(&mark.synchronize()))
+        .map(|event| WaitOutcome::of(&event.synchronize()))
         .max()
-        .unwrap_or(Waited::Done)
+        .unwrap_or(WaitOutcome::Done)
 }
 
-/// A graph that is launched no more, while its last launches run. Dropping it
-/// waits for them and destroys it.
+/// A graph without further launches, while its last launches run. Dropping it waits for them and
+/// destroys it.
 #[derive(Debug)]
 #[must_use = "dropping it waits for its launches"]
 pub struct RetiredGraph(GraphExec);
 
 impl RetiredGraph {
-    /// Whether its launches are done, so that dropping it waits for nothing.
-    /// False, too, where that cannot be told.
+    /// Whether its launches are done, so that dropping it waits for nothing. `false` also where
+    /// that is not known.
     pub fn is_done(&self) -> bool {
-        self.0.rest.behind.as_deref().is_some_and(all_done)
+        self.0.cold.behind.as_deref().is_some_and(all_done)
     }
 }

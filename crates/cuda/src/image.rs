@@ -1,21 +1,20 @@
-//! Looks at a module's bytes before the driver does.
+//! Validation of module images before the driver reads them.
 //!
-//! The driver takes an image by its address alone and believes what is in it.
-//! A truncated file would have it read past the end, so every length known to
-//! us is checked against the slice here. That finds accidents, not intent:
-//! NVIDIA's driver can be crashed by machine code that was altered, so who
-//! makes an image of machine code vouches for where it came from.
+//! The driver takes an image by its address alone and trusts its content. A truncated file would
+//! have it read past the end, so every length known to us is checked against the slice here. That
+//! finds accidents, not malice: NVIDIA's driver can be crashed by modified machine code, so a
+//! caller that makes an image of machine code vouches for its origin.
 //!
-//! Invariant: an image that passes has no length of header, section, segment
-//! or entry that reaches outside it. Elsewhere: loading (`module`).
+//! Invariant: in an image that passes, no length of a header, section, segment or entry reaches
+//! outside it. Elsewhere: loading (`module`).
 
 use std::borrow::Cow;
 use std::ffi::CString;
 
-use crate::error::Bytes;
+use crate::error::ByteSize;
 
-/// What a module is made from: PTX text, which the driver compiles and which
-/// can hold anything, or machine code, which it believes.
+/// The input of a module: PTX text, which the driver compiles and which may contain anything, or
+/// machine code, which it trusts.
 ///
 /// ```compile_fail,E0133
 /// let code: &[u8] = &std::fs::read("kernel.cubin")?;
@@ -23,10 +22,10 @@ use crate::error::Bytes;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Image<'a>(Kind<'a>);
+pub struct Image<'a>(ImageKind<'a>);
 
 #[derive(Clone, Debug)]
-enum Kind<'a> {
+enum ImageKind<'a> {
     Ptx(Cow<'a, str>),
     /// An ELF image for one architecture.
     Cubin(Cow<'a, [u8]>),
@@ -34,61 +33,61 @@ enum Kind<'a> {
     Fatbin(Cow<'a, [u8]>),
 }
 
-/// Why an image cannot be handed to the driver.
+/// Why an image cannot be passed to the driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the {kind} is damaged: {reason}\ntry: make it again; it may have been cut off or is another kind of file"
+    "the {kind} is corrupt: {reason}\ntry: build it again; it may have been truncated or is another kind of file"
 )]
 pub struct ImageError {
     /// `PTX`, `cubin` or `fatbin`.
     pub kind: &'static str,
-    /// What does not hold, with positions in bytes.
+    /// What is wrong, with positions in bytes.
     pub reason: String,
 }
 
 impl<'a> Image<'a> {
     /// PTX text.
     pub fn ptx(text: impl Into<Cow<'a, str>>) -> Self {
-        Self(Kind::Ptx(text.into()))
+        Self(ImageKind::Ptx(text.into()))
     }
 
-    /// A cubin (as `nvcc -cubin` and NVRTC give), a fatbin (`nvcc -fatbin`) or
-    /// PTX text, told by how `bytes` begin.
+    /// A cubin (as `nvcc -cubin` and NVRTC produce), a fatbin (`nvcc -fatbin`) or PTX text,
+    /// distinguished by the first bytes.
     ///
     /// # Errors
-    /// [`ImageError`] if they begin like none of the three, or if a length in
-    /// them reaches past their end.
+    /// [`ImageError`] if the bytes begin like none of the three, or if a length in them reaches
+    /// past their end.
     ///
     /// # Safety
-    /// Machine code is as its compiler made it. The software device reads any
-    /// bytes; NVIDIA's driver believes them.
+    /// Machine code is unmodified compiler output. The software device reads any bytes; NVIDIA's
+    /// driver trusts them.
     pub unsafe fn binary(bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, ImageError> {
         Self::of(bytes.into())
     }
 
-    /// Whether it is text, which later devices read too.
+    /// Whether it is text, which later devices accept too.
     pub fn is_ptx(&self) -> bool {
-        matches!(self.0, Kind::Ptx(_))
+        matches!(self.0, ImageKind::Ptx(_))
     }
 
-    /// Machine code that the driver has just made.
+    /// Machine code that the driver has just linked.
     pub fn linked(linked: &'a crate::Linked) -> Self {
-        Self(Kind::Cubin(linked.bytes().into()))
+        Self(ImageKind::Cubin(linked.bytes().into()))
     }
 
-    /// Machine code as NVRTC gave it.
+    /// Machine code that NVRTC has compiled.
     pub(crate) fn compiled(code: &'a [u8]) -> Self {
-        Self(Kind::Cubin(code.into()))
+        Self(ImageKind::Cubin(code.into()))
     }
 
     fn of(bytes: Cow<'a, [u8]>) -> Result<Self, ImageError> {
         if bytes.starts_with(ELF_MAGIC) {
             check_elf(&bytes)?;
-            return Ok(Self(Kind::Cubin(bytes)));
+            return Ok(Self(ImageKind::Cubin(bytes)));
         }
         if bytes.starts_with(&FATBIN_MAGIC.to_le_bytes()) {
             check_fatbin(&bytes)?;
-            return Ok(Self(Kind::Fatbin(bytes)));
+            return Ok(Self(ImageKind::Fatbin(bytes)));
         }
         let text = match bytes {
             Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).ok(),
@@ -104,21 +103,20 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// A few words for messages.
+    /// A short description for messages.
     pub(crate) fn describe(&self) -> String {
         let (kind, len) = match &self.0 {
-            Kind::Ptx(text) => ("PTX", text.len()),
-            Kind::Cubin(bytes) => ("cubin", bytes.len()),
-            Kind::Fatbin(bytes) => ("fatbin", bytes.len()),
+            ImageKind::Ptx(text) => ("PTX", text.len()),
+            ImageKind::Cubin(bytes) => ("cubin", bytes.len()),
+            ImageKind::Fatbin(bytes) => ("fatbin", bytes.len()),
         };
-        format!("{kind}, {}", Bytes(len as u64))
+        format!("{kind}, {}", ByteSize(len as u64))
     }
 
-    /// A checked copy the driver may read, aligned to 8 bytes, text ended by a
-    /// zero byte.
-    pub(crate) fn checked(&self) -> Result<Checked, ImageError> {
+    /// A validated copy for the driver, aligned to 8 bytes, text terminated by a zero byte.
+    pub(crate) fn checked(&self) -> Result<CheckedImage, ImageError> {
         match &self.0 {
-            Kind::Ptx(text) => {
+            ImageKind::Ptx(text) => {
                 let text = text.trim_end_matches('\0');
                 if let Some(at) = text.find('\0') {
                     return Err(ImageError {
@@ -126,40 +124,39 @@ impl<'a> Image<'a> {
                         reason: format!("zero byte at {at}"),
                     });
                 }
-                // A driver tells the kind by the first bytes, not by what it
-                // is said to be.
+                // A driver determines the kind by the first bytes, not by the caller's claim.
                 if text.as_bytes().starts_with(ELF_MAGIC) {
                     return Err(ImageError {
                         kind: "PTX",
                         reason: "it begins as an ELF file".into(),
                     });
                 }
-                // The search above leaves no zero byte for `new` to find.
+                // The search above has excluded every zero byte that `new` could find.
                 let text = CString::new(text).map_err(|error| ImageError {
                     kind: "PTX",
                     reason: error.to_string(),
                 })?;
-                Ok(Checked::Text(text))
+                Ok(CheckedImage::Text(text))
             }
-            Kind::Cubin(bytes) => {
+            ImageKind::Cubin(bytes) => {
                 check_elf(bytes)?;
-                Ok(Checked::Words(aligned(bytes)))
+                Ok(CheckedImage::Words(aligned(bytes)))
             }
-            Kind::Fatbin(bytes) => {
+            ImageKind::Fatbin(bytes) => {
                 check_fatbin(bytes)?;
-                Ok(Checked::Words(aligned(bytes)))
+                Ok(CheckedImage::Words(aligned(bytes)))
             }
         }
     }
 }
 
-/// An image fit to be read by the driver.
-pub(crate) enum Checked {
+/// An image that the driver may read.
+pub(crate) enum CheckedImage {
     Text(CString),
     Words(Vec<u64>),
 }
 
-impl Checked {
+impl CheckedImage {
     pub(crate) fn as_ptr(&self) -> *const std::ffi::c_void {
         match self {
             Self::Text(text) => text.as_ptr().cast(),
@@ -169,7 +166,7 @@ impl Checked {
 }
 
 fn aligned(bytes: &[u8]) -> Vec<u64> {
-    // One word more, so that a reader of whole words stays inside.
+    // One extra word, so that a reader of whole words stays inside.
     let mut words = vec![0u64; bytes.len().div_ceil(8) + 1];
     bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
     words
@@ -178,13 +175,13 @@ fn aligned(bytes: &[u8]) -> Vec<u64> {
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 
-/// Reads little-endian fields, each checked against the end.
-struct Fields<'a> {
+/// Reader of little-endian fields, each checked against the end.
+struct BinaryFields<'a> {
     bytes: &'a [u8],
     kind: &'static str,
 }
 
-impl Fields<'_> {
+impl BinaryFields<'_> {
     fn error(&self, reason: String) -> ImageError {
         ImageError {
             kind: self.kind,
@@ -230,7 +227,7 @@ impl Fields<'_> {
 
 /// Checks the header and the section and program tables of a 64-bit ELF file.
 fn check_elf(bytes: &[u8]) -> Result<(), ImageError> {
-    let elf = Fields {
+    let elf = BinaryFields {
         bytes,
         kind: "cubin",
     };
@@ -282,7 +279,7 @@ fn check_elf(bytes: &[u8]) -> Result<(), ImageError> {
 /// size of what follows (u64). An entry begins with its kind and version
 /// (u16 each), the size of its header (u32) and of its payload (u64).
 fn check_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
-    let fatbin = Fields {
+    let fatbin = BinaryFields {
         bytes,
         kind: "fatbin",
     };
@@ -319,7 +316,7 @@ fn check_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
         entries += 1;
     }
     if entries == 0 {
-        return Err(fatbin.error("it holds nothing".into()));
+        return Err(fatbin.error("it has no entries".into()));
     }
     Ok(())
 }
@@ -361,8 +358,8 @@ mod tests {
         let whole = fatbin(&[5; 40]);
         assert_eq!(check_fatbin(&whole), Ok(()));
         for len in 0..whole.len() {
-            let error = check_fatbin(&whole[..len]).expect_err("it was cut off");
-            assert!(error.to_string().contains("fatbin is damaged"), "{error}");
+            let error = check_fatbin(&whole[..len]).expect_err("it was truncated");
+            assert!(error.to_string().contains("fatbin is corrupt"), "{error}");
         }
     }
 
@@ -394,7 +391,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_whatever_upset_the_inspection(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic_the_validation(bytes: Vec<u8>) {
             drop(Image::of(bytes.as_slice().into()).and_then(|image| image.checked()));
             for start in [&b"\x7fELF\x02\x01"[..], b"\x50\xed\x55\xba\x01\x00\x10\x00"] {
                 let bytes = [start, &bytes].concat();
@@ -403,7 +400,7 @@ mod tests {
         }
 
         #[test]
-        fn an_image_that_passes_has_every_length_inside(
+        fn every_length_of_a_valid_image_is_inside(
             payload: Vec<u8>,
             changes: Vec<(proptest::sample::Index, u8)>,
         ) {
@@ -412,8 +409,8 @@ mod tests {
                     let at = at.index(bytes.len());
                     bytes[at] = *byte;
                 }
-                // What passes still passes with more behind it: nothing was
-                // read from outside.
+                // An image that passes still passes with more bytes appended: nothing was read from
+                // outside.
                 let verdict = Image::of(bytes.as_slice().into())
                     .and_then(|image| image.checked())
                     .is_ok();
@@ -430,11 +427,11 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_is_told_by_the_first_bytes() {
+    fn the_first_bytes_determine_the_kind() {
         let kind = |bytes: &[u8]| Image::of(bytes.to_vec().into()).map(|image| image.0);
-        assert!(matches!(kind(&elf()), Ok(Kind::Cubin(_))));
-        assert!(matches!(kind(&fatbin(&[0; 8])), Ok(Kind::Fatbin(_))));
-        assert!(matches!(kind(b".version 9.0"), Ok(Kind::Ptx(_))));
+        assert!(matches!(kind(&elf()), Ok(ImageKind::Cubin(_))));
+        assert!(matches!(kind(&fatbin(&[0; 8])), Ok(ImageKind::Fatbin(_))));
+        assert!(matches!(kind(b".version 9.0"), Ok(ImageKind::Ptx(_))));
         assert!(kind(b"\xff\xfe\x00").is_err());
     }
 
@@ -445,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_code_is_not_passed_off_as_ptx() {
+    fn machine_code_is_not_accepted_as_ptx() {
         assert!(Image::ptx("\x7fELF\x02\x01\x01").checked().is_err());
     }
 }

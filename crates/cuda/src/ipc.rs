@@ -1,4 +1,4 @@
-//! Handles that name memory and events to other processes.
+//! Inter-process handles of memory and events.
 //!
 //! A handle is plain bytes, to be sent over any channel.
 
@@ -6,18 +6,18 @@ use fercuda_cuda_sys::types::{
     CU_IPC_HANDLE_SIZE, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, c_char,
 };
 
-use crate::allocation::Allocation;
+use crate::allocation::DeviceAllocation;
 use crate::buffer::DeviceBuffer;
 use crate::context::Context;
 use crate::error::{Result, call};
 
-/// Names device memory of one process to others.
+/// Handle by which other processes open device memory of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcMemoryHandle {
     bytes: [u8; CU_IPC_HANDLE_SIZE],
 }
 
-/// Names an event of one process to others.
+/// Handle by which other processes open an event of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcEventHandle {
     bytes: [u8; CU_IPC_HANDLE_SIZE],
@@ -48,7 +48,7 @@ impl IpcEventHandle {
 }
 
 impl IpcMemoryHandle {
-    /// A handle for the allocation that `buffer` is.
+    /// A handle for the allocation of `buffer`.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) for memory the driver cannot
@@ -86,10 +86,9 @@ impl IpcMemoryHandle {
     /// this process, or its memory is gone.
     ///
     /// # Safety
-    /// The handle came from [`IpcMemoryHandle::of`] in another process, byte for
-    /// byte: NVIDIA's driver follows what is in it. That process keeps the
-    /// memory until the buffer returned here is dropped and its work done: CUDA
-    /// does not hold it for us.
+    /// The handle came from [`IpcMemoryHandle::of`] in another process, byte for byte: NVIDIA's
+    /// driver trusts its content. That process keeps the memory until the returned buffer is
+    /// dropped and its work done: CUDA does not keep it alive.
     pub unsafe fn open(&self, context: &Context) -> Result<DeviceBuffer<u8>> {
         let driver = context.bind()?;
         let raw = CUipcMemHandle {
@@ -114,7 +113,7 @@ impl IpcMemoryHandle {
                 "ask the size of shared memory"
             )
         };
-        let allocation = Allocation::imported(context, address, bytes);
+        let allocation = DeviceAllocation::imported(context, address, bytes);
         range?;
         Ok(DeviceBuffer::from_allocation(allocation, bytes))
     }

@@ -1,36 +1,34 @@
 //! Launching kernels.
 //!
-//! A launch is a value made once and used many times: shape, shared memory and
-//! attributes. Launching checks the arguments against what the kernel
-//! declares, notes which memory is in use, and makes one call of the driver's,
-//! with arguments and attributes on the stack. A launch without attributes is
-//! `cuLaunchKernel`, which every driver has.
+//! A launch is a value made once and used many times: shape, shared memory and attributes.
+//! Launching checks the arguments against the kernel's declaration, notes which memory is in use,
+//! and makes one driver call, with arguments and attributes on the stack. A launch without
+//! attributes is `cuLaunchKernel`, which every driver has.
 //!
-//! There are two ways. [`Launch::quick`] is for a launch about which nothing is
-//! new: no attributes, every buffer in the stream it was in before. All others
-//! go by [`Launch::run_raw`], which says what is wrong and notes what is new.
+//! There is a fast path and a slow path. [`Launch::try_fast_path`] is for a launch that needs no
+//! new bookkeeping: no attributes, every buffer noted in the stream before. All others take
+//! [`Launch::run_raw`], which reports what is wrong and notes what is new.
 //!
-//! Invariant: what a launch refers to is noted before the driver hears of it;
-//! and the quick way launches nothing that the other would refuse or note.
+//! Invariant: the resources of a launch are noted before the driver is called; and the fast path
+//! launches nothing that the slow path would refuse or note.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use bytemuck::{NoUninit, Pod};
-use fercuda_cuda_sys::Missing;
 use fercuda_cuda_sys::types::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
     CUlaunchAttributeValue_clusterDim, CUlaunchConfig, CUresult,
 };
 
-use crate::allocation::Allocation;
+use crate::allocation::DeviceAllocation;
 use crate::buffer::{DeviceAddr, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::callback;
-use crate::error::{ArgumentError, Error, Result, check};
+use crate::error::{ArgumentError, CallResult, Error, Result, check};
 use crate::module::Function;
 use crate::stream::Stream;
 
-/// Three extents, of which those not given are 1.
+/// Three extents; those not given are 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
     /// Along x.
@@ -69,7 +67,7 @@ impl From<(u32, u32, u32)> for Dim {
     }
 }
 
-/// The shape of a launch and what else the driver is told.
+/// The shape of a launch and its other parameters.
 ///
 /// ```no_run
 /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Launch, Module, Stream};
@@ -83,7 +81,7 @@ impl From<(u32, u32, u32)> for Dim {
 /// # Ok::<(), fercuda_cuda::Error>(())
 /// ```
 ///
-/// What has no size and layout that a kernel could know is no argument:
+/// A type without a size and layout that a kernel could know is no argument:
 ///
 /// ```compile_fail,E0277
 /// # let (launch, function, stream): (fercuda_cuda::Launch, fercuda_cuda::Function, fercuda_cuda::Stream) = unreachable!();
@@ -97,8 +95,8 @@ pub struct Launch {
     cluster: Option<Dim>,
     cooperative: bool,
     overlaps_previous: bool,
-    /// The threads of a block, or `u64::MAX` for a launch with attributes, which
-    /// is more than any kernel may have: one comparison sees both.
+    /// The threads of a block, or `u64::MAX` for a launch with attributes, which is more than any
+    /// kernel may have: one comparison checks both.
     plain_threads: u64,
 }
 
@@ -122,8 +120,8 @@ impl Launch {
         Self::new(threads.div_ceil(block.max(1)).max(1), block)
     }
 
-    /// Dynamic shared memory for each block. Above the 48 KiB every kernel may
-    /// have, the kernel is given leave first.
+    /// Dynamic shared memory of each block. Above the 48 KiB that every kernel may use, the launch
+    /// raises the kernel's limit first.
     pub fn shared_bytes(self, bytes: u32) -> Self {
         Self {
             shared_bytes: bytes,
@@ -149,8 +147,8 @@ impl Launch {
         }
     }
 
-    /// The kernel may start before the one ahead of it in the stream has
-    /// finished, and waits for it itself (programmatic dependent launch).
+    /// The kernel may start before the previous one in the stream has finished, and synchronises
+    /// with it itself (programmatic dependent launch).
     pub fn overlaps_previous(self) -> Self {
         Self {
             overlaps_previous: true,
@@ -164,19 +162,16 @@ impl Launch {
     /// Buffers passed are not freed before the kernel is done with them.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if number or sizes of the arguments are not the
-    /// kernel's; [`Error::LaunchLimit`]; [`Error::OtherContext`];
-    /// [`Error::Driver`]. Nothing is launched then. What the kernel does wrong
-    /// is an error of a later call.
+    /// [`Error::Arguments`] if number or sizes of the arguments are not the kernel's;
+    /// [`Error::LaunchLimit`]; [`Error::OtherContext`]; [`Error::Driver`]. Nothing is launched
+    /// then. A fault of the kernel is an error of a later call.
     ///
     /// # Safety
-    /// A kernel can read and write any address it computes, and the compiler
-    /// that made it is not ours. The caller vouches that, with these arguments
-    /// and this shape, it accesses only memory that it was passed (or that
-    /// stays alive until it is done, like its module's variables), within
-    /// bounds; that parameters mean what the arguments are; and that other
-    /// work on the same memory, the host's on pinned memory included, is
-    /// ordered by streams and events.
+    /// A kernel can read and write any address it computes, and was not compiled by this crate. The
+    /// caller vouches that, with these arguments and this shape, it accesses only memory that it
+    /// was passed (or that stays alive until it is done, like its module's variables), within
+    /// bounds; that the arguments are what the parameters mean; and that other work on the same
+    /// memory, the host's on pinned memory included, is ordered by streams and events.
     #[inline]
     pub unsafe fn run<A: Arguments>(
         &self,
@@ -185,89 +180,90 @@ impl Launch {
         arguments: A,
     ) -> Result<()> {
         // SAFETY: the caller's contract.
-        match unsafe { self.quick(function, stream, &arguments) } {
-            Quick::Done => Ok(()),
-            // SAFETY: the caller's contract, and this is what came of `quick`.
+        match unsafe { self.try_fast_path(function, stream, &arguments) } {
+            LaunchFastPath::Done => Ok(()),
+            // SAFETY: the caller's contract, and `other` is the outcome of the fast path.
             other => unsafe { self.finish(function, stream, &arguments, other) },
         }
     }
 
     /// Launches if there is nothing to refuse and nothing to note.
     ///
-    /// A function of its own, so that a caller's loop holds a call and a test:
-    /// what this returns fits two registers, where a [`Result`] is eleven words
-    /// in memory, and what is unusual is elsewhere.
+    /// A function of its own, so that a caller's loop contains a call and a test: this outcome fits
+    /// two registers, where a [`Result`] is eleven words in memory, and rare cases are elsewhere.
     ///
     /// # Safety
     /// As for [`Launch::run`].
     #[inline(never)]
-    unsafe fn quick<A: Arguments>(
+    unsafe fn try_fast_path<A: Arguments>(
         &self,
         function: &Function,
         stream: &Stream,
         arguments: &A,
-    ) -> Quick {
+    ) -> LaunchFastPath {
         let Some(packed) = A::PACKED else {
-            return Quick::Unusual;
+            return LaunchFastPath::NotTaken;
         };
         let inner = &*function.inner;
         arguments.with(|pointers, _| {
-            // A stream that the module has noted is of the module's context:
-            // `run_raw` has compared them, and neither is ever given another.
-            let usual = packed == inner.packed_parameters
+            // A stream that the module has noted is of the module's context: `run_raw` has compared
+            // them, and neither ever changes.
+            let is_fast = packed == inner.packed_parameters
                 && self.plain_threads <= u64::from(inner.max_threads)
                 && function.may_use_shared(self.shared_bytes)
-                && !callback::inside()
+                && !callback::is_in_callback()
                 && (all_first(function, stream, arguments)
                     || all_recent(function, stream, arguments));
-            if !usual {
-                return Quick::Unusual;
+            if !is_fast {
+                return LaunchFastPath::NotTaken;
             }
-            let Some(epoch) = stream.free_epoch() else {
-                return Quick::Unusual;
+            let Some(epoch) = stream.uncaptured_epoch() else {
+                return LaunchFastPath::NotTaken;
             };
             // SAFETY: the caller's contract; sizes and context were compared.
             let answer = unsafe { self.call_plain(function, stream, pointers) };
             if !succeeded(&answer) {
-                Quick::Refused(epoch)
+                LaunchFastPath::Refused(epoch)
             } else if stream.epoch() != epoch {
-                Quick::Overtaken
+                LaunchFastPath::RacedByCapture
             } else {
-                Quick::Done
+                LaunchFastPath::Done
             }
         })
     }
 
-    /// Does what [`Launch::quick`] has left to do.
+    /// Completes a launch after the fast path.
     ///
     /// # Safety
-    /// As for [`Launch::run`]; `quick` is what came of the same launch.
+    /// As for [`Launch::run`]; `fast_path` is the outcome of the same launch.
     #[cold]
     unsafe fn finish<A: Arguments>(
         &self,
         function: &Function,
         stream: &Stream,
         arguments: &A,
-        quick: Quick,
+        fast_path: LaunchFastPath,
     ) -> Result<()> {
-        arguments.with(|pointers, sizes| match quick {
+        arguments.with(|pointers, sizes| match fast_path {
             // SAFETY: the caller's contract; nothing was launched.
-            Quick::Unusual => unsafe { self.run_raw(function, stream, pointers, sizes, arguments) },
+            LaunchFastPath::NotTaken => unsafe {
+                self.run_raw(function, stream, pointers, sizes, arguments)
+            },
             // SAFETY: as above, and sizes and context were compared.
-            Quick::Refused(epoch) => unsafe {
+            LaunchFastPath::Refused(epoch) => unsafe {
                 self.repeat(function, stream, pointers, arguments, epoch)
             },
-            Quick::Overtaken => {
-                keep_for_ever(function, arguments);
+            LaunchFastPath::RacedByCapture => {
+                leak_resources(function, arguments);
                 Ok(())
             }
-            Quick::Done => Ok(()),
+            LaunchFastPath::Done => Ok(()),
         })
     }
 
     /// # Safety
-    /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes,
-    /// which refer to `memory`.
+    /// As for [`Launch::run`]; `pointers` point to values of `sizes` bytes, which refer to
+    /// `memory`.
     unsafe fn run_raw(
         &self,
         function: &Function,
@@ -292,7 +288,7 @@ impl Launch {
                 right: stream.context().device().to_string(),
             });
         }
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
         function.allow_shared(self.shared_bytes)?;
@@ -301,14 +297,14 @@ impl Launch {
             uses.note(stream);
         }
         memory.note(stream)?;
-        let Some(epoch) = stream.free_epoch() else {
+        let Some(epoch) = stream.uncaptured_epoch() else {
             let entered = stream.enter()?;
             if let Some(state) = entered.capture() {
                 state.keep(Arc::as_ptr(&inner.module) as usize, inner.module.clone());
                 memory.for_each(|allocation| allocation.keep_in(&entered));
             }
-            // A default stream takes the thread's context, and a refusal might
-            // end a capture.
+            // A default stream uses the thread's current context, and a refusal might end a
+            // capture.
             stream.context().bind()?;
             // SAFETY: the caller's contract.
             let answer = unsafe { self.call(function, stream, pointers) };
@@ -321,14 +317,13 @@ impl Launch {
             return unsafe { self.repeat(function, stream, pointers, memory, epoch) };
         }
         if stream.epoch() != epoch {
-            keep_for_ever(function, memory);
+            leak_resources(function, memory);
         }
         Ok(())
     }
 
-    /// After the driver has refused a launch in a stream that was free at
-    /// `epoch`. Function and stream say which context is meant, so it is only
-    /// now that the thread's own is asked after.
+    /// Repeats a launch that the driver has refused in a stream that was not captured at `epoch`.
+    /// Function and stream determine the context, so the thread's current one is checked only now.
     ///
     /// # Safety
     /// As for `run_raw`; sizes and context were compared.
@@ -344,12 +339,12 @@ impl Launch {
         // SAFETY: the caller's contract.
         let answer = unsafe { self.call(function, stream, pointers) };
         if stream.epoch() != epoch {
-            keep_for_ever(function, memory);
+            leak_resources(function, memory);
         }
         self.outcome(function, answer)
     }
 
-    /// One call of the driver's.
+    /// Makes one driver call.
     ///
     /// # Safety
     /// As for `repeat`.
@@ -358,7 +353,7 @@ impl Launch {
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
-    ) -> Answer {
+    ) -> CallResult {
         // SAFETY: the caller's contract.
         unsafe {
             if self.is_plain() {
@@ -377,8 +372,8 @@ impl Launch {
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
-    ) -> Answer {
-        if stream.context().has_ended() {
+    ) -> CallResult {
+        if stream.context().is_reset() {
             return Ok(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         // SAFETY: function and stream are alive and of one context; the values
@@ -402,8 +397,8 @@ impl Launch {
         }
     }
 
-    /// What `answer` means.
-    fn outcome(&self, function: &Function, answer: Answer) -> Result<()> {
+    /// Turns the status into a result.
+    fn outcome(&self, function: &Function, answer: CallResult) -> Result<()> {
         let call = match self.is_plain() {
             true => "cuLaunchKernel",
             false => "cuLaunchKernelEx",
@@ -426,8 +421,8 @@ impl Launch {
         function: &Function,
         stream: &Stream,
         pointers: &mut [*mut c_void],
-    ) -> Answer {
-        if stream.context().has_ended() {
+    ) -> CallResult {
+        if stream.context().is_reset() {
             return Ok(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         let (mut attributes, count) = self.attributes();
@@ -501,53 +496,50 @@ const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
     value: CUlaunchAttributeValue { pad: [0; 64] },
 };
 
-/// What came of the quick way.
-enum Quick {
-    /// It is launched.
+/// Outcome of the fast path.
+enum LaunchFastPath {
+    /// Launched.
     Done,
-    /// Something is new, or wrong; nothing was launched.
-    Unusual,
-    /// The driver launched nothing. The stream was free at this epoch.
+    /// A check failed; nothing was launched.
+    NotTaken,
+    /// The driver refused, so nothing was launched. The stream was not captured at this epoch.
     Refused(u64),
-    /// It is launched, and a capture of the stream has begun meanwhile.
-    Overtaken,
+    /// Launched, and a capture of the stream has begun meanwhile.
+    RacedByCapture,
 }
 
-/// What the driver's table answers.
-type Answer = std::result::Result<CUresult, Missing>;
-
 #[inline]
-fn succeeded(answer: &Answer) -> bool {
+fn succeeded(answer: &CallResult) -> bool {
     matches!(answer, Ok(CUresult::CUDA_SUCCESS))
 }
 
-/// After another thread began to capture the stream during a launch: whether
-/// the launch is in its graph, or is still to run behind what that thread has
-/// waited for, is not to be known any more.
+/// Leaks the resources of a launch during which another thread began to capture the stream: whether
+/// the launch is in its graph, or has yet to run after the work that thread has waited for, is
+/// unknown.
 #[cold]
-fn keep_for_ever(function: &Function, memory: &impl Arguments) {
+fn leak_resources(function: &Function, memory: &impl Arguments) {
     std::mem::forget(function.inner.module.clone());
     memory.for_each(|allocation| std::mem::forget(allocation.clone()));
 }
 
-/// Whether all that a launch refers to was in `stream` when it was first used,
-/// as it is for who has one stream: a comparison each.
+/// Whether `stream` is the first of the streams noted last for every resource of a launch, as it is
+/// in a program with one stream: one comparison each.
 #[inline]
 fn all_first(function: &Function, stream: &Stream, memory: &impl Arguments) -> bool {
     function.inner.module.uses().is_first(stream)
         && memory.all(|allocation| allocation.uses().is_first(stream))
 }
 
-/// Whether all that a launch refers to was in `stream` not long ago.
+/// Whether `stream` is among those noted last for every resource of a launch.
 #[cold]
 fn all_recent(function: &Function, stream: &Stream, memory: &impl Arguments) -> bool {
     function.inner.module.uses().has_recent(stream)
         && memory.all(|allocation| allocation.uses().has_recent(stream))
 }
 
-/// The sizes of parameters or arguments, to be compared with others at once: a
-/// byte for each, one more than the size, so that a shorter list is another
-/// value. `None` for more than sixteen, or if one is larger than a byte tells.
+/// The sizes of parameters or arguments, packed to be compared at once: a byte for each, one more
+/// than the size, so that a shorter list is a different value. `None` for more than sixteen, or if
+/// one does not fit its byte.
 pub(crate) const fn pack(sizes: &[usize]) -> Option<[u64; 2]> {
     let mut packed = [0; 2];
     let mut index = 0;
@@ -561,7 +553,7 @@ pub(crate) const fn pack(sizes: &[usize]) -> Option<[u64; 2]> {
     Some(packed)
 }
 
-/// Equal to nothing that `pack` makes.
+/// A value that `pack` never returns.
 pub(crate) const UNPACKED: [u64; 2] = [u64::MAX; 2];
 
 #[cold]
@@ -587,53 +579,53 @@ fn too_many_threads(function: &Function, asked: u64) -> Error {
 /// Something a kernel can be passed: a number, a buffer or slice (as its
 /// address), [`ByValue`] for a structure, [`DeviceAddr`] for a bare address.
 ///
-/// What a kernel parameter means is not known here, only its size; that the
-/// types match is part of the promise of [`Launch::run`].
-pub trait Argument: sealed::Argument {}
+/// Only the size of a kernel parameter is known here, not its meaning; that the types match is part
+/// of the contract of [`Launch::run`].
+pub trait Argument: sealed::SealedArgument {}
 
-impl<A: sealed::Argument> Argument for A {}
+impl<A: sealed::SealedArgument> Argument for A {}
 
 /// A structure passed by value, as C lays it out.
 #[derive(Clone, Copy, Debug)]
 pub struct ByValue<T>(pub T);
 
 mod sealed {
-    use super::{Allocation, Arc, Result, Stream, c_void};
+    use super::{Arc, DeviceAllocation, Result, Stream, c_void};
 
-    pub trait Argument {
-        /// What is copied to the kernel.
+    pub trait SealedArgument {
+        /// The value that is copied to the kernel.
         type Passed: Copy;
 
         fn passed(&self) -> &Self::Passed;
 
-        /// The memory it refers to, which must stay until the kernel is done.
+        /// The memory it refers to, which must not be freed until the kernel is done.
         #[inline]
-        fn memory(&self) -> Option<&Arc<Allocation>> {
+        fn memory(&self) -> Option<&Arc<DeviceAllocation>> {
             None
         }
     }
 
-    pub trait Arguments {
-        /// Their sizes by `pack`, where the type says them.
+    pub trait SealedArguments {
+        /// Their sizes by `pack`, where the type determines them.
         const PACKED: Option<[u64; 2]>;
 
         /// Calls `launch` with the address and size of each argument.
         fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R;
 
-        /// Notes what they refer to, before `stream` is entered.
+        /// Notes the memory they refer to, before `stream` is entered.
         fn note(&self, stream: &Stream) -> Result<()>;
 
-        /// Whether `holds` of each memory they refer to.
-        fn all(&self, holds: impl FnMut(&Allocation) -> bool) -> bool;
+        /// Whether `holds` is true of each memory they refer to.
+        fn all(&self, holds: impl FnMut(&DeviceAllocation) -> bool) -> bool;
 
         /// Calls `body` with each memory they refer to.
-        fn for_each(&self, body: impl FnMut(&Arc<Allocation>));
+        fn for_each(&self, body: impl FnMut(&Arc<DeviceAllocation>));
     }
 }
 
 macro_rules! numbers {
     ($($number:ty)*) => {$(
-        impl sealed::Argument for $number {
+        impl sealed::SealedArgument for $number {
             type Passed = Self;
 
             #[inline]
@@ -646,7 +638,7 @@ macro_rules! numbers {
 
 numbers! { u8 i8 u16 i16 u32 i32 u64 i64 usize isize f32 f64 }
 
-impl<T: NoUninit> sealed::Argument for ByValue<T> {
+impl<T: NoUninit> sealed::SealedArgument for ByValue<T> {
     type Passed = T;
 
     #[inline]
@@ -655,7 +647,7 @@ impl<T: NoUninit> sealed::Argument for ByValue<T> {
     }
 }
 
-impl sealed::Argument for DeviceAddr {
+impl sealed::SealedArgument for DeviceAddr {
     type Passed = u64;
 
     #[inline]
@@ -666,7 +658,7 @@ impl sealed::Argument for DeviceAddr {
 
 macro_rules! memory {
     ($(($($generics:tt)*) $memory:ty, |$this:ident| $place:expr;)*) => {$(
-        impl<$($generics)*> sealed::Argument for $memory {
+        impl<$($generics)*> sealed::SealedArgument for $memory {
             type Passed = u64;
 
             #[inline]
@@ -676,7 +668,7 @@ macro_rules! memory {
             }
 
             #[inline]
-            fn memory(&self) -> Option<&Arc<Allocation>> {
+            fn memory(&self) -> Option<&Arc<DeviceAllocation>> {
                 Some(self.allocation())
             }
         }
@@ -693,21 +685,21 @@ memory! {
 }
 
 /// The arguments of a launch: a tuple of up to sixteen [`Argument`]s, or a
-/// slice of [`Value`]s when they are only known at run time.
-pub trait Arguments: sealed::Arguments {}
+/// slice of [`KernelArg`]s when they are only known at run time.
+pub trait Arguments: sealed::SealedArguments {}
 
-impl<A: sealed::Arguments + ?Sized> Arguments for A {}
+impl<A: sealed::SealedArguments + ?Sized> Arguments for A {}
 
 macro_rules! tuples {
     ($(($($name:ident)*))*) => {$(
         #[allow(non_snake_case, reason = "a variable for each type parameter, of which () has none")]
-        impl<$($name: Argument),*> sealed::Arguments for ($($name,)*) {
+        impl<$($name: Argument),*> sealed::SealedArguments for ($($name,)*) {
             const PACKED: Option<[u64; 2]> = pack(&[$(size_of::<$name::Passed>()),*]);
 
             #[inline]
             fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
                 let ($($name,)*) = self;
-                // Where they are: the driver only reads what the pointers point to.
+                // Their own addresses: the driver only reads what the pointers point to.
                 launch(
                     &mut [$(std::ptr::from_ref($name.passed()).cast_mut().cast::<c_void>()),*],
                     const { &[$(size_of::<$name::Passed>()),*] },
@@ -723,12 +715,12 @@ macro_rules! tuples {
             }
 
             #[inline]
-            fn all(&self, mut _holds: impl FnMut(&Allocation) -> bool) -> bool {
+            fn all(&self, mut _holds: impl FnMut(&DeviceAllocation) -> bool) -> bool {
                 let ($($name,)*) = self;
                 true $(&& $name.memory().is_none_or(|memory| _holds(memory)))*
             }
 
-            fn for_each(&self, mut _body: impl FnMut(&Arc<Allocation>)) {
+            fn for_each(&self, mut _body: impl FnMut(&Arc<DeviceAllocation>)) {
                 let ($($name,)*) = self;
                 $(if let Some(memory) = $name.memory() {
                     _body(memory);
@@ -745,22 +737,22 @@ tuples! {
     (A B C D E F G H I J K L M N O) (A B C D E F G H I J K L M N O P)
 }
 
-/// An argument whose type is only known at run time.
+/// An argument with a type that is only known at run time.
 #[derive(Clone, Copy, Debug)]
-pub struct Value<'a> {
+pub struct KernelArg<'a> {
     bytes: [u8; 8],
     len: usize,
-    memory: Option<&'a Arc<Allocation>>,
+    memory: Option<&'a Arc<DeviceAllocation>>,
     structure: Option<&'a [u8]>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> KernelArg<'a> {
     /// A number of 1, 2, 4 or 8 bytes.
     pub fn number<T: Pod + Argument>(number: T) -> Self {
         let from = bytemuck::bytes_of(&number);
         let mut bytes = [0; 8];
-        // The numbers above have at most eight bytes; a longer value is cut
-        // and its length kept, so that the launch refuses it.
+        // The numbers above have at most eight bytes; a longer value is truncated but its length
+        // stored, so that the launch refuses it.
         let len = from.len().min(8);
         bytes[..len].copy_from_slice(&from[..len]);
         Self {
@@ -781,7 +773,7 @@ impl<'a> Value<'a> {
         Self::address(slice.address(), slice.allocation())
     }
 
-    fn address(address: DeviceAddr, memory: &'a Arc<Allocation>) -> Self {
+    fn address(address: DeviceAddr, memory: &'a Arc<DeviceAllocation>) -> Self {
         Self {
             bytes: address.0.to_ne_bytes(),
             len: 8,
@@ -801,7 +793,7 @@ impl<'a> Value<'a> {
     }
 }
 
-impl sealed::Arguments for &[Value<'_>] {
+impl sealed::SealedArguments for &[KernelArg<'_>] {
     const PACKED: Option<[u64; 2]> = None;
 
     fn with<R>(&self, launch: impl FnOnce(&mut [*mut c_void], &[usize]) -> R) -> R {
@@ -828,13 +820,13 @@ impl sealed::Arguments for &[Value<'_>] {
             .try_for_each(|memory| memory.note(stream))
     }
 
-    fn all(&self, mut holds: impl FnMut(&Allocation) -> bool) -> bool {
+    fn all(&self, mut holds: impl FnMut(&DeviceAllocation) -> bool) -> bool {
         self.iter()
             .filter_map(|value| value.memory)
             .all(|memory| holds(memory))
     }
 
-    fn for_each(&self, body: impl FnMut(&Arc<Allocation>)) {
+    fn for_each(&self, body: impl FnMut(&Arc<DeviceAllocation>)) {
         self.iter().filter_map(|value| value.memory).for_each(body);
     }
 }

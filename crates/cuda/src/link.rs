@@ -1,20 +1,20 @@
-//! PTX to machine code, by the driver, to be kept and loaded later.
+//! Linking: PTX compiled by the driver to machine code that can be stored.
 //!
-//! Loading PTX compiles it too, but what comes of that stays in the driver. Linked, it can
-//! be kept, and another process loads it without compiling.
+//! Loading PTX compiles it too, but the result stays in the driver. The result of linking can be
+//! stored, and another process loads it without compiling.
 //!
-//! Invariant: what is [`Linked`] is a copy of what the driver made, whole.
+//! Invariant: a [`Linked`] is a complete copy of the driver's result.
 
 use std::ffi::{CStr, CString, c_void};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult, c_uint};
 
-use crate::context::{Context, Relaxed};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
 
-/// Machine code for the device that it was made for.
+/// Machine code for the device that it was compiled for.
 #[derive(Clone, Debug)]
 pub struct Linked {
     bytes: Vec<u8>,
@@ -22,15 +22,15 @@ pub struct Linked {
 
 const LOG_BYTES: usize = 16 << 10;
 
-/// The driver's linker, which ends with this.
-struct State {
+/// A linker of the driver, destroyed on drop.
+struct DriverLinker {
     driver: &'static Driver,
     raw: CUlinkState,
 }
 
-impl Drop for State {
+impl Drop for DriverLinker {
     fn drop(&mut self) {
-        // SAFETY: from cuLinkCreate, destroyed once; what it gave has been copied.
+        // SAFETY: from cuLinkCreate, destroyed once; its result has been copied.
         drop(unsafe { self.driver.cuLinkDestroy(self.raw) });
     }
 }
@@ -42,7 +42,7 @@ impl Linked {
     /// [`Error::Load`] with the compiler's log if the driver refuses it;
     /// [`Error::Image`] if there is a zero byte in it.
     pub fn of(context: &Context, name: &str, ptx: &str) -> Result<Self> {
-        // Refuses zero bytes within.
+        // Refuses embedded zero bytes.
         Image::ptx(ptx).checked()?;
         let zero_byte = |_| Error::Value {
             operation: "link PTX",
@@ -52,7 +52,7 @@ impl Linked {
         let mut text = ptx.trim_end_matches('\0').as_bytes().to_vec();
         text.push(0);
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
@@ -78,7 +78,7 @@ impl Linked {
                 "begin to link"
             )?;
         }
-        let state = State { driver, raw };
+        let state = DriverLinker { driver, raw };
         let refused = |code: CUresult, log: &[u8]| {
             let log = CStr::from_bytes_until_nul(log).unwrap_or_default();
             Error::Load(Box::new(LoadFailure {
@@ -110,8 +110,8 @@ impl Linked {
         if answer != CUresult::CUDA_SUCCESS || code.is_null() {
             return Err(refused(answer, &log));
         }
-        // SAFETY: the driver says that so many bytes are there; they are its own until the
-        // state is destroyed, and nothing writes them meanwhile.
+        // SAFETY: the driver reports `len` bytes at `code`; they are its own until the state is
+        // destroyed, and are not written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(code.cast::<u8>(), len) }.to_vec();
         drop(state);
         Ok(Self { bytes })

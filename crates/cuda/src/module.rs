@@ -1,8 +1,7 @@
 //! Modules: loaded code, its functions and its variables.
 //!
-//! Invariant: a module is unloaded after the last work that runs its code or
-//! uses its variables. Elsewhere: what an image may look like (`image`),
-//! launching (`launch`).
+//! Invariant: a module is unloaded after the last work that runs its code or uses its variables.
+//! Elsewhere: image formats (`image`), launching (`launch`).
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::size_of;
@@ -14,17 +13,16 @@ use fercuda_cuda_sys::types::{
     CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, c_uint,
 };
 
-use crate::allocation::Allocation;
+use crate::allocation::DeviceAllocation;
 use crate::buffer::DeviceBuffer;
 use crate::callback;
-use crate::context::{Context, Relaxed};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, LoadFailure, Result, call};
 use crate::image::Image;
 use crate::launch::{UNPACKED, pack};
-use crate::uses::Uses;
+use crate::uses::StreamUses;
 
-/// A loaded module. Cloning gives another name for it; functions and variables
-/// hold it.
+/// A loaded module. Clones are handles to the same module, which its functions and variables hold.
 #[derive(Clone, Debug)]
 pub struct Module {
     inner: Arc<ModuleInner>,
@@ -34,7 +32,7 @@ pub struct Module {
 pub(crate) struct ModuleInner {
     context: Context,
     raw: CUmodule,
-    uses: Uses,
+    uses: StreamUses,
 }
 
 impl ModuleInner {
@@ -42,7 +40,7 @@ impl ModuleInner {
         &self.context
     }
 
-    pub(crate) fn uses(&self) -> &Uses {
+    pub(crate) fn uses(&self) -> &StreamUses {
         &self.uses
     }
 }
@@ -51,12 +49,12 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
         let uses = std::mem::take(&mut self.uses);
-        callback::outside(move || {
-            let _none_stays = match uses.wait_for_all() {
-                Ok(none_stays) => none_stays,
-                Err(not_yet) => return not_yet,
+        callback::destroy_or_defer(move || {
+            let _none_resident = match uses.wait_for_all() {
+                Ok(none_resident) => none_resident,
+                Err(retry) => return retry,
             };
-            // SAFETY: from cuModuleLoadDataEx, unloaded once (this is done
+            // SAFETY: from cuModuleLoadDataEx, unloaded once (this closure is not called again
             // then), and no work runs its code.
             context.destroy(|driver| unsafe { driver.cuModuleUnload(raw) })
         });
@@ -69,12 +67,12 @@ impl Module {
     /// Loads `image`. PTX is compiled for the device now.
     ///
     /// # Errors
-    /// [`Error::Image`] for damaged bytes; [`Error::Load`] with the compiler's
-    /// log if the driver refuses it. The context stays usable.
+    /// [`Error::Image`] for corrupt bytes; [`Error::Load`] with the compiler's log if the driver
+    /// refuses it. The context stays usable.
     pub fn load(context: &Context, image: &Image<'_>) -> Result<Self> {
         let checked = image.checked()?;
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
@@ -85,9 +83,9 @@ impl Module {
             std::ptr::without_provenance_mut(log.len() - 1),
         ];
         let mut raw = CUmodule::NULL;
-        // SAFETY: the image was checked, machine code is vouched for by who
-        // made it, and it outlives the call, as do the log and both arrays,
-        // which have the length given.
+        // SAFETY: the image was checked, and machine code is vouched for by the caller that made
+        // the image of it; it outlives the call, as do the log and both arrays, which have the
+        // length given.
         let answer = unsafe {
             driver.cuModuleLoadDataEx(
                 &mut raw,
@@ -105,7 +103,7 @@ impl Module {
                 log: log.to_string_lossy().into_owned(),
             })));
         }
-        let uses = Uses::default();
+        let uses = StreamUses::default();
         Ok(Self {
             inner: Arc::new(ModuleInner {
                 context: context.clone(),
@@ -120,7 +118,7 @@ impl Module {
         self.inner.raw
     }
 
-    /// The kernel called `name`, with its parameters as the driver tells them.
+    /// The kernel called `name`, with its parameters as the driver reports them.
     ///
     /// # Errors
     /// [`Error::Driver`] with CUDA_ERROR_NOT_FOUND if there is none.
@@ -128,7 +126,7 @@ impl Module {
         let c_name = c_name("look up a kernel", name)?;
         let context = &self.inner.context;
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut raw = CUfunction::NULL;
         // SAFETY: the module is alive; name and `raw` outlive the call.
         unsafe {
@@ -144,9 +142,9 @@ impl Module {
             // SAFETY: the function is alive; both outlive the call.
             match unsafe { driver.cuFuncGetParamInfo(raw, sizes.len(), &mut offset, &mut size) } {
                 Ok(CUresult::CUDA_SUCCESS) => sizes.push(size),
-                // The index behind the last parameter is an invalid value.
+                // The index after the last parameter is an invalid value.
                 Ok(CUresult::CUDA_ERROR_INVALID_VALUE) => break Some(sizes.into_boxed_slice()),
-                // A driver before CUDA 12.4 cannot tell: nothing is checked.
+                // A driver before CUDA 12.4 does not report them: nothing is checked.
                 Ok(_) | Err(_) => break None,
             }
         };
@@ -184,7 +182,7 @@ impl Module {
     pub fn global<T: Pod>(&self, name: &str) -> Result<DeviceBuffer<T>> {
         let c_name = c_name("look up a variable", name)?;
         let driver = self.inner.context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: the module is alive; name and results outlive the call.
         unsafe {
@@ -203,7 +201,7 @@ impl Module {
                 ),
             });
         }
-        let allocation = Allocation::global(&self.inner, address, bytes);
+        let allocation = DeviceAllocation::global(&self.inner, address, bytes);
         Ok(DeviceBuffer::from_allocation(
             allocation,
             bytes / size_of::<T>(),
@@ -237,7 +235,7 @@ fn function_attribute(
     Ok(value.unsigned_abs())
 }
 
-/// A kernel of a module. Cloning gives another name for it.
+/// A kernel of a module. Clones are handles to the same kernel.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) inner: Arc<FunctionInner>,
@@ -248,15 +246,15 @@ pub(crate) struct FunctionInner {
     pub(crate) module: Arc<ModuleInner>,
     pub(crate) raw: CUfunction,
     pub(crate) name: String,
-    /// The size of each parameter, if the driver can tell.
+    /// The size of each parameter, if the driver reports it.
     pub(crate) parameters: Option<Box<[usize]>>,
-    /// The same by `pack`, or [`UNPACKED`].
+    /// The same packed by `pack`, or [`UNPACKED`].
     pub(crate) packed_parameters: [u64; 2],
     pub(crate) max_threads: u32,
-    /// Dynamic shared memory it may ever have, in bytes.
+    /// The most dynamic shared memory it can be allowed, in bytes.
     pub(crate) max_shared_bytes: u32,
     static_shared_bytes: u32,
-    /// Dynamic shared memory it has leave to use, in bytes.
+    /// Dynamic shared memory it is allowed at present, in bytes.
     dynamic_shared_bytes: AtomicU32,
 }
 
@@ -276,8 +274,8 @@ impl Function {
         &self.inner.module.context
     }
 
-    /// The size in bytes of each parameter; `None` if the driver is too old to
-    /// tell, in which case a launch does not check them.
+    /// The size in bytes of each parameter; `None` if the driver is too old to report it, in which
+    /// case a launch does not check them.
     pub fn parameter_bytes(&self) -> Option<&[usize]> {
         self.inner.parameters.as_deref()
     }
@@ -290,7 +288,7 @@ impl Function {
         function_attribute(self.context(), self.inner.raw, self.name(), attribute)
     }
 
-    /// Threads a block of this kernel may have.
+    /// The most threads that a block of this kernel may have.
     pub fn max_threads_per_block(&self) -> u32 {
         self.inner.max_threads
     }
@@ -300,7 +298,7 @@ impl Function {
         self.inner.static_shared_bytes
     }
 
-    /// Registers of each thread.
+    /// Registers of a thread.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -308,7 +306,7 @@ impl Function {
         self.attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
-    /// Local memory of each thread, in bytes.
+    /// Local memory of a thread, in bytes.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -344,13 +342,13 @@ impl Function {
         Ok(blocks.unsigned_abs())
     }
 
-    /// Whether the kernel has leave to use `bytes` of dynamic shared memory.
+    /// Whether the kernel is allowed `bytes` of dynamic shared memory.
     #[inline]
     pub(crate) fn may_use_shared(&self, bytes: u32) -> bool {
         bytes <= self.inner.dynamic_shared_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives the kernel leave to use `bytes` of dynamic shared memory.
+    /// Allows the kernel `bytes` of dynamic shared memory.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<()> {
         if self.may_use_shared(bytes) {
             return Ok(());
@@ -364,8 +362,8 @@ impl Function {
                 advice: "smaller tiles, or keep part of them in registers",
             });
         }
-        // All there is, so that another handle of this kernel never takes
-        // back what this one was given.
+        // The maximum, so that another handle of this kernel never lowers what this one was
+        // allowed.
         let most = self.inner.max_shared_bytes;
         self.set_attribute(
             CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -377,8 +375,8 @@ impl Function {
         Ok(())
     }
 
-    /// Lets clusters have more than the eight blocks that every device can
-    /// run; how many, [`Launch::run`](crate::Launch::run) answers.
+    /// Allows clusters of more than the eight blocks that every device can run; whether a size is
+    /// possible is reported by [`Launch::run`](crate::Launch::run).
     ///
     /// # Errors
     /// [`Error::Driver`] if the device has no clusters.
@@ -391,7 +389,7 @@ impl Function {
 
     fn set_attribute(&self, attribute: CUfunction_attribute, value: u32) -> Result<()> {
         let driver = self.context().bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         // SAFETY: the function is alive.
         unsafe {
             call!(

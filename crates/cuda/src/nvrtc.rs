@@ -1,13 +1,12 @@
-//! CUDA C++ to PTX or machine code, by NVIDIA's run-time compiler.
+//! NVRTC, NVIDIA's run-time compiler: CUDA C++ to PTX or machine code.
 //!
-//! The library is NVIDIA's and is looked for where a toolkit, a Python
-//! environment or the user has put it ([`find`]). What was compiled is kept on
-//! disk ([`cache`]); a cache that cannot be used is a warning, never a failure.
+//! The library is NVIDIA's and is searched for where a toolkit, a Python environment or the user
+//! has installed it ([`find`]). Compiled programs are cached on disk ([`cache`]); an unusable cache
+//! is a warning, never a failure.
 //!
-//! Invariant: what comes from the cache is byte for byte what NVRTC gave for
-//! the same source, headers, options, architecture and version. A program that
-//! may read headers of the user's from the disk, whose text is not known here,
-//! is compiled each time.
+//! Invariant: a program from the cache is byte for byte the output of NVRTC for the same source,
+//! headers, options, architecture and version. A program that may read the user's headers from the
+//! disk, the text of which is unknown here, is compiled each time.
 
 pub mod cache;
 pub mod find;
@@ -31,7 +30,7 @@ type Result<T> = std::result::Result<T, CompileError>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// NVRTC is nowhere to be found.
+    /// NVRTC was not found.
     #[error(transparent)]
     NotFound(#[from] OpenError),
     /// The library lacks a function.
@@ -42,21 +41,21 @@ pub enum CompileError {
     Refused {
         /// The program's name.
         name: String,
-        /// For what it was compiled, for instance `compute_90`.
+        /// The target of the compilation, for instance `compute_90`.
         target: String,
         /// The compiler's log.
         log: String,
     },
-    /// NVRTC answered with another error.
-    #[error("cannot compile `{name}`: {call} answered {status}{}", under(log))]
+    /// NVRTC returned another error.
+    #[error("cannot compile `{name}`: {call} returned {status}{}", under(log))]
     Call {
         /// The program's name.
         name: String,
         /// The function called.
         call: &'static str,
-        /// What it answered.
+        /// The status it returned.
         status: String,
-        /// The compiler's log, if it got so far.
+        /// The compiler's log, if it wrote one.
         log: String,
     },
     /// Source, name or option contains a zero byte.
@@ -64,19 +63,19 @@ pub enum CompileError {
     ZeroByte {
         /// The program's name.
         name: String,
-        /// What contains it.
+        /// The part that contains it.
         what: String,
     },
-    /// An architecture is written in no form that is known.
+    /// An architecture in an unknown format.
     #[error("{text:?} is no architecture\ntry: sm_90, compute_90, 90 or 90a")]
     Architecture {
-        /// What was given.
+        /// The input.
         text: String,
     },
 }
 
 fn refused(name: &str, target: &str, log: &str) -> String {
-    let first = first_error(log).unwrap_or("the compiler gave no reason");
+    let first = first_error(log).unwrap_or("the compiler wrote no log");
     format!(
         "cannot compile `{name}` for {target}: {first}{}",
         under(log)
@@ -91,7 +90,7 @@ fn first_error(log: &str) -> Option<&str> {
         .or_else(|| lines().next())
 }
 
-/// A log as it is shown under a message; nothing if it has one line only.
+/// A log formatted for display under a message; empty if it has one line only.
 fn under(log: &str) -> String {
     let log = log.trim_end();
     if log.lines().count() < 2 {
@@ -146,7 +145,7 @@ impl fmt::Display for Arch {
     }
 }
 
-/// What a program is compiled to.
+/// The output format of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
     /// PTX text, which a driver compiles for its device.
@@ -201,15 +200,15 @@ impl Program {
         self
     }
 
-    /// Adds a directory to look for headers in, before CUDA's own. What is
-    /// there may change, so such a program is not cached.
+    /// Adds a directory to search for headers, before CUDA's own. Its files may change, so such a
+    /// program is not cached.
     pub fn include(mut self, directory: impl Into<PathBuf>) -> Self {
         self.includes.push(directory.into());
         self
     }
 
-    /// Asks for an instance of a template, whose name in the compiled program
-    /// [`Compiled::lowered`] tells.
+    /// Requests an instance of a template, with a name in the compiled program that
+    /// [`Compiled::lowered`] returns.
     pub fn expression(mut self, expression: impl Into<String>) -> Self {
         self.expressions.push(expression.into());
         self
@@ -221,9 +220,9 @@ impl Program {
         std::iter::once(self.source.as_str()).chain(headers)
     }
 
-    /// Whether it may include files whose text is not part of it, CUDA's own
-    /// headers apart.
-    fn reads_the_disk(&self) -> bool {
+    /// Whether it may include files with text that is not part of it, apart from CUDA's own
+    /// headers.
+    fn reads_user_files(&self) -> bool {
         const READING: [&str; 6] = [
             "-I",
             "--include-path",
@@ -258,8 +257,8 @@ impl Program {
     }
 }
 
-/// What `text` includes, as written: `<NAME>`, `"NAME"`, which is looked for in
-/// the current directory first, or a macro.
+/// The includes of `text`, as written: `<NAME>`, `"NAME"`, which is searched for in the current
+/// directory first, or a macro.
 fn included(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let directive = line.trim_start().strip_prefix('#')?.trim_start();
@@ -279,7 +278,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// The PTX, if that was asked for.
+    /// The PTX, if that is the output format.
     pub fn ptx(&self) -> Option<&str> {
         match self.output {
             Output::Ptx => std::str::from_utf8(&self.code).ok(),
@@ -292,7 +291,7 @@ impl Compiled {
         &self.code
     }
 
-    /// To be loaded by [`Module::load`](crate::Module::load).
+    /// The image for [`Module::load`](crate::Module::load).
     pub fn image(&self) -> Image<'_> {
         match self.ptx() {
             Some(ptx) => Image::ptx(ptx),
@@ -318,7 +317,7 @@ impl Compiled {
         self.cached
     }
 
-    /// What kept the cache from being used, if anything did.
+    /// Why the cache was not used, if it was not.
     pub fn cache_warnings(&self) -> &[Warning] {
         &self.warnings
     }
@@ -334,11 +333,11 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// The first NVRTC that can be opened of those [`find::libraries`] lists,
-    /// with the cache in the user's cache directory.
+    /// The first of [`find::libraries`] that can be opened, with the cache in the user's cache
+    /// directory.
     ///
     /// # Errors
-    /// [`CompileError::NotFound`], with every place that was tried.
+    /// [`CompileError::NotFound`], with every path that was tried.
     pub fn find() -> Result<Self> {
         let mut attempts = Vec::new();
         let libraries = find::libraries();
@@ -368,7 +367,7 @@ impl Nvrtc {
     /// [`CompileError::NotFound`].
     ///
     /// # Safety
-    /// The file is NVIDIA's NVRTC, or not there.
+    /// The file is NVIDIA's NVRTC, or does not exist.
     pub unsafe fn open(path: &Path) -> Result<Self> {
         // SAFETY: the caller's contract.
         let table = unsafe { sys::Nvrtc::open(path) }.map_err(|reason| {
@@ -394,7 +393,7 @@ impl Nvrtc {
         })
     }
 
-    /// Keeps what is compiled in `cache`, or nowhere.
+    /// Caches compiled programs in `cache`, or not at all.
     pub fn with_cache(self, cache: Option<Cache>) -> Self {
         Self { cache, ..self }
     }
@@ -409,7 +408,7 @@ impl Nvrtc {
         self.table.file()
     }
 
-    /// Where CUDA's own headers are, as far as they were found.
+    /// The directories of CUDA's own headers, as far as they were found.
     pub fn include_directories(&self) -> &[PathBuf] {
         &self.includes
     }
@@ -424,21 +423,20 @@ impl Nvrtc {
         let answer = unsafe { self.table.nvrtcGetNumSupportedArchs(&mut count)? };
         status(answer, "nvrtcGetNumSupportedArchs", "", String::new)?;
         let mut archs = vec![0 as c_int; count.unsigned_abs() as usize];
-        // SAFETY: `archs` has the length the library said.
+        // SAFETY: `archs` has the length that the library reported.
         let answer = unsafe { self.table.nvrtcGetSupportedArchs(archs.as_mut_ptr())? };
         status(answer, "nvrtcGetSupportedArchs", "", String::new)?;
         Ok(archs.into_iter().map(i32::unsigned_abs).collect())
     }
 
-    /// Compiles `program`, or finds it in the cache. Headers found through
-    /// directories are not part of the key: changing one of those calls for
-    /// another option or an empty cache.
+    /// Compiles `program`, or finds it in the cache. Headers found through directories are not part
+    /// of the key: after a change of one, use another option or an empty cache.
     ///
     /// # Errors
-    /// [`CompileError::Refused`] with the first error up front.
+    /// [`CompileError::Refused`], with the first error first.
     pub fn compile(&self, program: &Program) -> Result<Compiled> {
         let options = self.options_of(program);
-        let Some(cache) = self.cache.as_ref().filter(|_| !program.reads_the_disk()) else {
+        let Some(cache) = self.cache.as_ref().filter(|_| !program.reads_user_files()) else {
             return self.compile_now(program, &options);
         };
         let key = self.key(program, &options);
@@ -534,7 +532,7 @@ impl Nvrtc {
             )?
         };
         status(answer, "nvrtcCreateProgram", name, String::new)?;
-        let running = Running {
+        let running = NvrtcProgramGuard {
             table: &self.table,
             raw,
         };
@@ -621,14 +619,14 @@ fn status(
     })
 }
 
-/// A program of NVRTC's, destroyed when dropped.
-struct Running<'a> {
+/// Guard of an NVRTC program, destroyed on drop.
+struct NvrtcProgramGuard<'a> {
     table: &'a sys::Nvrtc,
     raw: NvrtcProgram,
 }
 
-impl Running<'_> {
-    /// What the compiler wrote; empty if it cannot be had.
+impl NvrtcProgramGuard<'_> {
+    /// The compiler's log; empty if it cannot be read.
     fn log(&self) -> String {
         let mut size = 0;
         // SAFETY: the program is alive and `size` outlives the call.
@@ -637,7 +635,7 @@ impl Running<'_> {
             return String::new();
         }
         let mut log = vec![0u8; size];
-        // SAFETY: `log` has the size the library said.
+        // SAFETY: `log` has the size that the library reported.
         let answer = unsafe {
             self.table
                 .nvrtcGetProgramLog(self.raw, log.as_mut_ptr().cast())
@@ -660,7 +658,7 @@ impl Running<'_> {
         };
         status(answer, "nvrtcGetPTXSize", name, String::new)?;
         let mut code = vec![0u8; size];
-        // SAFETY: `code` has the size the library said.
+        // SAFETY: `code` has the size that the library reported.
         let answer = unsafe {
             match output {
                 Output::Ptx => self.table.nvrtcGetPTX(self.raw, code.as_mut_ptr().cast())?,
@@ -674,10 +672,10 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for NvrtcProgramGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program is alive, and destroyed once. It can only fail
-        // for a program that is none.
+        // SAFETY: the program is alive, and destroyed once. The call fails only for an invalid
+        // program.
         drop(unsafe { self.table.nvrtcDestroyProgram(&mut self.raw) });
     }
 }
@@ -699,18 +697,18 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_may_read_files_of_the_users_is_known() {
+    fn a_program_that_may_read_user_files_is_recognised() {
         let program = |source: &str| Program::new("k.cu", source, Arch::new(9, 0));
         let alone = program("#include <cuda_fp16.h>\n# include \"mine.h\"\n").header("mine.h", "");
-        assert!(!alone.reads_the_disk());
-        assert!(program("  #include \"mine.h\"").reads_the_disk());
-        assert!(program("#include MINE").reads_the_disk());
+        assert!(!alone.reads_user_files());
+        assert!(program("  #include \"mine.h\"").reads_user_files());
+        assert!(program("#include MINE").reads_user_files());
         let nested = program("").header("mine.h", "#include \"other.h\"");
-        assert!(nested.reads_the_disk());
-        assert!(program("").include("/opt/headers").reads_the_disk());
-        assert!(program("").option("-I/opt/headers").reads_the_disk());
-        assert!(program("").option("--pre-include=a.h").reads_the_disk());
-        assert!(!program("").option("--use_fast_math").reads_the_disk());
+        assert!(nested.reads_user_files());
+        assert!(program("").include("/opt/headers").reads_user_files());
+        assert!(program("").option("-I/opt/headers").reads_user_files());
+        assert!(program("").option("--pre-include=a.h").reads_user_files());
+        assert!(!program("").option("--use_fast_math").reads_user_files());
     }
 
     #[test]

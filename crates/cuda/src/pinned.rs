@@ -1,4 +1,4 @@
-//! Page-locked host memory, which devices copy from and to at full speed.
+//! Page-locked host memory, which devices copy from and to at full bandwidth.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -13,41 +13,41 @@ use bytemuck::Pod;
 use fercuda_cuda_sys::types::CU_MEMHOSTALLOC_PORTABLE;
 
 use crate::buffer::{DeviceAddr, DeviceBuffer};
-use crate::callback::{self, NoneStays};
-use crate::context::{Context, Relaxed};
-use crate::error::{Bytes, Error, Result, call};
+use crate::callback::{self, NoResidentKernels};
+use crate::context::{Context, RelaxedCaptureMode};
+use crate::error::{ByteSize, Error, Result, call};
 
-/// Page-locked host memory, all bytes zero at first; a slice to the host.
+/// Page-locked host memory, all bytes zero at first; it dereferences to a slice.
 ///
-/// No queued work of this crate refers to it while it can be used: a copy that
-/// the host does not wait for owns or borrows it until it is done.
+/// No queued work of this crate refers to it while it can be accessed: a copy that the host does
+/// not wait for owns or borrows it until it is done.
 pub struct PinnedBuffer<T> {
     context: Context,
     values: NonNull<T>,
     len: usize,
-    /// What the values lie in, and perhaps those of other buffers; none if they need no memory.
-    memory: Option<Arc<Pinned>>,
+    /// The memory of the values, possibly shared with other buffers; `None` if they need none.
+    memory: Option<Arc<PinnedMemory>>,
     owns: PhantomData<T>,
 }
 
-/// Memory that the driver gave, until this is dropped.
-struct Pinned {
+/// Memory allocated by the driver, freed on drop.
+struct PinnedMemory {
     context: Context,
     address: usize,
-    /// Where kernels of that context find it, once that was asked for.
+    /// Its device address in that context, once that was queried.
     for_kernels: OnceLock<u64>,
 }
 
-// SAFETY: its part of the memory is its own, which any thread may use and free.
+// SAFETY: its part of the memory is exclusively its own, and any thread may use and free it.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
-// SAFETY: shared, it gives shared references only.
+// SAFETY: a shared reference to it gives shared references to the values only.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl<T: Pod> PinnedBuffer<T> {
     /// Memory for `len` values.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the host's memory does not suffice.
+    /// [`Error::Driver`] if host memory is exhausted.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
         let too_large = || Error::Value {
             operation: "allocate pinned memory",
@@ -69,7 +69,7 @@ impl<T: Pod> PinnedBuffer<T> {
         }
         callback::drain();
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut address: *mut c_void = std::ptr::null_mut();
         // SAFETY: `address` outlives the call.
         unsafe {
@@ -77,7 +77,7 @@ impl<T: Pod> PinnedBuffer<T> {
                 driver,
                 cuMemHostAlloc(&mut address, bytes, CU_MEMHOSTALLOC_PORTABLE),
                 "pin {} of host memory",
-                Bytes(bytes as u64)
+                ByteSize(bytes as u64)
             )?;
         }
         let values = NonNull::new(address.cast::<T>())
@@ -85,12 +85,12 @@ impl<T: Pod> PinnedBuffer<T> {
             .ok_or_else(|| Error::Value {
                 operation: "allocate pinned memory",
                 reason: format!(
-                    "the driver gave {address:?}, which is no address for these values"
+                    "the driver returned {address:?}, which is not aligned for these values"
                 ),
             })?;
-        // SAFETY: the driver gave `bytes` of memory to us alone.
+        // SAFETY: the driver allocated `bytes` for this call alone.
         unsafe { values.cast::<u8>().write_bytes(0, bytes) };
-        let memory = Pinned {
+        let memory = PinnedMemory {
             context: context.clone(),
             address: values.as_ptr().expose_provenance(),
             for_kernels: OnceLock::new(),
@@ -104,8 +104,8 @@ impl<T: Pod> PinnedBuffer<T> {
         })
     }
 
-    /// So many buffers of `len` values each, in memory that the driver gives once, in parts of its own size, and gets back when the last
-    /// of them is dropped.
+    /// `count` buffers of `len` values each, in memory that the driver allocates at once, rounded
+    /// to its own granularity, and frees when the last of them is dropped.
     ///
     /// # Errors
     /// As [`PinnedBuffer::new`].
@@ -113,7 +113,8 @@ impl<T: Pod> PinnedBuffer<T> {
         let all = Self::new(context, len.saturating_mul(count))?;
         let part = |at: usize| Self {
             context: context.clone(),
-            // SAFETY: `all` has `count` times `len` values. No two parts have one in common, and `all` is used by nobody.
+            // SAFETY: `all` has `count` times `len` values. No two parts overlap, and `all` itself
+            // is not accessed.
             values: unsafe { all.values.add(at * len) },
             len,
             memory: all.memory.clone(),
@@ -132,17 +133,17 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(buffer)
     }
 
-    /// The address at which kernels can read and write it. They are launched
-    /// by `unsafe` code, which sees to it that the host does not meanwhile.
+    /// The address at which kernels can read and write it. They are launched by `unsafe` code,
+    /// which ensures that the host does not access it meanwhile.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device cannot reach host memory.
+    /// [`Error::Driver`] if the device cannot access host memory.
     pub fn device_address(&self) -> Result<DeviceAddr> {
         self.device_address_in(&self.context)
     }
 
-    /// As [`PinnedBuffer::device_address`], for kernels and copies in another context: the memory is page-locked for
-    /// all of them.
+    /// As [`PinnedBuffer::device_address`], for kernels and copies in another context: the memory
+    /// is page-locked for all of them.
     ///
     /// # Errors
     /// As there.
@@ -159,7 +160,7 @@ impl<T: Pod> PinnedBuffer<T> {
         let driver = context.bind()?;
         let mut address = 0;
         let first = std::ptr::with_exposed_provenance_mut::<c_void>(memory.address);
-        // SAFETY: `address` outlives the call; the memory is the driver's own.
+        // SAFETY: `address` outlives the call; the memory was allocated by the driver.
         unsafe {
             call!(
                 driver,
@@ -175,8 +176,8 @@ impl<T: Pod> PinnedBuffer<T> {
 }
 
 impl<T: Pod + Send + Sync> PinnedBuffer<T> {
-    /// The same memory as a buffer: copies and kernels reach it, and the host no more
-    /// but by them.
+    /// The same memory as a device buffer, accessed by copies and kernels alone; the host no longer
+    /// accesses it directly.
     ///
     /// # Errors
     /// As [`PinnedBuffer::device_address`].
@@ -185,8 +186,8 @@ impl<T: Pod + Send + Sync> PinnedBuffer<T> {
         if address.0 == 0 {
             return DeviceBuffer::alloc(&context, len);
         }
-        // SAFETY: pinned memory at the address at which the device reaches it, which
-        // nothing else refers to any more; it stays until `self` is dropped.
+        // SAFETY: pinned memory at its device address, which nothing else refers to any more; it
+        // stays until `self` is dropped.
         unsafe { DeviceBuffer::foreign(&context, address, len, move || drop(self)) }
     }
 }
@@ -215,14 +216,14 @@ impl<T> Deref for PinnedBuffer<T> {
 
 impl<T> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`, and `self` is borrowed alone.
+        // SAFETY: as for `deref`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len) }
     }
 }
 
-/// Page-locked words that host and kernels use at the same time, all zero at
-/// first. To the host they are atomic; a kernel that runs meanwhile uses them by
-/// strong operations of system scope, such as `ld.acquire.sys`.
+/// Page-locked words that host and kernels access concurrently, all zero at first. To the host they
+/// are atomic; a kernel that runs at the same time uses strong operations of system scope, such as
+/// `ld.acquire.sys`.
 #[derive(Debug)]
 pub struct SharedWords(PinnedBuffer<u32>);
 
@@ -235,19 +236,18 @@ impl SharedWords {
         PinnedBuffer::new(context, len).map(Self)
     }
 
-    /// The words as the host sees them.
+    /// The words as the host accesses them.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: memory for as many words, initialised and aligned, lives as
-        // long as `self`, which gives no other reference to it; an atomic word
-        // is laid out as a word.
+        // SAFETY: memory for as many words, initialised and aligned, lives as long as `self`, which
+        // gives out no other reference to it; an atomic word has the layout of a word.
         unsafe { std::slice::from_raw_parts(self.0.address().cast(), self.0.capacity()) }
     }
 
-    /// The address at which kernels find them. Who launches such a kernel keeps
-    /// the words until it is done.
+    /// The address at which kernels access them. The caller that launches such a kernel keeps the
+    /// words until it is done.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device cannot reach host memory.
+    /// [`Error::Driver`] if the device cannot access host memory.
     pub fn device_address(&self) -> Result<DeviceAddr> {
         self.0.device_address()
     }
@@ -261,17 +261,17 @@ impl<T: fmt::Debug> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let (context, address) = (self.context.clone(), self.address);
-        callback::outside(move || {
-            let _none_stays = match NoneStays::now() {
-                Ok(none_stays) => none_stays,
-                Err(not_yet) => return not_yet,
+        callback::destroy_or_defer(move || {
+            let _none_resident = match NoResidentKernels::acquire() {
+                Ok(none_resident) => none_resident,
+                Err(retry) => return retry,
             };
             let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
-            // SAFETY: from cuMemHostAlloc and freed once. Queued work that
-            // uses it owns it, so there is none.
+            // SAFETY: from cuMemHostAlloc and freed once. Queued work that uses it owns it, so
+            // there is none.
             context.destroy(|driver| unsafe { driver.cuMemFreeHost(address) })
         });
     }

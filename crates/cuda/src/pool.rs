@@ -1,4 +1,4 @@
-//! Pools from which stream-ordered memory is taken.
+//! Pools of stream-ordered memory.
 
 use std::sync::Arc;
 
@@ -7,42 +7,41 @@ use fercuda_cuda_sys::types::{
 };
 
 use crate::callback;
-use crate::context::{Context, Relaxed};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::device::Device;
 use crate::error::{Result, call};
 
-/// A pool of device memory. Cloning gives another name for the same pool;
-/// buffers taken from it hold it.
+/// A pool of device memory. Clones are handles to the same pool; buffers allocated from it hold it.
 #[derive(Clone, Debug)]
 pub struct MemoryPool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PoolInner {
     context: Context,
     raw: CUmemoryPool,
-    /// Whether it is ours to destroy; a device's own pool is not.
+    /// Whether this destroys it; a device's own pool is not destroyed.
     owned: bool,
 }
 
-impl Drop for Inner {
+impl Drop for PoolInner {
     fn drop(&mut self) {
         if !self.owned {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::outside(move || {
-            // SAFETY: from cuMemPoolCreate, destroyed once. What is still
-            // being freed in some stream is the driver's to wait for.
+        callback::destroy_or_defer(move || {
+            // SAFETY: from cuMemPoolCreate, destroyed once. The driver itself waits for frees that
+            // are pending in a stream.
             context.destroy(|driver| unsafe { driver.cuMemPoolDestroy(raw) })
         });
     }
 }
 
 impl MemoryPool {
-    /// The pool [`DeviceBuffer::alloc_ordered`](crate::DeviceBuffer::alloc_ordered)
-    /// takes from.
+    /// The pool from which [`DeviceBuffer::alloc_ordered`](crate::DeviceBuffer::alloc_ordered)
+    /// allocates.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if the device has no pools.
@@ -59,7 +58,7 @@ impl MemoryPool {
             )?;
         }
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PoolInner {
                 context: context.clone(),
                 raw,
                 owned: false,
@@ -67,7 +66,7 @@ impl MemoryPool {
         })
     }
 
-    /// A pool of its own; `max_bytes` of zero leaves its size to the device.
+    /// A new pool; `max_bytes` of zero leaves its maximum size to the device.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if the device has no pools.
@@ -90,7 +89,7 @@ impl MemoryPool {
             )?;
         }
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PoolInner {
                 context: context.clone(),
                 raw,
                 owned: true,
@@ -107,8 +106,8 @@ impl MemoryPool {
         self.inner.raw
     }
 
-    /// Bytes the pool holds on to when streams synchronise; more is given back
-    /// to the device.
+    /// The bytes that the pool retains when streams synchronise; memory above that is released to
+    /// the device.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -129,13 +128,11 @@ impl MemoryPool {
         }
     }
 
-    /// Lets kernels and copies of other devices reach the pool's memory, now
-    /// and later.
+    /// Lets kernels and copies of other devices access the pool's memory, existing and future.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if one cannot reach this
-    /// device; [`Error::Value`](crate::Error::Value) for a device of another
-    /// driver.
+    /// [`Error::Driver`](crate::Error::Driver) if one cannot access this device;
+    /// [`Error::Value`](crate::Error::Value) for a device of another driver.
     pub fn allow(&self, devices: &[Device]) -> Result<()> {
         let context = &self.inner.context;
         context.device().refuse_foreign("share a pool", devices)?;
@@ -146,29 +143,29 @@ impl MemoryPool {
             call!(
                 driver,
                 cuMemPoolSetAccess(self.raw(), access.as_ptr(), access.len()),
-                "let other devices reach a pool of {}",
+                "let other devices access a pool of {}",
                 context.device()
             )
         }
     }
 
-    /// Bytes held by buffers.
+    /// Bytes allocated to buffers.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
     pub fn used_bytes(&self) -> Result<u64> {
-        self.figure(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        self.read_attribute(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
-    /// Bytes the pool has taken from the device, used or not.
+    /// Bytes that the pool has reserved from the device, used or not.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
     pub fn reserved_bytes(&self) -> Result<u64> {
-        self.figure(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+        self.read_attribute(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     }
 
-    /// Gives unused memory back to the device until `keep_bytes` are left.
+    /// Releases unused memory to the device until `keep_bytes` are left.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -184,10 +181,10 @@ impl MemoryPool {
         }
     }
 
-    fn figure(&self, attribute: CUmemPool_attribute) -> Result<u64> {
+    fn read_attribute(&self, attribute: CUmemPool_attribute) -> Result<u64> {
         let driver = self.inner.context.bind()?;
-        // NVIDIA's driver counts a question about a pool among what a capture may not see.
-        let _relaxed = Relaxed::enter(driver);
+        // NVIDIA's driver counts a query of a pool among the calls that a capture forbids.
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut bytes = 0u64;
         // SAFETY: the attributes asked for are u64, and `bytes` outlives the call.
         unsafe {

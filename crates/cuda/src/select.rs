@@ -1,8 +1,7 @@
-//! Which driver fills the table: NVIDIA's, or the software device's.
+//! Driver selection: NVIDIA's, or the software device's.
 //!
-//! Invariant: a process opens each at most once and never closes it, so a
-//! driver is `&'static`. Elsewhere: what the drivers do (`fercuda-cuda-sys`,
-//! `fercuda-softgpu`).
+//! Invariant: a process opens each driver at most once and never closes it, so a driver is
+//! `&'static`. Elsewhere: the drivers themselves (`fercuda-cuda-sys`, `fercuda-softgpu`).
 
 use std::sync::OnceLock;
 
@@ -13,13 +12,13 @@ use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result, call};
 
-/// The variable that chooses when the program does not.
+/// The environment variable that selects the driver when the program does not.
 pub const DEVICE_VARIABLE: &str = "FERCUDA_DEVICE";
 
 /// Which device to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Select {
-    /// A GPU if the driver is there and has one, else the software device.
+    /// A GPU if its driver is installed and has one, else the software device.
     #[default]
     Auto,
     /// A GPU, or an error.
@@ -29,8 +28,8 @@ pub enum Select {
 }
 
 impl Select {
-    /// What `FERCUDA_DEVICE` asks for: `soft`, `gpu` or `auto`, which is also
-    /// what an absent or empty variable means.
+    /// The value of `FERCUDA_DEVICE`: `soft`, `gpu` or `auto`, which is also the meaning of an
+    /// absent or empty variable.
     ///
     /// # Errors
     /// [`Error::Selection`] for anything else.
@@ -67,7 +66,7 @@ impl PartialEq for Cuda {
 impl Eq for Cuda {}
 
 impl Cuda {
-    /// The driver that `FERCUDA_DEVICE` asks for.
+    /// The driver that `FERCUDA_DEVICE` selects.
     ///
     /// # Errors
     /// As [`Cuda::select`], and [`Error::Selection`].
@@ -78,8 +77,7 @@ impl Cuda {
     /// The driver for `select`, initialised. Later calls return the same one.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] or [`Error::Driver`] where hardware was asked for
-    /// and is not usable.
+    /// [`Error::NoDriver`] or [`Error::Driver`] where hardware was asked for and is not usable.
     pub fn select(select: Select) -> Result<Self> {
         match select {
             Select::Hardware => hardware(),
@@ -88,26 +86,26 @@ impl Cuda {
                 Ok(cuda) if cuda.device_count()? > 0 => Ok(cuda),
                 Ok(_) => software(),
                 Err(error) if means_no_gpu(&error) => software(),
-                // A GPU that does not work is not passed over in silence.
+                // A broken GPU is reported, not silently replaced by the software device.
                 Err(error) => Err(error),
             },
         }
     }
 
-    /// The same driver by another table of its functions, as one that governs its
-    /// memory. What was made by one table is not known to the other.
+    /// The same driver through another table of its functions, such as one that governs its memory.
+    /// Objects made through one table are unknown to the other.
     pub fn through(self, driver: &'static Driver) -> Self {
         Self { driver, ..self }
     }
 
-    /// The table of functions, for calls this crate has no safe form of.
+    /// The table of functions, for calls that have no safe form in this crate.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
     /// The table, unless the thread runs a host callback.
     pub(crate) fn callable(&self) -> Result<&'static Driver> {
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
         Ok(self.driver)
@@ -136,7 +134,7 @@ impl Cuda {
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// How many devices the driver shows.
+    /// The number of devices of the driver.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -174,7 +172,7 @@ impl Cuda {
         Device::new(*self, ordinal)
     }
 
-    /// Every device, by ordinal.
+    /// All devices, by ordinal.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -193,7 +191,7 @@ pub fn driver(select: Select) -> Result<&'static Driver> {
     Cuda::select(select).map(|cuda| cuda.driver)
 }
 
-/// Whether `error` says that the machine has no GPU, not that one is broken.
+/// Whether `error` means that the machine has no GPU, rather than a broken one.
 fn means_no_gpu(error: &Error) -> bool {
     matches!(error, Error::NoDriver(_))
         || matches!(

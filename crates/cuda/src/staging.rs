@@ -1,94 +1,91 @@
-//! Pinned memory through which the host sends small things to the device, over
-//! and over, without waiting.
+//! Staging ring: pinned memory for repeated small copies to the device without waiting.
 //!
-//! The memory is a ring of slots, cut into a few parts. A copy takes the next
-//! slot; behind the last copy of a part its stream is marked, and a part is
-//! begun again when its mark is done. So there is one event for many copies.
+//! The memory is a ring buffer of slots, divided into a few segments. A copy takes the next slot;
+//! an event is recorded after the last copy of a segment, and the segment is reused once its event
+//! is done. So one event serves many copies.
 //!
-//! Invariant: nothing is written to a slot that a queued copy may still read.
+//! Invariant: a slot that a queued copy may still read is not written.
 
 use bytemuck::Pod;
 
 use crate::buffer::DeviceSliceMut;
-use crate::callback::{self, Destroyed};
+use crate::callback::{self, DestroyOutcome};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Stream, Waited, WeakStream};
-use crate::uses::Uses;
+use crate::stream::{Stream, WaitOutcome, WeakStream};
+use crate::uses::StreamUses;
 
-/// How many parts a ring has: while the host fills one, the copies of the
-/// others may be under way.
-const PARTS: usize = 4;
-/// Slots begin at multiples of so many bytes.
+/// How many segments a ring has: while the host fills one, the copies of the others may be in
+/// flight.
+const SEGMENTS: usize = 4;
+/// The alignment of slots in bytes.
 const ALIGN_BYTES: usize = 64;
 
-/// What is known of a part's copies.
+/// State of the copies of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// None is under way, or it is being filled.
+enum SegmentState {
+    /// None is in flight, or the segment is being filled.
     Free,
-    /// Its event is behind them.
+    /// Its event is recorded after them.
     Marked,
-    /// They may be under way, and no event is behind them.
+    /// They may be in flight, and no event is recorded after them.
     Unmarked,
 }
 
-/// A ring of slots in pinned memory, from which the device is sent small
-/// things.
+/// A ring buffer of slots in pinned memory, for small copies to the device.
 #[derive(Debug)]
 pub struct Staging {
     /// `None` only while being dropped.
     memory: Option<PinnedBuffer<u8>>,
     slot_bytes: usize,
-    /// Slots of a part.
-    part_slots: usize,
-    /// Slot that is written next; it was waited for.
+    /// Slots of a segment.
+    segment_slots: usize,
+    /// Slot that is written next; its last copy is done.
     next: usize,
-    parts: [(Event, Part); PARTS],
-    /// The stream of the copies from the part that `next` is in.
+    segments: [(Event, SegmentState); SEGMENTS],
+    /// The stream of the copies from the segment of `next`.
     stream: Option<WeakStream>,
-    uses: Uses,
+    uses: StreamUses,
 }
 
 impl Staging {
-    /// At least `slots` slots for up to `slot_bytes` bytes each: so many copies
-    /// may be under way, less a quarter of them.
+    /// At least `slots` slots for up to `slot_bytes` bytes each: three quarters of that many copies
+    /// may be in flight.
     ///
     /// # Errors
     /// As [`PinnedBuffer::new`].
     pub fn new(context: &Context, slot_bytes: usize, slots: usize) -> Result<Self> {
-        let part_slots = slots.div_ceil(PARTS).max(1);
+        let segment_slots = slots.div_ceil(SEGMENTS).max(1);
         let slot_bytes = slot_bytes.max(1).checked_next_multiple_of(ALIGN_BYTES);
-        let bytes = slot_bytes.and_then(|bytes| bytes.checked_mul(part_slots * PARTS));
+        let bytes = slot_bytes.and_then(|bytes| bytes.checked_mul(segment_slots * SEGMENTS));
         let (Some(slot_bytes), Some(bytes)) = (slot_bytes, bytes) else {
             return Err(Error::Value {
                 operation: "make a ring of slots",
                 reason: format!("{slots} slots of so many bytes are more than there can be"),
             });
         };
-        let part = || Event::untimed(context).map(|mark| (mark, Part::Free));
-        let parts = [part()?, part()?, part()?, part()?];
+        let segment = || Event::untimed(context).map(|event| (event, SegmentState::Free));
+        let segments = [segment()?, segment()?, segment()?, segment()?];
         Ok(Self {
             memory: Some(PinnedBuffer::new(context, bytes)?),
             slot_bytes,
-            part_slots,
+            segment_slots,
             next: 0,
-            parts,
+            segments,
             stream: None,
-            uses: Uses::default(),
+            uses: StreamUses::default(),
         })
     }
 
-    /// Bytes that fit a slot.
+    /// The size of a slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Queues a copy of `values`, which must fit a slot and be as many as `to`
-    /// has. They are read before this returns. Waits only if the device is a
-    /// whole ring behind.
+    /// Queues a copy of `values`, which must fit a slot and be as many as `to` has. They are read
+    /// before this returns. Waits only if the device lags by a whole ring.
     ///
     /// # Errors
     /// [`Error::Length`]; [`Error::Value`] if they do not fit a slot;
@@ -126,9 +123,9 @@ impl Staging {
             self.uses.note(stream);
         }
         self.change_stream(stream);
-        let part = self.next / self.part_slots;
-        if self.next.is_multiple_of(self.part_slots) {
-            self.wait_for(part)?;
+        let segment = self.next / self.segment_slots;
+        if self.next.is_multiple_of(self.segment_slots) {
+            self.wait_for(segment)?;
         }
         let entered = stream.enter_uncaptured(Error::Capturing {
             operation: "send from a ring of slots",
@@ -138,33 +135,35 @@ impl Staging {
             unreachable!("only `drop` takes it")
         };
         let slot = memory.address().wrapping_add(self.next * self.slot_bytes);
-        // SAFETY: the slot is inside the memory, which has `slot_bytes` for
-        // each; its last copy is done, or it had none, and nothing else knows
-        // of it. It is aligned to what `T` was compared with.
+        // SAFETY: the slot is inside the memory, which has `slot_bytes` for each; its last copy is
+        // done, or it had none, and nothing else refers to it. It is aligned to `ALIGN_BYTES`, and
+        // `T` to no more.
         unsafe {
             std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), slot, bytes);
             to.queue_from_host(slot.cast_const().cast::<T>(), &entered)?;
         }
         drop(entered);
         self.stream = Some(stream.downgrade());
-        self.next = (self.next + 1) % (self.part_slots * PARTS);
-        if self.next.is_multiple_of(self.part_slots) {
-            self.mark(part, stream);
+        self.next = (self.next + 1) % (self.segment_slots * SEGMENTS);
+        if self.next.is_multiple_of(self.segment_slots) {
+            self.mark(segment, stream);
         }
         Ok(())
     }
 
-    /// Waits for the copies of a part, which are the ring's oldest.
-    fn wait_for(&mut self, part: usize) -> Result<()> {
-        let (mark, state) = &mut self.parts[part];
+    /// Waits for the copies of a segment, which are the oldest of the ring.
+    fn wait_for(&mut self, segment: usize) -> Result<()> {
+        let (event, state) = &mut self.segments[segment];
         match state {
-            Part::Free => {}
-            Part::Marked => mark.synchronize()?,
-            Part::Unmarked => {
+            SegmentState::Free => {}
+            SegmentState::Marked => event.synchronize()?,
+            SegmentState::Unmarked => {
                 let advice = match self.uses.wait() {
-                    Waited::Done => "",
-                    Waited::Stays => "send in a stream made with Stream::new, not a thread's own",
-                    _ => "send again when the captures that run have ended",
+                    WaitOutcome::Done => "",
+                    WaitOutcome::KernelResident => {
+                        "send in a stream made with Stream::new, not a per-thread stream"
+                    }
+                    _ => "send again when the captures in progress have ended",
                 };
                 if !advice.is_empty() {
                     return Err(Error::Capturing {
@@ -174,65 +173,65 @@ impl Staging {
                 }
             }
         }
-        *state = Part::Free;
+        *state = SegmentState::Free;
         Ok(())
     }
 
-    /// Ends the part that is being filled if its copies are in another stream.
+    /// Closes the segment that is being filled if its copies are in another stream.
     fn change_stream(&mut self, stream: &Stream) {
-        if self.next.is_multiple_of(self.part_slots) {
+        if self.next.is_multiple_of(self.segment_slots) {
             return;
         }
-        // A stream that is gone has done its work.
+        // A dropped stream has done its work.
         let Some(last) = self.stream.as_ref().and_then(WeakStream::upgrade) else {
             return;
         };
         if last != *stream {
-            let part = self.next / self.part_slots;
-            self.mark(part, &last);
-            self.next = (part + 1) % PARTS * self.part_slots;
+            let segment = self.next / self.segment_slots;
+            self.mark(segment, &last);
+            self.next = (segment + 1) % SEGMENTS * self.segment_slots;
         }
     }
 
-    /// Marks the end of a part, whose copies were in `stream`.
-    fn mark(&mut self, part: usize, stream: &Stream) {
-        let (mark, state) = &mut self.parts[part];
-        *state = match mark.record_uncaptured(stream) {
-            Ok(true) => Part::Marked,
-            // A stream that is being captured has done its work from before.
-            Ok(false) => Part::Free,
-            Err(_) => Part::Unmarked,
+    /// Records the event of a segment, the copies of which were in `stream`.
+    fn mark(&mut self, segment: usize, stream: &Stream) {
+        let (event, state) = &mut self.segments[segment];
+        *state = match event.record_uncaptured(stream) {
+            Ok(true) => SegmentState::Marked,
+            // The earlier work of a stream that is being captured is done.
+            Ok(false) => SegmentState::Free,
+            Err(_) => SegmentState::Unmarked,
         };
     }
 }
 
 impl Drop for Staging {
-    /// What copies may still read goes when they are done. Waits only for streams that
-    /// cannot be marked now: default streams beside captures or of other threads; and
-    /// dropped in a host callback it is who allocates or waits next that does.
+    /// Frees the memory once no copy may read it any more. Waits only for streams in which no event
+    /// can be recorded now: default streams beside captures or of other threads; if this is dropped
+    /// in a host callback, the next thread that allocates or waits does that.
     fn drop(&mut self) {
         let uses = std::mem::take(&mut self.uses);
         let mut memory = self.memory.take();
-        // Of streams that cannot be marked now the work is waited for.
-        let marks = uses.marks();
-        callback::outside(move || {
-            let waited = match &marks {
+        // Where no event can be recorded, the work is waited for.
+        let events = uses.record_events();
+        callback::destroy_or_defer(move || {
+            let waited = match &events {
                 None => uses.wait(),
-                Some(marks) => match marks.iter().try_fold(true, |all, mark| {
-                    let is_done = mark.is_done()?;
+                Some(events) => match events.iter().try_fold(true, |all, event| {
+                    let is_done = event.is_done()?;
                     Ok(all && is_done)
                 }) {
-                    Ok(false) => return Destroyed::NotYet,
-                    other => Waited::of(&other.map(drop)),
+                    Ok(false) => return DestroyOutcome::Retry,
+                    other => WaitOutcome::of(&other.map(drop)),
                 },
             };
             match waited {
-                Waited::Refused | Waited::Stays => {}
-                Waited::Done => memory = None,
-                // Nothing says that the copies are over.
-                Waited::Lost => std::mem::forget(memory.take()),
+                WaitOutcome::Refused | WaitOutcome::KernelResident => {}
+                WaitOutcome::Done => memory = None,
+                // The copies may still be running.
+                WaitOutcome::Lost => std::mem::forget(memory.take()),
             }
-            waited.so_far()
+            waited.destroy_outcome()
         });
     }
 }

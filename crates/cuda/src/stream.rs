@@ -1,11 +1,11 @@
-//! Streams: queues of work that a device does in order.
+//! Streams: queues of work that a device executes in order.
 //!
-//! A stream is a [`Core`], which things that were used in it know weakly, and
-//! an [`Owner`], which everybody who may queue work shares. When the owner
-//! goes, the work is waited for, and only then may the core go.
+//! A stream is a [`StreamCore`], to which resources used in it hold weak references, and a
+//! [`StreamOwner`], shared by all handles that may queue work. Dropping the owner waits for the
+//! work; only then may the core be dropped.
 //!
-//! Invariant: a core that is gone has finished its work. Elsewhere: capturing
-//! a stream's work (`graph`), ordering between streams (`event`).
+//! Invariant: the work of a dropped core has finished. Elsewhere: capturing a stream's work
+//! (`graph`), ordering between streams (`event`).
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -26,25 +26,25 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_cuda_sys::{Driver, Symbol, signatures};
 
-use crate::callback::{self, Destroyed, NoneStays};
-use crate::context::{Context, Relaxed};
+use crate::callback::{self, DestroyOutcome, NoResidentKernels};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::error::{Error, Result, call, check};
 use crate::event::Event;
 use crate::graph::CaptureState;
 use crate::uses::lock;
 
-/// An identifier no other stream of this process has or had.
+/// An identifier that no other stream of this process has or had.
 pub(crate) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Waiting for the legacy stream, or for all, while a blocking stream is captured ends
-/// that capture; this question does not. In the current context.
+/// Waiting for the legacy stream, or for all streams, ends the capture of a blocking stream. This
+/// query does not, and fails if there is one. It applies to the current context.
 ///
 /// # Errors
-/// The driver's, if one is.
-pub(crate) fn ask_for_blocking_captures(driver: &Driver) -> Result<()> {
+/// The driver's, if a blocking stream is being captured.
+pub(crate) fn check_blocking_captures(driver: &Driver) -> Result<()> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: `status` outlives the call.
     match unsafe { driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &mut status) } {
@@ -56,19 +56,18 @@ pub(crate) fn ask_for_blocking_captures(driver: &Driver) -> Result<()> {
     }
 }
 
-/// A stream of a context. Cloning gives another name for the same stream; the
-/// last one dropped waits for its work.
+/// A stream of a context. Clones are handles to the same stream; dropping the last one waits for
+/// its work.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    core: Arc<Core>,
-    /// Waits when the last of those who may queue work is gone. Default
-    /// streams outlive every value that names them, and what only waits has
-    /// nothing to wait for when it goes.
-    _owner: Option<Arc<Owner>>,
+    core: Arc<StreamCore>,
+    /// Waits when the last handle that may queue work is dropped. `None` for default streams, which
+    /// outlive every value that names them, and for handles that only wait.
+    _owner: Option<Arc<StreamOwner>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StreamHandleKind {
     /// Made by us, destroyed by us.
     Owned,
     /// The context's legacy default stream.
@@ -77,26 +76,26 @@ enum Kind {
     PerThread(ThreadId),
 }
 
-/// What part a stream takes in captures.
+/// How a stream takes part in captures.
 #[derive(Debug)]
-enum Part {
-    /// None: work given to it is done.
-    Free,
-    /// Work given to it becomes part of a graph.
+enum CaptureRole {
+    /// In none: work queued is executed.
+    None,
+    /// Work queued becomes part of a graph.
     Capturing(Arc<CaptureState>),
-    /// The capture is being ended; no work is taken.
+    /// The capture is ending; no work is accepted.
     Ending,
 }
 
 /// A stream to which work may be queued: while this lives, no capture of it
 /// begins or ends.
 #[derive(Debug)]
-pub(crate) struct Entered<'a> {
+pub(crate) struct EnteredStream<'a> {
     stream: &'a Stream,
-    part: RwLockReadGuard<'a, Part>,
+    role: RwLockReadGuard<'a, CaptureRole>,
 }
 
-impl<'a> Entered<'a> {
+impl<'a> EnteredStream<'a> {
     #[inline]
     pub(crate) fn stream(&self) -> &'a Stream {
         self.stream
@@ -105,30 +104,29 @@ impl<'a> Entered<'a> {
     /// The capture that work queued now becomes part of.
     #[inline]
     pub(crate) fn capture(&self) -> Option<&Arc<CaptureState>> {
-        match &*self.part {
-            Part::Capturing(state) => Some(state),
-            Part::Free | Part::Ending => None,
+        match &*self.role {
+            CaptureRole::Capturing(state) => Some(state),
+            CaptureRole::None | CaptureRole::Ending => None,
         }
     }
 
-    /// Waits until no work queued so far can touch host memory any more, for
-    /// as long as that takes. For a stream that is not captured.
+    /// Waits until no work queued so far can access host memory any more, for as long as that
+    /// takes. For a stream that is not captured.
     ///
-    /// Other libraries may begin a capture that keeps this thread from
-    /// waiting. Memory that is only borrowed cannot be given back then, so
-    /// this asks again until it ends.
+    /// Other libraries may begin a capture that keeps this thread from waiting. Borrowed memory
+    /// cannot be given back then, so this retries until the capture ends.
     ///
     /// # Errors
     /// Those of the work.
     pub(crate) fn wait_for_borrowed(&self) -> Result<()> {
         if self.stream.is_legacy() {
-            // Copies with host memory there are done when they return.
+            // There, copies with host memory are done when they return.
             return Ok(());
         }
         let mut pause = Duration::from_micros(20);
         loop {
-            let answer = self.stream.settle();
-            if Waited::of(&answer) != Waited::Refused {
+            let answer = self.stream.synchronize_raw();
+            if WaitOutcome::of(&answer) != WaitOutcome::Refused {
                 return answer;
             }
             std::thread::sleep(pause);
@@ -137,79 +135,81 @@ impl<'a> Entered<'a> {
     }
 }
 
-/// What a wait has shown.
+/// Outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[must_use]
-pub(crate) enum Waited {
+pub(crate) enum WaitOutcome {
     /// The work is done.
     Done,
-    /// The context is lost. The device does nothing more in it; a callback of
-    /// another stream may still be running.
+    /// The context is lost. The device does no more work in it; a callback of another stream may
+    /// still be running.
     Lost,
-    /// The driver did not wait, because of a capture in the way.
+    /// The driver did not wait, because of a capture.
     Refused,
-    /// It was not asked: it would have waited for a kernel that stays.
-    Stays,
+    /// The driver was not called: it would have waited for a resident kernel.
+    KernelResident,
 }
 
-impl Waited {
+impl WaitOutcome {
     pub(crate) fn of(answer: &Result<()>) -> Self {
         match answer {
             Ok(()) => Self::Done,
             Err(error) if error.is_refusal() => Self::Refused,
-            // Errors that are no refusal are of the work or of the context;
-            // either way it is not there any more.
+            // Other errors are of the work or of the context; either way the work is not running
+            // any more.
             Err(_) => Self::Lost,
         }
     }
 
-    /// Whether what was to be destroyed behind that can be now.
-    pub(crate) fn so_far(self) -> Destroyed {
+    /// The outcome for an object that was to be destroyed after the wait.
+    pub(crate) fn destroy_outcome(self) -> DestroyOutcome {
         match self {
-            Self::Done | Self::Lost => Destroyed::Yes,
-            Self::Refused => Destroyed::NotYet,
-            Self::Stays => Destroyed::WhileOneStays,
+            Self::Done | Self::Lost => DestroyOutcome::Done,
+            Self::Refused => DestroyOutcome::Retry,
+            Self::KernelResident => DestroyOutcome::RetryWhenNoneResident,
         }
     }
 
-    /// The same where the whole device is waited for: no kernel stays as long as what is
-    /// returned is there.
-    pub(crate) fn and_none_stays(self) -> std::result::Result<NoneStays, Destroyed> {
-        match self.so_far() {
-            Destroyed::Yes => NoneStays::now(),
-            not_yet => Err(not_yet),
+    /// The same before a call that waits for the whole device: no kernel is resident while the
+    /// guard lives.
+    pub(crate) fn and_none_resident(
+        self,
+    ) -> std::result::Result<NoResidentKernels, DestroyOutcome> {
+        match self.destroy_outcome() {
+            DestroyOutcome::Done => NoResidentKernels::acquire(),
+            retry => Err(retry),
         }
     }
 }
 
-// What each launch looks at lies first, in one line of the core's cache.
+// The fields that each launch reads come first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Core {
+pub(crate) struct StreamCore {
     raw: CUstream,
     id: u64,
-    /// Even while `part` is free, and another number each time: it moves on
-    /// before a capture of the stream begins and after it has ended. Always
-    /// odd for default streams. With `CONTEXT_GONE` from a reset on.
+    /// Even while `role` is `None`, and another number each time: it is incremented before a
+    /// capture of the stream begins and after it has ended. Always odd for default streams.
+    /// `CONTEXT_GONE` is set from a reset on.
     epoch: AtomicU64,
-    /// The driver's function, if it has it.
+    /// The driver's function, if it has one.
     graph_launch: Option<signatures::cuGraphLaunch>,
     context: Context,
-    kind: Kind,
-    /// Held for reading while work is queued, so that what the work is taken
-    /// for, captured or not, is what it is. It is also held while work is
-    /// waited for, so callbacks never wait for it.
-    part: RwLock<Part>,
-    /// What the first callback that panicked said.
-    panicked: Panicked,
+    kind: StreamHandleKind,
+    /// Held for reading while work is queued, so that the work is captured if and only if the
+    /// caller takes it to be. It is also held while work is waited for, so callbacks never wait for
+    /// it.
+    role: RwLock<CaptureRole>,
+    /// The message of the first callback that panicked.
+    panicked: PanicMessage,
 }
 
-/// In a core's epoch: its context was reset.
+/// In a core's epoch: the context was reset.
 const CONTEXT_GONE: u64 = 1 << 63;
 
-impl Core {
-    /// Its context was reset: it is never free any more.
-    pub(crate) fn end(&self) {
+impl StreamCore {
+    /// Notes that the context was reset: the epoch is never that of an uncaptured stream again.
+    pub(crate) fn mark_context_gone(&self) {
         self.epoch.fetch_or(CONTEXT_GONE, Ordering::AcqRel);
     }
 }
@@ -220,13 +220,13 @@ fn graph_launch(driver: &Driver) -> Option<signatures::cuGraphLaunch> {
     Some(unsafe { std::mem::transmute::<NonNull<c_void>, signatures::cuGraphLaunch>(address) })
 }
 
-impl Drop for Core {
+impl Drop for StreamCore {
     fn drop(&mut self) {
-        if self.kind != Kind::Owned {
+        if self.kind != StreamHandleKind::Owned {
             return;
         }
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::outside(move || {
+        callback::destroy_or_defer(move || {
             // SAFETY: `raw` came from cuStreamCreateWithPriority and this is
             // its only owner.
             context.destroy(|driver| unsafe { driver.cuStreamDestroy_v2(raw) })
@@ -234,26 +234,25 @@ impl Drop for Core {
     }
 }
 
-/// Shared by everybody who may queue work in a stream.
+/// Shared by all handles that may queue work.
 #[derive(Debug)]
-struct Owner(Arc<Core>);
+struct StreamOwner(Arc<StreamCore>);
 
-impl Drop for Owner {
+impl Drop for StreamOwner {
     fn drop(&mut self) {
-        // The core stays until the work is done, whoever waits for it.
+        // The core lives until the work is done, whichever thread waits for it.
         let stream = Stream {
             core: self.0.clone(),
             _owner: None,
         };
-        callback::outside(move || {
+        callback::destroy_or_defer(move || {
             let waited = stream.wait_to_destroy();
-            if waited == Waited::Lost {
-                // A callback may be running and nothing tells when it ends.
-                // Those who know the stream weakly are to find it, and learn
-                // the same.
+            if waited == WaitOutcome::Lost {
+                // A callback may be running, and nothing tells when it ends. Holders of weak
+                // references must still find the stream, and get the same outcome.
                 std::mem::forget(stream.clone());
             }
-            waited.so_far()
+            waited.destroy_outcome()
         });
     }
 }
@@ -284,8 +283,7 @@ impl Stream {
         Self::create(context, CUstream_flags::CU_STREAM_NON_BLOCKING, priority)
     }
 
-    /// A stream that waits for the legacy default stream and is waited for by
-    /// it.
+    /// A stream that waits for the legacy default stream and that the legacy stream waits for.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -309,29 +307,35 @@ impl Stream {
             context.clone(),
             raw,
             next_id(),
-            Kind::Owned,
-            Panicked::default(),
+            StreamHandleKind::Owned,
+            PanicMessage::default(),
         ))
     }
 
-    pub(crate) fn legacy(context: Context, id: u64, panicked: Panicked) -> Self {
-        Self::from_parts(context, CU_STREAM_LEGACY, id, Kind::Legacy, panicked)
+    pub(crate) fn legacy(context: Context, id: u64, panicked: PanicMessage) -> Self {
+        Self::from_parts(
+            context,
+            CU_STREAM_LEGACY,
+            id,
+            StreamHandleKind::Legacy,
+            panicked,
+        )
     }
 
-    /// The calling thread's, in `context`, whose own identifier is `of_context`.
+    /// The calling thread's stream of `context`, which has the identifier `of_context`.
     pub(crate) fn per_thread(context: Context, of_context: u64) -> Self {
         thread_local! {
-            /// Identifiers of this thread's streams and what their callbacks
-            /// said, by the identifier of their context.
-            static STREAMS: RefCell<HashMap<u64, (u64, Panicked)>> = RefCell::default();
+            /// Identifiers of this thread's streams and their callbacks' panic messages, by the
+            /// identifier of their context.
+            static STREAMS: RefCell<HashMap<u64, (u64, PanicMessage)>> = RefCell::default();
         }
         let (id, panicked) = STREAMS.with_borrow_mut(|streams| {
             streams
                 .entry(of_context)
-                .or_insert_with(|| (next_id(), Panicked::default()))
+                .or_insert_with(|| (next_id(), PanicMessage::default()))
                 .clone()
         });
-        let kind = Kind::PerThread(std::thread::current().id());
+        let kind = StreamHandleKind::PerThread(std::thread::current().id());
         Self::from_parts(context, CU_STREAM_PER_THREAD, id, kind, panicked)
     }
 
@@ -339,20 +343,20 @@ impl Stream {
         context: Context,
         raw: CUstream,
         id: u64,
-        kind: Kind,
-        panicked: Panicked,
+        kind: StreamHandleKind,
+        panicked: PanicMessage,
     ) -> Self {
-        let core = Arc::new(Core {
+        let core = Arc::new(StreamCore {
             raw,
             id,
             graph_launch: graph_launch(context.driver()),
             context,
             kind,
-            part: RwLock::new(Part::Free),
-            epoch: AtomicU64::new(u64::from(kind != Kind::Owned)),
+            role: RwLock::new(CaptureRole::None),
+            epoch: AtomicU64::new(u64::from(kind != StreamHandleKind::Owned)),
             panicked,
         });
-        let owner = (kind == Kind::Owned).then(|| Arc::new(Owner(core.clone())));
+        let owner = (kind == StreamHandleKind::Owned).then(|| Arc::new(StreamOwner(core.clone())));
         if owner.is_some() {
             core.context.note_stream(&core);
         }
@@ -374,7 +378,7 @@ impl Stream {
         self.core.raw
     }
 
-    /// The driver's cuGraphLaunch, at one look.
+    /// The driver's cuGraphLaunch, by one load.
     #[inline]
     pub(crate) fn graph_launch(&self) -> Option<signatures::cuGraphLaunch> {
         self.core.graph_launch
@@ -387,7 +391,7 @@ impl Stream {
 
     /// Whether it is the legacy default stream.
     pub(crate) fn is_legacy(&self) -> bool {
-        self.core.kind == Kind::Legacy
+        self.core.kind == StreamHandleKind::Legacy
     }
 
     /// Whether waiting for it means waiting for other streams too, which
@@ -398,15 +402,15 @@ impl Stream {
 
     /// Whether it is the default stream of one thread.
     pub(crate) fn is_per_thread(&self) -> bool {
-        matches!(self.core.kind, Kind::PerThread(_))
+        matches!(self.core.kind, StreamHandleKind::PerThread(_))
     }
 
-    /// Whether it is the default stream of another thread, which the driver
-    /// has no name for in this one.
+    /// Whether it is the default stream of another thread, for which the driver has no handle in
+    /// this one.
     pub(crate) fn is_of_another_thread(&self) -> bool {
         match self.core.kind {
-            Kind::PerThread(owner) => owner != std::thread::current().id(),
-            Kind::Owned | Kind::Legacy => false,
+            StreamHandleKind::PerThread(owner) => owner != std::thread::current().id(),
+            StreamHandleKind::Owned | StreamHandleKind::Legacy => false,
         }
     }
 
@@ -422,10 +426,10 @@ impl Stream {
 
     /// Whether it was made by this crate, so that it may be captured.
     pub(crate) fn is_owned(&self) -> bool {
-        self.core.kind == Kind::Owned
+        self.core.kind == StreamHandleKind::Owned
     }
 
-    /// The priority the driver gave it; a smaller number is the higher one.
+    /// The priority that the driver gave it; a smaller number is a higher priority.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -451,7 +455,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_other_thread()?;
         self.refuse_capture("wait for a stream")?;
-        let waited = self.settle();
+        let waited = self.synchronize_raw();
         callback::drain();
         waited?;
         match lock(&self.core.panicked).take() {
@@ -468,7 +472,7 @@ impl Stream {
         self.refuse_other_thread()?;
         self.refuse_capture("query a stream")?;
         let driver = self.context().bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         // SAFETY: the stream is alive and its context current.
         match unsafe { driver.cuStreamQuery(self.raw()) } {
             Ok(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
@@ -476,7 +480,7 @@ impl Stream {
         }
     }
 
-    /// Records a new event, without timing, behind the work so far.
+    /// Records a new event, without timing, after the work so far.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -486,11 +490,10 @@ impl Stream {
         Ok(event)
     }
 
-    /// Lets later work of this stream wait for what was last recorded in
-    /// `event`. The host does not wait.
+    /// Makes later work of this stream wait for what was last recorded in `event`. The host does
+    /// not wait.
     ///
-    /// If that was recorded in a stream being captured, this stream joins the
-    /// capture.
+    /// If that was recorded in a stream being captured, this stream joins the capture.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Capturing`] if a default stream would join.
@@ -507,15 +510,15 @@ impl Stream {
             }
         };
         let entered = self.enter()?;
-        // Held over the call, so that the event is not moved into a capture,
-        // or out of it, in between.
-        let place = event.place();
-        match (place.capture(), entered.capture()) {
+        // Held over the call, so that the event is not moved into a capture, or out of one,
+        // meanwhile.
+        let recorded_in = event.recorded_in();
+        match (recorded_in.capture(), entered.capture()) {
             (Some(state), None) => {
-                drop((place, entered));
-                self.take_part(&state, |driver| {
-                    let place = event.place();
-                    match place.capture() {
+                drop((recorded_in, entered));
+                self.enter_capture(&state, |driver| {
+                    let recorded_in = event.recorded_in();
+                    match recorded_in.capture() {
                         Some(now) if Arc::ptr_eq(&now, &state) => wait(driver),
                         _ => Err(Error::Capturing {
                             operation: "wait for an event that another thread records",
@@ -528,111 +531,109 @@ impl Stream {
         }
     }
 
-    /// Refuses what belongs to another driver, whose handles mean nothing to
-    /// this one.
+    /// Refuses objects of another driver: their handles mean nothing to this one.
     pub(crate) fn same_driver(&self, operation: &'static str, other: &Context) -> Result<()> {
         self.context().same_driver(operation, other)
     }
 
-    /// Waits for the stream's work, whatever other streams capture. For a
-    /// stream that is not captured itself, of this thread.
-    fn settle(&self) -> Result<()> {
+    /// Waits for the stream's work, even while other streams are captured. For a stream of this
+    /// thread that is not captured itself.
+    fn synchronize_raw(&self) -> Result<()> {
         let driver = self.context().bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         if self.is_legacy() {
-            ask_for_blocking_captures(driver)?;
+            check_blocking_captures(driver)?;
         }
         // SAFETY: the stream is alive and its context current.
         let waited = unsafe { call!(driver, cuStreamSynchronize(self.raw()), "wait for a stream") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            Context::settle_lost(driver);
+            Context::wait_for_lost_context(driver);
         }
         waited
     }
 
-    /// Waits for the stream's work, so that what it used is free again. A
-    /// stream that is being captured settled when that began.
+    /// Waits for the stream's work, so that what it used is free again. Returns at once for a
+    /// stream that is being captured: its work was waited for when the capture began.
     ///
     /// # Errors
     /// The work's; [`Error::Capturing`] if captures keep it from waiting.
-    pub(crate) fn settle_all(&self) -> Result<()> {
-        if callback::inside() {
+    pub(crate) fn wait_for_work(&self) -> Result<()> {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
-        let part = self.part();
-        if !matches!(*part, Part::Free) {
+        let role = self.role();
+        if !matches!(*role, CaptureRole::None) {
             return Ok(());
         }
-        if self.waits_for_others() && callback::captures_run() {
+        if self.waits_for_others() && callback::is_capture_running() {
             return Err(Error::Capturing {
                 operation: "wait for a default stream",
                 advice: "end the captures that run, or work in a stream made with Stream::new",
             });
         }
         if !self.is_of_another_thread() {
-            return self.settle();
+            return self.synchronize_raw();
         }
         let driver = self.context().bind()?;
-        let _relaxed = Relaxed::enter(driver);
-        // SAFETY: takes no arguments; the context is current. The stream has
-        // no name in this thread, so all are waited for.
+        let _relaxed = RelaxedCaptureMode::enter(driver);
+        // SAFETY: takes no arguments; the context is current. The stream has no handle in this
+        // thread, so all streams are waited for.
         let waited = unsafe { call!(driver, cuCtxSynchronize(), "wait for all streams") };
         if waited.as_ref().is_err_and(Error::is_sticky) {
-            Context::settle_lost(driver);
+            Context::wait_for_lost_context(driver);
         }
         waited
     }
 
-    /// Waits until no work queued so far can touch host memory that a scope
-    /// borrowed; see [`Entered::wait_for_borrowed`].
+    /// Waits until no work queued so far can access host memory that a scope borrowed; see
+    /// [`EnteredStream::wait_for_borrowed`].
     pub(crate) fn wait_for_borrowed(&self) {
-        let part = self.part();
-        // Copies in default streams are done already, and a stream that is
-        // being captured has settled before.
-        if matches!(*part, Part::Free) && self.is_owned() {
-            // The work's errors are for its waiters.
-            drop(Entered { stream: self, part }.wait_for_borrowed());
+        let role = self.role();
+        // Copies in default streams are done already, and the work of a stream that is being
+        // captured was waited for when the capture began.
+        if matches!(*role, CaptureRole::None) && self.is_owned() {
+            // Errors of the work are reported to the threads that wait for it.
+            drop(EnteredStream { stream: self, role }.wait_for_borrowed());
         }
     }
 
-    /// Waits before something its work uses is destroyed. The work's errors
-    /// are for its waiters.
-    pub(crate) fn wait_to_destroy(&self) -> Waited {
-        // All streams are waited for then.
+    /// Waits before an object that its work uses is destroyed. Errors of the work are reported to
+    /// the threads that wait for it.
+    pub(crate) fn wait_to_destroy(&self) -> WaitOutcome {
+        // All streams are waited for in that case.
         let _none = match self.is_of_another_thread() {
-            true => match NoneStays::now() {
+            true => match NoResidentKernels::acquire() {
                 Ok(none) => Some(none),
-                Err(_) => return Waited::Stays,
+                Err(_) => return WaitOutcome::KernelResident,
             },
             false => None,
         };
-        Waited::of(&self.settle_all())
+        WaitOutcome::of(&self.wait_for_work())
     }
 
-    /// Runs `body` on a thread of the driver's when the work so far is done;
-    /// later work waits for it. A panic is caught and reported by the next
-    /// [`Stream::synchronize`]. If the context is lost before its turn comes,
-    /// `body` is neither run nor dropped.
+    /// Runs `body` on a thread of the driver's when the work so far is done; later work waits for
+    /// it. A panic is caught and reported by the next [`Stream::synchronize`]. If the context is
+    /// lost before that, `body` is neither run nor dropped.
     ///
-    /// `body` must not call CUDA; through this crate it gets
-    /// [`Error::InCallback`], and what it drops is destroyed later.
+    /// `body` must not call CUDA: through this crate that returns [`Error::InCallback`], and what
+    /// it drops is destroyed later.
     ///
     /// # Errors
     /// [`Error::Capturing`]: a graph runs its callbacks many times, see
     /// [`Capture::host_callback`](crate::Capture::host_callback).
     pub fn host_callback(&self, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        struct Once<F> {
+        struct OnceCallback<F> {
             body: F,
             panicked: Arc<Mutex<Option<String>>>,
         }
         unsafe extern "C" fn run<F: FnOnce()>(data: *mut c_void) {
             // SAFETY: `data` is the box leaked below, given to the driver for
             // exactly one call.
-            let once = unsafe { Box::from_raw(data.cast::<Once<F>>()) };
-            let Once { body, panicked } = *once;
-            run_guarded(body, &panicked);
+            let once = unsafe { Box::from_raw(data.cast::<OnceCallback<F>>()) };
+            let OnceCallback { body, panicked } = *once;
+            run_catching_panic(body, &panicked);
         }
-        fn pointer_to<F: FnOnce()>(_: &Once<F>) -> unsafe extern "C" fn(*mut c_void) {
+        fn pointer_to<F: FnOnce()>(_: &OnceCallback<F>) -> unsafe extern "C" fn(*mut c_void) {
             run::<F>
         }
 
@@ -641,7 +642,7 @@ impl Stream {
             advice: "a graph runs its callbacks in every launch: Capture::host_callback",
         })?;
         let driver = self.context().bind()?;
-        let once = Box::new(Once {
+        let once = Box::new(OnceCallback {
             body,
             panicked: self.core.panicked.clone(),
         });
@@ -656,7 +657,7 @@ impl Stream {
                 "queue a host callback"
             )
         };
-        // What the body drops may ask for the stream in its turn.
+        // What the body drops may enter the stream itself.
         drop(entered);
         if launched.is_err() {
             // SAFETY: the driver refused it, so it will not call `function`.
@@ -665,61 +666,63 @@ impl Stream {
         launched
     }
 
-    /// Whether its work is being captured, or a capture of it begins or ends
-    /// in another thread just now.
+    /// Whether its work is being captured, or a capture of it is beginning or ending in another
+    /// thread.
     pub fn is_capturing(&self) -> bool {
-        // Callbacks ask too, and must not wait for who waits for them.
-        match self.core.part.try_read() {
-            Ok(part) => !matches!(*part, Part::Free),
-            Err(TryLockError::Poisoned(part)) => !matches!(**part.get_ref(), Part::Free),
+        // Callbacks call this too, and must not wait for a thread that waits for them.
+        match self.core.role.try_read() {
+            Ok(role) => !matches!(*role, CaptureRole::None),
+            Err(TryLockError::Poisoned(role)) => !matches!(**role.get_ref(), CaptureRole::None),
             Err(TryLockError::WouldBlock) => true,
         }
     }
 
-    fn part(&self) -> RwLockReadGuard<'_, Part> {
+    fn role(&self) -> RwLockReadGuard<'_, CaptureRole> {
         self.core
-            .part
+            .role
             .read()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn part_mut(&self) -> RwLockWriteGuard<'_, Part> {
+    fn role_mut(&self) -> RwLockWriteGuard<'_, CaptureRole> {
         self.core
-            .part
+            .role
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be held while work is queued. A thread holds one at a time.
+    /// Enters the stream to queue work; the guard is held until that is queued. A thread holds one
+    /// at a time.
     ///
     /// # Errors
     /// [`Error::Capturing`] while another thread ends a capture of it;
     /// [`Error::InCallback`].
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
-        if callback::inside() {
+    pub(crate) fn enter(&self) -> Result<EnteredStream<'_>> {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
         self.refuse_other_thread()?;
-        let part = self.part();
-        match *part {
-            Part::Free | Part::Capturing(_) => Ok(Entered { stream: self, part }),
-            Part::Ending => Err(ENDING),
+        let role = self.role();
+        match *role {
+            CaptureRole::None | CaptureRole::Capturing(_) => {
+                Ok(EnteredStream { stream: self, role })
+            }
+            CaptureRole::Ending => Err(CAPTURE_ENDING),
         }
     }
 
-    /// A number while the stream is one of ours and free. If it is still the
-    /// same after a call of the driver's, no capture of the stream had begun
-    /// before that call: who begins one moves the number on first. That rests
-    /// on the driver ordering its calls for one stream among each other, as it
-    /// does where they take a lock.
+    /// A number, if the stream is owned and not captured. If it is still the same after a driver
+    /// call, no capture of the stream had begun before that call: a thread that begins one
+    /// increments the number first. This relies on the driver ordering its calls for one stream
+    /// among each other, as it does where they take a lock.
     #[inline]
-    pub(crate) fn free_epoch(&self) -> Option<u64> {
+    pub(crate) fn uncaptured_epoch(&self) -> Option<u64> {
         let epoch = self.epoch();
         (epoch & (CONTEXT_GONE | 1) == 0).then_some(epoch)
     }
 
-    /// What to compare a [`Stream::free_epoch`] with after the call.
+    /// The number to compare with [`Stream::uncaptured_epoch`] after the call.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.core.epoch.load(Ordering::Acquire)
@@ -728,8 +731,8 @@ impl Stream {
     /// As [`Stream::enter`], for work that must not be captured.
     ///
     /// # Errors
-    /// `refusal` if it would be.
-    pub(crate) fn enter_uncaptured(&self, refusal: Error) -> Result<Entered<'_>> {
+    /// `refusal` if it would be captured.
+    pub(crate) fn enter_uncaptured(&self, refusal: Error) -> Result<EnteredStream<'_>> {
         let entered = self.enter()?;
         match entered.capture() {
             None => Ok(entered),
@@ -738,19 +741,19 @@ impl Stream {
     }
 
     pub(crate) fn capture_state(&self) -> Option<Arc<CaptureState>> {
-        match &*self.part() {
-            Part::Capturing(state) => Some(state.clone()),
-            Part::Free | Part::Ending => None,
+        match &*self.role() {
+            CaptureRole::Capturing(state) => Some(state.clone()),
+            CaptureRole::None | CaptureRole::Ending => None,
         }
     }
 
-    /// Waits for its work and makes it take part in `state` by `join`, with no
-    /// work in between.
+    /// Waits for its work and makes it part of the capture `state` by `join`, with no work in
+    /// between.
     ///
     /// # Errors
     /// [`Error::Capturing`] if it takes part in a capture, or is a default
     /// stream; those of `join`.
-    pub(crate) fn take_part(
+    pub(crate) fn enter_capture(
         &self,
         state: &Arc<CaptureState>,
         join: impl FnOnce(&Driver) -> Result<()>,
@@ -761,27 +764,26 @@ impl Stream {
                 advice: "a stream made with Stream::new",
             });
         }
-        if callback::inside() {
+        if callback::is_in_callback() {
             return Err(Error::InCallback);
         }
-        let mut part = self.part_mut();
-        if !matches!(*part, Part::Free) {
+        let mut role = self.role_mut();
+        if !matches!(*role, CaptureRole::None) {
             return Err(Error::Capturing {
                 operation: "capture a stream",
                 advice: "end the capture that it takes part in first",
             });
         }
-        // Launches look at the number alone; see `free_epoch`.
+        // Launches read the number alone; see `uncaptured_epoch`.
         self.move_epoch_on();
-        // Memory allocated in this stream's order is then there before
-        // anything captured uses it, and whatever waits for the stream may
-        // take it for done while it is captured.
-        let joined = self.settle().and_then(|()| {
+        // Memory allocated in the order of this stream then exists before captured work uses it,
+        // and code that waits for the stream may take its work to be done while it is captured.
+        let joined = self.synchronize_raw().and_then(|()| {
             let driver = self.context().bind()?;
             state.join(self, || join(driver))
         });
         match joined {
-            Ok(()) => *part = Part::Capturing(state.clone()),
+            Ok(()) => *role = CaptureRole::Capturing(state.clone()),
             Err(_) => self.move_epoch_on(),
         }
         joined
@@ -791,14 +793,14 @@ impl Stream {
         self.core.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes no more work until [`Stream::leave_capture`].
+    /// Refuses work until [`Stream::leave_capture`].
     pub(crate) fn stop_capturing(&self) {
-        *self.part_mut() = Part::Ending;
+        *self.role_mut() = CaptureRole::Ending;
     }
 
     pub(crate) fn leave_capture(&self) {
-        let mut part = self.part_mut();
-        *part = Part::Free;
+        let mut role = self.role_mut();
+        *role = CaptureRole::None;
         self.move_epoch_on();
     }
 
@@ -814,29 +816,30 @@ impl Stream {
 
     pub(crate) fn downgrade(&self) -> WeakStream {
         match self.core.kind {
-            Kind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
+            StreamHandleKind::Owned => WeakStream::Owned(Arc::downgrade(&self.core)),
             // The default streams outlive every value that names them.
-            Kind::Legacy | Kind::PerThread(_) => WeakStream::Default(self.clone()),
+            StreamHandleKind::Legacy | StreamHandleKind::PerThread(_) => {
+                WeakStream::Default(self.clone())
+            }
         }
     }
 }
 
-pub(crate) const ENDING: Error = Error::Capturing {
+pub(crate) const CAPTURE_ENDING: Error = Error::Capturing {
     operation: "queue work",
     advice: "wait until the thread that ends the capture has done so",
 };
 
-/// A stream that does not keep it from being dropped; it is there until the
-/// work is done.
+/// A weak reference to a stream, which exists until its work is done.
 #[derive(Debug)]
 pub(crate) enum WeakStream {
-    Owned(Weak<Core>),
+    Owned(Weak<StreamCore>),
     Default(Stream),
 }
 
-/// Orders what follows behind the wait of the thread that let the core go, of
-/// which seeing it gone says nothing by itself. Answers that it is gone.
-fn finished() -> bool {
+/// Orders what follows after the wait of the thread that dropped the core, which seeing it gone
+/// does not do by itself. Returns `false`: the stream is not alive.
+fn acquire_finished() -> bool {
     fence(Ordering::Acquire);
     false
 }
@@ -844,7 +847,7 @@ fn finished() -> bool {
 impl WeakStream {
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Owned(core) => core.strong_count() > 0 || finished(),
+            Self::Owned(core) => core.strong_count() > 0 || acquire_finished(),
             Self::Default(_) => true,
         }
     }
@@ -854,7 +857,7 @@ impl WeakStream {
             Self::Owned(core) => match core.upgrade() {
                 Some(core) => Some(Stream { core, _owner: None }),
                 None => {
-                    finished();
+                    acquire_finished();
                     None
                 }
             },
@@ -863,17 +866,17 @@ impl WeakStream {
     }
 }
 
-/// What the first callback that panicked said.
-pub(crate) type Panicked = Arc<Mutex<Option<String>>>;
+/// The message of the first callback that panicked.
+pub(crate) type PanicMessage = Arc<Mutex<Option<String>>>;
 
 /// Runs a callback's body so that no panic reaches the driver's frames.
-pub(crate) fn run_guarded(body: impl FnOnce(), panicked: &Mutex<Option<String>>) {
-    callback::enter(|| {
+pub(crate) fn run_catching_panic(body: impl FnOnce(), panicked: &Mutex<Option<String>>) {
+    callback::run_as_callback(|| {
         let Err(payload) = catch_unwind(AssertUnwindSafe(body)) else {
             return;
         };
         let message = message_of(&*payload);
-        // Dropping the payload may panic in its turn; that one is forgotten.
+        // Dropping the payload may panic too; that payload is leaked.
         if let Err(second) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
             std::mem::forget(second);
         }

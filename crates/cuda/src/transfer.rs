@@ -1,8 +1,7 @@
-//! Copies between host and device that the host does not wait for.
+//! Asynchronous copies between host and device.
 //!
-//! The host's memory is owned by the pending copy, or borrowed by a scope that
-//! waits, so nothing can free or change it too early. Forgetting a pending
-//! copy leaks its memory, which is safe.
+//! The host memory is owned by the pending copy, or borrowed by a scope that waits, so it is
+//! neither freed nor changed too early. Forgetting a pending copy leaks its memory, which is safe.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -13,22 +12,22 @@ use crate::buffer::{DeviceSlice, DeviceSliceMut};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pinned::PinnedBuffer;
-use crate::stream::{Entered, Stream, Waited};
+use crate::stream::{EnteredStream, Stream, WaitOutcome};
 
 mod sealed {
-    /// Memory that stays where it is when its owner is moved.
+    /// Memory with an address that does not change when its owner is moved.
     ///
     /// # Safety
-    /// The values have one address from the first call to the owner's end.
+    /// The values keep one address from the first call until the owner is dropped.
     pub unsafe trait HostSource<T> {
         /// The values.
         fn values(&self) -> &[T];
     }
 
-    /// As [`HostSource`], and nobody else reads or writes it.
+    /// As [`HostSource`], with exclusive access.
     ///
     /// # Safety
-    /// As for [`HostSource`]; the owner is the only way to the values.
+    /// As for [`HostSource`]; the values are reached through the owner alone.
     pub unsafe trait HostTarget<T>: HostSource<T> {
         /// The values.
         fn values_mut(&mut self) -> &mut [T];
@@ -51,7 +50,7 @@ unsafe impl<T: Pod> HostTarget<T> for Vec<T> {
     }
 }
 
-// SAFETY: the values are pinned memory of the driver's.
+// SAFETY: the values are pinned memory of the driver.
 unsafe impl<T: Pod> HostSource<T> for PinnedBuffer<T> {
     fn values(&self) -> &[T] {
         self
@@ -72,8 +71,8 @@ unsafe impl<T: Pod> HostSource<T> for Arc<PinnedBuffer<T>> {
     }
 }
 
-/// A copy on its way, and the host memory it needs. [`Transfer::wait`] gives
-/// that back; dropping it waits as well.
+/// A copy in flight, and the host memory it needs. [`Transfer::wait`] returns that; dropping the
+/// transfer waits as well.
 #[derive(Debug)]
 #[must_use = "dropping a transfer waits for it"]
 pub struct Transfer<H> {
@@ -108,13 +107,13 @@ impl<H> Transfer<H> {
 impl<H> Drop for Transfer<H> {
     fn drop(&mut self) {
         let Some(host) = self.host.take() else { return };
-        if crate::callback::inside() {
-            // A callback must not wait. The copy may still run, so its memory
-            // is not given back.
+        if crate::callback::is_in_callback() {
+            // A callback must not wait. The copy may still run, so its memory is leaked.
             std::mem::forget(host);
-        } else if self.done.synchronize().is_err() && self.stream.wait_to_destroy() != Waited::Done
+        } else if self.done.synchronize().is_err()
+            && self.stream.wait_to_destroy() != WaitOutcome::Done
         {
-            // Nothing says that the copy is over.
+            // The copy may still be running.
             std::mem::forget(host);
         }
     }
@@ -125,7 +124,7 @@ impl<T: Pod> DeviceSliceMut<'_, T> {
     /// [`PinnedBuffer`], an `Arc` of one, or a `Vec`. From a `Vec` the driver
     /// may copy before this returns.
     ///
-    /// The memory is the copy's until [`Transfer::wait`] gives it back:
+    /// The memory belongs to the copy until [`Transfer::wait`] returns it:
     ///
     /// ```compile_fail,E0382
     /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, PinnedBuffer, Stream};
@@ -147,8 +146,8 @@ impl<T: Pod> DeviceSliceMut<'_, T> {
         let entered = stream.enter_uncaptured(IN_CAPTURE)?;
         let mut queued = Ok(());
         if !self.is_empty() {
-            // SAFETY: `host` is as long and stays in place; nobody can write to
-            // it before `pending` or `Transfer` let go of it, after the copy.
+            // SAFETY: `host` is as long and does not move; it is owned by `pending` or `Transfer`
+            // until the copy is done, so it is not written before.
             queued = unsafe { self.queue_from_host(host.values().as_ptr(), &entered) };
         }
         pending(queued, host, done, entered)
@@ -169,8 +168,8 @@ impl<T: Pod> DeviceSlice<'_, T> {
         let mut queued = Ok(());
         if !self.is_empty() {
             let to = host.values_mut().as_mut_ptr();
-            // SAFETY: `host` is as long and stays in place; nobody can reach it
-            // before `pending` or `Transfer` let go of it, after the copy.
+            // SAFETY: `host` is as long and does not move; it is owned by `pending` or `Transfer`
+            // until the copy is done, so it is not accessed before.
             queued = unsafe { self.queue_to_host(to, &entered) };
         }
         pending(queued, host, done, entered)
@@ -195,20 +194,20 @@ fn same_length(host: usize, device: usize) -> Result<()> {
     Ok(())
 }
 
-/// The copy just queued. If it cannot be marked, whatever is in the stream is
-/// waited for before `host` goes.
+/// The copy just queued. If no event can be recorded after it, the work of the stream is waited for
+/// before `host` is dropped.
 fn pending<H>(
     queued: Result<()>,
     host: H,
     done: Event,
-    entered: Entered<'_>,
+    entered: EnteredStream<'_>,
 ) -> Result<Transfer<H>> {
     let stream = entered.stream().clone();
-    // A copy that the driver refused is not under way.
+    // A copy that the driver refused is not in flight.
     queued?;
     if let Err(error) = done.record_in(&entered) {
         if entered.wait_for_borrowed().is_err() {
-            // Of a lost context, nothing says that the copy is over.
+            // The context is lost; the copy may still be running.
             std::mem::forget(host);
         }
         return Err(error);
@@ -266,17 +265,15 @@ impl<'scope> CopyScope<'scope, '_> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: `host` is as long and borrowed alone until the scope has
-        // waited.
+        // SAFETY: `host` is as long and borrowed mutably until the scope has waited.
         let queued = unsafe { from.queue_to_host(host.as_mut_ptr(), &entered) };
         finish_unless_owned(queued, entered)
     }
 }
 
-/// Waits for the copy just queued in a default stream: by the end of the scope
-/// another library may have begun a capture that keeps it from being waited
-/// for.
-fn finish_unless_owned(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
+/// Waits for the copy just queued in a default stream: by the end of the scope another library may
+/// have begun a capture that makes waiting impossible.
+fn finish_unless_owned(queued: Result<()>, entered: EnteredStream<'_>) -> Result<()> {
     queued?;
     if !entered.stream().is_owned() {
         entered.wait_for_borrowed()?;
@@ -285,9 +282,9 @@ fn finish_unless_owned(queued: Result<()>, entered: Entered<'_>) -> Result<()> {
 }
 
 impl Stream {
-    /// Runs `body`, whose copies may borrow host memory of the caller's, and
-    /// waits for the stream before returning, also when `body` panics. In a
-    /// default stream each copy is waited for at once.
+    /// Runs `body`, the copies of which may borrow host memory of the caller, and waits for the
+    /// stream before returning, also when `body` panics. In a default stream each copy is waited
+    /// for at once.
     ///
     /// ```no_run
     /// # use fercuda_cuda::{Context, Cuda, DeviceBuffer, Stream};
@@ -333,21 +330,21 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// What `body` returns, else the first error of the stream's work.
+    /// The error that `body` returns, else the first error of the stream's work.
     pub fn scope<'env, R>(
         &self,
         body: impl for<'scope> FnOnce(&'scope CopyScope<'scope, 'env>) -> Result<R>,
     ) -> Result<R> {
-        struct Wait<'a>(&'a Stream);
-        impl Drop for Wait<'_> {
+        struct WaitOnDrop<'a>(&'a Stream);
+        impl Drop for WaitOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.wait_for_borrowed();
             }
         }
         self.refuse_capture("borrow host memory")?;
-        // What the waiting below needs must work before anything borrows.
+        // The wait below needs the context to be bindable; checked before anything borrows.
         self.context().bind()?;
-        let wait = Wait(self);
+        let wait = WaitOnDrop(self);
         let scope = CopyScope {
             stream: self,
             scope: PhantomData,

@@ -1,51 +1,47 @@
-//! Which streams have used a thing, so that it is destroyed behind them.
+//! Streams that have used a resource, so that it is destroyed after their work.
 //!
-//! The host runs ahead of its streams. Memory, modules and instantiated
-//! graphs note each stream that is given work with them and are not destroyed
-//! before that work is done. A stream whose core is gone had finished, so it
-//! is forgotten.
+//! The host runs ahead of its streams. Memory, modules and instantiated graphs note each stream in
+//! which work with them is queued, and are not destroyed before that work is done. A stream with a
+//! dropped core has finished, so it is removed.
 //!
-//! Invariant: if work with the thing may be running in a stream, that stream
-//! is in the list.
+//! Invariant: if work with the resource may be running in a stream, that stream is in the list.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::callback::{self, Destroyed, NoneStays};
-use crate::context::Relaxed;
+use crate::callback::{self, DestroyOutcome, NoResidentKernels};
+use crate::context::RelaxedCaptureMode;
 use crate::event::Event;
-use crate::stream::{Stream, Waited, WeakStream};
+use crate::stream::{Stream, WaitOutcome, WeakStream};
 
-/// Locks what no panic can leave half done.
+/// Locks a value that no panic can leave inconsistent, so poisoning is ignored.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many streams may take turns with a thing before noting one takes a
-/// lock.
+/// How many streams may alternate with a resource before noting one takes a lock.
 const RECENT: usize = 4;
 
-// What launches look at lies first.
+// Hot fields first: launches read them.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct Uses {
-    /// The streams noted last, so that work after work in few streams costs a
-    /// few comparisons. Zero is no stream.
+pub(crate) struct StreamUses {
+    /// The streams noted last, so that repeated work in few streams costs a few comparisons. Zero
+    /// is no stream.
     recent: [AtomicU64; RECENT],
-    streams: Mutex<Noted>,
+    streams: Mutex<NotedStreams>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct NotedStreams {
     streams: Vec<(u64, WeakStream)>,
-    /// The place in `recent` for the next one.
+    /// The index in `recent` of the next one.
     next: usize,
 }
 
-impl Uses {
-    /// Whether `stream` is in the first place of those noted last. For what is
-    /// used in one stream that says it all, by one comparison; for the rest it
-    /// is no less true.
+impl StreamUses {
+    /// Whether `stream` is the first of those noted last. For a resource that is used in one
+    /// stream, one comparison decides it; for the others a positive result is just as valid.
     #[inline]
     pub(crate) fn is_first(&self, stream: &Stream) -> bool {
         self.recent[0].load(Ordering::Relaxed) == stream.id()
@@ -54,8 +50,8 @@ impl Uses {
     /// Whether `stream` was one of the last noted.
     #[inline]
     pub(crate) fn has_recent(&self, stream: &Stream) -> bool {
-        // A stream is in the list while it is alive, as it is here, and
-        // identifiers are not used again: a stale one matches no live stream.
+        // A stream is in the list while it is alive, as it is here, and identifiers are never
+        // reused: a stale one matches no live stream.
         self.recent
             .iter()
             .any(|id| id.load(Ordering::Relaxed) == stream.id())
@@ -74,14 +70,14 @@ impl Uses {
             noted.streams.retain(|(_, stream)| stream.is_alive());
             noted.streams.push((stream.id(), stream.downgrade()));
         }
-        // Only now may another thread that finds it there skip this.
+        // Stored last: from here on another thread that finds it there skips this.
         if !self.has_recent(stream) {
             self.recent[noted.next].store(stream.id(), Ordering::Relaxed);
             noted.next = (noted.next + 1) % RECENT;
         }
     }
 
-    /// The streams that may still be at work.
+    /// The streams that may still run work.
     pub(crate) fn streams(&self) -> Vec<Stream> {
         lock(&self.streams)
             .streams
@@ -90,49 +86,49 @@ impl Uses {
             .collect()
     }
 
-    /// Marks behind all work that was queued with it: when they are done, it is
-    /// not in use. None if one of the streams cannot be marked now.
-    pub(crate) fn marks(&self) -> Option<Vec<Event>> {
-        if callback::inside() {
+    /// Events after all work that was queued with the resource: when they are done, it is not in
+    /// use. `None` if an event cannot be recorded in one of the streams now.
+    pub(crate) fn record_events(&self) -> Option<Vec<Event>> {
+        if callback::is_in_callback() {
             return None;
         }
-        let mut marks = Vec::new();
+        let mut events = Vec::new();
         for stream in self.streams() {
-            // Work in the legacy stream ends the captures of blocking streams,
-            // and a per-thread stream has a name in its own thread only.
-            if stream.is_per_thread() || (stream.is_legacy() && callback::captures_run()) {
+            // Work in the legacy stream ends the captures of blocking streams, and a per-thread
+            // stream has a handle in its own thread only.
+            if stream.is_per_thread() || (stream.is_legacy() && callback::is_capture_running()) {
                 return None;
             }
-            let _relaxed = Relaxed::enter(stream.context().bind().ok()?);
-            let mark = Event::untimed(stream.context()).ok()?;
-            // A stream that is being captured settled when that began.
-            if mark.record_uncaptured(&stream).ok()? {
-                marks.push(mark);
+            let _relaxed = RelaxedCaptureMode::enter(stream.context().bind().ok()?);
+            let event = Event::untimed(stream.context()).ok()?;
+            // The work of a stream that is being captured was waited for when that began.
+            if event.record_uncaptured(&stream).ok()? {
+                events.push(event);
             }
         }
-        Some(marks)
+        Some(events)
     }
 
-    /// Waits until none of them is at work with it, and says the worst that
-    /// the waits have shown.
-    pub(crate) fn wait(&self) -> Waited {
-        if callback::inside() {
-            return Waited::Refused;
+    /// Waits until none of them runs work with the resource, and returns the worst outcome of the
+    /// waits.
+    pub(crate) fn wait(&self) -> WaitOutcome {
+        if callback::is_in_callback() {
+            return WaitOutcome::Refused;
         }
         self.streams()
             .iter()
             .map(Stream::wait_to_destroy)
             .max()
-            .unwrap_or(Waited::Done)
+            .unwrap_or(WaitOutcome::Done)
     }
 
-    /// As [`Uses::wait`], before a call that waits for the whole device: while what is
-    /// returned is there, no kernel stays. Where one does, nothing is waited for.
-    pub(crate) fn wait_for_all(&self) -> Result<NoneStays, Destroyed> {
-        if callback::any_stays() {
-            return Err(Destroyed::WhileOneStays);
+    /// As [`StreamUses::wait`], before a call that waits for the whole device: while the returned
+    /// guard lives, no kernel is resident. If one is, nothing is waited for.
+    pub(crate) fn wait_for_all(&self) -> Result<NoResidentKernels, DestroyOutcome> {
+        if callback::has_resident_kernel() {
+            return Err(DestroyOutcome::RetryWhenNoneResident);
         }
-        // That may take long, and a kernel begin meanwhile.
-        self.wait().and_none_stays()
+        // The wait may take long, and a kernel may become resident meanwhile.
+        self.wait().and_none_resident()
     }
 }

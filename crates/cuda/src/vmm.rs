@@ -1,8 +1,8 @@
-//! Address ranges and physical memory, put together by hand.
+//! Virtual memory management: address ranges and physical memory, mapped explicitly.
 //!
-//! A [`VirtualRange`] is addresses without memory, [`PhysicalMemory`] is
-//! memory without addresses. Mapping one into the other gives a
-//! [`DeviceBuffer`], and dropping that unmaps it behind its last use.
+//! A [`VirtualRange`] is addresses without memory, [`PhysicalMemory`] is memory without addresses.
+//! Mapping one into the other returns a [`DeviceBuffer`], and dropping that unmaps it after its
+//! last use.
 //!
 //! Invariant: no two mappings of a range overlap, and range and memory live at
 //! least as long as every mapping of them.
@@ -18,12 +18,12 @@ use fercuda_cuda_sys::types::{
     c_void,
 };
 
-use crate::allocation::Allocation;
+use crate::allocation::DeviceAllocation;
 use crate::buffer::DeviceBuffer;
-use crate::callback::{self, Destroyed};
-use crate::context::{Context, Relaxed};
+use crate::callback::{self, DestroyOutcome};
+use crate::context::{Context, RelaxedCaptureMode};
 use crate::device::Device;
-use crate::error::{Bytes, Error, OutOfMemory, Result, call, check};
+use crate::error::{ByteSize, Error, OutOfMemory, Result, call, check};
 use crate::uses::lock;
 
 fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
@@ -39,35 +39,35 @@ fn properties(device: &Device, shareable: bool) -> CUmemAllocationProp {
     }
 }
 
-/// Physical memory of a device. Cloning gives another name for it.
+/// Physical memory of a device. Clones are handles to the same memory.
 #[derive(Clone, Debug)]
 pub struct PhysicalMemory {
-    inner: Arc<Physical>,
+    inner: Arc<PhysicalInner>,
 }
 
 #[derive(Debug)]
-struct Physical {
+struct PhysicalInner {
     context: Context,
     raw: CUmemGenericAllocationHandle,
     bytes: usize,
 }
 
-impl Drop for Physical {
+impl Drop for PhysicalInner {
     fn drop(&mut self) {
         let (context, raw) = (self.context.clone(), self.raw);
-        callback::outside(move || {
-            // SAFETY: from cuMemCreate or an import, released once; every
-            // mapping of it is gone, since each holds `self`.
-            context.destroy_even_after_a_reset(|driver| unsafe { driver.cuMemRelease(raw) })
+        callback::destroy_or_defer(move || {
+            // SAFETY: from cuMemCreate or an import, released once; every mapping of it is gone,
+            // since each holds `self`.
+            context.destroy_even_after_reset(|driver| unsafe { driver.cuMemRelease(raw) })
         });
     }
 }
 
 impl PhysicalMemory {
-    /// The size that sizes, offsets and addresses must be multiples of.
+    /// The granularity: sizes, offsets and addresses must be multiples of it.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device cannot map memory by hand.
+    /// [`Error::Driver`] if the device does not support virtual memory management.
     pub fn granularity_bytes(context: &Context) -> Result<usize> {
         let driver = context.bind()?;
         let props = properties(&context.device(), true);
@@ -91,8 +91,7 @@ impl PhysicalMemory {
     /// `bytes` of memory, a multiple of the granularity.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Driver`] for a size that is no
-    /// multiple.
+    /// [`Error::OutOfMemory`]; [`Error::Driver`] for a size that is not a multiple.
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         Self::create(context, bytes, false)
     }
@@ -108,7 +107,7 @@ impl PhysicalMemory {
     fn create(context: &Context, bytes: usize, shareable: bool) -> Result<Self> {
         callback::drain();
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let props = properties(&context.device(), shareable);
         let mut raw = 0;
         // SAFETY: both outlive the call.
@@ -118,19 +117,19 @@ impl PhysicalMemory {
                 call: "cuMemCreate",
                 asked_bytes: bytes as u64,
                 free_and_total_bytes: context.memory_info().ok(),
-                parked_bytes: context.parked_bytes(),
+                deferred_free_bytes: context.deferred_free_bytes(),
                 device: context.device().to_string(),
             })));
         }
         check(answer, "cuMemCreate", || {
             format!(
-                "take {} of physical memory on {}",
-                Bytes(bytes as u64),
+                "allocate {} of physical memory on {}",
+                ByteSize(bytes as u64),
                 context.device()
             )
         })?;
         Ok(Self {
-            inner: Arc::new(Physical {
+            inner: Arc::new(PhysicalInner {
                 context: context.clone(),
                 raw,
                 bytes,
@@ -143,7 +142,7 @@ impl PhysicalMemory {
         self.inner.bytes
     }
 
-    /// A file descriptor that names it to other processes.
+    /// A file descriptor by which other processes can import it.
     ///
     /// # Errors
     /// [`Error::Driver`] unless made by [`PhysicalMemory::shareable`].
@@ -164,12 +163,12 @@ impl PhysicalMemory {
                 "share physical memory"
             )?;
         }
-        // SAFETY: the driver made the descriptor for its caller.
+        // SAFETY: the driver opened the descriptor for its caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The memory that another process exported as `fd`, of `bytes`, which
-    /// that process says. The memory lives as long as anyone holds it.
+    /// The memory of `bytes`, a size reported by the other process, that it exported as `fd`. The
+    /// memory lives as long as any process holds it.
     ///
     /// # Errors
     /// [`Error::Driver`] if the descriptor is something else.
@@ -191,7 +190,7 @@ impl PhysicalMemory {
             )?;
         }
         Ok(Self {
-            inner: Arc::new(Physical {
+            inner: Arc::new(PhysicalInner {
                 context: context.clone(),
                 raw,
                 bytes,
@@ -200,14 +199,14 @@ impl PhysicalMemory {
     }
 }
 
-/// A range of device addresses. Cloning gives another name for it.
+/// A range of device addresses. Clones are handles to the same range.
 #[derive(Clone, Debug)]
 pub struct VirtualRange {
-    inner: Arc<Range>,
+    inner: Arc<RangeInner>,
 }
 
 #[derive(Debug)]
-struct Range {
+struct RangeInner {
     context: Context,
     address: CUdeviceptr,
     bytes: usize,
@@ -215,14 +214,14 @@ struct Range {
     mapped: Mutex<BTreeMap<usize, usize>>,
 }
 
-impl Drop for Range {
+impl Drop for RangeInner {
     fn drop(&mut self) {
         let (context, address, bytes) = (self.context.clone(), self.address, self.bytes);
-        callback::outside(move || {
-            // SAFETY: from cuMemAddressReserve with this size, freed once,
-            // and nothing is mapped: each mapping holds `self`.
+        callback::destroy_or_defer(move || {
+            // SAFETY: from cuMemAddressReserve with this size, freed once, and nothing is mapped:
+            // each mapping holds `self`.
             let free = |driver: &Driver| unsafe { driver.cuMemAddressFree(address, bytes) };
-            context.destroy_even_after_a_reset(free)
+            context.destroy_even_after_reset(free)
         });
     }
 }
@@ -234,7 +233,7 @@ impl VirtualRange {
     /// [`Error::Driver`].
     pub fn reserve(context: &Context, bytes: usize) -> Result<Self> {
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let mut address = 0;
         // SAFETY: `address` outlives the call.
         unsafe {
@@ -242,12 +241,12 @@ impl VirtualRange {
                 driver,
                 cuMemAddressReserve(&mut address, bytes, 0, 0, 0),
                 "reserve {} of addresses",
-                Bytes(bytes as u64)
+                ByteSize(bytes as u64)
             )?;
         }
         let mapped = Mutex::new(BTreeMap::new());
         Ok(Self {
-            inner: Arc::new(Range {
+            inner: Arc::new(RangeInner {
                 context: context.clone(),
                 address,
                 bytes,
@@ -266,7 +265,7 @@ impl VirtualRange {
         crate::DeviceAddr(self.inner.address)
     }
 
-    /// Puts all of `memory` at `offset`, readable and writable from `devices`.
+    /// Maps all of `memory` at `offset`, readable and writable from `devices`.
     ///
     /// # Errors
     /// [`Error::Value`] if it would reach outside the range or into another
@@ -293,7 +292,7 @@ impl VirtualRange {
         context.same_driver("map memory", &memory.inner.context)?;
         context.device().refuse_foreign("map memory", devices)?;
         let driver = context.bind()?;
-        let _relaxed = Relaxed::enter(driver);
+        let _relaxed = RelaxedCaptureMode::enter(driver);
         let address = self.inner.address + offset as u64;
         {
             let mut mapped = lock(&self.inner.mapped);
@@ -307,25 +306,25 @@ impl VirtualRange {
                     reason: format!("{offset}..{end} overlaps {start}..{stop}, which is mapped"),
                 });
             }
-            // SAFETY: the range is reserved and this part free; the memory is
-            // all of `memory`, which `mapping` below holds.
+            // SAFETY: the range is reserved and this part free; the memory is all of `memory`,
+            // which `mapping` below holds.
             unsafe {
                 call!(
                     driver,
                     cuMemMap(address, bytes, 0, memory.inner.raw, 0),
                     "map {} at offset {offset}",
-                    Bytes(bytes as u64)
+                    ByteSize(bytes as u64)
                 )?;
             }
             mapped.insert(offset, end);
         }
-        let mapping = Mapping {
+        let mapping = VirtualMapping {
             range: self.clone(),
             offset,
             memory: memory.clone(),
         };
         // From here on dropping the buffer unmaps.
-        let allocation = Allocation::mapped(context, address, bytes, mapping);
+        let allocation = DeviceAllocation::mapped(context, address, bytes, mapping);
         let access: Vec<CUmemAccessDesc> = devices.iter().map(Device::full_access).collect();
         // SAFETY: `access` has the length given and outlives the call.
         unsafe {
@@ -339,24 +338,25 @@ impl VirtualRange {
     }
 }
 
-/// One mapping, held by the allocation it became.
+/// One mapping, held by its allocation.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct VirtualMapping {
     range: VirtualRange,
     offset: usize,
     memory: PhysicalMemory,
 }
 
-impl Mapping {
-    /// Unmaps; called until it is done, when no work uses the memory.
-    pub(crate) fn unmap(&self) -> Destroyed {
+impl VirtualMapping {
+    /// Unmaps; called until it succeeds, when no work uses the memory.
+    pub(crate) fn unmap(&self) -> DestroyOutcome {
         let range = &self.range.inner;
         let (address, bytes) = (range.address + self.offset as u64, self.memory.bytes());
         // SAFETY: mapped by `VirtualRange::map` with this size, and unmapped once.
         let unmap = |driver: &Driver| unsafe { driver.cuMemUnmap(address, bytes) };
-        // Without the lock: until it is told, nobody maps anything here.
-        let answer = range.context.destroy_even_after_a_reset(unmap);
-        if answer == Destroyed::Yes {
+        // Without the lock: the part stays in `mapped` until the driver call has succeeded, so no
+        // thread maps anything there.
+        let answer = range.context.destroy_even_after_reset(unmap);
+        if answer == DestroyOutcome::Done {
             lock(&range.mapped).remove(&self.offset);
         }
         answer

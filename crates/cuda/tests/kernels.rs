@@ -1,12 +1,13 @@
 //! The builder's kernels against references in f64, on whichever device there is.
 //!
-//! Shapes are the edges and some random ones; each test prints its seed, and
-//! `FERCUDA_SEED` repeats it. On the software device its checks must find nothing. Every tolerance is an error bound worked out from the sizes:
-//! `u` is the rounding error of one `f32` operation, `gamma(n)` that of n in a row.
+//! Shapes are the edges and some random ones; each test prints its seed, and `FERCUDA_SEED` repeats
+//! it. On the software device its checks must find nothing. Every tolerance is an error bound
+//! derived from the sizes: `u` is the rounding error of one `f32` operation, `gamma(n)` that of n
+//! in a row.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test reports by panicking, and its figures are for people"
+    reason = "a test reports by panicking, and prints its figures"
 )]
 
 use fercuda_cuda::{
@@ -81,7 +82,7 @@ impl Bench {
     fn load<S>(&self, desc: &KernelDesc<S>) -> Function {
         let ptx = fercuda_ptx::print(&desc.module);
         let module = Module::load(&self.context, &Image::ptx(&ptx)).expect("the kernel loads");
-        module.function(&desc.entry).expect("its entry is there")
+        module.function(&desc.entry).expect("its entry exists")
     }
 
     fn put(&self, values: &[f32]) -> DeviceBuffer<f32> {
@@ -314,7 +315,7 @@ fn layernorm_of_rows_of_any_length_is_within_its_error_bound() {
             let least = spread - variance_error - 2.0 * U * spread;
             assert!(
                 least > 0.0,
-                "the bound says nothing about row {r} of {rows}x{cols}"
+                "the bound is vacuous for row {r} of {rows}x{cols}"
             );
             let inverse_error = least.sqrt().recip() * (1.0 + 3.0 * U) - inverse;
             let (wanted, bound): (Vec<f64>, Vec<f64>) = x

@@ -1,5 +1,5 @@
-//! What needs a process of its own: a context that is lost, memory shared
-//! between two, and what other tests in the process would disturb.
+//! Tests that need a process of their own: a lost context, memory shared between two processes, and
+//! what other tests in the process would disturb.
 //!
 //! Each scenario runs in a new process of this program.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
@@ -18,8 +18,8 @@ use fercuda_cuda::{
 
 #[path = "process/refused.rs"]
 mod refused;
-#[path = "process/stays.rs"]
-mod stays;
+#[path = "process/resident.rs"]
+mod resident;
 
 const KERNELS: &str = include_str!("suite/kernels.ptx");
 
@@ -27,16 +27,16 @@ type Scenario = (&'static str, fn());
 
 const SCENARIOS: &[Scenario] = &[
     (
-        "a_lost_context_answers_its_error_ever_after_and_nothing_aborts",
+        "every_later_call_of_a_lost_context_returns_its_error_and_nothing_aborts",
         lost_context,
     ),
     ("memory_and_events_are_shared_between_processes", share),
     (
-        "memory_of_the_legacy_stream_goes_after_the_captures_it_would_break",
+        "memory_of_the_legacy_stream_is_freed_after_the_captures_it_would_break",
         drop_in_capture,
     ),
     (
-        "a_capture_that_is_forgotten_does_not_keep_other_memory",
+        "a_forgotten_capture_does_not_keep_other_memory",
         forget_capture,
     ),
     (
@@ -48,48 +48,45 @@ const SCENARIOS: &[Scenario] = &[
         drop_stream_in_callback,
     ),
     (
-        "what_waited_for_a_kernel_does_not_wait_for_the_next_one",
-        stays::one_after_the_other,
+        "deferred_frees_wait_for_no_later_resident_kernel",
+        resident::one_after_the_other,
     ),
     (
-        "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
-        stays::begun_meanwhile,
+        "dropping_memory_does_not_wait_for_a_kernel_that_became_resident_meanwhile",
+        resident::started_meanwhile,
     ),
     (
-        "what_another_threads_stream_has_used_waits_for_no_kernel",
-        stays::of_another_thread,
+        "memory_used_in_another_threads_stream_waits_for_no_resident_kernel",
+        resident::of_another_thread,
     ),
     (
-        "kernels_that_stay_end_with_a_context_that_is_reset",
-        stays::in_a_context_that_is_reset,
+        "resident_kernels_end_with_a_context_that_is_reset",
+        resident::in_a_context_that_is_reset,
     ),
     (
-        "what_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
-        stays::beyond_a_reset,
+        "memory_that_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
+        resident::beyond_a_reset,
     ),
     (
-        "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
+        "what_another_librarys_callback_drops_is_destroyed_when_a_thread_may_call",
         refused::in_a_callback_of_another_library,
     ),
-    (
-        "who_waits_for_all_work_by_the_way_breaks_no_capture",
-        refused::by_captures,
-    ),
+    ("try_synchronize_breaks_no_capture", refused::by_captures),
 ];
 
-/// Scenarios that look at how much memory is free.
+/// Scenarios that measure how much memory is free.
 const COUNT_MEMORY: &[&str] = &[
-    "memory_of_the_legacy_stream_goes_after_the_captures_it_would_break",
-    "a_capture_that_is_forgotten_does_not_keep_other_memory",
-    "what_waited_for_a_kernel_does_not_wait_for_the_next_one",
-    "who_drops_memory_does_not_wait_for_a_kernel_that_began_meanwhile",
-    "what_another_threads_stream_has_used_waits_for_no_kernel",
-    "kernels_that_stay_end_with_a_context_that_is_reset",
-    "what_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
-    "what_another_librarys_callback_drops_goes_when_a_thread_may_ask",
+    "memory_of_the_legacy_stream_is_freed_after_the_captures_it_would_break",
+    "a_forgotten_capture_does_not_keep_other_memory",
+    "deferred_frees_wait_for_no_later_resident_kernel",
+    "dropping_memory_does_not_wait_for_a_kernel_that_became_resident_meanwhile",
+    "memory_used_in_another_threads_stream_waits_for_no_resident_kernel",
+    "resident_kernels_end_with_a_context_that_is_reset",
+    "memory_that_outlives_a_reset_waits_for_no_kernel_of_the_next_context",
+    "what_another_librarys_callback_drops_is_destroyed_when_a_thread_may_call",
 ];
 
-/// Second halves of scenarios, run by their first.
+/// Second processes of scenarios, started by the first.
 const HELPERS: &[Scenario] = &[("borrow", borrow)];
 
 fn main() -> ExitCode {
@@ -136,7 +133,7 @@ fn this_program(scenario: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["--scenario", scenario]);
     if COUNT_MEMORY.contains(&scenario) {
-        // With checks on, memory that was freed is kept for a while.
+        // With checks on, freed memory is quarantined for a while.
         command.env("FERCUDA_SOFT_CHECK", "0");
     }
     command
@@ -157,8 +154,8 @@ fn lost_context() {
     let mut buffer = DeviceBuffer::from_host(&[1u32; 100], &stream).unwrap();
     let ordered = DeviceBuffer::<u32>::alloc_ordered(&stream, 100).unwrap();
     let wild = module.function("wild").unwrap();
-    // SAFETY: it is not: `wild` writes where nothing is. This process sees
-    // what becomes of its context and ends.
+    // SAFETY: none: `wild` writes to an unmapped address. This process observes its lost context
+    // and exits.
     unsafe { Launch::new(1, 1).run(&wild, &stream, ()) }.unwrap();
     let first = stream.synchronize().unwrap_err();
     assert!(first.is_sticky(), "{first}");
@@ -179,7 +176,7 @@ fn lost_context() {
         assert_eq!(later.code(), first.code(), "{later}");
         assert!(later.is_sticky(), "{later}");
     }
-    // Nothing below can be given back, and nothing below may abort.
+    // Nothing below can be freed, and nothing below may abort.
     drop((buffer, ordered, wild, module, stream, other, context));
 }
 
@@ -208,11 +205,11 @@ fn share() {
         .write_all(&event.ipc_handle().unwrap().to_bytes())
         .unwrap();
     to_child.flush().unwrap();
-    let mut answer = String::new();
+    let mut reply = String::new();
     BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut answer)
+        .read_line(&mut reply)
         .unwrap();
-    assert_eq!(answer, "sum 499500\n");
+    assert_eq!(reply, "sum 499500\n");
     assert!(child.wait().unwrap().success());
     let mut expected = values;
     expected[0] = 4242;
@@ -226,13 +223,12 @@ fn borrow() {
     std::io::stdin().read_exact(&mut bytes).unwrap();
     let memory = IpcMemoryHandle::from_bytes(bytes);
     std::io::stdin().read_exact(&mut bytes).unwrap();
-    // SAFETY: the lender made the handle and keeps the event until this process
-    // has ended.
+    // SAFETY: the lender made the handle and keeps the event until this process has exited.
     let event = unsafe { Event::open(&context, &IpcEventHandle::from_bytes(bytes)) }.unwrap();
     stream.wait_for(&event).unwrap();
-    // SAFETY: the lender keeps the memory until this process has ended.
+    // SAFETY: the lender keeps the memory until this process has exited.
     let memory = unsafe { memory.open(&context) }.unwrap();
-    // The driver shares whole allocations, which may be longer than asked for.
+    // The driver shares whole allocations, which may be longer than requested.
     let mut values = memory.cast::<u32>().unwrap();
     let lent = values.slice(..1000).unwrap().to_vec(&stream).unwrap();
     values
@@ -263,13 +259,13 @@ fn drop_in_capture() {
         before,
         "its work cannot be waited for"
     );
-    // Nor does a wait that is refused break the capture.
+    // A wait that is refused does not break the capture either.
     let error = legacy.synchronize().unwrap_err();
     assert!(!error.is_sticky(), "{error}");
     let mut exec = capture.end().unwrap().instantiate().unwrap();
     exec.launch(&stream).unwrap();
     assert_eq!(out.to_vec(&stream).unwrap(), [7; 16]);
-    assert!(free_bytes(&context) > before, "the last wait gave it back");
+    assert!(free_bytes(&context) > before, "the last wait freed it");
 }
 
 fn forget_capture() {
@@ -282,12 +278,12 @@ fn forget_capture() {
     let before = free_bytes(&context);
     other.host_callback(move || drop(buffer)).unwrap();
     other.synchronize().unwrap();
-    assert!(free_bytes(&context) > before, "the wait gave it back");
+    assert!(free_bytes(&context) > before, "the wait freed it");
 }
 
-/// Uses memory of one stream in another, lets `drop_stream` drop that one
-/// while its kernel runs, and gives the memory back: that is to be ordered
-/// behind the kernel all the same. The kernel runs until the host lets it end.
+/// Uses memory of one stream in another, lets `drop_stream` drop that one while its kernel runs,
+/// and frees the memory: the free must be ordered after the kernel all the same. The kernel runs
+/// until the host lets it end.
 fn memory_outlives_work_of(drop_stream: impl FnOnce(Stream)) {
     let context = context();
     let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
@@ -300,39 +296,40 @@ fn memory_outlives_work_of(drop_stream: impl FnOnce(Stream)) {
     );
     let mut out = DeviceBuffer::<u32>::alloc_ordered(&home, 1).unwrap();
     out.fill(0, &home).unwrap();
-    // SAFETY: `held` touches the first value and the word, which are there until it is done.
+    // SAFETY: `held` accesses the first value and the word, which exist until it is done.
     unsafe { Launch::new(1, 1).run(&held, &stream, (&mut out, 1u32, gate)) }.unwrap();
     let done = stream.record().unwrap();
     let open = || words.words()[0].store(1, Ordering::Release);
-    let (is_given_back, waits) = mpsc::channel();
+    let (is_freed, waits) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Time for what is not ordered behind the kernel to be done before it; and nobody waits for ever.
+            // Time for a free that is not ordered after the kernel to run before it; with a
+            // timeout, so that no thread waits for ever.
             waits.recv_timeout(Duration::from_secs(60)).ok();
             std::thread::sleep(Duration::from_millis(200));
             open();
         });
         drop_stream(stream);
         drop(out);
-        let given_back = home.record().unwrap();
+        let freed = home.record().unwrap();
         let is_held = !done.is_done().unwrap();
-        is_given_back.send(()).unwrap();
-        given_back.synchronize().unwrap();
-        assert!(done.is_done().unwrap(), "given back under the kernel");
+        is_freed.send(()).unwrap();
+        freed.synchronize().unwrap();
+        assert!(done.is_done().unwrap(), "freed while the kernel ran");
         assert!(is_held, "the host has waited for the kernel");
     });
 }
 
 fn drop_stream_in_thread() {
     memory_outlives_work_of(|stream| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             drop(stream);
         });
-        told.recv().unwrap();
-        // Until that thread is inside the drop; if it is not yet, the test
-        // sees a stream that is alive, which must do as well.
+        receiver.recv().unwrap();
+        // Until that thread is inside the drop; if it is not yet, the test sees a stream that is
+        // alive, which must work as well.
         std::thread::sleep(Duration::from_millis(2));
     });
 }
@@ -340,14 +337,14 @@ fn drop_stream_in_thread() {
 fn drop_stream_in_callback() {
     memory_outlives_work_of(|stream| {
         let other = Stream::new(stream.context()).unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         other
             .host_callback(move || {
                 drop(stream);
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             })
             .unwrap();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         // Dropping `other` waits for it alone.
     });
 }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fercuda_cuda_sys::types::*;
-use fercuda_cuda_sys::{Driver, Origin, Symbol};
+use fercuda_cuda_sys::{Driver, DriverOrigin, Symbol};
 use fercuda_governor::{
     Backing, Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served,
     TenantLimit,
@@ -457,7 +457,7 @@ fn a_driver_that_is_too_old_for_a_pool_is_told_of_once() {
         let symbol = symbols.find(|it| Ok(it.name()) == name.to_str());
         symbol.and_then(|symbol| driver().address(*symbol).ok())
     };
-    let origin = Origin::Linked("a driver for CUDA 12.4");
+    let origin = DriverOrigin::Linked("a driver for CUDA 12.4");
     // SAFETY: what it finds is another table's function of that name.
     let old = unsafe { Driver::from_resolver(Box::new(resolver), origin) };
     let old: &'static Driver = Box::leak(Box::new(old));

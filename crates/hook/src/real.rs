@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use fercuda_cuda_sys::{Driver, Origin};
+use fercuda_cuda_sys::{Driver, DriverOrigin};
 use fercuda_regime::{Below, config, place, placed};
 
 use crate::{bind, loader};
@@ -76,7 +76,7 @@ fn open() -> Option<Below> {
             NonNull::new(unsafe { libc::dlsym(raw as *mut c_void, symbol.as_ptr()) })
         };
         // SAFETY: what the driver exports under its names are its functions.
-        let driver = unsafe { Driver::from_resolver(Box::new(find), Origin::Library(path)) };
+        let driver = unsafe { Driver::from_resolver(Box::new(find), DriverOrigin::Library(path)) };
         // For the life of the process, as the library.
         let driver = Box::leak(Box::new(driver));
         // There is none of a name that has a zero in it.

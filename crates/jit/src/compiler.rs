@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 use fercuda_cuda::cache::{Cache, Key as DiskKey, Lookup, Warning};
 use fercuda_cuda::{
-    Context, DeviceBuffer, DeviceSlice, Function, Image, Launch, Linked, Module, Stream, Value,
+    Context, DeviceBuffer, DeviceSlice, Function, Image, KernelArg, Launch, Linked, Module, Stream,
 };
 use fercuda_ptx::build::Arch;
 use fercuda_tensor::Layout;
@@ -159,9 +159,9 @@ impl<'a> Arg<'a> {
     }
 
     /// As an argument of a launch; only after its reach was checked.
-    fn value(&self) -> Result<Value<'a>> {
+    fn value(&self) -> Result<KernelArg<'a>> {
         let first = usize::try_from(self.first).unwrap_or(usize::MAX);
-        Ok(Value::slice(self.memory.slice(first..)?))
+        Ok(KernelArg::slice(self.memory.slice(first..)?))
     }
 }
 
@@ -602,8 +602,8 @@ impl Compiled {
                 });
             }
             values.push(match ready.plan.wide {
-                true => Value::number(ready.plan.rows),
-                false => Value::number(ready.plan.rows as u32),
+                true => KernelArg::number(ready.plan.rows),
+                false => KernelArg::number(ready.plan.rows as u32),
             });
             // SAFETY: `emit` wrote the kernel for this plan. It reads and writes elements of
             // its accesses alone, whose reach `checked` has found within the memory that is

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, ParkedBytes};
+use fercuda_cuda::{Context, DeferredFrees, DeviceBuffer};
 use fercuda_runtime::{Dtype, Layout, MAX_RANK};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -152,7 +152,7 @@ struct Batch {
 
 struct Returned {
     /// First, as dropping the memory may count it in its turn.
-    _parked: Option<ParkedBytes>,
+    _parked: Option<DeferredFrees>,
     _memory: DeviceBuffer<u8>,
 }
 
@@ -184,7 +184,7 @@ impl Batch {
         // Else the program has let go of nothing.
         let is_free = memory.is_last();
         let returned = Returned {
-            _parked: is_free.then(|| context.park(memory.len() as u64)),
+            _parked: is_free.then(|| context.count_deferred_free(memory.len() as u64)),
             _memory: memory,
         };
         let mut batches = alive::lock(&BATCHES);
@@ -210,7 +210,9 @@ impl Batch {
     fn look_after(context: &Context, linger: Duration) {
         while let Some(mut all) = Self::next(context, linger) {
             // If the context has failed nothing runs there.
-            let is_refused = context.settle().is_err_and(|error| error.is_refusal());
+            let is_refused = context
+                .try_synchronize()
+                .is_err_and(|error| error.is_refusal());
             if !is_refused {
                 for it in all.drain(..) {
                     let end = || alive::end_without_python(it);

@@ -243,7 +243,7 @@ fn figures_of_memory<'py>(made: Made<'py>, error: &cuda::Error) -> Made<'py> {
     made.with("asked_bytes", figures.asked_bytes)
         .with("free_bytes", free)
         .with("total_bytes", total)
-        .with("parked_bytes", figures.parked_bytes)
+        .with("parked_bytes", figures.deferred_free_bytes)
 }
 
 /// The exception of an error of the driver's, or of the layer above it.

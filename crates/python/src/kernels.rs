@@ -4,7 +4,7 @@
 //! launched: a number of Python's takes it from there, and one that does not fit is
 //! refused.
 
-use fercuda_cuda::{Dim, Function, Launch, Module, Value};
+use fercuda_cuda::{Dim, Function, KernelArg, Launch, Module};
 use fercuda_runtime::{Argument, Dtype, Job, PreparedLaunch, Result, Session};
 use half::{bf16, f16};
 use pyo3::prelude::*;
@@ -82,7 +82,7 @@ pub(crate) fn dim(extents: &Bound<'_, PyAny>) -> PyResult<Dim> {
 #[pyclass(frozen, name = "Scalar", module = "fercuda_runtime._fercuda")]
 pub(crate) struct PyScalar {
     dtype: Dtype,
-    number: Value<'static>,
+    number: KernelArg<'static>,
     shown: String,
 }
 
@@ -108,21 +108,21 @@ impl PyScalar {
     }
 }
 
-fn typed(dtype: Dtype, value: &Bound<'_, PyAny>) -> PyResult<Value<'static>> {
+fn typed(dtype: Dtype, value: &Bound<'_, PyAny>) -> PyResult<KernelArg<'static>> {
     Ok(match dtype {
-        Dtype::F64 => Value::number(value.extract::<f64>()?),
-        Dtype::F32 => Value::number(value.extract::<f64>()? as f32),
-        Dtype::F16 => Value::number(f16::from_f64(value.extract()?).to_bits()),
-        Dtype::Bf16 => Value::number(bf16::from_f64(value.extract()?).to_bits()),
-        Dtype::I8 => Value::number(value.extract::<i8>()?),
-        Dtype::I16 => Value::number(value.extract::<i16>()?),
-        Dtype::I32 => Value::number(value.extract::<i32>()?),
-        Dtype::I64 => Value::number(value.extract::<i64>()?),
-        Dtype::U8 => Value::number(value.extract::<u8>()?),
-        Dtype::U16 => Value::number(value.extract::<u16>()?),
-        Dtype::U32 => Value::number(value.extract::<u32>()?),
-        Dtype::U64 => Value::number(value.extract::<u64>()?),
-        Dtype::Bool => Value::number(u8::from(value.extract::<bool>()?)),
+        Dtype::F64 => KernelArg::number(value.extract::<f64>()?),
+        Dtype::F32 => KernelArg::number(value.extract::<f64>()? as f32),
+        Dtype::F16 => KernelArg::number(f16::from_f64(value.extract()?).to_bits()),
+        Dtype::Bf16 => KernelArg::number(bf16::from_f64(value.extract()?).to_bits()),
+        Dtype::I8 => KernelArg::number(value.extract::<i8>()?),
+        Dtype::I16 => KernelArg::number(value.extract::<i16>()?),
+        Dtype::I32 => KernelArg::number(value.extract::<i32>()?),
+        Dtype::I64 => KernelArg::number(value.extract::<i64>()?),
+        Dtype::U8 => KernelArg::number(value.extract::<u8>()?),
+        Dtype::U16 => KernelArg::number(value.extract::<u16>()?),
+        Dtype::U32 => KernelArg::number(value.extract::<u32>()?),
+        Dtype::U64 => KernelArg::number(value.extract::<u64>()?),
+        Dtype::Bool => KernelArg::number(u8::from(value.extract::<bool>()?)),
         Dtype::F8E4m3 | Dtype::F8E5m2 => {
             return Err(errors::dtype(
                 value.py(),

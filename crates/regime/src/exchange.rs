@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
-use fercuda_cuda_sys::{ENTRIES, Entry, PER_THREAD, Symbol};
+use fercuda_cuda_sys::{ENTRIES, FunctionEntry, PER_THREAD, Symbol};
 use rustc_hash::FxHashMap;
 
 use crate::below::{self, Below};
@@ -110,7 +110,7 @@ fn made_table() -> Exchange {
 }
 
 /// The row of a symbol, and whether it is the per-thread twin.
-fn row(symbol: Symbol) -> Option<(&'static Entry, bool)> {
+fn row(symbol: Symbol) -> Option<(&'static FunctionEntry, bool)> {
     let name = symbol.name();
     ENTRIES.iter().find_map(|entry| match entry.per_thread {
         Some((twin, _)) if twin == name => Some((entry, true)),

@@ -430,7 +430,7 @@ impl Queue {
         if let Some(event) = event {
             stream.wait_for(event)?;
         }
-        let stay = context.stay();
+        let stay = context.guard_resident_kernel();
         // SAFETY: the kernel is the one built above. It touches slots and results of
         // `slots` numbers, which are there, by strong operations; the table for buffers
         // below `count`; and of those what is inside, for which the authors of the

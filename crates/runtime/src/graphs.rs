@@ -402,8 +402,8 @@ impl<K: Key> GraphCache<K> {
             // One that is out just now is for later. One that has been let go took with
             // it what it held, and what lies there instead holds nothing or is asked twice.
             let forgotten = self.shelf.take_at(number).map(|mut out| {
-                let forgotten = out.value().exec.take_done();
-                let all_gone = !out.value().exec.holds_earlier();
+                let forgotten = out.value().exec.take_finished();
+                let all_gone = !out.value().exec.has_superseded();
                 out.give_back();
                 // What goes now may be the user's, and ask for the same graph.
                 drop(forgotten);

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fercuda_cuda::{DeviceBuffer, Function, Launch, Stream, Value};
+use fercuda_cuda::{DeviceBuffer, Function, KernelArg, Launch, Stream};
 
 use crate::error::Result;
 use crate::jobs::Job;
@@ -15,16 +15,16 @@ use crate::session::{Argument, Session};
 /// An argument that was looked up.
 enum Held {
     Memory(DeviceBuffer<u8>),
-    Number(Value<'static>),
+    Number(KernelArg<'static>),
     Structure(Arc<[u8]>),
 }
 
 impl Held {
-    fn value(&self) -> Value<'_> {
+    fn value(&self) -> KernelArg<'_> {
         match self {
-            Self::Memory(memory) => Value::buffer(memory),
+            Self::Memory(memory) => KernelArg::buffer(memory),
             Self::Number(number) => *number,
-            Self::Structure(bytes) => Value::bytes(bytes),
+            Self::Structure(bytes) => KernelArg::bytes(bytes),
         }
     }
 }
@@ -52,7 +52,7 @@ impl PreparedLaunch {
     /// As for [`Launch::run`]; of a capture, each time that the graph is launched.
     #[expect(unsafe_code, reason = "only who knows a kernel knows what it touches")]
     pub unsafe fn run(&self, stream: &Stream) -> Result<()> {
-        let values: Vec<Value<'_>> = self.arguments.iter().map(Held::value).collect();
+        let values: Vec<KernelArg<'_>> = self.arguments.iter().map(Held::value).collect();
         // SAFETY: the promise of this function's caller.
         Ok(unsafe { self.launch.run(&self.function, stream, values.as_slice()) }?)
     }

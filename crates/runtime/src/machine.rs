@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, Cuda, Device, Select, destroy_what_can_be};
+use fercuda_cuda::{Context, Cuda, Device, Select, destroy_deferred};
 use fercuda_regime::interface::{self, Acting, Interface};
 use fercuda_regime::{stand_before, table};
 
@@ -215,7 +215,7 @@ impl Runtime {
         Ok(MemoryInfo {
             free_bytes,
             total_bytes,
-            parked_bytes: context.parked_bytes(),
+            parked_bytes: context.deferred_free_bytes(),
         })
     }
 
@@ -368,7 +368,7 @@ impl Runtime {
         if !failed {
             let_told_kernels_end(&before);
         }
-        if !failed && before.has_stay() {
+        if !failed && before.has_resident_kernel() {
             // To wait for the device would be to wait for that, unless the context failed.
             let asked = before.legacy_stream().is_idle().map_err(Error::from);
             failed = asked.is_err_and(|error| error.is_sticky());
@@ -436,8 +436,8 @@ impl Runtime {
 /// waited for by who drops them.
 fn let_told_kernels_end(context: &Context) {
     loop {
-        destroy_what_can_be();
-        match context.stays_end_by() {
+        destroy_deferred();
+        match context.resident_kernels_stop_by() {
             Some(by) if Instant::now() < by => std::thread::sleep(Duration::from_millis(1)),
             _ => return,
         }

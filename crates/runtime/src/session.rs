@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use bytemuck::Pod;
 use fercuda_cuda::{
-    Context, DeviceAddr, DeviceBuffer, Event, Function, Image, Module, PhysicalMemory,
-    PinnedBuffer, Stream, Value, VirtualRange, destroy_what_can_be,
+    Context, DeviceAddr, DeviceBuffer, Event, Function, Image, KernelArg, Module, PhysicalMemory,
+    PinnedBuffer, Stream, VirtualRange, destroy_deferred,
 };
 use fercuda_tensor::{Dtype, Layout};
 
@@ -154,7 +154,7 @@ pub enum Argument {
     /// The address of a buffer's first element.
     Buffer(BufferId),
     /// A number of 1, 2, 4 or 8 bytes.
-    Number(Value<'static>),
+    Number(KernelArg<'static>),
     /// A structure, as C lays it out.
     Structure(Arc<[u8]>),
 }
@@ -169,7 +169,7 @@ macro_rules! numbers {
     ($($type:ty)*) => {
         $(impl From<$type> for Argument {
             fn from(number: $type) -> Self {
-                Self::Number(Value::number(number))
+                Self::Number(KernelArg::number(number))
             }
         })*
     };
@@ -357,7 +357,7 @@ impl Core {
             Err(Error::Limit {
                 freed_bytes: 1.., ..
             }) => {
-                destroy_what_can_be();
+                destroy_deferred();
                 self.account.charge(bytes)
             }
             answer => answer,

@@ -13,7 +13,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fercuda_cuda::{Context, DeviceBuffer, Function, Image, Launch, Module, Stream, Value};
+use fercuda_cuda::{Context, DeviceBuffer, Function, Image, KernelArg, Launch, Module, Stream};
 use fercuda_tensor::{Dtype, Layout};
 use serde_json::{Map, Value as Json};
 
@@ -467,7 +467,7 @@ impl TritonKernel {
         &self,
         stream: &Stream,
         grid: [u32; 3],
-        arguments: &[Value<'_>],
+        arguments: &[KernelArg<'_>],
     ) -> Result<()> {
         self.check_count(arguments.len())?;
         let Some(blocks) = self.blocks(grid)? else {
@@ -480,12 +480,12 @@ impl TritonKernel {
         let mut all = arguments.to_vec();
         if self.metadata.scratch_bytes.is_some() {
             all.push(match &scratch {
-                Some(scratch) => Value::buffer(scratch),
-                None => Value::number(0u64),
+                Some(scratch) => KernelArg::buffer(scratch),
+                None => KernelArg::number(0u64),
             });
         }
         if self.metadata.has_profile {
-            all.push(Value::number(0u64));
+            all.push(KernelArg::number(0u64));
         }
         // SAFETY: the caller's promise for its arguments; scratch memory has what the
         // metadata say for each block, and the rest are null where nothing is needed.

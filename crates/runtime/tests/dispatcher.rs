@@ -445,7 +445,7 @@ fn stopping_lets_what_was_submitted_run_and_dropping_does_not() {
         let (words, context) = (served.words.clone(), bench.context.clone());
         let opener = std::thread::spawn(move || {
             // That is known right behind the order to end.
-            while context.stays_end_by().is_none() {
+            while context.resident_kernels_stop_by().is_none() {
                 std::thread::yield_now();
             }
             words.words()[0].store(1, Ordering::Release);

@@ -859,14 +859,14 @@ fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
         counts.fetch_add(1, Ordering::Relaxed);
         ends.load(Ordering::Acquire)
     });
-    let stay = bench.runtime.context().stay();
+    let stay = bench.runtime.context().guard_resident_kernel();
     let runtime = bench.runtime.clone();
     let refused = soon(move || runtime.reboot()).unwrap_err();
     assert!(matches!(refused, Error::Resident { .. }), "{refused}");
     // Who waits asks every millisecond.
     assert!(asked.load(Ordering::Relaxed) < 100, "it was waited for");
     is_over.store(true, Ordering::Release);
-    stay.is_told(LONG * 2);
+    stay.note_stop_requested(LONG * 2);
     let (say, said) = channel();
     let runtime = bench.runtime.clone();
     let reboots = std::thread::spawn(move || say.send(runtime.reboot()).unwrap());
@@ -877,8 +877,8 @@ fn a_reboot_waits_for_a_kernel_that_was_told_to_end_and_for_no_other() {
     said.recv_timeout(LONG).unwrap().unwrap();
     reboots.join().unwrap();
     // And for that not for ever.
-    let stay = bench.runtime.context().stay();
-    stay.is_told(Duration::from_millis(5));
+    let stay = bench.runtime.context().guard_resident_kernel();
+    stay.note_stop_requested(Duration::from_millis(5));
     let runtime = bench.runtime.clone();
     let refused = soon(move || runtime.reboot()).unwrap_err();
     assert!(matches!(refused, Error::Resident { .. }), "{refused}");

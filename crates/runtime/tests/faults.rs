@@ -153,7 +153,7 @@ fn kernels_end_with_their_context(runtime: &Runtime) {
     };
     // SAFETY: nothing else uses the context.
     assert!(unsafe { runtime.reset_with(quiet) }.unwrap().was_reset);
-    assert!(!runtime.context().has_stay());
+    assert!(!runtime.context().has_resident_kernel());
     let never = |_: &Context| panic!("nothing is reset");
     // SAFETY: as above.
     assert!(!unsafe { runtime.reset_with(never) }.unwrap().was_reset);

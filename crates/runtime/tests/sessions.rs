@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use bench::Bench;
 use fastrand::Rng;
 use fercuda_cuda::sys::types::CUresult;
-use fercuda_cuda::{CaptureMode, DeviceBuffer, Failure, Image, Launch, Module, Stream};
+use fercuda_cuda::{CaptureMode, DeviceBuffer, DriverFailure, Image, Launch, Module, Stream};
 use fercuda_runtime::{
     Argument, BufferId, Dtype, Error, Job, Layout, Regime, Runtime, RuntimeConfig, Session,
     SessionConfig, Status, Why,
@@ -601,7 +601,7 @@ fn a_job_that_fails_with_another_devices_context_takes_no_other_with_it() {
     });
     let bad = session.submit(|_| -> Result<(), Error> {
         Err(Error::from(fercuda_cuda::Error::Driver(Box::new(
-            Failure {
+            DriverFailure {
                 call: "cuMemcpyPeerAsync",
                 code: CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
                 doing: "copy from another device".to_owned(),

@@ -11,7 +11,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, Stream, Value};
+use fercuda_cuda::{Context, Cuda, DeviceBuffer, Image, KernelArg, Stream};
 use fercuda_ptx::build::{Arch, ModuleBuilder};
 use fercuda_runtime::{
     Argument, Dtype, Error, Layout, Regime, Runtime, RuntimeConfig, SessionConfig, TritonError,
@@ -89,10 +89,10 @@ impl Bench {
         let x = DeviceBuffer::from_host(&values, &self.stream).unwrap();
         let y = DeviceBuffer::<f32>::zeroed(&self.stream, values.len()).unwrap();
         let arguments = [
-            Value::buffer(&x),
-            Value::buffer(&y),
-            Value::number(2.5f32),
-            Value::number(count),
+            KernelArg::buffer(&x),
+            KernelArg::buffer(&y),
+            KernelArg::number(2.5f32),
+            KernelArg::number(count),
         ];
         // SAFETY: the kernel reads `x` and writes `y` below `count`, which both have.
         let done = unsafe { kernel.launch(&self.stream, [count.div_ceil(64), 1, 1], &arguments) };
@@ -118,7 +118,7 @@ fn a_kernel_is_launched_as_its_metadata_say() {
         bench.scaled(&kernel, count);
     }
     // No programs are nothing to do.
-    let none = [Value::number(0u64); 4];
+    let none = [KernelArg::number(0u64); 4];
     // SAFETY: nothing is launched.
     unsafe { kernel.launch(&bench.stream, [0, 1, 1], &none) }.unwrap();
 }
@@ -279,17 +279,17 @@ fn what_does_not_fit_is_refused_with_numbers() {
     }
     assert!(TritonMetadata::parse("{").is_err());
     let kernel = bench.load(&metadata(), &ptx(false)).unwrap();
-    let launched = |grid: [u32; 3], arguments: &[Value<'_>]| {
+    let launched = |grid: [u32; 3], arguments: &[KernelArg<'_>]| {
         // SAFETY: it is refused before it is launched.
         let done = unsafe { kernel.launch(&bench.stream, grid, arguments) };
         done.unwrap_err().to_string()
     };
-    let said = launched([1, 1, 1], &[Value::number(0u64); 3]);
+    let said = launched([1, 1, 1], &[KernelArg::number(0u64); 3]);
     assert!(
         said.contains("takes 4 arguments, and 3 were given"),
         "{said}"
     );
-    let said = launched([1, 1, 1], &[Value::number(0u64); 4]);
+    let said = launched([1, 1, 1], &[KernelArg::number(0u64); 4]);
     assert!(said.contains("scale_kernel"), "{said}");
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Invariant: nothing unwinds across the C border, and no handle is ever followed as a pointer.
 
-use fercuda_cuda_sys::{Driver, Origin};
+use fercuda_cuda_sys::{Driver, DriverOrigin};
 
 #[doc(hidden)]
 #[allow(non_snake_case, reason = "the driver's own names")]
@@ -26,5 +26,10 @@ pub use device::attributes::NAME;
 pub fn driver() -> Driver {
     let resolver = |name: &std::ffi::CStr| name.to_str().ok().and_then(abi::address);
     // SAFETY: `abi` coerces each of its functions to the table's own signature for that name.
-    unsafe { Driver::from_resolver(Box::new(resolver), Origin::Linked("the software device")) }
+    unsafe {
+        Driver::from_resolver(
+            Box::new(resolver),
+            DriverOrigin::Linked("the software device"),
+        )
+    }
 }

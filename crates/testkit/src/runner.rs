@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
-use fercuda_cuda::{Context, DeviceBuffer, Image, Launch, Module, Stream, Value};
+use fercuda_cuda::{Context, DeviceBuffer, Image, KernelArg, Launch, Module, Stream};
 
 use crate::data::{Buffer, Case, Expected, Judge, Role, judge};
 use crate::filetest::{FileTest, Run};
@@ -222,11 +222,11 @@ fn launch(
             }
         }
     }
-    let values: Vec<Value<'_>> = passed
+    let values: Vec<KernelArg<'_>> = passed
         .iter()
         .map(|(_, p)| match p {
-            Passed::Memory(buffer) => Value::buffer(buffer),
-            Passed::Scalar(bytes) => Value::bytes(bytes),
+            Passed::Memory(buffer) => KernelArg::buffer(buffer),
+            Passed::Scalar(bytes) => KernelArg::bytes(bytes),
         })
         .collect();
     let mut shape = Launch::new(

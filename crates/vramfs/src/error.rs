@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fercuda_cuda::Bytes;
+use fercuda_cuda::ByteSize;
 
 use crate::layout::DATA_ROWS;
 
@@ -124,7 +124,7 @@ pub enum Error {
     /// The device has not as much memory.
     #[error(
         "{} of files need {} of {device}, of whose {} {} are free\ntry: a smaller --size, or --ecc off",
-        Bytes(*size_bytes), Bytes(*needed_bytes), Bytes(*total_bytes), Bytes(*free_bytes)
+        ByteSize(*size_bytes), ByteSize(*needed_bytes), ByteSize(*total_bytes), ByteSize(*free_bytes)
     )]
     Room {
         /// Which.

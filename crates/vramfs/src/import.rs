@@ -447,7 +447,7 @@ struct Ending {
 impl Ending {
     /// Whether there is nothing more to do.
     fn is_over(&mut self) -> bool {
-        match self.context.settle() {
+        match self.context.try_synchronize() {
             Ok(()) => {
                 self.memory.clear();
                 self.export = None;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::nvrtc::{Arch, Nvrtc, Program};
 use fercuda_cuda::{
-    Context, Cuda, Device, DeviceBuffer, Image, Launch, Module, Select, Stream, Value,
+    Context, Cuda, Device, DeviceBuffer, Image, KernelArg, Launch, Module, Select, Stream,
 };
 use fercuda_softgpu::control;
 use fercuda_softgpu::report::{Fault, Finding};
@@ -151,13 +151,13 @@ fn device_buffer(buffer: &Buffer, context: &Context, stream: &Stream) -> Result<
 }
 
 /// Arguments as the launch takes them.
-fn values<'b>(specs: &'b [Spec], buffers: &'b [DeviceBuffer<u8>]) -> Result<Vec<Value<'b>>> {
+fn values<'b>(specs: &'b [Spec], buffers: &'b [DeviceBuffer<u8>]) -> Result<Vec<KernelArg<'b>>> {
     let mut buffers = buffers.iter();
     let mut values = Vec::new();
     for spec in specs {
         values.push(match spec {
-            Spec::Buffer(_) => Value::buffer(buffers.next().context("a buffer for each")?),
-            Spec::Scalar { bytes, .. } | Spec::Bytes(bytes) => Value::bytes(bytes),
+            Spec::Buffer(_) => KernelArg::buffer(buffers.next().context("a buffer for each")?),
+            Spec::Scalar { bytes, .. } | Spec::Bytes(bytes) => KernelArg::bytes(bytes),
         });
     }
     Ok(values)

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Select};
-use fercuda_cuda_sys::Library;
+use fercuda_cuda_sys::SharedLibrary;
 
 use super::together::{Answer, Part};
 use super::tour::{self, Tour};
@@ -90,9 +90,9 @@ fn still_there(tour: &Tour, kept: Kept) -> Result<((), String)> {
 }
 
 /// Loads our runtime and lets it take memory.
-fn taken(guest: &Path, device: u32, seed: u64) -> Result<(Library, String)> {
+fn taken(guest: &Path, device: u32, seed: u64) -> Result<(SharedLibrary, String)> {
     // SAFETY: a library of ours, which has no initialisers.
-    let library = unsafe { Library::open(guest) }.map_err(|reason| anyhow!(reason))?;
+    let library = unsafe { SharedLibrary::open(guest) }.map_err(|reason| anyhow!(reason))?;
     let take = library
         .find(c"fercuda_guest_take")
         .context("it has no fercuda_guest_take")?;
@@ -103,7 +103,7 @@ fn taken(guest: &Path, device: u32, seed: u64) -> Result<(Library, String)> {
     Ok((library, said))
 }
 
-fn given_back(library: Library) -> Result<((), String)> {
+fn given_back(library: SharedLibrary) -> Result<((), String)> {
     let give = library.find(c"fercuda_guest_give_back");
     let give = give.context("it has no fercuda_guest_give_back")?;
     // SAFETY: the function of this name has this type.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_cuda::Select;
-use fercuda_cuda_sys::{Driver, Origin};
+use fercuda_cuda_sys::{Driver, DriverOrigin};
 
 /// The library that is preloaded.
 const HOOK: &str = "libfercuda_hook.so";
@@ -128,7 +128,7 @@ impl Places {
 fn installed() -> Result<PathBuf> {
     let driver = Driver::open()?;
     match driver.origin() {
-        Origin::Library(path) if path.is_absolute() => Ok(path.clone()),
+        DriverOrigin::Library(path) if path.is_absolute() => Ok(path.clone()),
         origin => bail!(
             "the loader does not say where {origin} is\ntry: FERCUDA_DRIVER=/path/of/libcuda.so.1"
         ),

@@ -1,17 +1,15 @@
-//! Compiled programs on disk.
+//! Disk cache of compiled programs.
 //!
-//! A directory of the user's own (mode 0700) holds one file (mode 0600) for
-//! each program, named by the SHA-256 of everything the program depends on. A
-//! file begins with the SHA-256 of its content, so one that was cut off or
-//! changed is noticed, reported and written anew. Files appear whole, by a
-//! rename.
+//! A directory owned by the user (mode 0700) holds one file (mode 0600) for each program, named by
+//! the SHA-256 of everything the program depends on. A file begins with the SHA-256 of its content,
+//! so a truncated or modified file is detected, reported and written again. Files appear
+//! atomically, by a rename.
 //!
-//! File: the line `fercuda nvrtc 1` (or of another kind of program, whose files'
-//! names begin with it), a line with the hash of the rest in hex, then code, log
-//! and the pairs of names, each with its length before it (8 bytes,
-//! little-endian).
+//! File format: the line `fercuda nvrtc 1` (or another kind of program, in which case file names
+//! begin with the kind), a line with the hash of the rest in hex, then code, log and the pairs of
+//! names, each preceded by its length (8 bytes, little-endian).
 //!
-//! Invariant: whatever goes wrong here is a [`Warning`]; nothing fails.
+//! Invariant: every error here is a [`Warning`]; nothing fails because of the cache.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -22,16 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
-/// The variable that names the cache's directory; empty means no cache.
+/// The environment variable with the cache's directory; empty means no cache.
 pub const CACHE_VARIABLE: &str = "FERCUDA_CACHE";
 
-/// More than any program compiled at run time has; what is larger is no entry.
+/// A limit above the size of any program compiled at run time; a larger file is no entry.
 const ENTRY_BYTES_MAX: u64 = 1 << 30;
 
-/// The kind of what NVRTC compiles.
+/// The kind of programs that NVRTC compiles.
 const NVRTC: &str = "nvrtc";
 
-/// A cache directory, and the kind of programs that are looked for in it.
+/// A cache directory, and the kind of programs looked up in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     directory: PathBuf,
@@ -41,7 +39,7 @@ pub struct Cache {
 /// Why the cache was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// The file or directory concerned.
+    /// The file or directory.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
@@ -70,13 +68,13 @@ impl Default for Key {
 }
 
 impl Key {
-    /// Of nothing yet.
+    /// The key of an empty list of parts.
     pub fn new() -> Self {
         Self(Sha256::new())
     }
 
-    /// Adds one part. Label and length go before it, so that no two lists of
-    /// parts run together to the same bytes.
+    /// Adds one part, preceded by label and length, so that no two lists of parts have the same
+    /// bytes.
     pub fn add(&mut self, label: &str, part: impl AsRef<[u8]>) {
         for bytes in [label.as_bytes(), part.as_ref()] {
             self.0.update((bytes.len() as u64).to_le_bytes());
@@ -98,26 +96,26 @@ fn hex(bytes: &[u8]) -> String {
 pub struct Entry {
     /// Text or machine code.
     pub code: Vec<u8>,
-    /// What its compiler said.
+    /// The log of its compiler.
     pub log: String,
-    /// Names that were asked for, and what they are in the code.
+    /// Requested names, and the names they have in the code.
     pub names: Vec<(String, String)>,
 }
 
-/// What came of looking for a program.
+/// Outcome of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is there, whole.
+    /// A complete entry.
     Found(Entry),
-    /// It is not there.
+    /// No entry.
     Absent,
-    /// There is something that is not believed.
+    /// An entry that is corrupt or not trusted.
     Unusable(Warning),
 }
 
 impl Cache {
-    /// The user's: `FERCUDA_CACHE`, else `fercuda/nvrtc` in `XDG_CACHE_HOME`
-    /// or in `~/.cache`. None if `FERCUDA_CACHE` is empty or there is no home.
+    /// The user's cache: `FERCUDA_CACHE`, else `fercuda/nvrtc` in `XDG_CACHE_HOME` or in
+    /// `~/.cache`. `None` if `FERCUDA_CACHE` is empty or there is no home directory.
     pub fn of_user() -> Option<Self> {
         Self::of_user_for(NVRTC)
     }
@@ -135,7 +133,7 @@ impl Cache {
         Some(Self::at_for(caches.join("fercuda").join(kind), kind))
     }
 
-    /// A cache in `directory`, which is made when first needed.
+    /// A cache in `directory`, which is created when first needed.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self::at_for(directory, NVRTC)
     }
@@ -183,8 +181,8 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Absent,
             Err(error) => return unusable(error.to_string()),
         };
-        // Others may have put the file there while the directory was theirs to
-        // write to, so it is judged by itself too.
+        // Another user may have put the file there while the directory was writable, so its own
+        // owner is checked too.
         let privacy = self.check_private().and_then(|()| {
             let metadata = file.metadata().map_err(|error| warning_of(&path, &error))?;
             check_owner(&path, &metadata)
@@ -200,14 +198,14 @@ impl Cache {
         }
         match read_entry(&self.header(), &bytes) {
             Some(entry) => Lookup::Found(entry),
-            None => unusable("it is damaged; the program is compiled anew".into()),
+            None => unusable("it is corrupt; the program is compiled again".into()),
         }
     }
 
-    /// Keeps a program under `key`.
+    /// Stores a program under `key`.
     ///
     /// # Errors
-    /// A [`Warning`] if it is not kept.
+    /// A [`Warning`] if it is not stored.
     pub fn store(
         &self,
         key: &Key,
@@ -231,7 +229,7 @@ impl Cache {
         let written = write_entry(&temporary, &self.header(), code, log, names)
             .and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|error| {
-            // Best effort: it may never have been made.
+            // Best effort: the file may not exist.
             drop(fs::remove_file(&temporary));
             Warning {
                 path,
@@ -240,8 +238,8 @@ impl Cache {
         })
     }
 
-    /// Removes what was written first until programs of this kind are no more than
-    /// `most` bytes. What another process removes meanwhile is no error.
+    /// Removes the oldest programs of this kind, by time of writing, until at most `most` bytes are
+    /// left. A file that another process removes meanwhile is no error.
     ///
     /// # Errors
     /// A [`Warning`] if the directory cannot be read.
@@ -271,15 +269,15 @@ impl Cache {
             if bytes <= most {
                 break;
             }
-            // Whoever was quicker has made the room.
+            // Another process may have removed it already.
             drop(fs::remove_file(path));
             bytes -= len;
         }
         Ok(())
     }
 
-    /// Whether nobody else can write to the directory: what others could put
-    /// there they could make us run.
+    /// Checks that no other user can write to the directory: files put there by another user would
+    /// be executed.
     fn check_private(&self) -> Result<(), Warning> {
         let metadata =
             fs::metadata(&self.directory).map_err(|error| warning_of(&self.directory, &error))?;
@@ -294,7 +292,7 @@ fn warning_of(path: &Path, error: &io::Error) -> Warning {
     }
 }
 
-/// Whether `path` is ours, and nobody else can write to it.
+/// Checks that `path` belongs to this process's user and that no other user can write to it.
 fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Warning> {
     let warning = |reason: String| Warning {
         path: path.to_owned(),
@@ -303,20 +301,20 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), Warning> {
     let user = effective_user();
     if metadata.uid() != user {
         return Err(warning(format!(
-            "it belongs to user {}, we are {user}",
+            "it belongs to user {}, this process runs as {user}",
             metadata.uid()
         )));
     }
     if metadata.mode() & 0o022 != 0 {
         return Err(warning(format!(
-            "others can write to it (mode {:o})",
+            "other users can write to it (mode {:o})",
             metadata.mode() & 0o777
         )));
     }
     Ok(())
 }
 
-/// The user whose rights this process has.
+/// The effective user of this process.
 pub(super) fn effective_user() -> u32 {
     // SAFETY: takes nothing and returns a number.
     unsafe { libc::geteuid() }
@@ -351,7 +349,7 @@ fn write_entry(
     file.write_all(&rest)
 }
 
-/// The entry in a file's bytes, if they are whole.
+/// Parses the bytes of a file; `None` if they are corrupt.
 fn read_entry(header: &str, bytes: &[u8]) -> Option<Entry> {
     let rest = bytes.strip_prefix(header.as_bytes())?;
     let (hash, rest) = rest.split_at_checked(64)?;
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_found_again_whole() {
+    fn a_stored_program_is_found_again_complete() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path().join("deep/cache"));
         assert_eq!(cache.look_up(&key(&["a"])), Lookup::Absent);
@@ -430,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_others_can_write_to_is_not_used_and_not_changed() {
+    fn a_directory_that_others_can_write_to_is_not_used_and_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path());
         cache.store(&key(&["a"]), b"code", "", &[]).unwrap();
@@ -458,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn any_damage_to_an_entry_is_noticed() {
+    fn any_corruption_of_an_entry_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path());
         let key = key(&["a"]);
@@ -469,7 +467,7 @@ mod tests {
             fs::write(&path, &whole[..len]).unwrap();
             assert!(
                 matches!(cache.look_up(&key), Lookup::Unusable(_)),
-                "cut at {len}"
+                "truncated at {len}"
             );
         }
         for at in 0..whole.len() {
@@ -486,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_a_warning() {
+    fn a_directory_that_cannot_be_created_is_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
@@ -496,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_programs_in_one_directory_do_not_meet() {
+    fn kinds_of_programs_in_one_directory_are_separate() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, other) = (
             Cache::at(folder.path()),
@@ -510,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_first_goes_first_and_nothing_of_another_kind() {
+    fn trimming_removes_the_oldest_programs_of_its_own_kind() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, other) = (
             Cache::at(folder.path()),
@@ -536,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_run_together() {
+    fn lists_of_parts_are_unambiguous() {
         assert_ne!(key(&["ab", "c"]).file_name(), key(&["a", "bc"]).file_name());
         assert_ne!(key(&["a", ""]).file_name(), key(&["", "a"]).file_name());
     }

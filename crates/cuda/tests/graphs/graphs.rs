@@ -1,4 +1,4 @@
-//! Capturing, and what a graph keeps.
+//! Capturing, and the resources that a graph keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, Graph, HostSlot, L
 use crate::support::{context, increment, kernel, write_late};
 
 #[test]
-fn captured_work_is_done_by_each_launch_and_not_before() {
+fn captured_work_runs_in_each_launch_and_not_before() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -75,7 +75,7 @@ fn a_graph_keeps_the_memory_and_the_module_it_uses() {
 }
 
 #[test]
-fn a_graph_keeps_what_a_launch_uses_that_was_made_before_the_capture_too() {
+fn a_graph_keeps_resources_that_were_used_before_the_capture_too() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let increment = kernel(&context, "increment");
@@ -121,7 +121,7 @@ fn memory_dropped_while_its_home_is_captured_is_not_part_of_the_graph() {
 }
 
 #[test]
-fn allocating_and_loading_go_on_in_the_thread_that_captures() {
+fn allocating_and_loading_work_in_the_thread_that_captures() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let other = Stream::new(&context).unwrap();
@@ -137,7 +137,7 @@ fn allocating_and_loading_go_on_in_the_thread_that_captures() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_refused_and_the_capture_goes_on() {
+fn calls_that_cannot_be_captured_are_refused_and_the_capture_continues() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -301,17 +301,17 @@ fn callbacks_of_a_graph_run_in_every_launch() {
     }
     stream.synchronize().unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 3);
-    assert_eq!(exec.callback_panic(), None);
+    assert_eq!(exec.take_callback_panic(), None);
     exec.launch(&stream).unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(exec.callback_panic().as_deref(), Some("the fourth"));
-    assert_eq!(exec.callback_panic(), None);
+    assert_eq!(exec.take_callback_panic().as_deref(), Some("the fourth"));
+    assert_eq!(exec.take_callback_panic(), None);
     drop(exec);
     assert_eq!(Arc::strong_count(&calls), 1);
 }
 
 #[test]
-fn an_instantiated_graph_takes_up_another_of_the_same_shape() {
+fn an_instantiated_graph_is_updated_to_another_of_the_same_topology() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let scale = kernel(&context, "scale");
@@ -354,7 +354,7 @@ fn a_graph_dropped_while_it_runs_is_destroyed_after_it() {
 }
 
 #[test]
-fn a_graph_is_not_launched_into_a_capture_which_goes_on() {
+fn a_launch_into_a_capture_is_refused_and_the_capture_continues() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -373,7 +373,7 @@ fn a_graph_is_not_launched_into_a_capture_which_goes_on() {
 }
 
 #[test]
-fn memory_of_another_threads_stream_goes_after_the_captures_it_would_break() {
+fn memory_of_another_threads_stream_is_freed_after_the_captures_it_would_break() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -432,29 +432,32 @@ fn a_graph_is_not_updated_to_one_of_another_device() {
     }
 }
 
-/// Lets `stream` wait, and says afterwards whether somebody let it go on.
-struct Held {
+/// Holds up `stream`, and reports afterwards whether it was released before a timeout.
+struct HeldStream {
     go_on: std::sync::mpsc::Sender<()>,
-    was_told: std::sync::mpsc::Receiver<bool>,
+    was_released: std::sync::mpsc::Receiver<bool>,
 }
 
-impl Held {
+impl HeldStream {
     fn hold(stream: &Stream) -> Self {
         let (go_on, wait) = std::sync::mpsc::channel();
-        let (tell, was_told) = std::sync::mpsc::channel();
+        let (report, was_released) = std::sync::mpsc::channel();
         stream
             .host_callback(move || {
-                let told = wait.recv_timeout(std::time::Duration::from_secs(20));
-                tell.send(told.is_ok()).unwrap();
+                let released = wait.recv_timeout(std::time::Duration::from_secs(20));
+                report.send(released.is_ok()).unwrap();
             })
             .unwrap();
-        Self { go_on, was_told }
+        Self {
+            go_on,
+            was_released,
+        }
     }
 
     fn release(self) -> bool {
-        // Nobody listens if the time is over.
+        // The receiver is gone after the timeout.
         self.go_on.send(()).ok();
-        self.was_told.recv().unwrap()
+        self.was_released.recv().unwrap()
     }
 }
 
@@ -470,17 +473,17 @@ fn a_retired_graph_waits_for_its_launches_and_for_no_later_work() {
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
     let token = Arc::new(());
-    // Held, since a module that the graph alone holds waits by itself.
+    // Kept, since a module that only the graph holds waits by itself.
     let increment = kernel(&context, "increment");
     let capture = stream.begin_capture(CaptureMode::default()).unwrap();
     // SAFETY: `increment` touches the one value.
     unsafe { Launch::new(1, 1).run(&increment, &stream, (&mut out,)) }.unwrap();
     capture.keep(token.clone());
     let mut exec = capture.end().unwrap().instantiate().unwrap();
-    let before = Held::hold(&stream);
+    let before = HeldStream::hold(&stream);
     exec.launch(&stream).unwrap();
     let retired = exec.retire();
-    let after = Held::hold(&stream);
+    let after = HeldStream::hold(&stream);
     assert!(!retired.is_done());
     assert_eq!(Arc::strong_count(&token), 2);
     assert!(before.release());
@@ -492,7 +495,7 @@ fn a_retired_graph_waits_for_its_launches_and_for_no_later_work() {
 }
 
 #[test]
-fn what_an_update_replaces_goes_after_the_launches_before_it() {
+fn resources_replaced_by_an_update_are_released_after_the_launches_before_it() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -507,17 +510,17 @@ fn what_an_update_replaces_goes_after_the_launches_before_it() {
     let tokens = [Arc::new(()), Arc::new(())];
     let graphs = tokens.each_ref().map(&mut captured);
     let mut exec = graphs[0].instantiate().unwrap();
-    let before = Held::hold(&stream);
+    let before = HeldStream::hold(&stream);
     exec.launch(&stream).unwrap();
     exec.update(&graphs[1]).unwrap();
-    let after = Held::hold(&stream);
+    let after = HeldStream::hold(&stream);
     drop(graphs);
     let counts = || tokens.each_ref().map(Arc::strong_count);
-    exec.forget_done();
+    exec.release_finished();
     assert_eq!(counts(), [2, 2]);
     assert!(before.release());
     wait_until(|| {
-        exec.forget_done();
+        exec.release_finished();
         counts() == [1, 2]
     });
     assert!(after.release(), "it waited for later work");
@@ -528,7 +531,7 @@ fn what_an_update_replaces_goes_after_the_launches_before_it() {
 }
 
 #[test]
-fn memory_dropped_during_a_capture_goes_with_its_end_and_not_with_its_graph() {
+fn memory_dropped_during_a_capture_is_freed_at_its_end_and_not_with_its_graph() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
@@ -554,7 +557,7 @@ fn memory_dropped_during_a_capture_goes_with_its_end_and_not_with_its_graph() {
 }
 
 #[test]
-fn a_capture_says_whether_others_take_part() {
+fn a_capture_reports_whether_other_streams_take_part() {
     let context = context();
     let (stream, side) = (
         Stream::new(&context).unwrap(),

@@ -1,5 +1,5 @@
-//! Where the driver refuses, which only the driver knows: what is dropped in another library's
-//! host callback, and who waits while another library captures.
+//! Cases in which the driver refuses, as only it can know: drops in another library's host
+//! callback, and waits while another library captures.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use fercuda_cuda::sys::types::{CUgraph, CUstreamCaptureMode};
 use fercuda_cuda::{
     CaptureMode, DeviceBuffer, Image, MemoryPool, Module, PhysicalMemory, PinnedBuffer, Stream,
-    VirtualRange, destroy_what_can_be,
+    VirtualRange, destroy_deferred,
 };
 
 use crate::{KERNELS, context, free_bytes};
@@ -17,15 +17,15 @@ use crate::{KERNELS, context, free_bytes};
 const LONG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
-type Things = Vec<(&'static str, Box<dyn Send>)>;
+type Objects = Vec<(&'static str, Box<dyn Send>)>;
 
-/// Runs `body` in a host function that is none of this crate's.
+/// Runs `body` in a host function that is not of this crate.
 fn in_host_function(stream: &Stream, body: impl FnOnce() + Send + 'static) {
     type Body = Box<dyn FnOnce() + Send>;
     unsafe extern "C" fn run(body: *mut c_void) {
-        // SAFETY: the box that was leaked below, once.
+        // SAFETY: the box leaked below, once.
         let body = unsafe { Box::from_raw(body.cast::<Body>()) };
-        // What panics in there has said so, and does not reach the driver.
+        // A panic has been printed, and must not reach the driver.
         drop(catch_unwind(AssertUnwindSafe(*body)));
     }
     let body: *mut Body = Box::into_raw(Box::new(Box::new(body)));
@@ -35,8 +35,8 @@ fn in_host_function(stream: &Stream, body: impl FnOnce() + Send + 'static) {
     assert_eq!(queued.unwrap().name(), Some("CUDA_SUCCESS"));
 }
 
-/// One of each kind, and those that lend some hear by `tell` how it came back.
-fn things(stream: &Stream, tell: &std::sync::mpsc::Sender<&'static str>) -> Things {
+/// One object of each kind; the lenders of memory send by `returned` how it was returned.
+fn objects(stream: &Stream, returned: &std::sync::mpsc::Sender<&'static str>) -> Objects {
     let context = stream.context();
     let mut used = [(); 2].map(|()| DeviceBuffer::<u8>::alloc_ordered(stream, MIB).unwrap());
     let other = Stream::new(context).unwrap();
@@ -56,25 +56,25 @@ fn things(stream: &Stream, tell: &std::sync::mpsc::Sender<&'static str>) -> Thin
         [(); 2].map(|()| DeviceBuffer::alloc(context, MIB).unwrap());
     let [foreign, lent] = lenders.each_mut().map(|lender| lender.address());
     let [keep_foreign, keep_lent] = lenders;
-    let hears = tell.clone();
-    // SAFETY: the lender goes when it hears of the end.
+    let owner = returned.clone();
+    // SAFETY: the lender is dropped in the callback.
     let mut foreign = unsafe {
         DeviceBuffer::<u8>::foreign(context, foreign, MIB, move || {
             drop(keep_foreign);
-            hears.send("foreign").ok();
+            owner.send("foreign").ok();
         })
     }
     .unwrap();
-    let hears = tell.clone();
-    // SAFETY: as above; what was queued with it in `stream` is done before it goes.
+    let owner = returned.clone();
+    // SAFETY: as above; work queued with it in `stream` is done before the drop.
     let mut lent = unsafe {
         DeviceBuffer::<u8>::lent(stream, lent, MIB, move |behind| {
             let how = match behind {
                 Some(_) => "lent",
-                None => "lent, of a context that is lost",
+                None => "lent, of a lost context",
             };
             drop(keep_lent);
-            hears.send(how).ok();
+            owner.send(how).ok();
         })
     }
     .unwrap();
@@ -110,44 +110,44 @@ fn things(stream: &Stream, tell: &std::sync::mpsc::Sender<&'static str>) -> Thin
     ]
 }
 
-/// Nothing is taken for gone because the driver refuses to destroy it; it goes when a thread may
-/// ask, and who lent memory hears of it then, and in order.
+/// A refused destruction is not taken to be done: it is repeated when a thread may call the driver,
+/// and lenders of memory are notified then, in order.
 pub(crate) fn in_a_callback_of_another_library() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
-    let (tell, told) = channel();
-    // Once for what the driver keeps of the first use.
-    drop(things(&stream, &tell));
+    let (sender, returned) = channel();
+    // A first pass, for what the driver retains of the first use.
+    drop(objects(&stream, &sender));
     stream.synchronize().unwrap();
-    assert!(destroy_what_can_be());
-    assert_eq!(told.try_iter().count(), 2);
+    assert!(destroy_deferred());
+    assert_eq!(returned.try_iter().count(), 2);
     let before = free_bytes(&context);
-    for (name, thing) in things(&stream, &tell) {
-        let (say, said) = channel();
+    for (name, thing) in objects(&stream, &sender) {
+        let (report, reported) = channel();
         in_host_function(&stream, move || {
             drop(thing);
             // Refused as well.
-            say.send(destroy_what_can_be()).unwrap();
+            report.send(destroy_deferred()).unwrap();
         });
-        let is_gone = said.recv_timeout(LONG).expect("it waits in a callback");
-        // Another driver may destroy some of them there.
+        let is_gone = reported.recv_timeout(LONG).expect("it waits in a callback");
+        // Another driver may destroy some of them in a callback.
         let may_be = !context.device().cuda().is_software();
-        assert!(may_be || !is_gone, "{name}: taken for gone");
+        assert!(may_be || !is_gone, "{name}: taken to be destroyed");
         assert_eq!(
-            told.try_recv().ok(),
+            returned.try_recv().ok(),
             None,
-            "{name}: the lender has heard of it"
+            "{name}: the lender was notified"
         );
         stream.synchronize().unwrap();
-        assert!(destroy_what_can_be(), "{name}");
+        assert!(destroy_deferred(), "{name}");
         stream.synchronize().unwrap();
         let is_lent = ["foreign", "lent"].contains(&name);
-        assert_eq!(told.try_recv().ok(), is_lent.then_some(name));
+        assert_eq!(returned.try_recv().ok(), is_lent.then_some(name));
     }
-    assert_eq!(free_bytes(&context), before, "not given back");
+    assert_eq!(free_bytes(&context), before, "not freed");
 }
 
-/// Who waits for all work by the way does not break a capture that may be known of.
+/// `Context::try_synchronize` does not break a capture that the crate or the driver knows of.
 pub(crate) fn by_captures() {
     let context = context();
     let (stream, other) = (
@@ -155,9 +155,9 @@ pub(crate) fn by_captures() {
         Stream::blocking(&context).unwrap(),
     );
     let mut out = DeviceBuffer::<u8>::zeroed(&stream, 16).unwrap();
-    context.settle().unwrap();
+    context.try_synchronize().unwrap();
     let refused = || {
-        let error = context.settle().unwrap_err();
+        let error = context.try_synchronize().unwrap_err();
         assert!(error.is_refusal(), "{error}");
     };
     let capture = stream.begin_capture(CaptureMode::Relaxed).unwrap();
@@ -166,7 +166,7 @@ pub(crate) fn by_captures() {
     let mut exec = capture.end().unwrap().instantiate().unwrap();
     exec.launch(&stream).unwrap();
     assert_eq!(out.to_vec(&stream).unwrap(), [7; 16]);
-    // Of another library's nobody has told us.
+    // This crate is not notified of another library's capture.
     let driver = context.bind().unwrap();
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let mut graph = CUgraph::NULL;
@@ -183,5 +183,5 @@ pub(crate) fn by_captures() {
     for answer in answers {
         assert_eq!(answer.unwrap().name(), Some("CUDA_SUCCESS"));
     }
-    context.settle().unwrap();
+    context.try_synchronize().unwrap();
 }

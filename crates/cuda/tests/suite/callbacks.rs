@@ -9,17 +9,18 @@ use fercuda_cuda::{CaptureMode, Context, DeviceBuffer, Error, PinnedBuffer, Stre
 use crate::support::{context, write_late};
 
 #[test]
-fn a_callback_runs_after_the_work_before_it_and_before_the_work_behind_it() {
+fn a_callback_runs_after_the_work_before_it_and_before_the_work_after_it() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut out = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
     let order = Arc::new(AtomicU32::new(0));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     for turn in 0..10 {
-        let (order, tell) = (order.clone(), tell.clone());
+        let (order, sender) = (order.clone(), sender.clone());
         stream
             .host_callback(move || {
-                tell.send((turn, order.fetch_add(1, Ordering::SeqCst)))
+                sender
+                    .send((turn, order.fetch_add(1, Ordering::SeqCst)))
                     .unwrap();
             })
             .unwrap();
@@ -27,7 +28,7 @@ fn a_callback_runs_after_the_work_before_it_and_before_the_work_behind_it() {
     write_late(&mut out, 1, &stream);
     stream.synchronize().unwrap();
     for turn in 0..10 {
-        assert_eq!(told.recv().unwrap(), (turn, turn));
+        assert_eq!(receiver.recv().unwrap(), (turn, turn));
     }
 }
 
@@ -51,18 +52,20 @@ fn a_panic_in_a_callback_is_an_error_of_the_next_wait_and_the_stream_goes_on() {
 fn cuda_is_refused_inside_a_callback() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (inside, other) = (context.clone(), stream.clone());
     stream
         .host_callback(move || {
-            tell.send(DeviceBuffer::<u32>::alloc(&inside, 1).is_err())
+            sender
+                .send(DeviceBuffer::<u32>::alloc(&inside, 1).is_err())
                 .unwrap();
-            tell.send(matches!(other.synchronize(), Err(Error::InCallback)))
+            sender
+                .send(matches!(other.synchronize(), Err(Error::InCallback)))
                 .unwrap();
         })
         .unwrap();
     stream.synchronize().unwrap();
-    assert_eq!((told.recv(), told.recv()), (Ok(true), Ok(true)));
+    assert_eq!((receiver.recv(), receiver.recv()), (Ok(true), Ok(true)));
 }
 
 #[test]
@@ -81,30 +84,31 @@ fn what_a_callback_drops_is_destroyed_by_the_next_wait() {
 }
 
 #[test]
-fn a_callback_may_ask_about_a_stream_whose_capture_begins() {
+fn a_callback_may_query_a_stream_of_which_a_capture_begins() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 1).unwrap();
-    // Not held by this thread, which may have to wait for the callback: a
-    // driver keeps everybody out while one thread waits for all work.
+    // Sleeps in a callback rather than under a lock of this thread, which may have to wait for the
+    // callback: a driver blocks all other threads while one waits for all work.
     stream
         .host_callback(|| std::thread::sleep(Duration::from_millis(50)))
         .unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inside = stream.clone();
     stream
         .host_callback(move || {
             inside.is_capturing();
-            tell.send(matches!(buffer.fill(1, &inside), Err(Error::InCallback)))
+            sender
+                .send(matches!(buffer.fill(1, &inside), Err(Error::InCallback)))
                 .unwrap();
         })
         .unwrap();
     drop(stream.begin_capture(CaptureMode::Relaxed).unwrap());
-    assert!(told.recv().unwrap(), "CUDA is refused in a callback");
+    assert!(receiver.recv().unwrap(), "CUDA is refused in a callback");
 }
 
 #[test]
-fn a_panic_in_a_default_stream_is_told_by_any_handle_of_it() {
+fn a_panic_in_a_default_stream_is_reported_by_any_handle_of_it() {
     let context = context();
     let streams = [Context::legacy_stream, Context::per_thread_stream];
     for stream in streams {
@@ -125,7 +129,7 @@ fn devices_and_contexts_are_not_opened_inside_a_callback() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let device = context.device();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     stream
         .host_callback(move || {
             let refused = [
@@ -133,10 +137,11 @@ fn devices_and_contexts_are_not_opened_inside_a_callback() {
                 device.name().map(drop),
                 device.cuda().device_count().map(drop),
             ];
-            tell.send(refused.map(|answer| matches!(answer, Err(Error::InCallback))))
+            sender
+                .send(refused.map(|answer| matches!(answer, Err(Error::InCallback))))
                 .unwrap();
         })
         .unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(told.recv(), Ok([true; 3]));
+    assert_eq!(receiver.recv(), Ok([true; 3]));
 }

@@ -6,7 +6,7 @@ use fercuda_cuda::{Context, Cuda, DeviceBuffer, Error, Event, Stream};
 use crate::support::{context, increment, write_late};
 
 #[test]
-fn a_device_says_what_it_is() {
+fn a_device_reports_its_properties() {
     let device = context().device();
     assert!(!device.name().unwrap().is_empty());
     let (major, _) = device.compute_capability().unwrap();
@@ -29,17 +29,17 @@ fn a_device_says_what_it_is() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error_with_the_number_of_those_that_are() {
+fn an_unknown_ordinal_is_an_error_with_the_number_of_devices() {
     let cuda = Cuda::from_env().unwrap();
     let count = cuda.device_count().unwrap();
     assert_eq!(cuda.devices().unwrap().len(), count as usize);
     let error = cuda.device(count + 7).unwrap_err();
-    assert!(matches!(error, Error::NoDevice { count: told, .. } if told == count));
+    assert!(matches!(error, Error::NoDevice { count: reported, .. } if reported == count));
     assert!(error.to_string().contains("\ntry: "), "{error}");
 }
 
 #[test]
-fn a_context_is_one_for_all_who_ask_and_for_all_threads() {
+fn the_primary_context_is_shared_by_all_callers_and_threads() {
     let context = context();
     let again = Context::primary(context.device()).unwrap();
     assert_eq!(context, again);
@@ -66,7 +66,7 @@ fn a_limit_that_is_set_is_the_limit_that_is_read() {
 }
 
 #[test]
-fn priorities_are_moved_into_the_range_of_the_device() {
+fn priorities_are_clamped_to_the_range_of_the_device() {
     let context = context();
     let (lowest, highest) = context.stream_priorities().unwrap();
     assert!(highest <= lowest);
@@ -99,7 +99,7 @@ fn a_stream_is_idle_when_its_work_is_done() {
 }
 
 #[test]
-fn a_stream_that_waits_for_an_event_comes_after_it() {
+fn work_of_a_stream_that_waits_for_an_event_runs_after_it() {
     let context = context();
     let (first, second) = (
         Stream::new(&context).unwrap(),
@@ -147,7 +147,7 @@ fn memory_used_in_the_per_thread_stream_may_be_freed_by_another_thread() {
 }
 
 #[test]
-fn timed_events_tell_the_time_between_them() {
+fn timed_events_measure_the_time_between_them() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let (before, after) = (

@@ -1,14 +1,14 @@
-//! Modules, functions and launches, and everything wrong that can be passed.
+//! Modules, functions and launches, and all kinds of wrong input.
 
 use std::sync::{Arc, mpsc};
 
 use bytemuck::{Pod, Zeroable};
 use fercuda_cuda::{
-    ByValue, Context, DeviceBuffer, Error, Image, Launch, Module, PinnedBuffer, Stream, Value,
+    ByValue, Context, DeviceBuffer, Error, Image, KernelArg, Launch, Module, PinnedBuffer, Stream,
 };
 
 use crate::numbers::random;
-use crate::support::{KERNELS, context, kernel, many_turns, write_late};
+use crate::support::{KERNELS, context, kernel, many_iterations, write_late};
 
 #[test]
 fn a_kernel_does_its_work_on_every_value_and_no_other() {
@@ -28,7 +28,7 @@ fn a_kernel_does_its_work_on_every_value_and_no_other() {
 }
 
 #[test]
-fn a_slice_is_passed_by_where_it_begins() {
+fn a_slice_is_passed_as_the_address_of_its_first_value() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let scale = kernel(&context, "scale");
@@ -52,18 +52,18 @@ fn arguments_known_at_run_time_are_checked_and_passed_alike() {
         .cast::<u8>()
         .unwrap();
     let arguments = [
-        Value::buffer(&buffer),
-        Value::number(5.0f32),
-        Value::number(4u32),
+        KernelArg::buffer(&buffer),
+        KernelArg::number(5.0f32),
+        KernelArg::number(4u32),
     ];
     // SAFETY: `scale` touches the four values.
     unsafe { Launch::new(1, 32).run(&scale, &stream, &arguments[..]) }.unwrap();
     let floats = buffer.cast::<f32>().unwrap();
     assert_eq!(floats.to_vec(&stream).unwrap(), [5.0; 4]);
     let wrong = [
-        Value::number(1u64),
-        Value::number(5.0f64),
-        Value::number(4u32),
+        KernelArg::number(1u64),
+        KernelArg::number(5.0f64),
+        KernelArg::number(4u32),
     ];
     // SAFETY: refused before it is launched.
     let error = unsafe { Launch::new(1, 32).run(&scale, &stream, &wrong[..]) }.unwrap_err();
@@ -121,7 +121,7 @@ fn too_many_threads_are_refused_with_the_limit() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_after_a_launch_like_it_was_right() {
+fn a_wrong_launch_is_refused_after_a_valid_one_of_the_same_kernel() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let increment = kernel(&context, "increment");
@@ -170,25 +170,27 @@ fn what_is_wrong_is_refused_after_a_launch_like_it_was_right() {
             );
         }
     }
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (inside, address) = (stream.clone(), out.address());
     let function = increment.clone();
     stream
         .host_callback(move || {
             // SAFETY: refused before it is launched.
             let answer = unsafe { launch.run(&function, &inside, (address,)) };
-            tell.send(matches!(answer, Err(Error::InCallback))).unwrap();
+            sender
+                .send(matches!(answer, Err(Error::InCallback)))
+                .unwrap();
         })
         .unwrap();
     stream.synchronize().unwrap();
-    assert!(told.recv().unwrap(), "CUDA is refused in a callback");
+    assert!(receiver.recv().unwrap(), "CUDA is refused in a callback");
     // SAFETY: `increment` touches the first value of `out`.
     unsafe { launch.run(&increment, &stream, (&mut out,)) }.unwrap();
     assert_eq!(out.to_vec(&stream).unwrap(), [3]);
 }
 
 #[test]
-fn memory_used_in_a_second_stream_by_a_launch_like_one_before_is_freed_behind_it() {
+fn memory_used_in_a_second_stream_by_a_repeated_launch_is_freed_after_it() {
     let context = context();
     let [first, second] = [0, 1].map(|_| Stream::new(&context).unwrap());
     let launch = Launch::new(1, 1);
@@ -207,11 +209,11 @@ fn memory_used_in_a_second_stream_by_a_launch_like_one_before_is_freed_behind_it
         }
         first.synchronize().unwrap();
         // The kernel was in this stream before, and the buffer in the other.
-        let turns = many_turns(&context);
+        let turns = many_iterations(&context);
         // SAFETY: as above.
         unsafe { launch.run(&late, &second, (&mut buffer, 2u32, turns)) }.unwrap();
         drop(buffer);
-        // The first stream has the same memory again, behind the second's work.
+        // The first stream gets the same memory again, after the work of the second.
         let mut next = DeviceBuffer::<u32>::alloc_ordered(&first, 1).unwrap();
         next.fill(7, &first).unwrap();
         second.synchronize().unwrap();
@@ -220,7 +222,7 @@ fn memory_used_in_a_second_stream_by_a_launch_like_one_before_is_freed_behind_it
 }
 
 #[test]
-fn a_buffer_is_used_in_more_streams_in_turn_than_are_remembered() {
+fn a_buffer_alternates_between_more_streams_than_are_noted_as_recent() {
     let context = context();
     let increment = kernel(&context, "increment");
     let streams: Vec<Stream> = (0..6).map(|_| Stream::new(&context).unwrap()).collect();
@@ -243,7 +245,7 @@ fn a_buffer_is_used_in_more_streams_in_turn_than_are_remembered() {
 }
 
 #[test]
-fn shared_memory_above_48_kib_is_given_and_more_than_there_is_refused() {
+fn shared_memory_above_48_kib_is_allowed_and_above_the_limit_refused() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let shared = kernel(&context, "through_shared");
@@ -269,7 +271,7 @@ struct Pair {
 }
 
 #[test]
-fn another_handle_of_a_kernel_does_not_take_its_shared_memory_back() {
+fn another_handle_of_a_kernel_does_not_lower_its_shared_memory_limit() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
@@ -329,8 +331,7 @@ fn kernels_reach_pinned_memory() {
     let increment = kernel(&context, "increment");
     let pinned = PinnedBuffer::from_slice(&context, &[41u32]).unwrap();
     let address = pinned.device_address().unwrap();
-    // SAFETY: `increment` touches the one value, which the host leaves alone
-    // until the stream is done.
+    // SAFETY: `increment` accesses the one value, which the host does not until the stream is done.
     unsafe { Launch::new(1, 1).run(&increment, &stream, (address,)) }.unwrap();
     stream.synchronize().unwrap();
     assert_eq!(*pinned, [42]);
@@ -369,7 +370,7 @@ fn a_variable_of_another_size_or_name_is_an_error() {
 }
 
 #[test]
-fn functions_tell_their_attributes() {
+fn functions_report_their_attributes() {
     let context = context();
     let shared = kernel(&context, "through_shared");
     assert_eq!(shared.name(), "through_shared");
@@ -381,7 +382,7 @@ fn functions_tell_their_attributes() {
 }
 
 #[test]
-fn a_kernel_that_is_not_there_is_named() {
+fn a_missing_kernel_is_named_in_the_error() {
     let context = context();
     let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
     let error = module.function("scales").unwrap_err();
@@ -397,7 +398,7 @@ fn a_kernel_that_is_not_there_is_named() {
 }
 
 #[test]
-fn broken_ptx_is_refused_with_the_compilers_words_and_the_context_goes_on() {
+fn invalid_ptx_is_refused_with_the_compilers_log_and_the_context_stays_usable() {
     let context = context();
     let broken = KERNELS.replace("mul.f32 %f3", "mull.f32 %f3");
     let error = Module::load(&context, &Image::ptx(broken)).unwrap_err();
@@ -427,16 +428,15 @@ fn broken_ptx_is_refused_with_the_compilers_words_and_the_context_goes_on() {
 }
 
 #[test]
-fn damaged_images_never_become_modules() {
+fn corrupt_images_are_refused() {
     for bytes in [
         &b"\x7fELF"[..],
         b"\x7fELF\x02\x01\x01",
         b"\x50\xed\x55\xba\x01\x00\x10\x00",
     ] {
-        // SAFETY: no compiler made these; they are to be refused before any
-        // driver sees them.
+        // SAFETY: no compiler made these; they must be refused before any driver reads them.
         let error = unsafe { Image::binary(bytes) }.unwrap_err();
-        assert!(error.to_string().contains("damaged"), "{error}");
+        assert!(error.to_string().contains("corrupt"), "{error}");
     }
 }
 
@@ -451,7 +451,7 @@ fn a_module_dropped_while_its_kernel_runs_is_unloaded_after_it() {
 }
 
 #[test]
-fn a_launch_finds_its_context_in_a_thread_that_has_none_or_another() {
+fn a_launch_binds_its_context_in_a_thread_that_has_none_or_another() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let increment = kernel(&context, "increment");

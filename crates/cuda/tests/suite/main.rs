@@ -3,7 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test reports by panicking, and its figures are for people"
+    reason = "a test reports by panicking, and prints its figures"
 )]
 
 mod callbacks;

@@ -1,12 +1,12 @@
-//! Buffers, slices, pools, and when memory is given back.
+//! Buffers, slices, pools, and when memory is freed.
 
 use fercuda_cuda::{DeviceBuffer, Error, Launch, MemoryPool, PinnedBuffer, Stream};
 
 use crate::numbers::random;
-use crate::support::{context, increment, kernel, many_turns, write_late};
+use crate::support::{context, increment, kernel, many_iterations, write_late};
 
 #[test]
-fn what_is_copied_in_comes_out() {
+fn copies_in_and_out_preserve_values() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     for len in [1, 3, 255, 4096, 100_003] {
@@ -42,7 +42,7 @@ fn slices_are_parts_and_ranges_outside_are_errors() {
     for error in [
         buffer.slice(90..101).unwrap_err(),
         buffer.slice(101..).unwrap_err(),
-        #[expect(clippy::reversed_empty_ranges, reason = "what is tested")]
+        #[expect(clippy::reversed_empty_ranges, reason = "under test")]
         buffer.slice(5..4).unwrap_err(),
         buffer.slice(0..=usize::MAX).unwrap_err(),
     ] {
@@ -58,8 +58,8 @@ fn slices_are_parts_and_ranges_outside_are_errors() {
     assert!(now[..40].iter().all(|value| *value == 1) && now[40..].iter().all(|value| *value == 2));
 }
 
-/// The slice that could not be taken, or the whole; either has the wrong
-/// length for what follows.
+/// The whole, after asserting that the slice was an error; it has the wrong length for the copy
+/// that follows.
 trait OrWhole<'a> {
     fn unwrap_err_or(
         self,
@@ -162,7 +162,7 @@ fn a_buffer_is_read_as_another_type_of_the_same_bytes() {
 }
 
 #[test]
-fn too_much_memory_is_an_error_with_numbers_and_the_context_goes_on() {
+fn out_of_memory_is_an_error_with_numbers_and_the_context_stays_usable() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let total = context.device().memory_bytes().unwrap();
@@ -171,11 +171,11 @@ fn too_much_memory_is_an_error_with_numbers_and_the_context_goes_on() {
         DeviceBuffer::<u8>::alloc(&context, len).unwrap_err(),
         DeviceBuffer::<u8>::alloc_ordered(&stream, len).unwrap_err(),
     ] {
-        let Error::OutOfMemory(told) = &error else {
+        let Error::OutOfMemory(report) = &error else {
             panic!("{error}")
         };
-        assert_eq!(told.asked_bytes, len as u64);
-        assert_eq!(told.free_and_total_bytes.unwrap().1, total);
+        assert_eq!(report.asked_bytes, len as u64);
+        assert_eq!(report.free_and_total_bytes.unwrap().1, total);
         assert!(!error.is_sticky());
     }
     let error = DeviceBuffer::<u64>::alloc(&context, usize::MAX).unwrap_err();
@@ -185,7 +185,7 @@ fn too_much_memory_is_an_error_with_numbers_and_the_context_goes_on() {
 }
 
 #[test]
-fn memory_is_not_given_back_before_the_kernel_that_writes_it_is_done() {
+fn memory_is_not_freed_before_the_kernel_that_writes_it_is_done() {
     let context = context();
     let (busy, stream) = (
         Stream::new(&context).unwrap(),
@@ -206,7 +206,7 @@ fn memory_is_not_given_back_before_the_kernel_that_writes_it_is_done() {
 }
 
 #[test]
-fn stream_ordered_memory_is_not_given_back_before_another_stream_is_done_with_it() {
+fn stream_ordered_memory_is_not_freed_before_another_stream_is_done_with_it() {
     let context = context();
     let (home, busy) = (
         Stream::new(&context).unwrap(),
@@ -261,7 +261,7 @@ fn a_stream_dropped_with_work_finishes_it() {
 }
 
 #[test]
-fn a_pool_counts_what_is_taken_and_gives_back_what_is_trimmed() {
+fn a_pool_counts_allocated_bytes_and_trimming_releases_them() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let pool = MemoryPool::new(&context, 0).unwrap();
@@ -283,7 +283,7 @@ fn a_pool_counts_what_is_taken_and_gives_back_what_is_trimmed() {
 }
 
 #[test]
-fn a_pool_dropped_before_its_buffers_lives_as_long_as_they() {
+fn a_pool_lives_as_long_as_its_buffers() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let pool = MemoryPool::new(&context, 0).unwrap();
@@ -294,7 +294,7 @@ fn a_pool_dropped_before_its_buffers_lives_as_long_as_they() {
 }
 
 #[test]
-fn the_per_thread_stream_is_no_home_for_memory() {
+fn the_per_thread_stream_does_not_allocate_in_stream_order() {
     let context = context();
     let error = DeviceBuffer::<u32>::alloc_ordered(&context.per_thread_stream(), 1).unwrap_err();
     assert!(matches!(error, Error::Value { .. }), "{error}");
@@ -324,15 +324,15 @@ fn a_part_holds_the_whole_and_reaches_no_further() {
         []
     );
     drop(whole);
-    // Another stream than the whole's own waits for the allocation, and is
-    // waited for when that ends.
+    // A stream other than the home stream of the whole waits for the allocation, and is waited for
+    // by the free.
     let other = Stream::new(&context).unwrap();
     let late = kernel(&context, "late");
     low.fill(7, &stream).unwrap();
     high.fill(0x0909_0909_0909_0909, &other).unwrap();
     other.wait_for(&stream.record().unwrap()).unwrap();
     // SAFETY: `late` touches the first value.
-    unsafe { Launch::new(1, 1).run(&late, &other, (&mut low, 8u32, many_turns(&context))) }
+    unsafe { Launch::new(1, 1).run(&late, &other, (&mut low, 8u32, many_iterations(&context))) }
         .unwrap();
     drop((low, high));
     let others: Vec<_> = (0..8)
@@ -352,7 +352,7 @@ fn a_part_holds_the_whole_and_reaches_no_further() {
 }
 
 #[test]
-fn what_a_lender_throws_ends_with_it_also_where_it_throws_again() {
+fn panics_of_a_lenders_callback_and_of_their_payloads_are_contained() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

@@ -58,14 +58,14 @@ fn cudas_own_headers_are_found() {
 }
 
 #[test]
-fn machine_code_is_an_elf_file_that_passes_inspection() {
+fn machine_code_is_an_elf_file_that_passes_validation() {
     let program = axpy().output(Output::Cubin);
     let compiled = nvrtc().compile(&program).unwrap();
     assert!(compiled.code().starts_with(b"\x7fELF"));
     assert_eq!(compiled.ptx(), None);
     let context = context();
-    // A cubin for 8.0 runs on no other major version: what comes back is of
-    // the driver's opinion, not of damage. Cut off, it never gets there.
+    // A cubin for 8.0 runs on no other major version: an error of the load is the driver's, not of
+    // corruption. Truncated, it never reaches the driver.
     for len in [
         4,
         10,
@@ -75,11 +75,11 @@ fn machine_code_is_an_elf_file_that_passes_inspection() {
         compiled.code().len() / 2,
         compiled.code().len() - 1,
     ] {
-        // SAFETY: a part of what NVRTC made, which is refused.
+        // SAFETY: a prefix of NVRTC's output, which is refused.
         let error = unsafe { fercuda_cuda::Image::binary(&compiled.code()[..len]) }
             .map(drop)
-            .expect_err("it was cut off");
-        assert!(error.to_string().contains("cut off"), "{len}: {error}");
+            .expect_err("it was truncated");
+        assert!(error.to_string().contains("truncated"), "{len}: {error}");
     }
     if let Err(error) = Module::load(&context, &compiled.image()) {
         assert!(!matches!(error, fercuda_cuda::Error::Image(_)), "{error}");
@@ -108,7 +108,7 @@ fn an_error_has_the_first_of_the_log_in_its_first_line() {
 }
 
 #[test]
-fn the_second_time_comes_from_the_cache_and_is_the_same() {
+fn the_second_compilation_comes_from_the_cache_and_is_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let nvrtc = nvrtc().with_cache(Some(Cache::at(folder.path().join("cache"))));
     let first = nvrtc.compile(&axpy()).unwrap();
@@ -146,7 +146,7 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
 }
 
 #[test]
-fn a_damaged_entry_is_compiled_anew_and_mended() {
+fn a_corrupt_entry_is_compiled_again_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path());
     let nvrtc = nvrtc().with_cache(Some(cache));
@@ -168,7 +168,7 @@ fn a_damaged_entry_is_compiled_anew_and_mended() {
 }
 
 #[test]
-fn the_compiler_says_what_it_can_do() {
+fn the_compiler_reports_its_capabilities() {
     let nvrtc = nvrtc();
     assert!(nvrtc.version().0 >= 12);
     assert!(nvrtc.architectures().unwrap().contains(&90));
@@ -177,7 +177,7 @@ fn the_compiler_says_what_it_can_do() {
 }
 
 #[test]
-fn a_compiler_that_is_not_there_is_an_error_that_says_how_to_get_it() {
+fn a_missing_compiler_is_an_error_with_how_to_install_it() {
     // SAFETY: there is no such file.
     let error = unsafe { Nvrtc::open("/nonexistent/libnvrtc.so.13".as_ref()) }.unwrap_err();
     assert!(

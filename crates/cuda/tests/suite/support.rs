@@ -1,11 +1,11 @@
-//! What every test needs: a context, the kernels, data.
+//! Shared fixtures: a context, the kernels, data.
 
 use fercuda_cuda::{Context, Cuda, DeviceBuffer, Function, Image, Launch, Module, Stream};
 
 pub(crate) const KERNELS: &str = include_str!("kernels.ptx");
 
 pub(crate) fn context() -> Context {
-    let cuda = Cuda::from_env().expect("FERCUDA_DEVICE names a device that is there");
+    let cuda = Cuda::from_env().expect("FERCUDA_DEVICE selects an existing device");
     Context::primary(cuda.device(0).unwrap()).unwrap()
 }
 
@@ -16,8 +16,8 @@ pub(crate) fn kernel(context: &Context, name: &str) -> Function {
         .unwrap()
 }
 
-/// Turns of `late`'s loop that take long enough to be seen from the host.
-pub(crate) fn many_turns(context: &Context) -> u32 {
+/// Iterations of `late`'s loop that take long enough to be observed by the host.
+pub(crate) fn many_iterations(context: &Context) -> u32 {
     if context.device().cuda().is_software() {
         100_000
     } else {
@@ -25,13 +25,14 @@ pub(crate) fn many_turns(context: &Context) -> u32 {
     }
 }
 
-/// Queues a kernel that takes its time and then writes `value` to `out[0]`.
+/// Queues a kernel that runs for a while and then writes `value` to `out[0]`.
 pub(crate) fn write_late(out: &mut DeviceBuffer<u32>, value: u32, stream: &Stream) {
     let context = stream.context().clone();
     let late = kernel(&context, "late");
     assert!(!out.is_empty());
     // SAFETY: `late` touches the first value only.
-    unsafe { Launch::new(1, 1).run(&late, stream, (out, value, many_turns(&context))) }.unwrap();
+    unsafe { Launch::new(1, 1).run(&late, stream, (out, value, many_iterations(&context))) }
+        .unwrap();
 }
 
 pub(crate) fn increment(out: &mut DeviceBuffer<u32>, stream: &Stream) {

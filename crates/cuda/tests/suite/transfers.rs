@@ -1,4 +1,4 @@
-//! Copies the host does not wait for.
+//! Copies that the host does not wait for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn pinned_memory_begins_as_zeros_and_is_a_slice() {
 }
 
 #[test]
-fn several_pinned_buffers_lie_apart_in_memory_that_is_there_as_long_as_one_of_them() {
+fn several_pinned_buffers_are_disjoint_and_share_memory_until_the_last_is_dropped() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut all = PinnedBuffer::<u32>::several(&context, 5, 300).unwrap();
@@ -52,7 +52,7 @@ fn several_pinned_buffers_lie_apart_in_memory_that_is_there_as_long_as_one_of_th
 }
 
 #[test]
-fn a_transfer_gives_its_memory_back_when_the_copy_is_done() {
+fn a_transfer_returns_its_memory_when_the_copy_is_done() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let values = random(10_000);
@@ -138,7 +138,7 @@ fn a_scope_that_panics_waits_all_the_same() {
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         stream.scope(|copies| -> fercuda_cuda::Result<()> {
             copies.download(late.as_slice(), &mut output)?;
-            panic!("meant");
+            panic!("on purpose");
         })
     }));
     assert!(panicked.is_err());
@@ -171,7 +171,7 @@ fn a_length_that_differs_is_an_error_before_anything_is_queued() {
 }
 
 #[test]
-fn a_slot_of_a_ring_is_not_written_before_its_last_copy_is_done() {
+fn a_ring_slot_is_not_overwritten_before_its_last_copy_is_done() {
     const COPIES: usize = 150;
     let context = context();
     let streams = [
@@ -208,7 +208,7 @@ fn a_slot_of_a_ring_is_not_written_before_its_last_copy_is_done() {
 }
 
 #[test]
-fn a_ring_refuses_what_does_not_fit_and_captures() {
+fn a_ring_refuses_values_that_do_not_fit_and_captures() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut ring = Staging::new(&context, 1, 1).unwrap();

@@ -5,7 +5,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{Context, DeviceBuffer, MemoryPool, Stream, destroy_what_can_be};
+use fercuda_cuda::{Context, DeviceBuffer, MemoryPool, Stream, destroy_deferred};
 use fercuda_runtime::{
     ArgumentBlock, Budget, Dtype, GraphCache, GraphError, GraphKey, GraphKind, GraphStats,
     Quantization, RecordOptions,
@@ -78,7 +78,7 @@ fn key(number: u32, options: &Options) -> GraphKey {
 fn held(context: &Context) -> Result<Held> {
     // What was dropped where it could not go goes now, in the order of its stream.
     context.synchronize()?;
-    destroy_what_can_be();
+    destroy_deferred();
     context.synchronize()?;
     let pool = MemoryPool::of_device(context)?;
     pool.trim(0)?;

@@ -6,13 +6,13 @@
 //! Invariants: what the kernel uses is there as long as it may run, if need be for ever,
 //! and is let go of once, by one thread, in no lock: lent memory is given back there, and
 //! who has lent it may call anything. While the kernel may run, nobody waits for it by
-//! dropping something (`Stay`).
+//! dropping something (`ResidentKernelGuard`).
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_cuda::{DeviceBuffer, Function, Stay, destroy_later};
+use fercuda_cuda::{DeviceBuffer, Function, ResidentKernelGuard, destroy_later};
 
 use super::task::{DRAIN, END};
 use super::{DispatchError, Pause, Pending, Queue, TaskBuffers, TaskError, lock};
@@ -55,7 +55,7 @@ pub(super) enum Hold {
 #[derive(Debug)]
 pub(super) struct Used {
     /// Let go of first: the others wait for the device, which no kernel keeps busy then.
-    pub(super) stay: Stay,
+    pub(super) stay: ResidentKernelGuard,
     pub(super) _function: Function,
     pub(super) _heads: DeviceBuffer<u32>,
     pub(super) _table: DeviceBuffer<u64>,
@@ -140,7 +140,7 @@ impl Queue {
         self.memory.control.words()[0].fetch_max(order, Ordering::Release);
         if let Hold::Used(used) = &*lock(&self.hold) {
             used.stay
-                .is_told(twice(self.options.watchdog).min(MOST) + GRACE);
+                .note_stop_requested(twice(self.options.watchdog).min(MOST) + GRACE);
         }
     }
 
@@ -280,7 +280,7 @@ impl Queue {
         let gone = Hold::Gone { is_well: false };
         let used = std::mem::replace(&mut *lock(&self.hold), gone);
         if let Hold::Used(it) = &used {
-            it.stay.is_told(Duration::ZERO);
+            it.stay.note_stop_requested(Duration::ZERO);
             std::mem::forget((used, self.memory.clone(), self.stream.clone()));
         }
     }

@@ -1,7 +1,7 @@
 //! What is kept under a key, within a budget of bytes: the least recently used
 //! goes first.
 //!
-//! A value lies in a place, where who uses it has it alone ([`Turn`]), with the key
+//! A value lies in a place, where who uses it has it alone ([`ContendedLock`]), with the key
 //! that it is kept under. Which place a key has is the index's to say, under a lock.
 //! Most lie near a home that their hash says: who takes the places there and looks at
 //! the keys in them needs no lock. A key that is let go while its value is out leaves the index at once. The
@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use fercuda_cuda::{Taken, Turn};
+use fercuda_cuda::{ContendedGuard, ContendedLock};
 use rustc_hash::FxBuildHasher;
 
 use super::lock;
@@ -36,7 +36,7 @@ const NEAR: u32 = 4;
 /// it, if key and value are as small as they best are.
 #[repr(C, align(128))]
 struct Place<K, V> {
-    held: Turn<Held<K, V>>,
+    held: ContendedLock<Held<K, V>>,
     /// When it was used last. It and the next are written by who has it.
     used: AtomicU64,
     uses: AtomicU64,
@@ -108,7 +108,7 @@ pub(super) struct Out<'s, K: Eq + Hash + Clone, V> {
     number: u32,
     place: &'s Place<K, V>,
     /// `None` only once it has ended.
-    held: Option<Taken<'s, Held<K, V>>>,
+    held: Option<ContendedGuard<'s, Held<K, V>>>,
 }
 
 impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
@@ -148,7 +148,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
     /// Whether a place is some key's, or its value is out.
     pub(super) fn has(&self, number: u32) -> bool {
         let _index = lock(&self.index);
-        let held = self.place(number).map(|place| place.held.take());
+        let held = self.place(number).map(|place| place.held.try_lock());
         held.is_some_and(|held| held.is_none_or(|held| held.key().is_some()))
     }
 
@@ -208,7 +208,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
             if let Some(out) = self.out(number, place) {
                 return Some(out);
             }
-            if place.held.call() {
+            if place.held.mark_contended() {
                 index = wait(&self.returned, index);
             }
         }
@@ -222,7 +222,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
 
     #[inline]
     fn out<'s>(&'s self, number: u32, place: &'s Place<K, V>) -> Option<Out<'s, K, V>> {
-        let held = place.held.take()?;
+        let held = place.held.try_lock()?;
         Some(Out {
             shelf: self,
             number,
@@ -233,7 +233,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
 
     /// Does what is wanted of who has a place and found it called.
     #[cold]
-    fn settle(&self, number: u32, mut held: Taken<'_, Held<K, V>>) {
+    fn settle(&self, number: u32, mut held: ContendedGuard<'_, Held<K, V>>) {
         let mut index = lock(&self.index);
         if index.has_left(number) {
             let value = index.empty(number, &mut held);
@@ -264,17 +264,17 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
     }
 
     /// A place in which there is nothing, near the key's home if there is one.
-    fn vacant(&self, index: &mut Index<K, V>, key: &K) -> (u32, Taken<'_, Held<K, V>>) {
+    fn vacant(&self, index: &mut Index<K, V>, key: &K) -> (u32, ContendedGuard<'_, Held<K, V>>) {
         let row = |long| (0..long).map(|_| Place::default()).collect();
         let homes = self.rows[0].get_or_init(|| row(HOMES));
         // Who looks for another key may have a place just now, here and below.
         let near = Self::near(key).find_map(|number| {
-            let held = homes[number as usize].held.take()?;
+            let held = homes[number as usize].held.try_lock()?;
             held.key().is_none().then_some((number, held))
         });
         let further = near.or_else(|| {
             let at = (0..index.vacant.len()).rev().find_map(|at| {
-                let held = self.made(index.vacant[at]).held.take()?;
+                let held = self.made(index.vacant[at]).held.try_lock()?;
                 Some((at, held))
             });
             at.map(|(at, held)| (index.vacant.swap_remove(at), held))
@@ -285,7 +285,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
                 let at = (number as usize / HOMES + 1).ilog2() as usize;
                 self.rows[at].get_or_init(|| row(HOMES << at));
                 index.made += 1;
-                match self.made(number).held.take() {
+                match self.made(number).held.try_lock() {
                     Some(held) => return (number, held),
                     None => index.vacant.push(number),
                 }
@@ -348,10 +348,10 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
         index.bytes -= kept.bytes;
         let place = self.made(kept.place);
         loop {
-            if let Some(mut held) = place.held.take() {
+            if let Some(mut held) = place.held.try_lock() {
                 return index.empty(kept.place, &mut held);
             }
-            if place.held.call() {
+            if place.held.mark_contended() {
                 index.leaving.push(kept.place);
                 // Who waits for it waits for nothing any more.
                 self.returned.notify_all();
@@ -371,7 +371,7 @@ impl<K: Eq + Hash + Clone, V> Shelf<K, V> {
 impl<K, V> Default for Place<K, V> {
     fn default() -> Self {
         Self {
-            held: Turn::new(Held::Nothing),
+            held: ContendedLock::new(Held::Nothing),
             used: AtomicU64::new(0),
             uses: AtomicU64::new(0),
         }
@@ -433,7 +433,7 @@ impl<'s, K: Eq + Hash + Clone, V> Out<'s, K, V> {
 
     #[inline]
     fn let_go(&mut self) -> bool {
-        match self.held.take().map(Taken::release) {
+        match self.held.take().map(ContendedGuard::release) {
             Some(Err(held)) => {
                 self.shelf.settle(self.number, held);
                 true

@@ -77,7 +77,7 @@ impl Medium for Arc<Memory> {
                 call: "cuMemHostAlloc",
                 asked_bytes: 1,
                 free_and_total_bytes: None,
-                parked_bytes: 0,
+                deferred_free_bytes: 0,
                 device: String::new(),
             };
             return Err(fercuda_cuda::Error::OutOfMemory(Box::new(error)).into());

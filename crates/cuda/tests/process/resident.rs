@@ -1,4 +1,4 @@
-//! Kernels that stay until the host tells them to end, and what is dropped meanwhile. What
+//! Resident kernels, which run until the host asks them to stop, and drops meanwhile. A drop that
 //! would wait for one for ever fails here instead.
 
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fercuda_cuda::{
     CaptureMode, Context, DeviceBuffer, Function, Image, Launch, Module, PhysicalMemory,
-    PinnedBuffer, SharedWords, Stay, Stream, VirtualRange, destroy_what_can_be,
+    PinnedBuffer, ResidentKernelGuard, SharedWords, Stream, VirtualRange, destroy_deferred,
 };
 
 use crate::{KERNELS, context};
@@ -16,12 +16,12 @@ use crate::{KERNELS, context};
 const LONG: Duration = Duration::from_secs(30);
 const MIB: usize = 1 << 20;
 
-/// It looks at a word until that is not 0.
-const STAYS: &str = "
+/// A kernel that polls a word until it is not 0.
+const POLLS: &str = "
 .version 8.0
 .target sm_80
 .address_size 64
-.visible .entry stays(.param .u64 word)
+.visible .entry polls(.param .u64 word)
 {
     .reg .pred %p;
     .reg .b32 %r<2>;
@@ -36,54 +36,54 @@ shut:
 }
 ";
 
-/// Does it, and fails if that takes too long.
+/// Runs `work`, and fails if that takes too long.
 fn soon<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (give, take) = channel();
     thread::spawn(move || give.send(work()).unwrap());
     take.recv_timeout(LONG).expect("it takes too long")
 }
 
-/// A kernel that stays from [`Kernel::begin`] to [`Kernel::end`].
+/// A kernel that is resident from [`Kernel::begin`] to [`Kernel::end`].
 struct Kernel {
     word: SharedWords,
     function: Function,
     stream: Stream,
-    stay: Option<Stay>,
+    guard: Option<ResidentKernelGuard>,
 }
 
 impl Kernel {
     fn new(context: &Context) -> Self {
-        let module = Module::load(context, &Image::ptx(STAYS)).unwrap();
+        let module = Module::load(context, &Image::ptx(POLLS)).unwrap();
         Self {
             word: SharedWords::new(context, 1).unwrap(),
-            function: module.function("stays").unwrap(),
+            function: module.function("polls").unwrap(),
             stream: Stream::new(context).unwrap(),
-            stay: None,
+            guard: None,
         }
     }
 
     fn begin(&mut self) {
-        self.stay = Some(self.stream.context().stay());
+        self.guard = Some(self.stream.context().guard_resident_kernel());
         let word = self.word.device_address().unwrap();
-        // SAFETY: it reads the word, which stays until it has ended.
+        // SAFETY: it reads the word, which lives until it has ended.
         unsafe { Launch::new(1, 1).run(&self.function, &self.stream, (word,)) }.unwrap();
     }
 
     fn end(&mut self) {
-        self.tell();
+        self.request_stop();
         self.stream.synchronize().unwrap();
-        self.stay = None;
+        self.guard = None;
     }
 
-    fn tell(&self) {
+    fn request_stop(&self) {
         self.word.words()[0].store(1, Ordering::Release);
     }
 }
 
 impl Drop for Kernel {
-    /// So that a test that fails ends.
+    /// Stops the kernel, so that a failing test ends.
     fn drop(&mut self) {
-        self.tell();
+        self.request_stop();
     }
 }
 
@@ -91,8 +91,8 @@ fn free_bytes(context: &Context) -> u64 {
     context.memory_info().unwrap().0
 }
 
-/// What was dropped while a kernel stayed is given back when one stays no more, and not
-/// while the next does.
+/// Objects dropped while a kernel was resident are destroyed when none is, and not while the next
+/// one is.
 pub(crate) fn one_after_the_other() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
@@ -101,26 +101,26 @@ pub(crate) fn one_after_the_other() {
     let plain = DeviceBuffer::<u8>::alloc(&context, MIB).unwrap();
     let pinned = PinnedBuffer::<u8>::new(&context, MIB).unwrap();
     let module = Module::load(&context, &Image::ptx(KERNELS)).unwrap();
-    let first = context.stay();
+    let first = context.guard_resident_kernel();
     drop((plain, pinned, module));
     drop(first);
     kernel.begin();
-    let asks = soon(move || {
+    let waited = soon(move || {
         let memory = DeviceBuffer::<u8>::alloc_ordered(&stream, 64).unwrap();
         stream.synchronize().unwrap();
         (memory, stream)
     });
-    assert!(free_bytes(&context) < before, "it was given back");
+    assert!(free_bytes(&context) < before, "it was freed");
     kernel.end();
-    assert!(destroy_what_can_be());
-    drop(asks);
+    assert!(destroy_deferred());
+    drop(waited);
     context.synchronize().unwrap();
     assert_eq!(free_bytes(&context), before);
 }
 
-/// Who has waited for the work with what it drops does not wait for a kernel that began
-/// meanwhile.
-pub(crate) fn begun_meanwhile() {
+/// A drop that has waited for the work with the memory does not wait for a kernel that became
+/// resident meanwhile.
+pub(crate) fn started_meanwhile() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let mut kernel = Kernel::new(&context);
@@ -134,19 +134,19 @@ pub(crate) fn begun_meanwhile() {
         .unwrap();
     plain.fill_bytes(0, &stream).unwrap();
     let dropped = thread::spawn(move || drop(plain));
-    // So that it waits for the stream. If it does not yet, this shows nothing.
+    // Time for the drop to wait for the stream. If it does not yet, this shows nothing.
     thread::sleep(Duration::from_millis(100));
     kernel.begin();
     go_on.send(()).unwrap();
     soon(move || dropped.join()).unwrap();
-    assert!(free_bytes(&context) < before, "it was given back");
+    assert!(free_bytes(&context) < before, "it was freed");
     kernel.end();
-    assert!(destroy_what_can_be());
+    assert!(destroy_deferred());
     assert_eq!(free_bytes(&context), before);
 }
 
-/// What was used in a stream that has no name in the thread that drops it is not waited
-/// for by way of all streams while a kernel stays.
+/// An object used in a stream that has no handle in the dropping thread does not wait for all
+/// streams while a kernel is resident.
 pub(crate) fn of_another_thread() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
@@ -171,39 +171,42 @@ pub(crate) fn of_another_thread() {
     };
     kernel.begin();
     soon(move || drop((ordered, graph)));
-    assert!(free_bytes(&context) < before, "it was given back");
+    assert!(free_bytes(&context) < before, "it was freed");
     kernel.end();
-    assert!(destroy_what_can_be());
+    assert!(destroy_deferred());
     stream.synchronize().unwrap();
     assert_eq!(free_bytes(&context), before);
 }
 
-/// With a context that is reset go the kernels that stayed there, whoever still says so.
+/// Resetting a context ends the resident kernels in it, even if their guards live on.
 pub(crate) fn in_a_context_that_is_reset() {
     let context = context();
-    let lost = context.stay();
+    let lost = context.guard_resident_kernel();
     let pinned = PinnedBuffer::<u8>::new(&context, MIB).unwrap();
     drop(pinned);
-    assert!(context.has_stay());
-    // SAFETY: nobody else is here.
+    assert!(context.has_resident_kernel());
+    // SAFETY: no other thread uses the context.
     let after = unsafe { context.reset() }.unwrap();
-    assert!(!after.has_stay(), "it has ended with the context");
-    assert!(destroy_what_can_be());
-    // Who is late does not take another's away.
-    let stay = after.stay();
+    assert!(
+        !after.has_resident_kernel(),
+        "it has ended with the context"
+    );
+    assert!(destroy_deferred());
+    // A guard of the old context that is dropped late does not end a kernel of the new one.
+    let guard = after.guard_resident_kernel();
     drop(lost);
-    assert!(after.has_stay());
+    assert!(after.has_resident_kernel());
     let before = free_bytes(&after);
     let plain = DeviceBuffer::<u8>::alloc(&after, MIB).unwrap();
     drop(plain);
-    assert!(free_bytes(&after) < before, "it was given back");
-    drop(stay);
-    assert!(!after.has_stay() && destroy_what_can_be());
+    assert!(free_bytes(&after) < before, "it was freed");
+    drop(guard);
+    assert!(!after.has_resident_kernel() && destroy_deferred());
     assert_eq!(free_bytes(&after), before);
 }
 
-/// What is no context's goes with none, and who drops it does not wait for a kernel that
-/// stays in the one that came after.
+/// Objects that belong to no context are destroyed by no reset, and dropping them does not wait for
+/// a kernel that is resident in the next context.
 pub(crate) fn beyond_a_reset() {
     let context = context();
     let stream = Stream::new(&context).unwrap();
@@ -211,23 +214,23 @@ pub(crate) fn beyond_a_reset() {
     let range = VirtualRange::reserve(&context, bytes).unwrap();
     let physical = PhysicalMemory::new(&context, bytes).unwrap();
     let mapped = range.map(0, &physical, &[context.device()]).unwrap();
-    // Whether a pool's memory outlives the context is a driver's own affair.
+    // Whether a pool's memory outlives the context depends on the driver.
     let is_software = context.device().cuda().is_software();
     let ordered = || DeviceBuffer::<u8>::alloc_ordered(&stream, MIB).unwrap();
     let ordered = is_software.then(ordered);
     let bytes = bytes + if is_software { MIB } else { 0 };
     stream.synchronize().unwrap();
-    // SAFETY: nobody else is here.
+    // SAFETY: no other thread uses the context.
     let after = unsafe { context.reset() }.unwrap();
     let mut kernel = Kernel::new(&after);
     let before = free_bytes(&after);
     kernel.begin();
     soon(move || drop((ordered, mapped, range, physical)));
-    assert_eq!(free_bytes(&after), before, "it was given back");
+    assert_eq!(free_bytes(&after), before, "it was freed");
     kernel.end();
-    assert!(destroy_what_can_be());
+    assert!(destroy_deferred());
     assert!(
         free_bytes(&after) >= before + bytes as u64,
-        "it was not given back"
+        "it was not freed"
     );
 }
