@@ -437,8 +437,8 @@ impl<M: Medium> Store<M> {
                 let overlap = intersection(&piece.bytes, &there);
                 if overlap.start < overlap.end {
                     left &= !extent.written();
-                    let (bytes, behind) = rest.split_at(overlap.len());
-                    rest = behind;
+                    let (bytes, tail) = rest.split_at(overlap.len());
+                    rest = tail;
                     changes.push(Change {
                         run: extent.run(),
                         fresh: None,
@@ -501,8 +501,8 @@ impl<M: Medium> Store<M> {
         let mut steps = Vec::new();
         let mut rest = bytes;
         for piece in part {
-            let (given, behind) = rest.split_at(piece.bytes.len());
-            rest = behind;
+            let (given, tail) = rest.split_at(piece.bytes.len());
+            rest = tail;
             let table = &layout.table;
             match self.plan_steps(access, table, piece, Some(given), &terms, &mut steps) {
                 Ok(()) => {}
@@ -514,8 +514,8 @@ impl<M: Medium> Store<M> {
         let mut rest = bytes;
         let mut changes = Vec::with_capacity(steps.len());
         for step in &steps {
-            let (given, behind) = rest.split_at(step.len);
-            rest = behind;
+            let (given, tail) = rest.split_at(step.len);
+            rest = tail;
             changes.push(step.change(inode, Content::Bytes(given)));
         }
         let written = self.write(access, &changes);
@@ -565,9 +565,9 @@ impl<M: Medium> Store<M> {
     /// Shrinks an extent to the ones in `left`.
     fn shrink_extent(&self, file: &File, extent: Extent, left: &[Extent]) {
         let held = left.iter().fold(0, |all, it| all | it.part().pages());
-        let gone = extent.part().pages() & !held;
-        if gone != 0 {
-            file.pages.fetch_sub(u64::from(gone.count_ones()), Relaxed);
+        let freed = extent.part().pages() & !held;
+        if freed != 0 {
+            file.pages.fetch_sub(u64::from(freed.count_ones()), Relaxed);
             self.space()
                 .narrow(extent.run(), held >> extent.part().first);
         }

@@ -95,7 +95,7 @@ pub(crate) struct RequestHandler<M: Medium> {
 pub(crate) fn now() -> Time {
     let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
     match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(behind) => nanoseconds(behind),
+        Ok(since) => nanoseconds(since),
         Err(before) => -nanoseconds(before.duration()),
     }
 }
@@ -110,7 +110,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
     /// returns whether any was forgotten. The kernel sends the forget after the call that removes
     /// the name, and another worker may be reading it. The wait goes on as long as inodes are
     /// forgotten at short intervals; those that are not are open, and the next call waits for them
-    /// less long.
+    /// for a shorter time.
     fn wait_for_forgets(&self) -> bool {
         let begin = self.tree.orphans();
         // At least one worker is left to read the forgets.
@@ -215,7 +215,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
         answer
     }
 
-    /// Drops references that the kernel unforgotten to an inode.
+    /// Drops references that the kernel held to an inode.
     fn forget_inode(&self, inode: u32, times: u64) {
         self.tree.forget(inode, times);
         self.reclaim();
@@ -225,13 +225,13 @@ impl<M: Medium + 'static> RequestHandler<M> {
     fn list(
         &self,
         inode: u32,
-        behind: u64,
+        after: u64,
         with_attributes: bool,
         visit: impl FnMut(u64, &[u8], &InodeAttributes) -> bool,
     ) -> SysResult<()> {
         self.tree.note_read(inode, now())?;
         self.tree
-            .read_directory(inode, behind, with_attributes, visit)
+            .read_directory(inode, after, with_attributes, visit)
     }
 
     /// The target of a symbolic link.
@@ -344,8 +344,8 @@ impl<M: Medium + 'static> RequestHandler<M> {
         self.wait_for_forgets();
         let counters = self.store.counters();
         let space = self.store.space();
-        let (inodes, most) = self.tree.inodes();
-        let (metadata, most_metadata) = self.tree.metadata_bytes();
+        let (inodes, max_inodes) = self.tree.inodes();
+        let (metadata, max_metadata) = self.tree.metadata_bytes();
         let page = PAGE_BYTES as u64;
         let rows = [
             ("size_bytes", space.pages() * page),
@@ -355,9 +355,9 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 "offered_bytes",
                 u64::from(self.store.retired().start) * DATA_BYTES as u64,
             ),
-            ("inodes", most),
+            ("inodes", max_inodes),
             ("used_inodes", inodes),
-            ("metadata_bytes", most_metadata),
+            ("metadata_bytes", max_metadata),
             ("used_metadata_bytes", metadata),
             ("corrected_blocks", counters.corrected_blocks.load(Relaxed)),
             (
@@ -472,11 +472,11 @@ impl<M: Medium + 'static> RequestHandler<M> {
     /// where the next step begins, 0 at the end, and the number of pages moved.
     fn evacuate_slice(&self, from: u64) -> SysResult<(u64, u64)> {
         let begin = Instant::now();
-        let most = self.tree.highest();
+        let last_inode = self.tree.highest();
         let retired = self.store.retired();
         let (mut moved, mut is_lost, mut is_lent) = (0, false, false);
         let mut inode = u32::try_from(from).unwrap_or(u32::MAX).max(ROOT);
-        while inode <= most {
+        while inode <= last_inode {
             if let Ok(file) = self.tree.file(inode) {
                 match self.store.evacuate(&file, inode, retired.start) {
                     Ok(pages) => moved += pages,
@@ -493,7 +493,7 @@ impl<M: Medium + 'static> RequestHandler<M> {
                 break;
             }
         }
-        if inode > most {
+        if inode > last_inode {
             // Files without an inode that are still lent.
             self.reclaim();
             let is_retired = |file: &File| self.store.uses_blocks_from(file, retired.start);
@@ -502,7 +502,14 @@ impl<M: Medium + 'static> RequestHandler<M> {
         match (is_lost, is_lent) {
             (true, _) => Err(Errno::IO),
             (_, true) => Err(Errno::BUSY),
-            _ => Ok((if inode > most { 0 } else { u64::from(inode) }, moved)),
+            _ => Ok((
+                if inode > last_inode {
+                    0
+                } else {
+                    u64::from(inode)
+                },
+                moved,
+            )),
         }
     }
 

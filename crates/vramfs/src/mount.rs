@@ -72,11 +72,11 @@ pub fn store(
     shape: &StoreGeometry,
     load: KernelLoader<'_>,
 ) -> Result<Store<Device>> {
-    let most = room(context, shape, shape.blocks())?;
+    let max_blocks = room(context, shape, shape.blocks())?;
     let count = shape.count()?;
-    let most = most.clamp(count, BLOCKS_MAX);
-    let device = device(context, shape, load, count as usize, most as usize)?;
-    Ok(Store::new(device, count, most, shape.threads))
+    let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
+    let device = device(context, shape, load, count as usize, max_blocks as usize)?;
+    Ok(Store::new(device, count, max_blocks, shape.threads))
 }
 
 /// Creates a store in several devices' memory. Each device holds its share of the blocks; the store
@@ -95,24 +95,30 @@ pub fn array(
     load: KernelLoader<'_>,
 ) -> Result<Store<Array<Device>>> {
     let all = contexts.len();
-    let mut most = u32::MAX;
+    let mut max_blocks = u32::MAX;
     for (at, context) in contexts.iter().enumerate() {
         let blocks = spread.share(shape.blocks(), all, at);
-        most = most.min(room(context, shape, blocks)?);
+        max_blocks = max_blocks.min(room(context, shape, blocks)?);
     }
     let count = shape.count()?;
     let share = |blocks: u32, at| spread.share(blocks as usize, all, at);
     if spread == Spread::Stripe {
-        most = most.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
+        max_blocks = max_blocks.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
     }
-    let most = most.clamp(count, BLOCKS_MAX);
+    let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
     let one = |(at, context): (usize, &Context)| {
-        let made = device(context, shape, load, share(count, at), share(most, at))?;
+        let made = device(
+            context,
+            shape,
+            load,
+            share(count, at),
+            share(max_blocks, at),
+        )?;
         Ok((context.device().ordinal(), made))
     };
     let devices = contexts.iter().enumerate().map(one);
     let array = Array::new(devices.collect::<Result<_>>()?, spread, count as usize);
-    Ok(Store::new(array, count, most, shape.threads))
+    Ok(Store::new(array, count, max_blocks, shape.threads))
 }
 
 impl StoreGeometry {
@@ -151,16 +157,16 @@ fn room(context: &Context, shape: &StoreGeometry, blocks: usize) -> Result<u32> 
     Ok(u32::try_from(total_bytes / shape.block_bytes()).unwrap_or(u32::MAX))
 }
 
-/// Allocates blocks of a device and reserves addresses for `most`, up to which it can grow.
+/// Allocates blocks of a device and reserves addresses for `max_blocks`, up to which it can grow.
 fn device(
     context: &Context,
     shape: &StoreGeometry,
     load: KernelLoader<'_>,
     count: usize,
-    most: usize,
+    max_blocks: usize,
 ) -> Result<Device> {
     let kernels = shape.has_code.then(|| load(context)).transpose()?;
-    let blocks = Blocks::new(context, count, most, shape.has_code)?;
+    let blocks = Blocks::new(context, count, max_blocks, shape.has_code)?;
     // The software device copies synchronously, and would interpret a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().is_software()?;
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
@@ -389,18 +395,18 @@ struct Scrubber {
 impl Scrubber {
     fn new<M: Medium + 'static>(store: Arc<Store<M>>, how: Scrub) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let most = match how {
+        let max_blocks = match how {
             // A tenth of a second's worth, but at least one block.
             Scrub::Rate(rate) => rate / 10 / DATA_BYTES as u64,
             _ => u64::from(u32::MAX),
         };
-        let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+        let max_blocks = u32::try_from(max_blocks).unwrap_or(u32::MAX).max(1);
         let thread = Builder::new().spawn(move || {
             let mut from = 0;
             let mut round = 0;
             loop {
                 let begin = Instant::now();
-                let rest = match store.scrub(from, SCRUB_SLICE, most) {
+                let rest = match store.scrub(from, SCRUB_SLICE, max_blocks) {
                     // A lost block is counted there, and an error for its readers.
                     Ok(step) => {
                         from = step.next as u32;

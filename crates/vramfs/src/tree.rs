@@ -89,7 +89,7 @@ pub struct InodeAttributes {
     pub accessed: Time,
     /// Modification time: the last change of its data.
     pub modified: Time,
-    /// AttributeChange time: the last change of data or attributes.
+    /// Change time: the last change of data or attributes.
     pub changed: Time,
 }
 
@@ -185,7 +185,7 @@ pub struct Tree {
     /// Inodes without a name that the kernel still references, plus the data in `unreclaimed` and
     /// the data that is being reclaimed.
     orphans: AtomicU64,
-    most: u32,
+    max_inodes: u32,
     /// Data of freed inodes, until the store takes it.
     unreclaimed: Mutex<Vec<Arc<File>>>,
     /// Held while data is taken out of `unreclaimed` to be freed.
@@ -297,18 +297,18 @@ impl Inode {
 }
 
 impl Tree {
-    /// A tree with a root that belongs to the caller, for at most `most` inodes including it.
-    pub fn new(most: u32, mode: u32, caller: Credentials, now: Time) -> Self {
-        let most = most.clamp(1, u32::MAX - 1);
+    /// A tree with a root that belongs to the caller, for at most `max_inodes` inodes including it.
+    pub fn new(max_inodes: u32, mode: u32, caller: Credentials, now: Time) -> Self {
+        let max_inodes = max_inodes.clamp(1, u32::MAX - 1);
         let it = Self {
-            nodes: Pieces::new(most + 1),
+            nodes: Pieces::new(max_inodes + 1),
             names: RwLock::new(()),
             free: Mutex::new(Vec::new()),
             next: AtomicU32::new(ROOT + 1),
             count: AtomicU64::new(1),
             metadata: AtomicU64::new(0),
             orphans: AtomicU64::new(0),
-            most,
+            max_inodes,
             unreclaimed: Mutex::new(Vec::new()),
             reclaiming: Mutex::new(()),
         };
@@ -333,7 +333,7 @@ impl Tree {
 
     /// The number of inodes, and the maximum. Each further name of a file counts as one.
     pub fn inodes(&self) -> (u64, u64) {
-        (self.count.load(Relaxed), u64::from(self.most))
+        (self.count.load(Relaxed), u64::from(self.max_inodes))
     }
 
     /// The highest inode number in use so far.
@@ -343,13 +343,13 @@ impl Tree {
 
     /// The metadata bytes of names, link targets and attribute values, and their limit.
     pub fn metadata_bytes(&self) -> (u64, u64) {
-        let most = METADATA_BYTES_MAX + METADATA_BYTES_PER_INODE * u64::from(self.most);
-        (self.metadata.load(Relaxed), most)
+        let max_bytes = METADATA_BYTES_MAX + METADATA_BYTES_PER_INODE * u64::from(self.max_inodes);
+        (self.metadata.load(Relaxed), max_bytes)
     }
 
     fn reserve_metadata(&self, bytes: u64) -> SysResult<()> {
-        let most = self.metadata_bytes().1;
-        let more = |was: u64| was.checked_add(bytes).filter(|now| *now <= most);
+        let max_bytes = self.metadata_bytes().1;
+        let more = |was: u64| was.checked_add(bytes).filter(|now| *now <= max_bytes);
         let taken = self.metadata.fetch_update(Relaxed, Relaxed, more);
         taken.map(drop).map_err(|_| Errno::NOSPC)
     }
@@ -360,7 +360,7 @@ impl Tree {
 
     /// Reserves one inode or name.
     fn reserve_inode(&self) -> SysResult<()> {
-        let more = |was: u64| (was < u64::from(self.most)).then_some(was + 1);
+        let more = |was: u64| (was < u64::from(self.max_inodes)).then_some(was + 1);
         let taken = self.count.fetch_update(Relaxed, Relaxed, more);
         taken.map(drop).map_err(|_| Errno::NOSPC)
     }
@@ -820,7 +820,7 @@ impl Tree {
         inode: u32,
         work: impl FnOnce(&mut Inode, u32) -> SysResult<R>,
     ) -> SysResult<R> {
-        if inode == 0 || inode > self.most {
+        if inode == 0 || inode > self.max_inodes {
             return Err(Errno::STALE);
         }
         let node = self.node(inode);
@@ -848,8 +848,8 @@ impl Tree {
         })
     }
 
-    /// Adds a name. Reserves its metadata bytes except for `given` bytes, which the caller is about
-    /// to release.
+    /// Adds a name. Reserves its metadata bytes except for `released` bytes, which the caller is about
+    /// to free.
     fn add_entry(
         &self,
         parent: u32,
@@ -1131,7 +1131,7 @@ impl Tree {
         self.reserve_inode()?;
         let free = || lock(&self.free).pop();
         let new = || {
-            let next = |next: u32| (next <= self.most).then(|| next + 1);
+            let next = |next: u32| (next <= self.max_inodes).then(|| next + 1);
             self.next.fetch_update(AcqRel, Relaxed, next).ok()
         };
         let allocated = self.reserve_metadata(metadata).and_then(|()| {

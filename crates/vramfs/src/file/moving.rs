@@ -111,17 +111,17 @@ impl<M: Medium> Store<M> {
         let access = way.access();
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
-        let before = (is_other && is_first).then(|| source.lock_for_read());
-        let before = before.transpose()?;
+        let locked_before = (is_other && is_first).then(|| source.lock_for_read());
+        let locked_before = locked_before.transpose()?;
         let mut layout = target.lock_for_write()?;
-        let behind = (is_other && !is_first).then(|| source.lock_for_read());
-        let behind = behind.transpose()?;
+        let locked_after = (is_other && !is_first).then(|| source.lock_for_read());
+        let locked_after = locked_after.transpose()?;
         let row = ROW_BYTES as u64;
         let len = len.min(source.size().saturating_sub(at) / row * row);
         if len == 0 {
             return Ok(Some(0));
         }
-        let table = before.as_ref().or(behind.as_ref());
+        let table = locked_before.as_ref().or(locked_after.as_ref());
         let sources = copy_sources(table.map_or(&layout.table, |it| &it.table), at..at + len);
         let end = to + len;
         if end > target.size() {
@@ -457,10 +457,10 @@ fn clip_sources(all: &[CopySource], bytes: &Range<u64>) -> Vec<CopySource> {
         .take_while(|it| it.bytes.start < bytes.end);
     let part = |it: &CopySource| {
         let (start, end) = (it.bytes.start.max(bytes.start), it.bytes.end.min(bytes.end));
-        let behind = (start - it.bytes.start) as usize / ROW_BYTES;
+        let skipped = (start - it.bytes.start) as usize / ROW_BYTES;
         CopySource {
             bytes: start..end,
-            place: it.place.map(|(block, row)| (block, row + behind)),
+            place: it.place.map(|(block, row)| (block, row + skipped)),
         }
     };
     some.map(part).collect()

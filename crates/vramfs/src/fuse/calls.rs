@@ -234,13 +234,13 @@ impl<M: Medium + 'static> RequestHandler<M> {
     fn statfs(&self) -> wire::StatfsOut {
         self.wait_for_forgets();
         let space = self.store.space();
-        let (inodes, most) = self.tree.inodes();
+        let (inodes, max_inodes) = self.tree.inodes();
         wire::StatfsOut {
             blocks: space.pages(),
             bfree: space.free_pages(),
             bavail: space.free_pages(),
-            files: most,
-            ffree: most - inodes,
+            files: max_inodes,
+            ffree: max_inodes - inodes,
             bsize: PAGE_BYTES as u32,
             namelen: NAME_MAX as u32,
             frsize: PAGE_BYTES as u32,

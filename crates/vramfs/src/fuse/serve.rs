@@ -68,13 +68,13 @@ impl fuser::Filesystem for InitHandshake {
         for flag in wanted {
             config.add_capabilities(flag).unwrap_or_default();
         }
-        let refused = |what: &str| io::Error::other(format!("{what} was refused"));
+        let refused = |what: &str| io::Error::other(format!("the kernel refused {what}"));
         config
             .set_max_write(REQUEST_BYTES)
-            .map_err(|_| refused("a request of 1 MiB"))?;
+            .map_err(|_| refused("requests of 1 MiB"))?;
         config
             .set_max_background(128)
-            .map_err(|_| refused("128 requests in the background"))?;
+            .map_err(|_| refused("128 background requests"))?;
         Ok(())
     }
 }
@@ -129,8 +129,8 @@ struct RequestPoller<'a> {
 }
 
 impl RequestPoller<'_> {
-    /// Waits up to `wait`, or without limit, until there is a request or the connection is closed;
-    /// whether that is the case.
+    /// Whether there is a request, or the connection is closed; waits up to `wait` for that, or
+    /// without limit.
     fn has_request(&self, wait: Option<&Timespec>) -> io::Result<bool> {
         match poll(&mut [PollFd::new(self.device, PollFlags::IN)], wait) {
             Ok(found) => Ok(found > 0),

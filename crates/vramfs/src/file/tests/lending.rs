@@ -17,7 +17,7 @@ fn lent_memory_stays_in_place_and_invalid_loans_fail() {
     // One page of a block that holds other files' pages too.
     assert_eq!(store.lend(&other, true).err(), Some(Errno::INVAL));
     assert_eq!(store.write_file(&other, 2, 0, b"still"), Ok(5));
-    // TestMemory that cannot be verified is not lent.
+    // Memory that cannot be verified is not lent.
     for writes in [false, true] {
         memory.fails.store(1, Relaxed);
         assert_eq!(store.lend(&file, writes).err(), Some(Errno::IO));
