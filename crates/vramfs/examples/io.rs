@@ -1,10 +1,11 @@
-//! How fast programs read and write files in a directory: `io DIR [SECONDS [CALLS]]`.
+//! Benchmark of reads and writes of files in a directory: `io DIR [SECONDS [CALLS]]`.
 //!
-//! Jobs are threads, each with a file of its own and one request at a time, by direct calls where the filesystem has such
-//! (O_DIRECT), else by those that it has. One line for each kind, for 1, 4, 8 and 16 jobs: bytes or calls a
-//! second, or how long one takes in the middle where a job rests between two; of all kinds, or of those in whose names CALLS is. Files
+//! A job is a thread with a file of its own and one call in flight, with direct I/O where the
+//! filesystem supports it (O_DIRECT), else through the page cache. One line for each access
+//! pattern, for 1, 4, 8 and 16 jobs: bytes or calls per second, or the median latency of a call
+//! where a job pauses between two; for all patterns, or for those with CALLS in their names. Files
 //! are written in full first, and removed at the end.
-#![expect(clippy::print_stdout, reason = "figures are for people")]
+#![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -13,78 +14,78 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A file of each job.
+/// The size of each job's file.
 const FILE_BYTES: u64 = 256 << 20;
 const JOBS: [usize; 4] = [1, 4, 8, 16];
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4 << 10;
-/// Where direct calls want buffers to begin.
+/// The alignment that direct I/O requires of buffers.
 const ALIGNMENT: usize = 4096;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 #[derive(Clone, Copy)]
-struct Kind {
+struct AccessPattern {
     name: &'static str,
     bytes: usize,
     writes: bool,
-    /// In any order.
+    /// At random offsets.
     is_random: bool,
-    /// Between two calls; then it is told how long a call takes, not how many there are.
-    rest: Duration,
+    /// The pause between two calls; with one, latency is reported, not throughput.
+    pause: Duration,
 }
 
-impl Kind {
-    fn rests(self) -> bool {
-        !self.rest.is_zero()
+impl AccessPattern {
+    fn has_pauses(self) -> bool {
+        !self.pause.is_zero()
     }
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const PATTERNS: [AccessPattern; 5] = [
+    AccessPattern {
         name: "write 1 MiB",
         bytes: LARGE,
         writes: true,
         is_random: false,
-        rest: Duration::ZERO,
+        pause: Duration::ZERO,
     },
-    Kind {
+    AccessPattern {
         name: "read 1 MiB",
         bytes: LARGE,
         writes: false,
         is_random: false,
-        rest: Duration::ZERO,
+        pause: Duration::ZERO,
     },
-    Kind {
+    AccessPattern {
         name: "write 4 KiB random",
         bytes: SMALL,
         writes: true,
         is_random: true,
-        rest: Duration::ZERO,
+        pause: Duration::ZERO,
     },
-    Kind {
+    AccessPattern {
         name: "read 4 KiB random",
         bytes: SMALL,
         writes: false,
         is_random: true,
-        rest: Duration::ZERO,
+        pause: Duration::ZERO,
     },
-    Kind {
+    AccessPattern {
         name: "read 4 KiB, 1 ms apart",
         bytes: SMALL,
         writes: false,
         is_random: true,
-        rest: Duration::from_millis(1),
+        pause: Duration::from_millis(1),
     },
 ];
 
-/// A buffer, and from where on it is aligned.
-struct Buffer {
+/// A buffer, and the offset at which it is aligned.
+struct AlignedBuffer {
     bytes: Vec<u8>,
     from: usize,
 }
 
-impl Buffer {
+impl AlignedBuffer {
     fn new(len: usize, fill: u8) -> Self {
         let bytes = vec![fill; len + ALIGNMENT];
         let from = bytes.as_ptr().align_offset(ALIGNMENT);
@@ -106,15 +107,22 @@ fn open(path: &Path, is_direct: bool) -> std::io::Result<File> {
 }
 
 fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1);
-    let dir = words.next().ok_or("try: io DIR [SECONDS [CALLS]]")?;
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().ok_or("try: io DIR [SECONDS [CALLS]]")?;
     let dir = Path::new(&dir);
-    let seconds = words.next().map_or(Ok(3.0), |it| it.parse::<f64>())?;
-    let calls = words.next().unwrap_or_default();
-    let kinds: Vec<_> = KINDS.iter().filter(|it| it.name.contains(&calls)).collect();
-    if kinds.is_empty() {
-        let all = KINDS.map(|it| it.name).join("; ");
-        return Err(format!("no kind of calls is named {calls:?}: there are {all}").into());
+    let seconds = args.next().map_or(Ok(3.0), |it| it.parse::<f64>())?;
+    let calls = args.next().unwrap_or_default();
+    let patterns: Vec<_> = PATTERNS
+        .iter()
+        .filter(|it| it.name.contains(&calls))
+        .collect();
+    if patterns.is_empty() {
+        let all = PATTERNS.map(|it| it.name).join("; ");
+        return Err(format!(
+            "no access pattern has {calls:?} in its name
+try one of: {all}"
+        )
+        .into());
     }
     let most = JOBS.into_iter().max().unwrap_or(1);
     let path = |job: usize| dir.join(format!("io-{job}"));
@@ -123,7 +131,7 @@ fn main() -> Result<()> {
     let files: Vec<File> = files.collect::<std::io::Result<_>>()?;
     std::thread::scope(|scope| {
         let fill = |file: &File| {
-            let mut buffer = Buffer::new(LARGE, 0x5A);
+            let mut buffer = AlignedBuffer::new(LARGE, 0x5A);
             let mut at = 0;
             while at < FILE_BYTES {
                 file.write_all_at(buffer.part(LARGE), at)?;
@@ -148,12 +156,12 @@ fn main() -> Result<()> {
     JOBS.iter()
         .for_each(|jobs| print!("{:>12}", format!("{jobs} jobs")));
     println!();
-    for kind in kinds {
-        print!("{:<24}", kind.name);
+    for pattern in patterns {
+        print!("{:<24}", pattern.name);
         for jobs in JOBS {
-            let value = measure(&files[..jobs], *kind, Duration::from_secs_f64(seconds))?;
-            let figure = match kind.bytes {
-                _ if kind.rests() => format!("{:.1} us", value * 1e6),
+            let value = measure(&files[..jobs], *pattern, Duration::from_secs_f64(seconds))?;
+            let figure = match pattern.bytes {
+                _ if pattern.has_pauses() => format!("{:.1} us", value * 1e6),
                 LARGE => format!("{:.2} GB/s", value * LARGE as f64 / 1e9),
                 _ => format!("{:.1} K/s", value / 1e3),
             };
@@ -167,34 +175,34 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Calls a second; of a kind that rests, the seconds that one call in the middle takes.
-fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
-    let (ends, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+/// Calls per second; for a pattern with pauses, the median latency of a call in seconds.
+fn measure(files: &[File], pattern: AccessPattern, time: Duration) -> Result<f64> {
+    let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = Barrier::new(files.len() + 1);
-    let (ends, calls, ready) = (&ends, &calls, &ready);
+    let (stop, calls, ready) = (&stop, &calls, &ready);
     std::thread::scope(|scope| {
         let job = |file: &File| {
             let mut random = fastrand::Rng::new();
-            let mut buffer = Buffer::new(kind.bytes, 0xA5);
-            let part = buffer.part(kind.bytes);
-            let places = FILE_BYTES / kind.bytes as u64;
+            let mut buffer = AlignedBuffer::new(pattern.bytes, 0xA5);
+            let part = buffer.part(pattern.bytes);
+            let places = FILE_BYTES / pattern.bytes as u64;
             let mut place = 0;
             let mut each = Vec::new();
             ready.wait();
-            while !ends.load(Relaxed) {
-                place = match kind.is_random {
+            while !stop.load(Relaxed) {
+                place = match pattern.is_random {
                     true => random.u64(..places),
                     false => (place + 1) % places,
                 };
-                let at = place * kind.bytes as u64;
-                let begin = kind.rests().then(Instant::now);
-                match kind.writes {
+                let at = place * pattern.bytes as u64;
+                let begin = pattern.has_pauses().then(Instant::now);
+                match pattern.writes {
                     true => file.write_all_at(part, at)?,
                     false => file.read_exact_at(part, at)?,
                 }
                 if let Some(begin) = begin {
                     each.push(begin.elapsed().as_secs_f64());
-                    std::thread::sleep(kind.rest);
+                    std::thread::sleep(pattern.pause);
                 }
                 calls.fetch_add(1, Relaxed);
             }
@@ -209,16 +217,20 @@ fn measure(files: &[File], kind: Kind, time: Duration) -> Result<f64> {
         std::thread::sleep(time);
         let done = calls.load(Relaxed);
         let rate = done as f64 / begin.elapsed().as_secs_f64();
-        ends.store(true, Relaxed);
+        stop.store(true, Relaxed);
         let mut each = Vec::new();
         for one in all {
             each.extend(one.join().map_err(|_| "a job has panicked")??);
         }
-        if !kind.rests() {
+        if !pattern.has_pauses() {
             return Ok(rate);
         }
         each.sort_by(f64::total_cmp);
-        let middle = each.get(each.len() / 2).copied();
-        middle.ok_or_else(|| "no call ended in that time: ask for more seconds".into())
+        let median = each.get(each.len() / 2).copied();
+        median.ok_or_else(|| {
+            "no call finished in that time
+try: more SECONDS"
+                .into()
+        })
     })
 }

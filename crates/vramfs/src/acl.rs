@@ -1,17 +1,19 @@
-//! Access lists as their extended attributes have them, and what they and a mode say of each other.
+//! POSIX access lists, as stored in extended attributes, and their relation to a mode.
 //!
-//! The kernel checks permissions by them. What is left is what it leaves to whoever stores them: a list decides the bits of the
-//! mode, a new mode changes the list, a directory's default list becomes the list of what is made in it.
+//! The kernel checks permissions by them and leaves this to the filesystem: an access list
+//! determines permission bits of the mode, a new mode changes the list, a directory's default list
+//! becomes the access list of what is created in it.
 //!
-//! Invariant: a list here has one entry for the owner, one for the group, one for others, and a mask if it names anybody.
-//! Elsewhere: whose list it is (`tree`).
+//! Invariant: a list has exactly one entry each for the owner, the group and others, and a mask if
+//! it names users or groups.
+//! Elsewhere: the inodes that have the lists (`tree`).
 
-/// The attribute that has who may do what.
+/// The attribute with an inode's access list.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory that has what things made in it begin with.
+/// The attribute with a directory's default list, inherited by what is created in it.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Permissions of a mode.
+/// The permission bits of a mode.
 pub(crate) const PERMISSIONS: u32 = 0o777;
 
 const VERSION: u32 = 2;
@@ -23,7 +25,7 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     may: u16,
     id: u32,
@@ -31,19 +33,19 @@ struct Entry {
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct List(Vec<Entry>);
+pub(crate) struct AccessList(Vec<AclEntry>);
 
-impl List {
-    /// What an attribute's value says; `None` if it is no list.
+impl AccessList {
+    /// Parses an attribute's value; `None` if it is malformed.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let (version, entries) = value.split_first_chunk()?;
         let (entries, rest) = entries.as_chunks::<8>();
         if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
             return None;
         }
-        let list: Vec<Entry> = entries
+        let list: Vec<AclEntry> = entries
             .iter()
-            .map(|it| Entry {
+            .map(|it| AclEntry {
                 tag: u16::from_le_bytes([it[0], it[1]]),
                 may: u16::from_le_bytes([it[2], it[3]]),
                 id: u32::from_le_bytes([it[4], it[5], it[6], it[7]]),
@@ -51,7 +53,7 @@ impl List {
             .collect();
         let count = |tag: u16| list.iter().filter(|it| it.tag == tag).count();
         let names = count(USER) + count(OTHER_GROUP);
-        let is_known = |it: &Entry| it.may <= 7 && it.tag.is_power_of_two() && it.tag <= OTHERS;
+        let is_known = |it: &AclEntry| it.may <= 7 && it.tag.is_power_of_two() && it.tag <= OTHERS;
         let has_each = [OWNER, GROUP, OTHERS].iter().all(|tag| count(*tag) == 1);
         let has_mask = count(MASK) == 1 || count(MASK) == 0 && names == 0;
         (list.iter().all(is_known) && has_each && has_mask).then_some(Self(list))
@@ -66,30 +68,30 @@ impl List {
         VERSION.to_le_bytes().into_iter().chain(entries).collect()
     }
 
-    /// Whether a mode says all of it.
+    /// Whether the list is equivalent to a mode.
     pub(crate) fn is_mode(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The permissions that a mode has with it.
+    /// The permission bits that the list implies.
     pub(crate) fn mode(&self) -> u32 {
         let of = |tag: u16| self.0.iter().find(|it| it.tag == tag);
-        let may = |it: Option<&Entry>| it.map_or(0, |it| u32::from(it.may));
+        let may = |it: Option<&AclEntry>| it.map_or(0, |it| u32::from(it.may));
         may(of(OWNER)) << 6 | may(of(MASK).or(of(GROUP))) << 3 | may(of(OTHERS))
     }
 
-    /// The mode was changed.
+    /// Updates the list after a change of the mode.
     pub(crate) fn set_mode(&mut self, mode: u32) {
-        self.each(mode, |may, of_mode| *may = of_mode);
+        self.for_each_of_mode(mode, |may, of_mode| *may = of_mode);
     }
 
-    /// What is made with a mode begins with this list, and may do no more than the mode says.
+    /// Limits an inherited list to the mode of a new inode.
     pub(crate) fn limit(&mut self, mode: u32) {
-        self.each(mode, |may, of_mode| *may &= of_mode);
+        self.for_each_of_mode(mode, |may, of_mode| *may &= of_mode);
     }
 
-    /// The entries that are bits of the mode, with those.
-    fn each(&mut self, mode: u32, change: impl Fn(&mut u16, u16)) {
+    /// Applies `change` to the entries that correspond to mode bits, each with those bits.
+    fn for_each_of_mode(&mut self, mode: u32, change: impl Fn(&mut u16, u16)) {
         let has_mask = self.0.iter().any(|it| it.tag == MASK);
         for it in &mut self.0 {
             let shift = match it.tag {
@@ -108,13 +110,15 @@ impl List {
 mod tests {
     use super::*;
 
-    fn list(entries: &[(u16, u16, u32)]) -> Option<List> {
-        let entries = entries.iter().map(|&(tag, may, id)| Entry { tag, may, id });
-        List::parse(&List(entries.collect()).value())
+    fn list(entries: &[(u16, u16, u32)]) -> Option<AccessList> {
+        let entries = entries
+            .iter()
+            .map(|&(tag, may, id)| AclEntry { tag, may, id });
+        AccessList::parse(&AccessList(entries.collect()).value())
     }
 
     #[test]
-    fn a_mode_and_a_list_say_the_same_of_each_other() {
+    fn a_mode_and_an_access_list_stay_consistent() {
         let mut it = list(&[
             (OWNER, 6, !0),
             (USER, 7, 1000),
@@ -125,7 +129,7 @@ mod tests {
         .unwrap();
         assert_eq!((it.mode(), it.is_mode()), (0o660, false));
         it.limit(0o741);
-        // Not of who is named, nor of the group: the mask holds for them.
+        // Neither the named user nor the group: the mask limits both.
         let expected = list(&[
             (OWNER, 6, !0),
             (USER, 7, 1000),
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_lists_are_rejected() {
         let good = [(OWNER, 7, 0), (GROUP, 5, 0), (OTHERS, 5, 0)];
         assert!(list(&good).is_some());
         assert_eq!(list(&good[..2]), None);
@@ -151,7 +155,7 @@ mod tests {
         assert_eq!(list(&[good[0], good[1], (OTHERS, 8, 0)]), None);
         let mut bytes = list(&good).unwrap().value().into_vec();
         bytes.push(0);
-        assert_eq!(List::parse(&bytes), None);
-        assert_eq!(List::parse(&[1, 0, 0, 0]), None);
+        assert_eq!(AccessList::parse(&bytes), None);
+        assert_eq!(AccessList::parse(&[1, 0, 0, 0]), None);
     }
 }

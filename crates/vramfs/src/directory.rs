@@ -1,27 +1,27 @@
-//! The entries of a directory: compact, by name and in an order that lasts.
+//! Directory entries: compact, indexed by name, in a stable order.
 //!
-//! A million entries take some thirty bytes each and their names. Each has a number that no
-//! entry had before, in the order in which they came; so who reads the directory in parts goes
-//! on behind the last number that he saw, whatever came and went meanwhile, and meets each
-//! entry that was there all the time once.
+//! An entry takes some thirty bytes and its name, with a million entries too. Each has a number
+//! that no entry had before, in the order of insertion; so a program that reads the directory in
+//! parts resumes after the last number it saw, whatever was added and removed meanwhile, and sees
+//! each entry that was there all the time exactly once.
 //!
 //! Invariant: `slots` are sorted by number; the index has exactly those that are not empty.
-//! Elsewhere: what an entry leads to (`tree`).
+//! Elsewhere: the inodes that entries lead to (`tree`).
 
 use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashTable;
 
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 pub const NAME_MAX: usize = 255;
 
-/// What an empty slot leads to.
+/// The inode of an empty slot.
 const NOTHING: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct EntrySlot {
     number: u64,
-    /// Where its name begins in `names`: a byte of length, and the name.
+    /// The offset of its name in `names`: a length byte, then the name.
     name: u32,
     inode: u32,
 }
@@ -29,7 +29,7 @@ struct Slot {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Directory {
-    slots: Vec<Slot>,
+    slots: Vec<EntrySlot>,
     names: Vec<u8>,
     index: HashTable<u32>,
     hasher: RandomState,
@@ -38,18 +38,18 @@ pub struct Directory {
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'d> {
-    /// Its number; more than 0.
+pub struct DirectoryEntry<'d> {
+    /// Its number; greater than 0.
     pub number: u64,
     /// Its name.
     pub name: &'d [u8],
-    /// What it leads to.
+    /// The inode it leads to.
     pub inode: u32,
 }
 
-/// There is no room for more names: 4 GiB of them.
+/// The names have reached their limit of 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct DirectoryFull;
 
 fn name_at(names: &[u8], at: u32) -> &[u8] {
     let at = at as usize;
@@ -57,47 +57,47 @@ fn name_at(names: &[u8], at: u32) -> &[u8] {
 }
 
 impl Directory {
-    /// How many entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// What a name leads to.
+    /// The inode a name leads to.
     pub fn get(&self, name: &[u8]) -> Option<u32> {
         self.find(name).map(|at| self.slots[at as usize].inode)
     }
 
-    /// Adds an entry; false, and nothing is changed, if there is one of that name.
+    /// Adds an entry; returns `false`, without a change, if the name exists.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`DirectoryFull`].
     ///
     /// # Panics
     /// If the name is empty or longer than [`NAME_MAX`], or the inode 0.
-    pub fn insert(&mut self, name: &[u8], inode: u32) -> Result<bool, Full> {
+    pub fn insert(&mut self, name: &[u8], inode: u32) -> Result<bool, DirectoryFull> {
         assert!(
             (1..=NAME_MAX).contains(&name.len()),
             "a name of {} bytes",
             name.len()
         );
-        assert!(inode != NOTHING, "an entry leads to something");
+        assert!(inode != NOTHING, "the inode of an entry is not 0");
         if self.find(name).is_some() {
             return Ok(false);
         }
         if self.names.len() + 1 + name.len() > u32::MAX as usize {
             self.compact();
         }
-        let at = u32::try_from(self.names.len()).map_err(|_| Full)?;
-        let slot = u32::try_from(self.slots.len()).map_err(|_| Full)?;
+        let at = u32::try_from(self.names.len()).map_err(|_| DirectoryFull)?;
+        let slot = u32::try_from(self.slots.len()).map_err(|_| DirectoryFull)?;
         self.names.push(name.len() as u8);
         self.names.extend_from_slice(name);
         self.next += 1;
-        self.slots.push(Slot {
+        self.slots.push(EntrySlot {
             number: self.next,
             name: at,
             inode,
@@ -108,13 +108,13 @@ impl Directory {
         Ok(true)
     }
 
-    /// Has a name lead elsewhere; to what it has led.
+    /// Makes a name lead to another inode; returns the previous one.
     pub fn replace(&mut self, name: &[u8], inode: u32) -> Option<u32> {
         let at = self.find(name)?;
         Some(std::mem::replace(&mut self.slots[at as usize].inode, inode))
     }
 
-    /// Removes a name; what it has led to.
+    /// Removes a name; returns the inode it led to.
     pub fn remove(&mut self, name: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(name);
         let (names, slots) = (&self.names, &self.slots);
@@ -128,18 +128,18 @@ impl Directory {
         Some(inode)
     }
 
-    /// The number of the last entry that there was; those that come get higher ones.
+    /// The highest number given so far; new entries get higher ones.
     pub fn last(&self) -> u64 {
         self.next
     }
 
-    /// The entries behind a number, in order; all behind 0.
-    pub fn behind(&self, number: u64) -> impl Iterator<Item = Entry<'_>> {
+    /// The entries after a number, in order; 0 for all.
+    pub fn after(&self, number: u64) -> impl Iterator<Item = DirectoryEntry<'_>> {
         let from = self.slots.partition_point(|slot| slot.number <= number);
         let there = self.slots[from..]
             .iter()
             .filter(|slot| slot.inode != NOTHING);
-        there.map(|slot| Entry {
+        there.map(|slot| DirectoryEntry {
             number: slot.number,
             name: name_at(&self.names, slot.name),
             inode: slot.inode,
@@ -151,13 +151,13 @@ impl Directory {
         self.index.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    /// Leaves out what was removed.
+    /// Drops the removed entries' slots and names.
     fn compact(&mut self) {
         let mut names = Vec::with_capacity(self.names.len().min(self.len() * 32));
         let mut slots = Vec::with_capacity(self.len());
         for slot in self.slots.iter().filter(|slot| slot.inode != NOTHING) {
             let name = name_at(&self.names, slot.name);
-            slots.push(Slot {
+            slots.push(EntrySlot {
                 name: names.len() as u32,
                 ..*slot
             });
@@ -183,13 +183,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_programs_are_as_a_map_and_a_reader_meets_what_stays_once() {
+    fn random_operations_match_a_map_and_a_reader_meets_each_lasting_entry_once() {
         let mut random = fastrand::Rng::new();
         eprintln!("seed {}", random.get_seed());
         for _ in 0..100 {
             let mut it = Directory::default();
             let mut model: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-            // What a reader that began when the directory was as `before` has met.
+            // The entries met by a reader that started when the directory was as in `before`.
             let (mut before, mut met, mut last) = (model.clone(), BTreeMap::new(), 0);
             let many = random.u32(1..400);
             for _ in 0..2000 {
@@ -215,14 +215,14 @@ mod tests {
                         assert_eq!(it.replace(&name, inode), was);
                     }
                     _ => {
-                        let part: Vec<_> = it.behind(last).take(random.usize(..20)).collect();
+                        let part: Vec<_> = it.after(last).take(random.usize(..20)).collect();
                         for entry in &part {
                             assert!(entry.number > last);
                             last = entry.number;
                             *met.entry(entry.name.to_vec()).or_insert(0) += 1;
                             assert_eq!(model.get(entry.name), Some(&entry.inode));
                         }
-                        if it.behind(last).next().is_none() {
+                        if it.after(last).next().is_none() {
                             for name in before.keys() {
                                 assert_eq!(met.get(name), Some(&1), "{name:?}");
                             }
@@ -233,7 +233,7 @@ mod tests {
                 assert_eq!(it.len(), model.len());
             }
             let all: BTreeMap<Vec<u8>, u32> = it
-                .behind(0)
+                .after(0)
                 .map(|entry| (entry.name.to_vec(), entry.inode))
                 .collect();
             assert_eq!(all, model);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_takes_no_room() {
+    fn removed_entries_take_no_memory() {
         let mut it = Directory::default();
         for round in 0..20_000u32 {
             let name = format!("a file with a name of some length, {round}");

@@ -31,7 +31,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::peer;
-use crate::file::{File, Lending, Loan, told};
+use crate::file::{File, FileLoan, LentRange, to_errno};
 use crate::medium::{Medium, Sharing};
 use crate::store::Store;
 use crate::tree::Tree;
@@ -197,7 +197,7 @@ impl<M: Medium + 'static> Lender<M> {
                 Ok(())
             }
             Ok(None) => Err(Errno::OPNOTSUPP),
-            Err(error) => Err(told(&error)),
+            Err(error) => Err(to_errno(&error)),
         };
         // Also if it could not be sent to the end: what has come there may be in use.
         if sent.is_ok() && !self.is_done(link, process) {
@@ -217,7 +217,7 @@ impl<M: Medium + 'static> Lender<M> {
     }
 
     fn sweep(&self) {
-        self.tree.sweep(|file| self.store.free(file));
+        self.tree.reclaim(|file| self.store.free(file));
     }
 
     /// Has the kernel write and forget what it keeps of the file's bytes.
@@ -307,7 +307,7 @@ fn end(link: UnixStream, answer: Result<Option<u8>, Errno>) {
 }
 
 /// Sends all of a loan, or as much as somebody takes.
-fn send_all(link: &UnixStream, loan: &Loan, sharing: &Sharing) {
+fn send_all(link: &UnixStream, loan: &FileLoan, sharing: &Sharing) {
     let segments = segments(&loan.pieces, sharing.block_bytes);
     let head = Head {
         magic: MAGIC,
@@ -344,7 +344,7 @@ fn send_all(link: &UnixStream, loan: &Loan, sharing: &Sharing) {
 }
 
 /// Pieces as they lie in memory, those side by side in one.
-fn segments(pieces: &[Lending], block_bytes: u64) -> Vec<Segment> {
+fn segments(pieces: &[LentRange], block_bytes: u64) -> Vec<Segment> {
     let mut all: Vec<Segment> = Vec::new();
     for it in pieces {
         let at = u64::from(it.block) * block_bytes + it.within;

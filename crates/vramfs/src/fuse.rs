@@ -1,20 +1,23 @@
-//! Requests of the kernel, each answered from the tree and the store.
+//! Request handler: answers each FUSE request from the tree and the store.
 //!
-//! A request names inodes by number, and is answered by the thread that has read it: names and attributes by the
-//! tree, bytes by the store, out of the staging or into it. There are no open files here: all that a request needs is in it, but for where
-//! a listing ends (`listings`).
-//! Permissions are the kernel's (`default_permissions`), as are locks, pipes, sockets and devices.
+//! A request names inodes by number, and is answered by the worker thread that has read it: names
+//! and attributes by the tree, bytes by the store, through a staging buffer. Open files have no
+//! state here: a request carries all that it needs, except where a directory listing ends
+//! (`listings`). The kernel checks permissions (`default_permissions`) and implements locks, pipes,
+//! sockets and devices.
 //!
-//! Invariants: the kernel hears of an inode as often as the tree counts (`Tree::look_up` and what makes names; entries
-//! of a directory that it took); only this kernel changes anything, so it may keep what it was told, and hears of what
-//! changed without its asking.
-//! Elsewhere: what the kernel says and hears (`wire`, `calls`), the threads (`serve`), where it is mounted (`mount`).
+//! Invariants: the tree counts each inode reference that the kernel holds (`Tree::look_up`, the
+//! operations that create names, and directory entries the kernel took); only requests change
+//! anything, so the kernel may cache what it was answered, and is notified of changes that it did
+//! not ask for.
+//! Elsewhere: the protocol (`wire`, `calls`), the worker threads (`serve`), the mount point
+//! (`mount`).
 
 mod calls;
-mod crew;
 mod listings;
 mod serve;
 mod wire;
+mod workers;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -25,63 +28,66 @@ use fuser::{INodeNo, Notifier};
 use rustix::io::Errno;
 
 use self::listings::Listings;
-pub(crate) use self::serve::{Terms, serve};
+pub(crate) use self::serve::{InitHandshake, serve};
 use crate::control::Step;
 use crate::error::Error;
 use crate::export::{Exports, Lender};
-use crate::file::{File, Seek, told};
+use crate::file::{File, Seek, to_errno};
 use crate::layout::{DATA_BYTES, ORDERS, PAGE_BYTES};
 use crate::medium::Medium;
 use crate::meter::Meter;
 use crate::store::Store;
 use crate::tools::{FAULTS_MOST, Resize, STEP};
-use crate::tree::{Answer, Attributes, Caller, Change, Move, ROOT, Time, Tree};
+use crate::tree::{
+    AttributeChange, Credentials, InodeAttributes, ROOT, RenameMode, SysResult, Time, Tree,
+};
 
-/// The kernel asks for no more bytes at once.
+/// The maximum size of a request's data.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
-/// Blocks that a request's bytes lie in, which need not begin where one does.
+/// Blocks that a request's bytes can overlap; they need not start at a block's start.
 pub(crate) const SLOTS: usize = REQUEST_BYTES as usize / DATA_BYTES + 1;
 const _: () = assert!(SLOTS == ORDERS);
-/// How long the kernel may keep what it was told.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Bytes that one request copies; who wants more asks again, and can be interrupted between.
+/// How long the kernel may cache names and attributes.
+const CACHE_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Bytes that one request copies at most: the caller repeats the call for more, and can be
+/// interrupted in between.
 const COPY_MAX: u64 = 64 << 20;
-/// How long the kernel may be forgetting, and how long it may take between one and the next; also where those that are left were
-/// not forgotten before.
-const SETTLES: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_millis(20);
-const PATIENCE_LESS: Duration = Duration::from_millis(5);
-/// An attribute of the root that nobody has set: figures, a line each.
+/// The longest wait for the kernel to forget inodes, and the longest pause between two of them; the
+/// shorter pause holds if the remaining inodes were not forgotten during the last wait.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
+const FORGET_PAUSE: Duration = Duration::from_millis(20);
+const FORGET_PAUSE_SHORT: Duration = Duration::from_millis(5);
+/// A virtual attribute of the root: statistics, a line each.
 pub(crate) const FIGURES: &str = "fercuda.figures";
 
-/// What the kernel may keep of a file's bytes.
+/// What the kernel caches of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Nothing: each read and write comes here, many at a time.
+pub enum PageCache {
+    /// Nothing: each read and write becomes a request, many in flight at a time.
     None,
-    /// Pages, in the host's memory.
+    /// Pages, in host memory.
     Keep,
 }
 
-/// A tree and a store, as the kernel asks for them.
-pub(crate) struct Requests<M: Medium> {
+/// A tree and a store, served to the kernel.
+pub(crate) struct RequestHandler<M: Medium> {
     pub(crate) tree: Arc<Tree>,
     pub(crate) store: Arc<Store<M>>,
-    pub(crate) cache: Cache,
-    /// What does not change, of the figures.
+    pub(crate) cache: PageCache,
+    /// The constant part of the statistics.
     pub(crate) facts: String,
-    /// Where the kernel hears of what it did not ask.
+    /// Sends the kernel notifications that it did not ask for.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
-    /// So many inodes without a name were not forgotten when that was waited for.
-    pub(crate) held: AtomicU64,
-    /// Threads that wait for some to be forgotten, of so many that answer.
-    pub(crate) waiting: AtomicUsize,
+    /// Orphans that were not forgotten during the last wait for that.
+    pub(crate) unforgotten: AtomicU64,
+    /// Workers that wait for inodes to be forgotten, and the number of all workers.
+    pub(crate) forget_waiters: AtomicUsize,
     pub(crate) threads: usize,
     pub(crate) reads: Meter,
     pub(crate) writes: Meter,
-    /// Who may have tools work on it, beside root.
+    /// The user that may run administrative commands, besides root.
     pub(crate) owner: u32,
-    /// Files that are other processes' too.
+    /// Files that are shared with other processes.
     pub(crate) exports: Arc<Exports>,
     pub(crate) listings: Listings,
 }
@@ -89,152 +95,160 @@ pub(crate) struct Requests<M: Medium> {
 pub(crate) fn now() -> Time {
     let nanoseconds = |it: Duration| Time::try_from(it.as_nanos()).unwrap_or(Time::MAX);
     match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(behind) => nanoseconds(behind),
+        Ok(since) => nanoseconds(since),
         Err(before) => -nanoseconds(before.duration()),
     }
 }
 
-impl<M: Medium + 'static> Requests<M> {
-    /// Gives back what nobody can reach any more.
-    fn sweep(&self) {
-        self.tree.sweep(|file| self.store.free(file));
+impl<M: Medium + 'static> RequestHandler<M> {
+    /// Frees data that can no longer be reached.
+    fn reclaim(&self) {
+        self.tree.reclaim(|file| self.store.free(file));
     }
 
-    /// Waits for the kernel to forget what has just lost its last name: it says so behind the call that has removed
-    /// the name, and another thread may be reading that. As long as something is forgotten every now and then; those that
-    /// nobody forgets are open, and who asks next waits for them less long. Whether anything was forgotten.
-    fn settle(&self) -> bool {
-        let begin = self.tree.nameless();
-        // One thread at least is left to read what is waited for.
-        let waiting = self.waiting.fetch_add(1, Relaxed);
+    /// Waits for the kernel to forget orphans, inodes that have just lost their last name, and
+    /// returns whether any was forgotten. The kernel sends the forget after the call that removes
+    /// the name, and another worker may be reading it. The wait goes on as long as inodes are
+    /// forgotten at short intervals; those that are not are open, and the next call waits for them
+    /// for a shorter time.
+    fn wait_for_forgets(&self) -> bool {
+        let begin = self.tree.orphans();
+        // At least one worker is left to read the forgets.
+        let waiting = self.forget_waiters.fetch_add(1, Relaxed);
         if begin > 0 && waiting + 1 < self.threads {
-            let held = self.held.fetch_min(begin, Relaxed).min(begin);
+            let unforgotten = self.unforgotten.fetch_min(begin, Relaxed).min(begin);
             let start = Instant::now();
             let (mut left, mut since) = (begin, start);
-            while left > 0 && start.elapsed() < SETTLES {
-                let patience = match left > held {
-                    true => PATIENCE,
-                    false => PATIENCE_LESS,
+            while left > 0 && start.elapsed() < FORGET_TIMEOUT {
+                let pause = match left > unforgotten {
+                    true => FORGET_PAUSE,
+                    false => FORGET_PAUSE_SHORT,
                 };
-                if since.elapsed() >= patience {
+                if since.elapsed() >= pause {
                     break;
                 }
                 std::thread::sleep(Duration::from_micros(100));
-                let now = self.tree.nameless();
+                let now = self.tree.orphans();
                 if now < left {
                     since = Instant::now();
                 }
                 left = now;
             }
-            self.held.store(left, Relaxed);
+            self.unforgotten.store(left, Relaxed);
         }
-        self.waiting.fetch_sub(1, Relaxed);
-        self.sweep();
-        self.tree.nameless() < begin
+        self.forget_waiters.fetch_sub(1, Relaxed);
+        self.reclaim();
+        self.tree.orphans() < begin
     }
 
-    /// Tries again what found no room, if there may be some now.
-    fn with_room<R>(&self, mut work: impl FnMut() -> Answer<R>) -> Answer<R> {
+    /// Retries an operation that found no space, if some may have become free.
+    fn retry_after_forgets<R>(&self, mut work: impl FnMut() -> SysResult<R>) -> SysResult<R> {
         match work() {
-            Err(Errno::NOSPC) if self.settle() => work(),
+            Err(Errno::NOSPC) if self.wait_for_forgets() => work(),
             answer => answer,
         }
     }
 
-    /// Makes whatever the mode says.
+    /// Creates an inode of the kind in `mode`.
     fn make(
         &self,
         parent: u32,
         name: &[u8],
         mode: u32,
         device: u32,
-        caller: Caller,
-    ) -> Answer<Attributes> {
-        self.with_room(|| self.tree.make(parent, name, mode, device, caller, now()))
+        caller: Credentials,
+    ) -> SysResult<InodeAttributes> {
+        self.retry_after_forgets(|| self.tree.make(parent, name, mode, device, caller, now()))
     }
 
-    /// Makes a file that has no name.
-    fn make_nameless(&self, parent: u32, mode: u32, caller: Caller) -> Answer<Attributes> {
-        self.with_room(|| self.tree.make_nameless(parent, mode, caller, now()))
+    /// Creates a file without a name.
+    fn make_unnamed(
+        &self,
+        parent: u32,
+        mode: u32,
+        caller: Credentials,
+    ) -> SysResult<InodeAttributes> {
+        self.retry_after_forgets(|| self.tree.make_unnamed(parent, mode, caller, now()))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn make_link(
         &self,
         parent: u32,
         name: &[u8],
         target: &[u8],
-        caller: Caller,
-    ) -> Answer<Attributes> {
-        self.with_room(|| self.tree.make_link(parent, name, target, caller, now()))
+        caller: Credentials,
+    ) -> SysResult<InodeAttributes> {
+        self.retry_after_forgets(|| self.tree.make_link(parent, name, target, caller, now()))
     }
 
-    /// Gives an inode another name.
-    fn add_name(&self, inode: u32, parent: u32, name: &[u8]) -> Answer<Attributes> {
-        self.with_room(|| self.tree.link(inode, parent, name, now()))
+    /// Adds a name to an inode.
+    fn add_name(&self, inode: u32, parent: u32, name: &[u8]) -> SysResult<InodeAttributes> {
+        self.retry_after_forgets(|| self.tree.link(inode, parent, name, now()))
     }
 
     /// Removes a name of anything but a directory.
-    fn remove_name(&self, parent: u32, name: &[u8]) -> Answer<()> {
+    fn remove_name(&self, parent: u32, name: &[u8]) -> SysResult<()> {
         let answer = self.tree.unlink(parent, name, now());
-        self.sweep();
+        self.reclaim();
         answer
     }
 
-    /// Moves a name, as `renameat2` says.
+    /// Moves a name, as `renameat2` defines it.
     fn move_name(
         &self,
         from: (u32, &[u8]),
         to: (u32, &[u8]),
         flags: u32,
-        caller: Caller,
-    ) -> Answer<()> {
-        let leaves = flags & libc::RENAME_WHITEOUT != 0;
+        caller: Credentials,
+    ) -> SysResult<()> {
+        let leaves_whiteout = flags & libc::RENAME_WHITEOUT != 0;
         let how = match flags & !libc::RENAME_WHITEOUT {
-            0 => Move::Replace,
-            libc::RENAME_NOREPLACE => Move::KeepOther,
-            libc::RENAME_EXCHANGE if !leaves => Move::Exchange,
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE if !leaves_whiteout => RenameMode::Exchange,
             _ => return Err(Errno::INVAL),
         };
-        let whiteout = leaves.then_some(caller);
-        let answer = self.with_room(|| self.tree.rename(from, to, how, whiteout, now()));
-        self.sweep();
+        let whiteout = leaves_whiteout.then_some(caller);
+        let answer = self.retry_after_forgets(|| self.tree.rename(from, to, how, whiteout, now()));
+        self.reclaim();
         answer
     }
 
-    /// The kernel no longer knows an inode, as many times as it says.
+    /// Drops references that the kernel held to an inode.
     fn forget_inode(&self, inode: u32, times: u64) {
         self.tree.forget(inode, times);
-        self.sweep();
+        self.reclaim();
     }
 
     /// See [`Tree::read_directory`].
     fn list(
         &self,
         inode: u32,
-        behind: u64,
-        is_told: bool,
-        visit: impl FnMut(u64, &[u8], &Attributes) -> bool,
-    ) -> Answer<()> {
+        after: u64,
+        with_attributes: bool,
+        visit: impl FnMut(u64, &[u8], &InodeAttributes) -> bool,
+    ) -> SysResult<()> {
         self.tree.note_read(inode, now())?;
-        self.tree.read_directory(inode, behind, is_told, visit)
+        self.tree
+            .read_directory(inode, after, with_attributes, visit)
     }
 
-    /// What a symbolic link says.
-    fn follow(&self, inode: u32) -> Answer<Vec<u8>> {
+    /// The target of a symbolic link.
+    fn read_link(&self, inode: u32) -> SysResult<Vec<u8>> {
         self.tree.note_read(inode, now())?;
         self.tree.target(inode)
     }
 
-    /// Gives bytes of a file to `take` where they are.
-    fn bring(
+    /// Reads bytes of a file and passes them to `take` in place.
+    fn read(
         &self,
         inode: u32,
         offset: u64,
         len: usize,
         is_noted: bool,
         take: impl FnOnce(&[u8]),
-    ) -> Answer<()> {
+    ) -> SysResult<()> {
         let file = self.tree.file(inode)?;
         if is_noted {
             self.tree.note_read(inode, now())?;
@@ -242,47 +256,48 @@ impl<M: Medium + 'static> Requests<M> {
         self.store.read_file(&file, offset, len, take)
     }
 
-    /// Writes bytes into a file, and says how many to `tell`: not before they are there if who writes them `waits` for that. See
-    /// [`Tree::note_written`] and [`Store::write_file_telling`].
-    fn put(
+    /// Writes bytes into a file and calls `ack` with their number: if `is_sync`, only once they are
+    /// written. See [`Tree::note_written`] and [`Store::write_file_with_ack`].
+    fn write(
         &self,
         inode: u32,
         offset: u64,
         bytes: &[u8],
-        taker: Option<Caller>,
-        waits: bool,
-        tell: &mut dyn FnMut(usize),
-    ) -> Answer<()> {
+        clears_suid_for: Option<Credentials>,
+        is_sync: bool,
+        ack: &mut dyn FnMut(usize),
+    ) -> SysResult<()> {
         let file = self.tree.file(inode)?;
         let mut noted = Ok(());
         let mut note = |written| {
-            noted = self.note_written(inode, taker);
+            noted = self.note_write(inode, clears_suid_for);
             if noted.is_ok() {
-                tell(written);
+                ack(written);
             }
         };
         let (store, file) = (&self.store, &*file);
-        self.with_room(|| match waits {
+        self.retry_after_forgets(|| match is_sync {
             true => store.write_file(file, inode, offset, bytes).map(&mut note),
-            false => store.write_file_telling(file, inode, offset, bytes, &mut note),
+            false => store.write_file_with_ack(file, inode, offset, bytes, &mut note),
         })?;
         noted
     }
 
-    /// Copies bytes of one file into another; how many.
-    fn copy(&self, from: (u32, u64), to: (u32, u64), len: u64) -> Answer<u64> {
+    /// Copies bytes of one file into another; returns their number.
+    fn copy(&self, from: (u32, u64), to: (u32, u64), len: u64) -> SysResult<u64> {
         let (source, target) = (self.tree.file(from.0)?, self.tree.file(to.0)?);
         let (source, target) = ((&*source, from.1), (&*target, to.0, to.1));
-        let copied = self.with_room(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
+        let copied =
+            self.retry_after_forgets(|| self.store.copy(source, target, len.min(COPY_MAX)))?;
         if copied > 0 {
             self.tree.note_read(from.0, now())?;
-            self.note_written(to.0, None)?;
+            self.note_write(to.0, None)?;
         }
         Ok(copied)
     }
 
-    /// Where data or a hole begins.
-    fn find(&self, inode: u32, offset: i64, whence: i32) -> Answer<u64> {
+    /// The offset of the next data or hole.
+    fn seek(&self, inode: u32, offset: i64, whence: i32) -> SysResult<u64> {
         let what = match whence {
             libc::SEEK_DATA => Ok(Seek::Data),
             libc::SEEK_HOLE => Ok(Seek::Hole),
@@ -292,32 +307,32 @@ impl<M: Medium + 'static> Requests<M> {
         self.tree.file(inode)?.seek(from, what?)
     }
 
-    /// Sets an extended attribute, as `setxattr` says.
-    fn set_value(
+    /// Sets an extended attribute, as `setxattr` defines it.
+    fn set_xattr(
         &self,
         inode: u32,
         name: &[u8],
         value: &[u8],
         flags: i32,
-        caller: Caller,
-    ) -> Answer<()> {
+        caller: Credentials,
+    ) -> SysResult<()> {
         let must_be = match flags {
             libc::XATTR_CREATE => Some(false),
             libc::XATTR_REPLACE => Some(true),
             _ => None,
         };
-        check_value_name(name)?;
+        check_xattr_name(name)?;
         self.tree
-            .set_value(inode, name, value, must_be, caller, now())
+            .set_xattr(inode, name, value, must_be, caller, now())
     }
 
-    /// Bytes of a file have changed.
-    fn note_written(&self, inode: u32, taker: Option<Caller>) -> Answer<()> {
-        if self.tree.note_written(inode, taker, now())?
+    /// Updates the attributes of a file after its bytes have changed.
+    fn note_write(&self, inode: u32, clears_suid_for: Option<Credentials>) -> SysResult<()> {
+        if self.tree.note_written(inode, clears_suid_for, now())?
             && let Some(notifier) = self.notifier.get()
         {
-            // Attributes alone, which the kernel forgets without waiting for anything. It fails if the
-            // inode is not known there, and then there is nothing to forget.
+            // Only attributes, which the kernel invalidates without blocking. It fails if the
+            // kernel does not know the inode, and then there is nothing to invalidate.
             notifier
                 .inval_inode(INodeNo(u64::from(inode)), -1, 0)
                 .unwrap_or_default();
@@ -326,24 +341,24 @@ impl<M: Medium + 'static> Requests<M> {
     }
 
     fn figures(&self) -> String {
-        self.settle();
+        self.wait_for_forgets();
         let counters = self.store.counters();
         let space = self.store.space();
-        let (inodes, most) = self.tree.inodes();
-        let (text, most_text) = self.tree.text();
+        let (inodes, max_inodes) = self.tree.inodes();
+        let (metadata, max_metadata) = self.tree.metadata_bytes();
         let page = PAGE_BYTES as u64;
         let rows = [
             ("size_bytes", space.pages() * page),
             ("used_bytes", space.used_pages() * page),
-            // What was given to it: also where a device has failed, or a block is lost.
+            // All blocks offered to it, including those on a failed device, and lost ones.
             (
                 "offered_bytes",
                 u64::from(self.store.retired().start) * DATA_BYTES as u64,
             ),
-            ("inodes", most),
+            ("inodes", max_inodes),
             ("used_inodes", inodes),
-            ("metadata_bytes", most_text),
-            ("used_metadata_bytes", text),
+            ("metadata_bytes", max_metadata),
+            ("used_metadata_bytes", metadata),
             ("corrected_blocks", counters.corrected_blocks.load(Relaxed)),
             (
                 "corrected_symbols",
@@ -375,10 +390,10 @@ impl<M: Medium + 'static> Requests<M> {
     fn set(
         &self,
         inode: u32,
-        change: &mut Change,
+        change: &mut AttributeChange,
         size: Option<u64>,
         now: Time,
-    ) -> Answer<Attributes> {
+    ) -> SysResult<InodeAttributes> {
         if let Some(size) = size {
             self.store.truncate(&*self.tree.file(inode)?, size)?;
             change.modified = change.modified.or(Some(now));
@@ -386,7 +401,7 @@ impl<M: Medium + 'static> Requests<M> {
         self.tree.change(inode, change, now)
     }
 
-    /// A step of a tool's: what it answers, or an error with what it says of it.
+    /// Runs one step of an administrative command; returns its answer, or an error with details.
     fn step(&self, inode: u32, user: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
         let plain = |error: Errno| (error, [0; 2]);
         let failed = |error: Error| match error {
@@ -395,7 +410,7 @@ impl<M: Medium + 'static> Requests<M> {
                 free_bytes,
                 ..
             } => (Errno::NOMEM, [needed_bytes, free_bytes]),
-            error => plain(told(&error)),
+            error => plain(to_errno(&error)),
         };
         match step {
             Step::Scrub { from } => {
@@ -420,7 +435,7 @@ impl<M: Medium + 'static> Requests<M> {
                 Ok([done.map_err(failed)?, blocks.len() as u64, 0, 0])
             }
             Step::Resize { blocks } => {
-                self.settle();
+                self.wait_for_forgets();
                 match self.store.resize(blocks) {
                     Ok(()) => Ok([0; 4]),
                     Err(Resize::Full(pages)) => Err((Errno::NOSPC, [pages, 0])),
@@ -429,11 +444,11 @@ impl<M: Medium + 'static> Requests<M> {
                 }
             }
             Step::Move { from } => {
-                let (next, moved) = self.empty(from).map_err(plain)?;
+                let (next, moved) = self.evacuate_slice(from).map_err(plain)?;
                 Ok([next, moved, 0, 0])
             }
             Step::Trim => {
-                self.sweep();
+                self.reclaim();
                 let left = self.store.trim();
                 Ok([u64::from(left), self.store.medium().bytes(), 0, 0])
             }
@@ -453,21 +468,23 @@ impl<M: Medium + 'static> Requests<M> {
         }
     }
 
-    /// Moves what inodes from one on have in retired blocks, for a moment; where the next step begins, 0 at the end, and how many
-    /// pages were moved.
-    fn empty(&self, from: u64) -> Answer<(u64, u64)> {
+    /// Moves extents out of retired blocks for one time slice, for inodes from `from` on; returns
+    /// where the next step begins, 0 at the end, and the number of pages moved.
+    fn evacuate_slice(&self, from: u64) -> SysResult<(u64, u64)> {
         let begin = Instant::now();
-        let most = self.tree.highest();
+        let last_inode = self.tree.highest();
         let retired = self.store.retired();
         let (mut moved, mut is_lost, mut is_lent) = (0, false, false);
         let mut inode = u32::try_from(from).unwrap_or(u32::MAX).max(ROOT);
-        while inode <= most {
+        while inode <= last_inode {
             if let Ok(file) = self.tree.file(inode) {
                 match self.store.evacuate(&file, inode, retired.start) {
                     Ok(pages) => moved += pages,
-                    // Others are moved all the same.
+                    // The remaining inodes are moved all the same.
                     Err(Errno::IO) => is_lost = true,
-                    Err(Errno::BUSY) => is_lent |= self.store.has_behind(&file, retired.start),
+                    Err(Errno::BUSY) => {
+                        is_lent |= self.store.uses_blocks_from(&file, retired.start)
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -476,38 +493,49 @@ impl<M: Medium + 'static> Requests<M> {
                 break;
             }
         }
-        if inode > most {
-            // They have no inode any more, and are lent.
-            self.sweep();
-            let is_behind = |file: &File| self.store.has_behind(file, retired.start);
-            is_lent |= self.tree.keeps(is_behind);
+        if inode > last_inode {
+            // Files without an inode that are still lent.
+            self.reclaim();
+            let is_retired = |file: &File| self.store.uses_blocks_from(file, retired.start);
+            is_lent |= self.tree.has_unreclaimed(is_retired);
         }
         match (is_lost, is_lent) {
             (true, _) => Err(Errno::IO),
             (_, true) => Err(Errno::BUSY),
-            _ => Ok((if inode > most { 0 } else { u64::from(inode) }, moved)),
+            _ => Ok((
+                if inode > last_inode {
+                    0
+                } else {
+                    u64::from(inode)
+                },
+                moved,
+            )),
         }
     }
 
-    fn allocate(&self, inode: u32, offset: u64, len: u64, mode: i32) -> Answer<()> {
-        // The store refuses what no file can have; there is nothing to punch in it.
+    fn allocate(&self, inode: u32, offset: u64, len: u64, mode: i32) -> SysResult<()> {
+        // The store rejects ranges that no file can have; punching a hole there does nothing.
         let bytes = offset..offset.saturating_add(len);
         let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let file = self.tree.file(inode)?;
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => self.with_room(|| self.store.allocate(&file, inode, bytes.clone(), keeps_size))?,
+            0 => self.retry_after_forgets(|| {
+                self.store.allocate(&file, inode, bytes.clone(), keeps_size)
+            })?,
             libc::FALLOC_FL_PUNCH_HOLE if keeps_size => self.store.punch(&file, bytes)?,
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.with_room(|| self.store.zero(&file, inode, bytes.clone(), keeps_size))?;
+                self.retry_after_forgets(|| {
+                    self.store.zero(&file, inode, bytes.clone(), keeps_size)
+                })?;
             }
             _ => return Err(Errno::OPNOTSUPP),
         }
-        self.note_written(inode, None)
+        self.note_write(inode, None)
     }
 }
 
-/// Names in `system.` mean something, and of those there are the access lists alone.
-fn check_value_name(name: &[u8]) -> Answer<()> {
+/// Names in `system.` have defined meanings; of those only the access lists are supported.
+fn check_xattr_name(name: &[u8]) -> SysResult<()> {
     let is_list = matches!(name, crate::acl::ACCESS | crate::acl::DEFAULT);
     let known = [&b"user."[..], b"trusted.", b"security."];
     match is_list || known.iter().any(|prefix| name.starts_with(prefix)) {

@@ -32,7 +32,7 @@ pub mod store;
 mod tools;
 pub mod tree;
 
-/// What `space` and `fuse/crew` are made of; another's where they run in every order (`tests/orders.rs`).
+/// What `space` and `fuse/workers` are made of; another's where they run in every order (`tests/orders.rs`).
 mod words {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
     pub(crate) use std::sync::{Mutex, MutexGuard};

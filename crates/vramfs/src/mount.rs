@@ -1,10 +1,11 @@
-//! A filesystem that is mounted, for as long as that is.
+//! A mounted filesystem, from mount to unmount.
 //!
-//! A mount has threads that read requests, each from a descriptor of its own, and answer them (`fuse`); one more looks at
-//! blocks that nobody reads, if that was asked for.
+//! A mount owns worker threads that read requests, each from a descriptor of its own, and answer
+//! them (`fuse`); one more thread scrubs blocks, if that is enabled.
 //!
-//! Invariant: when a mount is dropped, nothing is mounted by it any more, or it vanishes with the last who uses it.
-//! Elsewhere: what is answered (`fuse`), where it is mounted (`place`), the memory (`medium`).
+//! Invariant: when a mount is dropped, its filesystem is unmounted, or detached and gone with its
+//! last user.
+//! Elsewhere: the answers (`fuse`), the mount point (`place`), the memory (`medium`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,8 +25,8 @@ use crate::blocks::Blocks;
 use crate::engine::{Kernels, Mover};
 use crate::error::{Error, Result};
 use crate::export::Exports;
-pub use crate::fuse::Cache;
-use crate::fuse::{Requests, SLOTS, Terms, now, serve};
+pub use crate::fuse::PageCache;
+use crate::fuse::{InitHandshake, RequestHandler, SLOTS, now, serve};
 use crate::layout::{BLOCK_BYTES, DATA_BYTES};
 use crate::medium::{Device, Medium, Verify};
 use crate::meter::Meter;
@@ -33,86 +34,99 @@ use crate::place::{Detached, Free, HINT_PERMISSION, SOURCE, id, is_root, refused
 pub use crate::place::{Forbidden, Mounted, Place, all, figures, is_anywhere, mounted, unmount};
 use crate::space::BLOCKS_MAX;
 use crate::store::Store;
-use crate::tree::{Caller, Tree};
+use crate::tree::{Credentials, Tree};
 
-/// How long the scrubber looks at blocks at a time. Then it rests so many times as long, if no rate is given.
-const SCRUBBER_LOOKS: Duration = Duration::from_millis(2);
-const SCRUBBER_RESTS: u32 = 19;
-/// Between two rounds; and after an error, by which the device may have failed.
-const SCRUBBER_WAITS: Duration = Duration::from_secs(1);
-const SCRUBBER_WAITS_LONG: Duration = Duration::from_secs(10);
-/// Read ahead of who reads a file from its begin, where pages are kept.
+/// The length of one slice of scrubbing. The scrubber then rests this many times as long, if no
+/// rate is given.
+const SCRUB_SLICE: Duration = Duration::from_millis(2);
+const SCRUB_REST_FACTOR: u32 = 19;
+/// The pause between two rounds; and the pause after an error, which may mean a failed device.
+const SCRUB_ROUND_PAUSE: Duration = Duration::from_secs(1);
+const SCRUB_ERROR_PAUSE: Duration = Duration::from_secs(10);
+/// The kernel's read-ahead for sequential reads, if it caches pages.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// How much memory, and how it is kept right.
+/// The size of a store, its error-correcting code and its concurrency.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct StoreGeometry {
     /// Bytes for data.
     pub size_bytes: u64,
-    /// With the code; else data alone.
+    /// Whether blocks have the error-correcting code, or data alone.
     pub has_code: bool,
-    /// When rows are compared with their sums.
+    /// When rows are verified against their checksums.
     pub verify: Verify,
-    /// Requests that are answered at a time.
+    /// The number of requests answered concurrently.
     pub threads: usize,
 }
 
-/// How a context comes by the code's kernels, where they are needed: [`Kernels::load`], or from elsewhere.
-pub type Load<'a> = &'a dyn Fn(&Context) -> Result<Kernels>;
+/// Loads the code's kernels into a context: [`Kernels::load`], or a cache.
+pub type KernelLoader<'a> = &'a dyn Fn(&Context) -> Result<Kernels>;
 
-/// A store in a device's memory.
+/// Creates a store in a device's memory.
 ///
 /// # Errors
-/// [`Error::Room`] for more than the device has; those of the driver and of loading the code's kernels.
-pub fn store(context: &Context, shape: &Shape, load: Load<'_>) -> Result<Store<Device>> {
-    let most = room(context, shape, shape.blocks())?;
+/// [`Error::Room`] if the device has less free memory; those of the driver and of loading the
+/// code's kernels.
+pub fn store(
+    context: &Context,
+    shape: &StoreGeometry,
+    load: KernelLoader<'_>,
+) -> Result<Store<Device>> {
+    let max_blocks = room(context, shape, shape.blocks())?;
     let count = shape.count()?;
-    let most = most.clamp(count, BLOCKS_MAX);
-    let device = device(context, shape, load, count as usize, most as usize)?;
-    Ok(Store::new(device, count, most, shape.threads))
+    let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
+    let device = device(context, shape, load, count as usize, max_blocks as usize)?;
+    Ok(Store::new(device, count, max_blocks, shape.threads))
 }
 
-/// A store in several devices' memory. Each has its share of the blocks, and room for what the one has that has least; they need not be
-/// of one kind.
+/// Creates a store in several devices' memory. Each device holds its share of the blocks; the store
+/// can grow as far as the device with the least memory allows. The devices may be of different
+/// kinds.
 ///
 /// # Errors
-/// As [`store`], for each.
+/// As [`store`], for each device.
 ///
 /// # Panics
 /// As [`Array::new`].
 pub fn array(
     contexts: &[Context],
     spread: Spread,
-    shape: &Shape,
-    load: Load<'_>,
+    shape: &StoreGeometry,
+    load: KernelLoader<'_>,
 ) -> Result<Store<Array<Device>>> {
     let all = contexts.len();
-    let mut most = u32::MAX;
+    let mut max_blocks = u32::MAX;
     for (at, context) in contexts.iter().enumerate() {
         let blocks = spread.share(shape.blocks(), all, at);
-        most = most.min(room(context, shape, blocks)?);
+        max_blocks = max_blocks.min(room(context, shape, blocks)?);
     }
     let count = shape.count()?;
     let share = |blocks: u32, at| spread.share(blocks as usize, all, at);
     if spread == Spread::Stripe {
-        most = most.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
+        max_blocks = max_blocks.saturating_mul(u32::try_from(all).unwrap_or(u32::MAX));
     }
-    let most = most.clamp(count, BLOCKS_MAX);
+    let max_blocks = max_blocks.clamp(count, BLOCKS_MAX);
     let one = |(at, context): (usize, &Context)| {
-        let made = device(context, shape, load, share(count, at), share(most, at))?;
+        let made = device(
+            context,
+            shape,
+            load,
+            share(count, at),
+            share(max_blocks, at),
+        )?;
         Ok((context.device().ordinal(), made))
     };
     let devices = contexts.iter().enumerate().map(one);
     let array = Array::new(devices.collect::<Result<_>>()?, spread, count as usize);
-    Ok(Store::new(array, count, most, shape.threads))
+    Ok(Store::new(array, count, max_blocks, shape.threads))
 }
 
-impl Shape {
+impl StoreGeometry {
     fn blocks(&self) -> usize {
         self.size_bytes.div_ceil(DATA_BYTES as u64).max(1) as usize
     }
 
-    /// As [`Shape::blocks`], if there can be as many.
+    /// As [`StoreGeometry::blocks`], if that many are supported.
     fn count(&self) -> Result<u32> {
         let blocks = self.blocks();
         let count = u32::try_from(blocks).ok().filter(|it| *it <= BLOCKS_MAX);
@@ -127,8 +141,8 @@ impl Shape {
     }
 }
 
-/// How many blocks the device could have, if so many have room now.
-fn room(context: &Context, shape: &Shape, blocks: usize) -> Result<u32> {
+/// The number of blocks the device could have, provided that `blocks` fit into its free memory.
+fn room(context: &Context, shape: &StoreGeometry, blocks: usize) -> Result<u32> {
     let (free_bytes, total_bytes) = context.memory_info()?;
     let needed_bytes = (blocks as u64).saturating_mul(shape.block_bytes());
     if needed_bytes > free_bytes {
@@ -143,27 +157,27 @@ fn room(context: &Context, shape: &Shape, blocks: usize) -> Result<u32> {
     Ok(u32::try_from(total_bytes / shape.block_bytes()).unwrap_or(u32::MAX))
 }
 
-/// Blocks of a device, with addresses for `most`, by which it can grow.
+/// Allocates blocks of a device and reserves addresses for `max_blocks`, up to which it can grow.
 fn device(
     context: &Context,
-    shape: &Shape,
-    load: Load<'_>,
+    shape: &StoreGeometry,
+    load: KernelLoader<'_>,
     count: usize,
-    most: usize,
+    max_blocks: usize,
 ) -> Result<Device> {
     let kernels = shape.has_code.then(|| load(context)).transpose()?;
-    let blocks = Blocks::new(context, count, most, shape.has_code)?;
-    // The software device copies at once, and would run a kernel step by step.
+    let blocks = Blocks::new(context, count, max_blocks, shape.has_code)?;
+    // The software device copies synchronously, and would interpret a kernel step by step.
     let is_quicker = !shape.has_code && !context.device().is_software()?;
     let mover = is_quicker.then(|| Mover::load(context)).transpose()?;
     let device = Device::new(Arc::new(blocks), kernels, mover, shape.verify, SLOTS);
     Ok(device.expecting(shape.threads))
 }
 
-/// How it is mounted.
+/// How a store is mounted.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// How many inodes there can be.
+pub struct MountOptions {
+    /// The maximum number of inodes.
     pub inodes: u32,
     /// The root's owner.
     pub user: u32,
@@ -171,32 +185,32 @@ pub struct Options {
     pub group: u32,
     /// The root's permissions.
     pub mode: u32,
-    /// Whether others than who mounts may use it, as far as modes let them.
+    /// Whether users other than the mounting one may use it, as far as modes allow.
     pub allow_other: bool,
-    /// What the kernel keeps.
-    pub cache: Cache,
-    /// Requests that are answered at a time.
+    /// What the kernel caches.
+    pub cache: PageCache,
+    /// The number of requests answered concurrently.
     pub threads: usize,
-    /// How fast blocks are looked at that nobody reads.
+    /// How fast blocks are scrubbed.
     pub scrub: Scrub,
-    /// What nobody may do there. Who is not root cannot have it less than with suid and dev.
+    /// Mount restrictions for all users. Without root they include at least nosuid and nodev.
     pub forbidden: Forbidden,
-    /// What [`figures`] begins with, whole lines.
+    /// The first lines of [`figures`].
     pub facts: String,
 }
 
-/// How fast blocks are looked at that nobody reads.
+/// How fast blocks are scrubbed: verified although no program reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scrub {
     /// Not at all.
     Off,
     /// A twentieth of the time.
     Share,
-    /// So many bytes of data in a second at most.
+    /// At most this many bytes of data per second.
     Rate(u64),
 }
 
-/// A filesystem that is mounted.
+/// A mounted filesystem.
 #[derive(Debug)]
 pub struct Mount {
     place: Place,
@@ -210,10 +224,14 @@ impl Mount {
     ///
     /// # Errors
     /// [`Error::Mount`], with what to try.
-    pub fn new<M: Medium + 'static>(store: Store<M>, at: &Path, options: &Options) -> Result<Self> {
+    pub fn new<M: Medium + 'static>(
+        store: Store<M>,
+        at: &Path,
+        options: &MountOptions,
+    ) -> Result<Self> {
         let free = Free::new(at)?;
         let at = free.at.clone();
-        let owner = Caller {
+        let owner = Credentials {
             user: options.user,
             group: options.group,
             umask: 0,
@@ -221,7 +239,7 @@ impl Mount {
         let store = Arc::new(store);
         let notifier = Arc::new(OnceLock::new());
         let exports = Arc::new(Exports::default());
-        let requests = Arc::new(Requests {
+        let handler = Arc::new(RequestHandler {
             tree: Arc::new(Tree::new(
                 options.inodes,
                 options.mode & 0o7777,
@@ -232,8 +250,8 @@ impl Mount {
             cache: options.cache,
             facts: options.facts.clone(),
             notifier: notifier.clone(),
-            held: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
+            unforgotten: AtomicU64::new(0),
+            forget_waiters: AtomicUsize::new(0),
             threads: options.threads.max(2),
             reads: Meter::default(),
             writes: Meter::default(),
@@ -248,7 +266,7 @@ impl Mount {
         };
         let failed = |error: std::io::Error| {
             let hint = match error.kind() {
-                // Neither the call nor a program that may make it.
+                // Neither the system call nor the helper program is permitted.
                 ErrorKind::NotFound | ErrorKind::PermissionDenied => HINT_PERMISSION,
                 _ => "",
             };
@@ -258,7 +276,8 @@ impl Mount {
             let made = Detached::new(options.allow_other, options.forbidden);
             let (mount, connection) = made.map_err(|error| failed(error.into()))?;
             let acl = config.acl;
-            let session = Session::from_fd(Terms, connection, acl, config).map_err(failed)?;
+            let session =
+                Session::from_fd(InitHandshake, connection, acl, config).map_err(failed)?;
             let place = mount.attach(free).map_err(|error| failed(error.into()))?;
             (session, place)
         } else {
@@ -270,65 +289,66 @@ impl Mount {
             if options.forbidden.exec {
                 config.mount_options.push(MountOption::NoExec);
             }
-            let session = Session::new(Terms, &at, &config).map_err(failed)?;
-            // If it cannot be told from others the session goes, and what it has mounted with it.
+            let session = Session::new(InitHandshake, &at, &config).map_err(failed)?;
+            // If the mount cannot be identified, the session is dropped, which unmounts it.
             let id = id(&at)?;
             let at = at.clone();
             (session, Place { at, id })
         };
-        // From here on what fails unmounts it.
+        // Unmounts on any error from here on.
         let mut mount = Self {
             scrubber: None,
             threads: Vec::new(),
             place,
             exports,
         };
-        // There is none yet: this is the only place that sets it.
+        // Not set yet: this is the only place that sets it.
         notifier.set(session.notifier()).unwrap_or_default();
-        let served = serve(&requests, &session, requests.threads, &mut mount.threads);
+        let served = serve(&handler, &session, handler.threads, &mut mount.threads);
         served.map_err(|error| refused(&at, error))?;
-        // What fuser 0.18 does as one goes is to unmount whatever is at the path by then, since it takes a connection
-        // that has ended for one that has not. So it does not go: a descriptor stays open.
+        // When fuser 0.18 drops a session, it unmounts whatever is at the path by then, since it
+        // takes a closed connection for an open one. So the session is leaked: a descriptor stays
+        // open.
         std::mem::forget(session);
         if options.scrub != Scrub::Off {
             let scrubber = Scrubber::new(store, options.scrub);
             mount.scrubber = Some(scrubber.map_err(|error| refused(&at, error))?);
         }
-        if options.cache == Cache::Keep {
+        if options.cache == PageCache::Keep {
             read_ahead(mount.at());
         }
         Ok(mount)
     }
 
-    /// Where it is, without symbolic links.
+    /// The mount point, without symbolic links.
     pub fn at(&self) -> &Path {
         &self.place.at
     }
 
-    /// What takes this mount away, and no other.
+    /// A handle that unmounts this mount, and no other.
     pub fn place(&self) -> Place {
         self.place.clone()
     }
 
-    /// Until it is unmounted, by whomever.
+    /// Waits until it is unmounted, by any process.
     ///
     /// # Errors
     /// [`Error::Mount`] if requests could not be read any more.
     pub fn wait(mut self) -> Result<()> {
         let ended = |thread: JoinHandle<std::io::Result<()>>| {
-            let panicked = |_| Err(std::io::Error::other("what answers has panicked"));
+            let panicked = |_| Err(std::io::Error::other("a worker thread has panicked"));
             thread.join().unwrap_or_else(panicked)
         };
-        // All of them, and what the first says that fails.
+        // Joins all of them, and returns the first error.
         let all: Vec<_> = self.threads.drain(..).map(ended).collect();
         let answer = all.into_iter().collect::<std::io::Result<()>>();
         match answer {
-            // So the kernel tells some of the threads that it is over.
+            // Some workers are notified of the unmount by this error.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {
                 match self.place.is_there()? {
                     true => Err(refused(
                         self.at(),
-                        "somebody has cut the kernel's connection\ntry: fercuda vram umount there",
+                        "the FUSE connection was aborted\ntry: fercuda vram umount there",
                     )),
                     false => Ok(()),
                 }
@@ -340,10 +360,10 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Before the memory goes.
+        // Before the memory is freed.
         drop(self.scrubber.take());
         self.exports.end();
-        // It may be unmounted already, and that is as good.
+        // Also fine if it is unmounted already.
         let place = &self.place;
         let gone = place.unmount(false).or_else(|_| place.unmount(true));
         if matches!(gone, Ok(true)) {
@@ -354,7 +374,8 @@ impl Drop for Mount {
     }
 }
 
-/// Has the kernel read ahead as far as one request goes. Without it reading is slower, no more: only root may ask.
+/// Sets the kernel's read-ahead to the size of one request. Best effort: only root may set it, and
+/// reads are just slower without.
 fn read_ahead(at: &Path) {
     if let Ok(it) = at.metadata() {
         let device = it.dev();
@@ -364,29 +385,29 @@ fn read_ahead(at: &Path) {
     }
 }
 
-/// Looks at blocks in turn, a small part of the time.
+/// The thread that verifies blocks in turn, for a small part of the time.
 #[derive(Debug)]
 struct Scrubber {
-    end: Option<Sender<()>>,
+    stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Scrubber {
     fn new<M: Medium + 'static>(store: Arc<Store<M>>, how: Scrub) -> std::io::Result<Self> {
-        let (end, ended) = mpsc::channel();
-        let most = match how {
-            // A tenth of a second's, or one.
+        let (stop, stopped) = mpsc::channel();
+        let max_blocks = match how {
+            // A tenth of a second's worth, but at least one block.
             Scrub::Rate(rate) => rate / 10 / DATA_BYTES as u64,
             _ => u64::from(u32::MAX),
         };
-        let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+        let max_blocks = u32::try_from(max_blocks).unwrap_or(u32::MAX).max(1);
         let thread = Builder::new().spawn(move || {
             let mut from = 0;
             let mut round = 0;
             loop {
                 let begin = Instant::now();
-                let rest = match store.scrub(from, SCRUBBER_LOOKS, most) {
-                    // What is lost is counted there, and told to who reads it.
+                let rest = match store.scrub(from, SCRUB_SLICE, max_blocks) {
+                    // A lost block is counted there, and an error for its readers.
                     Ok(step) => {
                         from = step.next as u32;
                         round += step.looked;
@@ -397,29 +418,29 @@ impl Scrubber {
                                     Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
                                 time.saturating_sub(begin.elapsed())
                             }
-                            _ => begin.elapsed() * SCRUBBER_RESTS,
+                            _ => begin.elapsed() * SCRUB_REST_FACTOR,
                         };
                         if from == 0 {
                             let rounds = &store.counters().scrub_rounds;
                             rounds.fetch_add(u64::from(round > 0), Relaxed);
                             round = 0;
-                            rest.max(SCRUBBER_WAITS)
+                            rest.max(SCRUB_ROUND_PAUSE)
                         } else {
                             rest
                         }
                     }
                     Err(_) => {
                         store.counters().scrub_failures.fetch_add(1, Relaxed);
-                        SCRUBBER_WAITS_LONG
+                        SCRUB_ERROR_PAUSE
                     }
                 };
-                if ended.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+                if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
         })?;
         Ok(Self {
-            end: Some(end),
+            stop: Some(stop),
             thread: Some(thread),
         })
     }
@@ -427,7 +448,7 @@ impl Scrubber {
 
 impl Drop for Scrubber {
     fn drop(&mut self) {
-        drop(self.end.take());
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap_or_default();
         }
@@ -443,42 +464,43 @@ mod tests {
     use crate::place::FUSE;
 
     #[test]
-    fn who_reads_or_writes_what_is_lost_gets_an_error_and_all_else_goes_on() {
+    fn access_to_lost_data_fails_and_other_files_still_work() {
         assert!(
             Path::new(FUSE).exists() && is_root(),
             "this test mounts, for which it needs {FUSE} and root\ntry: modprobe fuse, or as root"
         );
         let (memory, store) = memory(8);
         let dir = tempfile::tempdir().unwrap();
-        let options = Options {
+        let options = MountOptions {
             inodes: 100,
             user: 0,
             group: 0,
             mode: 0o755,
             allow_other: false,
-            cache: Cache::None,
+            cache: PageCache::None,
             threads: 2,
             scrub: Scrub::Off,
             forbidden: Forbidden::default(),
             facts: String::new(),
         };
         let mount = Mount::new(store, dir.path(), &options).unwrap();
-        // Whoever serves a mount never waits for it: another program makes the calls.
+        // The process that serves a mount never waits for it: the calls are made by another
+        // program.
         let sh = |line: &str| {
             let mut shell = Command::new("sh");
             let done = shell.arg("-c").arg(line).env("AT", mount.at()).output();
             let done = done.unwrap();
-            let said = [done.stdout, done.stderr].concat();
-            (done.status.success(), String::from_utf8(said).unwrap())
+            let output = [done.stdout, done.stderr].concat();
+            (done.status.success(), String::from_utf8(output).unwrap())
         };
         assert_eq!(sh("echo text > $AT/file"), (true, String::new()));
         memory.fails.store(1, Relaxed);
         for line in ["cat $AT/file", "echo more >> $AT/file", "echo > $AT/new"] {
-            let (is_well, said) = sh(line);
-            let told = said.to_lowercase();
+            let (is_well, output) = sh(line);
+            let message = output.to_lowercase();
             assert!(
-                !is_well && (told.contains("input/output") || told.contains("i/o")),
-                "{said}"
+                !is_well && (message.contains("input/output") || message.contains("i/o")),
+                "{output}"
             );
         }
         assert_eq!(sh("ls $AT; mkdir $AT/d"), (true, "file\nnew\n".to_owned()));

@@ -1,8 +1,9 @@
-//! Faults behind a mounted filesystem's back: what the code corrects nobody notices, what it cannot is an
-//! error of who reads it, and of nobody else.
+//! Faults in the memory of a mounted filesystem: corrected faults are invisible, uncorrectable ones
+//! are errors for the readers of that data only.
 //!
-//! Needs /dev/fuse and root, and fails with these words where it has not. All calls into the mount are other programs': who
-//! serves a mount never waits for it. The calls themselves are tested with the program `fercuda vram`.
+//! Needs /dev/fuse and root, and fails with a message that says so. All calls into the mount are
+//! made by other programs, since the process that serves a mount must not wait for it. The calls
+//! themselves are tested with the program `fercuda vram`.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::path::Path;
@@ -15,7 +16,7 @@ use fercuda_cuda::{Context, Cuda, Stream};
 use fercuda_vramfs::file::File;
 use fercuda_vramfs::layout::BLOCK_BYTES;
 use fercuda_vramfs::medium::{Device, Verify};
-use fercuda_vramfs::mount::{Cache, Forbidden, Mount, Options, Scrub, mounted};
+use fercuda_vramfs::mount::{Forbidden, Mount, MountOptions, PageCache, Scrub, mounted};
 use fercuda_vramfs::store::Store;
 use fercuda_vramfs::{Blocks, Kernels};
 
@@ -36,7 +37,7 @@ fn figure(at: &Path, name: &str) -> u64 {
 }
 
 #[test]
-fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
+fn uncorrectable_data_is_an_error_and_the_daemon_keeps_running() {
     assert!(
         Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root(),
         "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
@@ -55,13 +56,13 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
     let device = Device::new(blocks.clone(), Some(kernels), None, Verify::Read, 9);
     let store = Store::new(device, BLOCKS, BLOCKS, THREADS);
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = MountOptions {
         inodes: 100,
         user: 0,
         group: 0,
         mode: 0o755,
         allow_other: false,
-        cache: Cache::None,
+        cache: PageCache::None,
         threads: THREADS,
         scrub: Scrub::Off,
         forbidden: Forbidden::default(),
@@ -79,7 +80,7 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
     let is_same = format!("cmp '{model}' $AT/file");
     let done = sh(&fill, &at);
     assert!(done.status.success(), "{done:?}");
-    // The file has one of the blocks; so much is wrong in each that four rows are.
+    // The file has one of the blocks; the fault covers four rows in each block.
     let stream = Stream::new(&context).unwrap();
     let wreck = |random: &mut Rng, len: usize| {
         let mut much = vec![0; len];
@@ -96,13 +97,13 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
     assert_eq!(figure(&at, "lost_blocks"), 0);
     wreck(&mut random, BLOCK_BYTES / 2);
     let done = sh("cat $AT/file", &at);
-    let told = String::from_utf8(done.stderr).unwrap();
-    assert!(told.contains("Input/output error"), "{told}");
+    let message = String::from_utf8(done.stderr).unwrap();
+    assert!(message.contains("Input/output error"), "{message}");
     assert_eq!(figure(&at, "lost_blocks"), 1);
-    // It is the same block still.
+    // Still the same block.
     assert!(!sh("cat $AT/file", &at).status.success());
     assert_eq!(figure(&at, "lost_blocks"), 1);
-    // Others go on, and what takes the block's place is right.
+    // Other files still work, and data that replaces the block is correct.
     assert!(
         sh("echo well > $AT/other && grep well $AT/other", &at)
             .status
@@ -118,7 +119,7 @@ fn what_cannot_be_corrected_is_an_error_and_the_daemon_goes_on() {
 }
 
 #[test]
-fn what_is_coded_again_was_looked_at_also_where_reads_are_not() {
+fn data_is_verified_before_it_is_recoded_even_if_reads_are_not() {
     let seed = match std::env::var("FERCUDA_SEED") {
         Ok(seed) => seed.parse().unwrap(),
         Err(_) => fastrand::u64(..),
@@ -177,7 +178,7 @@ fn what_is_coded_again_was_looked_at_also_where_reads_are_not() {
             }
         }
         let seen = store.read_file(&file, 0, 1 << 17, <[u8]>::to_vec).unwrap();
-        // What was only shown may be wrong as long as nobody has looked, and is what it was behind that.
+        // An unverified read may return corrupt bytes until they are scrubbed.
         if what != "copy" {
             assert!(seen == bytes, "{what}");
         }

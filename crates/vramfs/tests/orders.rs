@@ -1,11 +1,15 @@
-//! What is written with words of its own, by loom. Of `space`, in every order that its words allow: whoever has a page is
-//! alone, and sees all that who had it before has done. Of `crew`, in the orders that its threads may take: somebody looks
-//! for what is asked as long as one rests. Its words are in order by a lock, so weaker ones are not seen there, nor is who
-//! wakes for nothing.
+//! Model checking of `space` and `fuse/workers` by loom, over the interleavings of their threads.
 //!
-//! The modules are compiled once more here, with loom's words in place of the standard library's. Few threads and few steps, as each
-//! word that several touch multiplies what there is to try; orders with more than three interruptions are left out, or with
-//! more than two where there are more threads.
+//! `space` is checked with all orders that its atomics allow: a thread that has a page has it
+//! alone, and sees all that the previous one did to it. `workers` is checked in the interleavings
+//! that its threads may take: a worker is spinning for requests as long as another is parked. Its
+//! atomics are ordered by a lock, so weaker orders are not explored there, nor are spurious
+//! wake-ups.
+//!
+//! The modules are compiled again here, with loom's primitives in place of the standard library's.
+//! Few threads and few steps, as each shared primitive multiplies the number of executions;
+//! executions with more than three preemptions are left out, or more than two where there are more
+//! threads.
 
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
@@ -24,7 +28,7 @@ mod words {
 #[allow(
     dead_code,
     unreachable_pub,
-    reason = "the library has it for others; here some of it is tried"
+    reason = "only part of the module is tested here"
 )]
 #[path = "../src/space.rs"]
 mod space;
@@ -34,22 +38,22 @@ mod space;
 mod pieces;
 
 #[allow(unreachable_pub, reason = "as before")]
-#[path = "../src/fuse/crew.rs"]
-mod crew;
+#[path = "../src/fuse/workers.rs"]
+mod workers;
 
-use crew::Crew;
 use space::{Run, Space, WHOLE};
+use workers::WorkerPool;
 
-/// Half a block: two of them are cut from one.
+/// Half a block: a block is split into two of them.
 const HALF: u32 = WHOLE - 1;
 
-/// A space, and something for each half of each block, which only who has it may touch.
-struct Shared {
+/// A space, and a cell for each half of each block, which only the thread that has it may access.
+struct SharedSpace {
     space: Space,
     halves: Vec<[UnsafeCell<u32>; 2]>,
 }
 
-impl Shared {
+impl SharedSpace {
     fn new(most: u32, there: u32) -> Arc<Self> {
         let space = Space::new(most);
         space.add(0..there);
@@ -60,7 +64,7 @@ impl Shared {
         })
     }
 
-    /// Takes a run, uses it, and gives it back; whether there was one.
+    /// Takes a run, uses it, and frees it; returns whether there was one.
     fn use_one(&self, order: u32) -> bool {
         let Some((run, generation)) = self.space.take(order) else {
             return false;
@@ -71,7 +75,7 @@ impl Shared {
         true
     }
 
-    /// As [`Shared::use_one`], where another may have all.
+    /// As [`SharedSpace::use_one`], where another thread may have taken everything.
     fn tries(&self, order: u32) {
         if !self.use_one(order) {
             thread::yield_now();
@@ -79,37 +83,38 @@ impl Shared {
     }
 
     fn touch(&self, run: Run) {
-        // Of a run that is shorter the half is somebody else's, too.
+        // The half of a shorter run belongs to other threads, too.
         let first = usize::from(run.page).div_ceil(1 << HALF);
         let halves = (run.pages() >> HALF) as usize;
         for half in &self.halves[run.block as usize][first..first + halves] {
-            // SAFETY: only who has the run comes here, which loom is here to deny.
+            // SAFETY: only the thread that has the run comes here; loom reports if that is
+            // violated.
             half.with_mut(|it| unsafe { *it += 1 });
         }
     }
 
-    /// Nothing is somebody's, and all of it can be had.
-    fn is_whole(&self, blocks: u32) {
+    /// Checks that no run is in use and all blocks can be taken.
+    fn check_whole(&self, blocks: u32) {
         assert_eq!(self.space.used_pages(), 0);
         assert_eq!(self.space.pages(), u64::from(blocks) << WHOLE);
         let all: Vec<_> = (0..blocks).map(|_| self.space.take(WHOLE)).collect();
         for taken in all {
-            let (run, _) = taken.expect("a block is on no stack");
-            assert_eq!(u32::from(run.order), WHOLE, "a block is in pieces");
+            let (run, _) = taken.expect("a free block is on no free list");
+            assert_eq!(u32::from(run.order), WHOLE, "a free block is split");
             self.touch(run);
         }
     }
 }
 
-/// With a thread interrupted so often at most.
-fn in_every_order(interrupted: usize, work: impl Fn() + Sync + Send + 'static) {
+/// Explores the interleavings with at most this many preemptions.
+fn in_every_interleaving(preemptions: usize, work: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(interrupted);
+    builder.preemption_bound = Some(preemptions);
     builder.check(work);
 }
 
-/// Both do something at the same time.
-fn beside(shared: &Arc<Shared>, one: fn(&Shared), other: fn(&Shared)) {
+/// Runs both concurrently.
+fn run_both(shared: &Arc<SharedSpace>, one: fn(&SharedSpace), other: fn(&SharedSpace)) {
     let with = shared.clone();
     let thread = thread::spawn(move || one(&with));
     other(shared);
@@ -117,47 +122,47 @@ fn beside(shared: &Arc<Shared>, one: fn(&Shared), other: fn(&Shared)) {
 }
 
 #[test]
-fn a_whole_block_is_one_threads_at_a_time() {
-    in_every_order(3, || {
-        let shared = Shared::new(1, 1);
-        let once = |it: &Shared| it.tries(WHOLE);
-        beside(&shared, once, once);
-        shared.is_whole(1);
+fn a_whole_block_belongs_to_one_thread_at_a_time() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(1, 1);
+        let once = |it: &SharedSpace| it.tries(WHOLE);
+        run_both(&shared, once, once);
+        shared.check_whole(1);
     });
 }
 
 #[test]
-fn halves_of_a_block_are_two_threads_and_it_is_whole_behind_them() {
-    in_every_order(3, || {
-        let shared = Shared::new(1, 1);
-        // There are two, so none finds nothing.
-        let once = |it: &Shared| assert!(it.use_one(HALF));
-        beside(&shared, once, once);
-        shared.is_whole(1);
+fn halves_freed_by_two_threads_merge_into_a_whole_block() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(1, 1);
+        // There are two halves, so neither thread fails.
+        let once = |it: &SharedSpace| assert!(it.use_one(HALF));
+        run_both(&shared, once, once);
+        shared.check_whole(1);
     });
 }
 
 #[test]
-fn a_block_that_goes_while_it_is_taken_is_somebodys_or_gone() {
-    in_every_order(3, || {
-        let shared = Shared::new(1, 1);
-        beside(&shared, |it| it.tries(HALF), |it| it.space.retire(0..1));
-        // It was given back, by whoever had it.
+fn a_block_retired_during_an_allocation_is_allocated_or_gone() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(1, 1);
+        run_both(&shared, |it| it.tries(HALF), |it| it.space.retire(0..1));
+        // It was freed, by the thread that had it.
         assert!(shared.space.is_gone(0));
         assert_eq!((shared.space.used_pages(), shared.space.pages()), (0, 0));
         assert_eq!(shared.space.take(0), None);
         shared.space.add(0..1);
-        shared.is_whole(1);
+        shared.check_whole(1);
     });
 }
 
 #[test]
-fn a_lost_block_is_given_out_again_when_all_of_it_was_given_back() {
-    in_every_order(3, || {
-        let shared = Shared::new(1, 1);
+fn a_lost_block_is_allocated_again_once_all_of_it_was_freed() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(1, 1);
         let (run, _) = shared.space.take(HALF).unwrap();
         shared.touch(run);
-        beside(
+        run_both(
             &shared,
             |it| assert!(it.space.shun(0) || it.space.used_of(0) == 0),
             |it| {
@@ -168,42 +173,42 @@ fn a_lost_block_is_given_out_again_when_all_of_it_was_given_back() {
                 })
             },
         );
-        shared.is_whole(1);
+        shared.check_whole(1);
     });
 }
 
 #[test]
-fn three_threads_with_blocks_and_parts_of_them_leave_all_whole() {
-    in_every_order(2, || {
-        let shared = Shared::new(2, 2);
+fn three_threads_with_blocks_and_halves_leave_whole_blocks() {
+    in_every_interleaving(2, || {
+        let shared = SharedSpace::new(2, 2);
         let (one, other) = (shared.clone(), shared.clone());
         let one = thread::spawn(move || assert!(one.use_one(HALF)));
         let other = thread::spawn(move || other.tries(WHOLE));
         shared.tries(HALF - 1);
         one.join().unwrap();
         other.join().unwrap();
-        shared.is_whole(2);
+        shared.check_whole(2);
     });
 }
 
 #[test]
-fn a_half_of_a_block_that_is_never_free_goes_from_one_thread_to_the_other() {
-    in_every_order(3, || {
-        let shared = Shared::new(1, 1);
+fn half_of_a_block_passes_between_threads_while_the_other_half_is_in_use() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(1, 1);
         let (run, _) = shared.space.take(HALF).unwrap();
-        let once = |it: &Shared| it.tries(HALF);
-        beside(&shared, once, once);
+        let once = |it: &SharedSpace| it.tries(HALF);
+        run_both(&shared, once, once);
         shared.space.give(run);
-        shared.is_whole(1);
+        shared.check_whole(1);
     });
 }
 
 #[test]
-fn a_block_that_comes_back_to_the_top_is_not_taken_for_the_one_that_was_there() {
-    in_every_order(3, || {
-        let shared = Shared::new(2, 2);
-        // One is given back at once, and the other while that may be had again.
-        let both = |it: &Shared| {
+fn a_block_pushed_again_is_not_mistaken_for_the_earlier_push() {
+    in_every_interleaving(3, || {
+        let shared = SharedSpace::new(2, 2);
+        // The first is freed at once, and the second while the first may be taken again.
+        let both = |it: &SharedSpace| {
             let first = it.space.take(WHOLE);
             let second = it.space.take(WHOLE);
             for (run, _) in first.into_iter().chain(second) {
@@ -211,121 +216,123 @@ fn a_block_that_comes_back_to_the_top_is_not_taken_for_the_one_that_was_there() 
                 it.space.give(run);
             }
         };
-        beside(&shared, both, both);
-        shared.is_whole(2);
+        run_both(&shared, both, both);
+        shared.check_whole(2);
     });
 }
 
-/// What the kernel has for who answers: a request that comes at any time, and others, each asked by who answers the one before, and
-/// waits for all. So one does whose answer has the kernel say something by another.
-struct Asked {
-    crew: Crew,
-    state: Mutex<State>,
-    /// Also that all is over.
-    came: Condvar,
+/// The kernel's side of a connection: a first request that comes at any time, and further ones. The
+/// worker that answers a request sends the next one, and waits until all are answered, as if its
+/// answer made the kernel wait for another answer.
+struct FakeKernel {
+    workers: WorkerPool,
+    state: Mutex<KernelState>,
+    /// Also notified when all requests are answered.
+    arrived: Condvar,
     answered: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Behind that many all is over.
-    last: usize,
-    asked: usize,
+struct KernelState {
+    /// The number of requests.
+    count: usize,
+    sent: usize,
     read: usize,
     is_over: bool,
 }
 
-impl Asked {
-    fn new(last: usize) -> Arc<Self> {
-        let state = State {
-            last,
-            ..State::default()
+impl FakeKernel {
+    fn new(count: usize) -> Arc<Self> {
+        let state = KernelState {
+            count,
+            ..KernelState::default()
         };
         Arc::new(Self {
-            crew: Crew::new(),
+            workers: WorkerPool::new(),
             state: Mutex::new(state),
-            came: Condvar::new(),
+            arrived: Condvar::new(),
             answered: Condvar::new(),
         })
     }
 
-    fn ask(&self) {
-        self.state.lock().unwrap().asked += 1;
-        self.came.notify_all();
+    fn send(&self) {
+        self.state.lock().unwrap().sent += 1;
+        self.arrived.notify_all();
     }
 
-    /// Whether there is something, even if it is that all is over.
+    /// Whether there is a request, or all are answered.
     fn poll(&self, waits: bool) -> bool {
         let mut state = self.state.lock().unwrap();
-        while waits && !state.is_over && state.read == state.asked {
-            state = self.came.wait(state).unwrap();
+        while waits && !state.is_over && state.read == state.sent {
+            state = self.arrived.wait(state).unwrap();
         }
-        state.is_over || state.read < state.asked
+        state.is_over || state.read < state.sent
     }
 
-    /// One of those who answer, until all is over.
+    /// One worker, until all requests are answered.
     fn answer(&self) {
         loop {
-            let (looking, _) = self.crew.look();
+            let (guard, _) = self.workers.start_spinning();
             while !self.poll(false) {
-                if !looking.rest() && self.poll(true) {
+                if !guard.park_unless_last() && self.poll(true) {
                     break;
                 }
             }
-            drop(looking);
+            drop(guard);
             let mut state = self.state.lock().unwrap();
             if state.is_over {
                 return;
             }
-            if state.read == state.asked {
-                // Another was before me.
+            if state.read == state.sent {
+                // Another worker has read it.
                 continue;
             }
             state.read += 1;
-            if state.read < state.last {
+            if state.read < state.count {
                 drop(state);
-                self.ask();
+                self.send();
                 state = self.state.lock().unwrap();
                 while !state.is_over {
                     state = self.answered.wait(state).unwrap();
                 }
             } else {
                 state.is_over = true;
-                self.came.notify_all();
+                self.arrived.notify_all();
                 self.answered.notify_all();
             }
         }
     }
 }
 
-/// So many answer so many requests, and go. If one is read by nobody, or one rests behind all others, loom says that none can go on.
-fn answers(threads: usize, count: usize) {
-    let asked = Asked::new(count);
+/// Runs this many workers and requests. If a request is not read, or a worker stays parked, loom
+/// reports a deadlock.
+fn check_answers(threads: usize, count: usize) {
+    let kernel = FakeKernel::new(count);
     let all: Vec<_> = (0..threads)
         .map(|_| {
-            let asked = asked.clone();
-            thread::spawn(move || asked.answer())
+            let kernel = kernel.clone();
+            thread::spawn(move || kernel.answer())
         })
         .collect();
-    asked.ask();
+    kernel.send();
     all.into_iter().for_each(|it| it.join().unwrap());
-    let state = asked.state.lock().unwrap();
-    assert_eq!((state.asked, state.read), (count, count));
-    // Nobody is counted who has gone.
-    assert_eq!(asked.crew.look().1, 0);
+    let state = kernel.state.lock().unwrap();
+    assert_eq!((state.sent, state.read), (count, count));
+    // A worker that has exited is not counted as spinning.
+    assert_eq!(kernel.workers.start_spinning().1, 0);
 }
 
 #[test]
-fn somebody_reads_what_another_waits_for() {
-    in_every_order(3, || answers(2, 2));
+fn a_request_is_read_while_another_worker_waits_for_its_answer() {
+    in_every_interleaving(3, || check_answers(2, 2));
 }
 
 #[test]
-fn somebody_of_three_reads_what_another_waits_for() {
-    in_every_order(2, || answers(3, 3));
+fn one_of_three_workers_reads_the_request_the_others_wait_for() {
+    in_every_interleaving(2, || check_answers(3, 3));
 }
 
 #[test]
-fn who_rests_when_all_is_over_goes_too() {
-    in_every_order(2, || answers(3, 2));
+fn a_worker_parked_at_the_end_exits_too() {
+    in_every_interleaving(2, || check_answers(3, 2));
 }

@@ -13,7 +13,9 @@ use fercuda_softgpu::control::{self, Config};
 use fercuda_vramfs::control::Control;
 use fercuda_vramfs::layout::{DATA_BYTES, DATA_ROWS, IDENTITY_WORDS};
 use fercuda_vramfs::medium::Verify;
-use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Scrub, Shape, figures};
+use fercuda_vramfs::mount::{
+    self, Forbidden, Mount, MountOptions, PageCache, Scrub, StoreGeometry, figures,
+};
 use fercuda_vramfs::{Blocks, Error, Identity, Kernels, Place, Work, Worker};
 
 const MIB: usize = 1 << 20;
@@ -122,7 +124,7 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
         "this test mounts, for which it needs /dev/fuse and root\ntry: modprobe fuse, or as root"
     );
     let context = device(1);
-    let shape = |size: usize| Shape {
+    let shape = |size: usize| StoreGeometry {
         size_bytes: size as u64,
         has_code: false,
         verify: Verify::Scrub,
@@ -130,13 +132,13 @@ fn a_filesystem_whose_device_fills_up_says_what_is_free_and_goes_on() {
     };
     let store = mount::store(&context, &shape(32 * MIB), &Kernels::load).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = MountOptions {
         inodes: 100,
         user: 0,
         group: 0,
         mode: 0o755,
         allow_other: false,
-        cache: Cache::None,
+        cache: PageCache::None,
         threads: 2,
         scrub: Scrub::Off,
         forbidden: Forbidden::default(),

@@ -22,7 +22,9 @@ use fercuda_cuda::{Context, Cuda, Device};
 use fercuda_governor::Bytes;
 use fercuda_vramfs::array::{MOST, Spread};
 use fercuda_vramfs::medium::Verify;
-use fercuda_vramfs::mount::{self, Cache, Forbidden, Mount, Options, Place, Scrub, Shape};
+use fercuda_vramfs::mount::{
+    self, Forbidden, Mount, MountOptions, PageCache, Place, Scrub, StoreGeometry,
+};
 use fercuda_vramfs::{Kernels, Target};
 use rustix::io::FdFlags;
 use rustix::mm::MlockAllFlags;
@@ -319,7 +321,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         (_, None) if correct_themselves(&devices)? => When::Scrub,
         (_, None) => When::Read,
     };
-    let shape = Shape {
+    let shape = StoreGeometry {
         size_bytes: args.size.get(),
         has_code,
         verify: match verify {
@@ -329,7 +331,7 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         threads,
     };
     let pages = args.size.get() / 4096;
-    let mut options = Options {
+    let mut options = MountOptions {
         inodes: args
             .inodes
             .unwrap_or_else(|| u32::try_from(pages.max(INODES)).unwrap_or(u32::MAX)),
@@ -338,8 +340,8 @@ fn serve(args: &MountArgs) -> Result<ExitCode> {
         mode: args.mode,
         allow_other: args.allow_other,
         cache: match args.cache {
-            Keeps::None => Cache::None,
-            Keeps::Keep => Cache::Keep,
+            Keeps::None => PageCache::None,
+            Keeps::Keep => PageCache::Keep,
         },
         threads,
         scrub,

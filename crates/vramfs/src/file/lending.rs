@@ -1,12 +1,13 @@
-//! Files whose memory another process uses where it is.
+//! Loans of a file's memory to another process, which maps it in place.
 //!
-//! Invariants: as long as a file is lent its runs stay where they are and nobody here changes a byte of them; while it is lent to
-//! who writes nobody reads any either, its blocks are its own, and for who looks at blocks they were never written.
-//! Elsewhere: to whom it is lent, and until when (`export`).
+//! Invariants: while a file is lent its runs stay in place, and no thread of this process changes a
+//! byte of them. While it is lent to a writer, no thread here reads them either, its blocks belong
+//! to it alone, and a verifying pass sees them as blocks that were never written.
+//! Elsewhere: the borrowing process, and when a loan ends (`export`).
 
 use rustix::io::Errno;
 
-use super::{File, told};
+use super::{File, to_errno};
 use crate::control::Scrubbed;
 use crate::engine::{Place, Work};
 use crate::error::Error;
@@ -15,36 +16,37 @@ use crate::layout::{DATA_BYTES, PAGES};
 use crate::medium::{Access as _, Medium};
 use crate::store::Store;
 
-/// Blocks that are looked at, or made right, at once.
-const AT_ONCE: usize = 4096;
+/// Blocks that are verified, or recoded, at once.
+const BLOCKS_PER_BATCH: usize = 4096;
 
-/// Who has a file's memory beside those who ask here.
+/// The processes that borrow a file's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Lent {
+pub(super) enum LoanState {
     #[default]
     No,
-    /// So many read it.
+    /// This many processes read it.
     Readers(u32),
-    /// One writes.
+    /// One process writes it.
     Writer,
 }
 
-/// What somebody has of a file.
+/// The memory of a file that a process borrows.
 #[derive(Debug)]
-pub(crate) struct Loan {
-    /// Where its bytes are, in their order: from which byte of the file on, how many, in which block, and where in its data.
-    pub pieces: Vec<Lending>,
+pub(crate) struct FileLoan {
+    /// The ranges of the file, in order: offset in the file, length, block, and offset in the
+    /// block's data.
+    pub pieces: Vec<LentRange>,
     /// The file's size.
     pub size: u64,
-    /// Its blocks, in the order of their numbers.
+    /// The blocks in use, in ascending order.
     pub blocks: Vec<u32>,
-    /// Of who writes: their generations.
+    /// The blocks' generations, for a writer only.
     generations: Vec<u64>,
 }
 
-/// Bytes of a file that lie side by side in a block.
+/// Bytes of a file that are contiguous in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lending {
+pub(crate) struct LentRange {
     pub offset: u64,
     pub bytes: u64,
     pub block: u32,
@@ -52,18 +54,19 @@ pub(crate) struct Lending {
 }
 
 impl<M: Medium> Store<M> {
-    /// Lends a file's memory, all of which was looked at and is right. To who writes only if all chunks before the end are blocks of
-    /// their own.
+    /// Lends a file's memory, all of it verified. A writer gets it only if each chunk before the
+    /// end is a block of its own.
     ///
     /// # Errors
-    /// `BUSY` if somebody has it who writes, or has it at all and this is to write; `INVAL` if not all chunks are blocks of their own;
-    /// `IO` for what is lost, or where the device fails.
-    pub(crate) fn lend(&self, file: &File, writes: bool) -> Result<Loan, Errno> {
-        let mut layout = file.layout_alone();
+    /// `BUSY` if a process borrows it for writing, or borrows it at all and this loan is for
+    /// writing; `INVAL` if a writer asks and not every chunk is a block of its own; `IO` if data is
+    /// lost or the device fails.
+    pub(crate) fn lend(&self, file: &File, writes: bool) -> Result<FileLoan, Errno> {
+        let mut layout = file.layout_exclusive();
         layout.lent = match (layout.lent, writes) {
-            (Lent::No, true) => Lent::Writer,
-            (Lent::No, false) => Lent::Readers(1),
-            (Lent::Readers(others), false) => Lent::Readers(others + 1),
+            (LoanState::No, true) => LoanState::Writer,
+            (LoanState::No, false) => LoanState::Readers(1),
+            (LoanState::Readers(others), false) => LoanState::Readers(others + 1),
             _ => return Err(Errno::BUSY),
         };
         let size = file.size();
@@ -73,7 +76,7 @@ impl<M: Medium> Store<M> {
             let part = extent.part().bytes();
             let offset = u64::from(at) * chunk + part.start as u64;
             if offset < size {
-                pieces.push(Lending {
+                pieces.push(LentRange {
                     offset,
                     bytes: (part.len() as u64).min(size - offset),
                     block: extent.run().block,
@@ -88,19 +91,19 @@ impl<M: Medium> Store<M> {
         blocks.sort_unstable();
         blocks.dedup();
         drop(layout);
-        let mut loan = Loan {
+        let mut loan = FileLoan {
             pieces,
             size,
             blocks,
             generations: Vec::new(),
         };
-        // From here on nothing of it moves, so it is looked at without the file's lock.
+        // The runs stay in place from here on, so they are verified without the file's lock.
         let looked = match writes && !is_own {
             true => Err(Errno::INVAL),
-            false => self.look_at_loan(&loan),
+            false => self.verify_loan(&loan),
         };
         if let Err(error) = looked {
-            file.give_back();
+            file.end_loan();
             return Err(error);
         }
         if writes {
@@ -110,12 +113,12 @@ impl<M: Medium> Store<M> {
         Ok(loan)
     }
 
-    fn look_at_loan(&self, loan: &Loan) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| told(&error))?;
+    fn verify_loan(&self, loan: &FileLoan) -> Result<(), Errno> {
+        let mut way = self.way().map_err(|error| to_errno(&error))?;
         let mut found = Scrubbed::default();
-        for blocks in loan.blocks.chunks(AT_ONCE) {
+        for blocks in loan.blocks.chunks(BLOCKS_PER_BATCH) {
             let looked = self.look_at(way.access(), blocks, &mut found);
-            looked.map_err(|error| told(&error))?;
+            looked.map_err(|error| to_errno(&error))?;
         }
         match found.lost {
             0 => Ok(()),
@@ -123,18 +126,21 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Takes a loan back, which nobody uses any more. What was written is right from then on: who wrote it knows.
+    /// Ends a loan that its borrower no longer uses. The bytes that it wrote count as correct from
+    /// then on: only the borrower can check them.
     ///
     /// # Errors
-    /// The medium's; then what was written is not what the blocks say, and is lost or as it was before.
-    pub(crate) fn take_back(&self, file: &File, loan: &Loan) -> Result<(), Error> {
+    /// The medium's; then the bytes written do not match the blocks' codes, and are lost or revert
+    /// to their earlier content.
+    pub(crate) fn take_back(&self, file: &File, loan: &FileLoan) -> Result<(), Error> {
         let mut made = Ok(());
         let generations = loan
             .blocks
-            .chunks(AT_ONCE)
-            .zip(loan.generations.chunks(AT_ONCE));
+            .chunks(BLOCKS_PER_BATCH)
+            .zip(loan.generations.chunks(BLOCKS_PER_BATCH));
         for (blocks, generations) in generations {
-            // Before any block: who waits for a way holds nothing that others wait for.
+            // Acquired before any block: a thread that waits for an access holds nothing others
+            // wait for.
             let way = self.way();
             let mut guards: Vec<_> = blocks.iter().map(|block| self.alone(*block)).collect();
             for (guard, generation) in guards.iter_mut().zip(generations) {
@@ -147,31 +153,31 @@ impl<M: Medium> Store<M> {
                 identity: Some(&**identity),
             });
             let works: Vec<Work<'_>> = works.collect();
-            // Whatever became of the others.
+            // Refreshes these even if others failed.
             made = made.and(way.and_then(|mut way| way.access().refresh(&works)));
         }
         if !loan.generations.is_empty() {
-            let mut layout = file.layout_alone();
+            let mut layout = file.layout_exclusive();
             let all: Vec<(u32, Extent)> = layout.table.within(0..=u32::MAX).collect();
             for (chunk, extent) in &all {
                 layout.table.set(*chunk, extent.with(u32::MAX));
             }
-            // It has blocks to their ends.
+            // Its blocks may be written up to their ends.
             let end = all.last().map_or(0, |(chunk, _)| u64::from(*chunk) + 1);
             layout.dirty = layout.dirty.max(end * DATA_BYTES as u64);
         }
-        file.give_back();
+        file.end_loan();
         made
     }
 }
 
 impl File {
-    /// One less has it.
-    fn give_back(&self) {
-        let mut layout = self.layout_alone();
+    /// Ends one process's loan.
+    fn end_loan(&self) {
+        let mut layout = self.layout_exclusive();
         layout.lent = match layout.lent {
-            Lent::Readers(others @ 2..) => Lent::Readers(others - 1),
-            Lent::No | Lent::Readers(_) | Lent::Writer => Lent::No,
+            LoanState::Readers(others @ 2..) => LoanState::Readers(others - 1),
+            LoanState::No | LoanState::Readers(_) | LoanState::Writer => LoanState::No,
         };
     }
 }

@@ -1,12 +1,14 @@
-//! Bytes that go from one place of the memory to another, without a way through the host: copies, and runs that leave blocks which
-//! are to go.
+//! Copies and moves within the memory, without a round trip through the host.
 //!
-//! Rows are looked at before they are taken, and again by what takes them: parity that was made of something wrong
-//! would make it right for ever. What is wrong is read, which corrects it, and written.
+//! A copy transfers bytes between files; a move evacuates runs from blocks that are going to be
+//! removed. Rows are verified before they are taken, and again by the transfer: parity that was
+//! computed from corrupt data would make the corruption undetectable for ever. Corrupt rows are
+//! read through the host, which corrects them, and written.
 //!
-//! Invariant: nothing leads to a run before all of it was written; a run that was moved is given back when nothing leads
-//! to it, which is when nobody can be reading it, since who reads shares the file's lock until he has done so.
-//! Elsewhere: how rows are taken (`store`), what a file's bytes are (`file`).
+//! Invariant: a file refers to a run only after all of it was written; a run that was moved is
+//! freed once no file refers to it, which is when no thread can be reading it, since a reader
+//! shares the file's lock until it is done.
+//! Elsewhere: how rows are transferred (`store`), what a file's bytes are (`file`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,8 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 
 use super::{
-    COPY_BYTES, Change, Content, File, Piece, SIZE_MAX, Seek, Terms, both, chunks_of, owner,
-    pieces, told, within_chunk,
+    AllocationPolicy, COPY_BYTES, Change, ChunkRange, Content, File, SIZE_MAX, Seek, chunk_ranges,
+    chunks_of, intersection, owner, to_errno, within_chunk,
 };
 use crate::error::Error;
 use crate::extents::{Extent, Part, Table};
@@ -23,16 +25,17 @@ use crate::layout::{DATA_BYTES, ROW_BYTES};
 use crate::medium::{Access, Medium};
 use crate::store::{Store, Wanted};
 
-/// Bytes of a file from the first that is copied on, whole rows; and the block and the row where they are, unless they are zeros.
-struct Source {
+/// Whole rows of a copy's source: their bytes, relative to the first byte that is copied, and the
+/// block and row that hold them, or `None` for zeros.
+struct CopySource {
     bytes: Range<u64>,
     place: Option<(u32, usize)>,
 }
 
 impl<M: Medium> Store<M> {
-    /// Copies bytes from one place to another, which do not overlap; how many, fewer than there are if there
-    /// is no more room, or something fails. What is a hole there is one here. Whole rows (1 KiB) do not leave the memory, if they lie
-    /// as far in a row there as here.
+    /// Copies bytes between ranges that do not overlap, and returns their number: fewer than
+    /// requested if space runs out or an operation fails. Holes stay holes. Whole rows (1 KiB) do
+    /// not leave the memory if source and target have the same offset within a row.
     ///
     /// # Errors
     /// As [`Store::read_file`] and [`Store::write_file`], if nothing was copied.
@@ -45,7 +48,7 @@ impl<M: Medium> Store<M> {
         while done < len {
             let (at, to) = (begin + done, place + done);
             let data = source.seek(at, Seek::Data).unwrap_or(u64::MAX);
-            // It may have become shorter, and then that is no hole.
+            // The source may have been truncated, and the rest is not a hole then.
             let size = source.size();
             if at >= size {
                 break;
@@ -54,7 +57,7 @@ impl<M: Medium> Store<M> {
                 let hole = data.min(size) - at;
                 let hole = hole.min(len - done);
                 let made = self.punch(target, to..to + hole);
-                made.and_then(|()| self.lengthen(target, to + hole))
+                made.and_then(|()| self.extend_to(target, to + hole))
                     .map(|()| hole)
             } else {
                 let hole = source.seek(at, Seek::Hole).unwrap_or(size);
@@ -62,7 +65,7 @@ impl<M: Medium> Store<M> {
                 self.with_others(|| self.copy_data((source, at), (target, inode, to), left))
             };
             match part {
-                // Also where the source has become shorter meanwhile.
+                // Also if the source was truncated meanwhile.
                 Ok(0) => break,
                 Ok(written) => done += written,
                 Err(error) if done == 0 => return Err(error),
@@ -72,7 +75,7 @@ impl<M: Medium> Store<M> {
         Ok(done)
     }
 
-    /// Copies the first of these bytes, of which there are some; how many.
+    /// Copies a prefix of these bytes, which are not empty, and returns its length.
     fn copy_data(
         &self,
         (source, at): (&File, u64),
@@ -92,57 +95,57 @@ impl<M: Medium> Store<M> {
             true => len.min(row - at % row),
             false => len,
         };
-        let bytes = self.bring_file(source, at, len as usize, true, <[u8]>::to_vec)?;
+        let bytes = self.stage_file(source, at, len as usize, true, <[u8]>::to_vec)?;
         let written = self.write_file(target, inode, to, &bytes)?;
         Ok(written as u64)
     }
 
-    /// Copies the first of these bytes, whole rows; how many. `None` if something is wrong with them.
+    /// Copies a prefix of these whole rows and returns its length; `None` if rows are corrupt.
     fn copy_rows(
         &self,
         (source, at): (&File, u64),
         (target, inode, to): (&File, u32, u64),
         len: u64,
     ) -> Result<Option<u64>, Errno> {
-        let mut way = self.way().map_err(|error| told(&error))?;
+        let mut way = self.way().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let is_other = !std::ptr::eq(source, target);
         let is_first = std::ptr::from_ref(source) < std::ptr::from_ref(target);
-        let before = (is_other && is_first).then(|| source.reading());
-        let before = before.transpose()?;
-        let mut layout = target.changing()?;
-        let behind = (is_other && !is_first).then(|| source.reading());
-        let behind = behind.transpose()?;
+        let locked_before = (is_other && is_first).then(|| source.lock_for_read());
+        let locked_before = locked_before.transpose()?;
+        let mut layout = target.lock_for_write()?;
+        let locked_after = (is_other && !is_first).then(|| source.lock_for_read());
+        let locked_after = locked_after.transpose()?;
         let row = ROW_BYTES as u64;
         let len = len.min(source.size().saturating_sub(at) / row * row);
         if len == 0 {
             return Ok(Some(0));
         }
-        let table = before.as_ref().or(behind.as_ref());
-        let sources = sources(table.map_or(&layout.table, |it| &it.table), at..at + len);
+        let table = locked_before.as_ref().or(locked_after.as_ref());
+        let sources = copy_sources(table.map_or(&layout.table, |it| &it.table), at..at + len);
         let end = to + len;
         if end > target.size() {
-            self.clean(access, target, &mut layout)?;
+            self.zero_dirty_tail(access, target, &mut layout)?;
         }
-        let all: Vec<Piece> = pieces(to..end).collect();
-        let terms = Terms::new(self.is_roomy(all.len() as u64));
+        let all: Vec<ChunkRange> = chunk_ranges(to..end).collect();
+        let terms = AllocationPolicy::new(self.has_ample_space(all.len() as u64));
         let mut steps = Vec::new();
         for piece in &all {
-            match self.plan(access, &layout.table, piece, None, &terms, &mut steps) {
+            match self.plan_steps(access, &layout.table, piece, None, &terms, &mut steps) {
                 Ok(()) => {}
-                // The beginning is copied.
+                // Copy the steps planned so far.
                 Err(_) if !steps.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
-        // What was just taken is made first, unless all that it will have comes from one place.
+        // A fresh run is initialised first, unless all of its content comes from one source.
         let (mut made, mut changes) = (Vec::new(), Vec::new());
         let (mut from, mut ends) = (0, Vec::new());
         for step in &steps {
             let bytes = from..from + step.len as u64;
             from = bytes.end;
-            let parts = within(&sources, &bytes);
-            let is_direct = matches!(&parts[..], [Source { place: Some(_), .. }])
+            let parts = clip_sources(&sources, &bytes);
+            let is_direct = matches!(&parts[..], [CopySource { place: Some(_), .. }])
                 && step.merged.is_none()
                 && (step.len == step.extent.part().bytes().len()
                     || step.extent.part() == Part::WHOLE);
@@ -169,8 +172,8 @@ impl<M: Medium> Store<M> {
             ends.push(changes.len());
         }
         if let Err((_, error)) = self.write(access, &made) {
-            self.unset(&steps);
-            return Err(told(&error));
+            self.release_steps(&steps);
+            return Err(to_errno(&error));
         }
         let written = self.write(access, &changes);
         let good = match &written {
@@ -181,12 +184,12 @@ impl<M: Medium> Store<M> {
         for (step, end_of_step) in steps.iter().zip(ends) {
             if end_of_step <= good {
                 copied += step.len as u64;
-                self.set(target, &mut layout.table, step);
+                self.commit_step(target, &mut layout.table, step);
             } else if step.fresh.is_some() {
                 self.space().give(step.extent.run());
             } else {
-                // Some of it may have been written.
-                self.set(target, &mut layout.table, step);
+                // It may have been written in part.
+                self.commit_step(target, &mut layout.table, step);
                 layout.dirty = layout.dirty.max(end);
             }
         }
@@ -194,32 +197,35 @@ impl<M: Medium> Store<M> {
             target.size.fetch_max(to + copied, Relaxed);
         }
         match written {
-            // What is wrong is read, which corrects it; what is lost there is written elsewhere.
+            // Corrupt rows are read, which corrects them; bytes in lost blocks are written
+            // elsewhere.
             Err((_, Error::Source { .. } | Error::Lost { .. })) if copied == 0 => Ok(None),
-            Err((_, error)) if copied == 0 => Err(told(&error)),
+            Err((_, error)) if copied == 0 => Err(to_errno(&error)),
             _ => Ok(Some(copied)),
         }
     }
 
-    /// Moves what a file has in blocks from `first` on into others; how many pages. They are to be retired ([`Space::retire`]), so that
-    /// nobody takes any of them. Who reads or writes the file waits for some blocks at a time, and sees nothing of it. What was taken
-    /// before they were retired may come into the file behind this, so who asks looks whether any is left
-    /// ([`Space::left`]) and does it again; a file that is given back meanwhile leaves nothing.
+    /// Moves a file's extents out of blocks from `first` on, and returns the number of pages moved.
+    /// Those blocks have to be retired before ([`Space::retire`]), so that no allocation takes any
+    /// of them. Threads that read or write the file wait for a few blocks at a time, and see no
+    /// other effect. A run that was taken before its block was retired may be added to the file
+    /// behind this pass, so the caller checks whether any is left ([`Space::left`]) and repeats; a
+    /// file that is freed meanwhile leaves nothing.
     ///
     /// # Errors
-    /// `NOSPC` if there is no room elsewhere, and what was moved stays there; `IO` for what is lost, which stays where it is, when all else
-    /// was moved, or where the device fails.
+    /// `NOSPC` if there is no space elsewhere, and what was moved stays moved; `IO` for lost data,
+    /// which stays in place while all else is moved, or if the device fails.
     ///
     /// [`Space::retire`]: crate::space::Space::retire
     /// [`Space::left`]: crate::space::Space::left
     pub fn evacuate(&self, file: &File, inode: u32, first: u32) -> Result<u64, Errno> {
-        let mut way = self.way().map_err(|error| told(&error))?;
+        let mut way = self.way().map_err(|error| to_errno(&error))?;
         let access = way.access();
         let (mut moved, mut is_lost) = (0, false);
-        // A chunk, and a page in it.
+        // The next chunk, and the next page in it.
         let mut next = (0, 0);
         loop {
-            let mut layout = file.changing()?;
+            let mut layout = file.lock_for_write()?;
             let mut moves = Vec::new();
             let mut answer = Ok(());
             let is_there = |(chunk, it): &(u32, Extent)| {
@@ -227,15 +233,15 @@ impl<M: Medium> Store<M> {
             };
             let there = layout.table.within(next.0..=u32::MAX).filter(is_there);
             for (chunk, from) in there.take(access.slots()) {
-                match self.homes(from) {
-                    Ok(to) => moves.push(Move { chunk, from, to }),
+                match self.take_destinations(from) {
+                    Ok(to) => moves.push(ExtentMove { chunk, from, to }),
                     Err(error) => {
                         answer = Err(error);
                         break;
                     }
                 }
             }
-            let row = |it: &Move, to: &Extent| Content::Rows {
+            let row = |it: &ExtentMove, to: &Extent| Content::Rows {
                 block: it.from.run().block,
                 row: it.from.rows(&to.part().bytes()).start,
                 count: to.part().bytes().len() / ROW_BYTES,
@@ -250,28 +256,30 @@ impl<M: Medium> Store<M> {
                 next = (it.chunk, it.from.part().pages().ilog2() + 1);
                 if it.to.len() <= good {
                     good = good.saturating_sub(it.to.len());
-                    moved += self.arrive(file, &mut layout.table, &it);
+                    moved += self.publish_move(file, &mut layout.table, &it);
                     continue;
                 }
-                self.leave(&it);
+                self.abandon_move(&it);
                 match &written {
                     Err((_, Error::Source { .. })) => {
-                        let staged = self.move_staged(access, file, &mut layout.table, inode, &it);
+                        let staged =
+                            self.move_corrected(access, file, &mut layout.table, inode, &it);
                         match staged {
                             Ok(Some(pages)) => moved += pages,
                             Ok(None) => is_lost = true,
                             Err(error) => answer = Err(error),
                         }
                     }
-                    // Where it was to go is lost, and nobody is given any more of that: it stays until the next time.
+                    // The destination is lost and no longer allocated from: the extent stays until
+                    // the next pass.
                     Err((_, Error::Lost { block })) if *block != it.from.run().block => {}
-                    Err((_, error)) => answer = Err(told(error)),
+                    Err((_, error)) => answer = Err(to_errno(error)),
                     Ok(()) => {}
                 }
                 break;
             }
-            // Those behind what went wrong have another turn.
-            let has_rest = rest.map(|it| self.leave(&it)).count() > 0;
+            // The moves after the failed one are planned again.
+            let has_rest = rest.map(|it| self.abandon_move(&it)).count() > 0;
             let is_end = layout
                 .table
                 .within(next.0..=u32::MAX)
@@ -289,9 +297,9 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Runs for what an extent has, of which nothing leads to any yet: one as long, or where there is none several for the pages that
-    /// were written.
-    fn homes(&self, from: Extent) -> Result<Vec<(Extent, u64)>, Errno> {
+    /// Takes runs for an extent, which no file refers to yet: one of the same length, or, if there
+    /// is none, several for its written pages.
+    fn take_destinations(&self, from: Extent) -> Result<Vec<(Extent, u64)>, Errno> {
         let space = self.space();
         let order = from.part().order;
         let (run, generation) = space.take(order).ok_or(Errno::NOSPC)?;
@@ -315,12 +323,12 @@ impl<M: Medium> Store<M> {
         Ok(all)
     }
 
-    /// What was moved is there now, and where it was nobody's; how many pages.
-    fn arrive(&self, file: &File, table: &mut Table, it: &Move) -> u64 {
+    /// Publishes a completed move and frees its old run; returns the number of pages.
+    fn publish_move(&self, file: &File, table: &mut Table, it: &ExtentMove) -> u64 {
         table.remove(it.chunk, it.from);
         it.to.iter().for_each(|(to, _)| table.set(it.chunk, *to));
         let pages: u32 = it.to.iter().map(|(to, _)| to.run().pages()).sum();
-        // First those that there are more of, so that nobody sees less than none.
+        // The larger count first, so that no reader sees a negative number.
         file.pages.fetch_add(u64::from(pages), Relaxed);
         let before = it.from.run();
         file.pages.fetch_sub(u64::from(before.pages()), Relaxed);
@@ -328,19 +336,19 @@ impl<M: Medium> Store<M> {
         u64::from(pages)
     }
 
-    /// It was not moved.
-    fn leave(&self, it: &Move) {
+    /// Frees the destinations of a move that was not done.
+    fn abandon_move(&self, it: &ExtentMove) {
         it.to.iter().for_each(|(to, _)| self.space().give(to.run()));
     }
 
-    /// Moves what is wrong, corrected; `None` if it is lost.
-    fn move_staged(
+    /// Moves a corrupt extent after correcting it; `None` if it is lost.
+    fn move_corrected(
         &self,
         access: &mut M::Access,
         file: &File,
         table: &mut Table,
         inode: u32,
-        it: &Move,
+        it: &ExtentMove,
     ) -> Result<Option<u64>, Errno> {
         let all = it.from.part().bytes();
         let wanted = Wanted {
@@ -351,49 +359,49 @@ impl<M: Medium> Store<M> {
         match self.read(access, &[wanted]) {
             Ok(()) => {}
             Err(Error::Lost { .. }) => return Ok(None),
-            Err(error) => return Err(told(&error)),
+            Err(error) => return Err(to_errno(&error)),
         }
         let bytes = access.data()[..all.len()].to_vec();
-        let to = self.homes(it.from)?;
-        let it = [Move { to, ..*it }];
-        let part = |_: &Move, to: &Extent| {
+        let to = self.take_destinations(it.from)?;
+        let it = [ExtentMove { to, ..*it }];
+        let part = |_: &ExtentMove, to: &Extent| {
             let there = to.part().bytes();
             Content::Bytes(&bytes[there.start - all.start..there.end - all.start])
         };
         match self.write(access, &changes(&it, inode, part)) {
-            Ok(()) => Ok(Some(self.arrive(file, table, &it[0]))),
+            Ok(()) => Ok(Some(self.publish_move(file, table, &it[0]))),
             Err((_, error)) => {
-                self.leave(&it[0]);
-                Err(told(&error))
+                self.abandon_move(&it[0]);
+                Err(to_errno(&error))
             }
         }
     }
 
-    /// Makes a file at least as long as that.
-    fn lengthen(&self, file: &File, size: u64) -> Result<(), Errno> {
-        let mut way = self.way().map_err(|error| told(&error))?;
+    /// Grows a file to at least this size.
+    fn extend_to(&self, file: &File, size: u64) -> Result<(), Errno> {
+        let mut way = self.way().map_err(|error| to_errno(&error))?;
         let access = way.access();
-        let mut layout = file.changing()?;
+        let mut layout = file.lock_for_write()?;
         if size > file.size() {
-            self.clean(access, file, &mut layout)?;
+            self.zero_dirty_tail(access, file, &mut layout)?;
             file.size.store(size, Relaxed);
         }
         Ok(())
     }
 }
 
-/// Where an extent goes, in one or several runs with their blocks' generations.
-struct Move {
+/// An extent and its destination: one or several runs, with their blocks' generations.
+struct ExtentMove {
     chunk: u32,
     from: Extent,
     to: Vec<(Extent, u64)>,
 }
 
-/// What is written for these, with the content that each run gets.
+/// The changes that write these moves, with the content of each destination.
 fn changes<'d>(
-    moves: &[Move],
+    moves: &[ExtentMove],
     inode: u32,
-    content: impl Fn(&Move, &Extent) -> Content<'d>,
+    content: impl Fn(&ExtentMove, &Extent) -> Content<'d>,
 ) -> Vec<Change<'d>> {
     let mut all = Vec::new();
     for it in moves {
@@ -410,30 +418,30 @@ fn changes<'d>(
     all
 }
 
-/// Where these bytes of a file are, whole rows, in order and without gaps.
-fn sources(table: &Table, bytes: Range<u64>) -> Vec<Source> {
+/// The locations of these bytes of a file, whole rows, in order and without gaps.
+fn copy_sources(table: &Table, bytes: Range<u64>) -> Vec<CopySource> {
     let mut all = Vec::new();
     let mut done = 0;
     for (chunk, extent) in table.within(chunks_of(&bytes)) {
-        let there = both(&within_chunk(chunk, &bytes), &extent.part().bytes());
+        let there = intersection(&within_chunk(chunk, &bytes), &extent.part().bytes());
         if there.start >= there.end {
             continue;
         }
         let of_chunk = u64::from(chunk) * DATA_BYTES as u64;
         let from = of_chunk + there.start as u64 - bytes.start;
         let to = of_chunk + there.end as u64 - bytes.start;
-        let hole = Source {
+        let hole = CopySource {
             bytes: done..from,
             place: None,
         };
         all.extend((done < from).then_some(hole));
-        all.push(Source {
+        all.push(CopySource {
             bytes: from..to,
             place: Some((extent.run().block, extent.rows(&there).start)),
         });
         done = to;
     }
-    let hole = Source {
+    let hole = CopySource {
         bytes: done..bytes.end - bytes.start,
         place: None,
     };
@@ -441,18 +449,18 @@ fn sources(table: &Table, bytes: Range<u64>) -> Vec<Source> {
     all
 }
 
-/// Those that have some of these bytes, and of each what they have.
-fn within(all: &[Source], bytes: &Range<u64>) -> Vec<Source> {
+/// The sources that overlap these bytes, clipped to them.
+fn clip_sources(all: &[CopySource], bytes: &Range<u64>) -> Vec<CopySource> {
     let first = all.partition_point(|it| it.bytes.end <= bytes.start);
     let some = all[first..]
         .iter()
         .take_while(|it| it.bytes.start < bytes.end);
-    let part = |it: &Source| {
+    let part = |it: &CopySource| {
         let (start, end) = (it.bytes.start.max(bytes.start), it.bytes.end.min(bytes.end));
-        let behind = (start - it.bytes.start) as usize / ROW_BYTES;
-        Source {
+        let skipped = (start - it.bytes.start) as usize / ROW_BYTES;
+        CopySource {
             bytes: start..end,
-            place: it.place.map(|(block, row)| (block, row + behind)),
+            place: it.place.map(|(block, row)| (block, row + skipped)),
         }
     };
     some.map(part).collect()

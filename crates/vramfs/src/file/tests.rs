@@ -1,12 +1,12 @@
-//! Random programs over files in host memory, which fails now and then, beside the plainest files.
+//! Random operations on files in host memory with injected failures, checked against a model.
 
+mod corruption;
+mod early_ack;
 mod lending;
 mod lost;
 mod moving;
 mod room;
 mod several;
-mod told;
-mod wrong;
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, mpsc};
@@ -17,62 +17,63 @@ use fastrand::Rng;
 use super::*;
 use crate::engine::{Identity, Outcome, Place, Work};
 use crate::layout::{DATA_ROWS, IDENTITY_WORDS, ROWS};
-use wrong::Wrong;
-pub(crate) use wrong::places;
+use corruption::Corruption;
+pub(crate) use corruption::places;
 
-/// A block: its rows of data, what its record says, and what is wrong in it.
-type Block = (Vec<u8>, Identity, Wrong);
+/// A block: its rows of data, the identity in its record, and its corrupt bits.
+type Block = (Vec<u8>, Identity, Corruption);
 
-/// Blocks in host memory. What is asked of a block has to know whose it is. What becomes wrong ([`Access::spoil`]) is noticed and corrected as by
-/// the code.
-pub(crate) struct Memory {
+/// Blocks in host memory. Each access to a block must pass the block's identity. Corruption
+/// ([`Access::spoil`]) is detected and corrected as the error-correcting code would.
+pub(crate) struct TestMemory {
     blocks: Vec<RwLock<Block>>,
-    /// One call in so many fails; 0: none.
+    /// One in this many calls fails; 0: none.
     pub(crate) fails: AtomicU32,
-    /// After so many calls so many fail.
+    /// After this many calls the next `fails_then` calls fail.
     pub(crate) fails_after: AtomicU32,
     pub(crate) fails_then: AtomicU32,
-    /// Others have a turn before a call, now and then.
+    /// Sometimes sleeps before a call, so that other threads run.
     pub(crate) yields: AtomicBool,
-    /// Faults can be made.
+    /// Whether faults can be injected.
     pub(crate) has_code: AtomicBool,
-    /// No block can be made anew.
+    /// Every format of a block fails.
     formats_fail: AtomicBool,
-    /// Blocks are made anew only by who has it.
+    /// Held while a block is formatted.
     gate: Mutex<()>,
-    /// So often was it wanted.
+    /// The number of attempts to format.
     at_gate: AtomicU32,
-    /// So often was anything done with blocks.
+    /// The number of operations on blocks.
     calls: AtomicU32,
-    /// So often was it refused, and so often was a block said to be lost.
+    /// The number of operations that failed, and of blocks that were reported as lost.
     pub(crate) refusals: AtomicU32,
     pub(crate) losses: AtomicU32,
-    /// A block that is lost, until it is made anew; none from `u32::MAX` on.
+    /// The block that is lost, until it is formatted; none for `u32::MAX`.
     pub(crate) lost: AtomicU32,
-    /// The host has no memory for another staging.
-    pub(crate) has_no_ways: AtomicBool,
-    /// There is memory for so many.
+    /// Whether the host has no memory for another staging buffer.
+    pub(crate) refuses_accesses: AtomicBool,
+    /// The number of blocks with memory.
     there: AtomicU32,
-    /// Rows that came from the staging or went there, and from block to block.
+    /// Rows that went through a staging buffer, and rows copied from block to block.
     staged_rows: AtomicU32,
     moved_rows: AtomicU32,
-    /// A block whose rows are found wrong when they are to be taken, and when they are taken; none from `u32::MAX` on.
-    wrong_when_looked_at: AtomicU32,
-    wrong_when_taken: AtomicU32,
+    /// The block with rows that are found corrupt when they are verified before a copy, and the one
+    /// with rows that the copy finds corrupt; none for `u32::MAX`.
+    corrupt_at_verify: AtomicU32,
+    corrupt_at_copy: AtomicU32,
 }
 
-pub(crate) struct Host {
-    memory: Arc<Memory>,
+pub(crate) struct HostAccess {
+    memory: Arc<TestMemory>,
     data: Vec<u8>,
     outcomes: Vec<Outcome>,
     random: Rng,
 }
 
-impl Medium for Arc<Memory> {
-    type Access = Host;
+impl Medium for Arc<TestMemory> {
+    type Access = HostAccess;
 
-    fn access(&self) -> crate::Result<Host> {
-        if self.has_no_ways.load(Relaxed) {
+    fn access(&self) -> crate::Result<HostAccess> {
+        if self.refuses_accesses.load(Relaxed) {
             let error = fercuda_cuda::OutOfMemory {
                 call: "cuMemHostAlloc",
                 asked_bytes: 1,
@@ -82,7 +83,7 @@ impl Medium for Arc<Memory> {
             };
             return Err(fercuda_cuda::Error::OutOfMemory(Box::new(error)).into());
         }
-        Ok(Host {
+        Ok(HostAccess {
             memory: self.clone(),
             data: vec![0x5A; 3 * DATA_BYTES],
             outcomes: Vec::new(),
@@ -90,7 +91,7 @@ impl Medium for Arc<Memory> {
         })
     }
 
-    fn background(&self) -> crate::Result<Host> {
+    fn background(&self) -> crate::Result<HostAccess> {
         self.access()
     }
 
@@ -113,7 +114,7 @@ impl Medium for Arc<Memory> {
     }
 }
 
-impl Host {
+impl HostAccess {
     fn may_fail(&mut self) -> crate::Result<()> {
         self.memory.calls.fetch_add(1, Relaxed);
         if self.memory.yields.load(Relaxed) && self.random.u32(..4) == 0 {
@@ -126,17 +127,17 @@ impl Host {
         match has_turn || fails > 0 && self.random.u32(..fails) == 0 {
             true => {
                 self.memory.refusals.fetch_add(1, Relaxed);
-                Err(Error::Copy("as it was told to".into()))
+                Err(Error::Copy("an injected failure".into()))
             }
             false => Ok(()),
         }
     }
 
-    /// What came of each, if a block is lost.
+    /// Sets the outcome of each work item: lost for the block that is.
     fn lost(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         let lost = self.memory.lost.load(Relaxed) as usize;
         let outcome = |it: &Work<'_>| match it.block == lost {
-            true => self.memory.say_lost(),
+            true => self.memory.report_lost(),
             false => Outcome::CLEAN,
         };
         self.outcomes = work.iter().map(outcome).collect();
@@ -159,12 +160,16 @@ impl Host {
         let mut blocks: Vec<usize> = work.iter().map(|it| it.block).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        assert_eq!(blocks.len(), work.len(), "a block is changed twice at once");
+        assert_eq!(
+            blocks.len(),
+            work.len(),
+            "a block is changed twice in one call"
+        );
         let mut outcomes = vec![Outcome::CLEAN; work.len()];
         for (it, outcome) in work.iter().zip(&mut outcomes) {
             if let Some(refused) = self.memory.refused(it, clears) {
                 *outcome = match refused.is_lost() {
-                    true => self.memory.say_lost(),
+                    true => self.memory.report_lost(),
                     false => refused,
                 };
                 continue;
@@ -181,27 +186,31 @@ impl Host {
                     let is_beside = row >= it.rows.end || row + it.rows.len() <= it.rows.start;
                     assert!(
                         source != it.block || is_beside,
-                        "rows are taken that change"
+                        "source rows are changed by the same call"
                     );
                     assert!(source == it.block || blocks.binary_search(&source).is_err());
                     let block = self.memory.blocks[source].try_read();
-                    let block = block.expect("it is being changed");
+                    let block = block.expect("the block is being changed");
                     block.0[row * ROW_BYTES..][..rows.len()].to_vec()
                 }
                 Place::Nowhere => panic!("rows from nowhere"),
             };
             let mut block = self.memory.blocks[it.block]
                 .try_write()
-                .expect("it is in use");
+                .expect("the block is in use");
             let identity = it.identity.copied().unwrap_or(block.1);
             if clears {
                 if self.memory.lost.load(Relaxed) as usize == it.block {
                     self.memory.lost.store(u32::MAX, Relaxed);
                 }
                 block.0.fill(0);
-                block.2 = Wrong::default();
+                block.2 = Corruption::default();
             } else {
-                assert_eq!(block.1[..2], identity[..2], "another's block is changed");
+                assert_eq!(
+                    block.1[..2],
+                    identity[..2],
+                    "the changed block has another identity"
+                );
             }
             block.1 = identity;
             block.0[rows].copy_from_slice(&bytes);
@@ -211,7 +220,7 @@ impl Host {
     }
 }
 
-impl Access for Host {
+impl Access for HostAccess {
     fn slots(&self) -> usize {
         self.data.len() / DATA_BYTES
     }
@@ -233,9 +242,9 @@ impl Access for Host {
             };
             let block = self.memory.blocks[it.block]
                 .try_read()
-                .expect("it is being changed");
+                .expect("the block is being changed");
             let is_it = it.identity.is_none_or(|identity| block.1 == *identity);
-            assert!(is_it, "another's block is read");
+            assert!(is_it, "the block read has another identity");
             let rows = &block.0[it.rows.start * ROW_BYTES..it.rows.end * ROW_BYTES];
             self.data[at..at + rows.len()].copy_from_slice(rows);
             let count = it.rows.len() as u32;
@@ -249,15 +258,15 @@ impl Access for Host {
     fn look(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
         self.may_fail()?;
         self.are_there(work);
-        let wrong = self.memory.wrong_when_looked_at.load(Relaxed) as usize;
+        let wrong = self.memory.corrupt_at_verify.load(Relaxed) as usize;
         let outcome = |it: &Work<'_>| {
             assert_eq!(it.place, Place::Nowhere);
             let block = self.memory.blocks[it.block].try_read();
-            let block = block.expect("it is being changed");
+            let block = block.expect("the block is being changed");
             assert_eq!(
                 block.1,
                 *it.identity.unwrap(),
-                "another's block is looked at"
+                "the verified block has another identity"
             );
             match it.block == wrong {
                 true => Outcome::WRONG_SOURCE,
@@ -279,7 +288,7 @@ impl Access for Host {
         work: &[Work<'_>],
         taken: &mut dyn FnMut(),
     ) -> crate::Result<&[Outcome]> {
-        told::update(self, work, taken)
+        early_ack::update(self, work, taken)
     }
 
     fn format(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
@@ -287,7 +296,7 @@ impl Access for Host {
         let memory = self.memory.clone();
         let _gate = memory.gate.lock().unwrap();
         match self.memory.formats_fail.load(Relaxed) {
-            true => Err(Error::Copy("as it was told to".into())),
+            true => Err(Error::Copy("an injected failure".into())),
             false => self.put(work, true),
         }
     }
@@ -300,7 +309,7 @@ impl Access for Host {
     }
 
     fn correct(&mut self, work: &[Work<'_>]) -> crate::Result<&[Outcome]> {
-        self.make_right(work)?;
+        self.correct_blocks(work)?;
         Ok(&self.outcomes)
     }
 
@@ -314,7 +323,7 @@ impl Access for Host {
     }
 
     fn spoil(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
-        self.make_wrong(block, at, mask)
+        self.corrupt_bits(block, at, mask)
     }
 
     fn is_spent(&self) -> bool {
@@ -322,15 +331,15 @@ impl Access for Host {
     }
 }
 
-pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
+pub(crate) fn memory(blocks: u32) -> (Arc<TestMemory>, Store<Arc<TestMemory>>) {
     let block = |_| {
         RwLock::new((
             vec![0xEE; DATA_ROWS * ROW_BYTES],
             [u64::MAX; IDENTITY_WORDS],
-            Wrong::default(),
+            Corruption::default(),
         ))
     };
-    let memory = Arc::new(Memory {
+    let memory = Arc::new(TestMemory {
         blocks: (0..blocks).map(block).collect(),
         fails: AtomicU32::new(0),
         fails_after: AtomicU32::new(0),
@@ -344,25 +353,25 @@ pub(crate) fn memory(blocks: u32) -> (Arc<Memory>, Store<Arc<Memory>>) {
         refusals: AtomicU32::new(0),
         losses: AtomicU32::new(0),
         lost: AtomicU32::new(u32::MAX),
-        has_no_ways: AtomicBool::new(false),
+        refuses_accesses: AtomicBool::new(false),
         there: AtomicU32::new(blocks),
         staged_rows: AtomicU32::new(0),
         moved_rows: AtomicU32::new(0),
-        wrong_when_looked_at: AtomicU32::new(u32::MAX),
-        wrong_when_taken: AtomicU32::new(u32::MAX),
+        corrupt_at_verify: AtomicU32::new(u32::MAX),
+        corrupt_at_copy: AtomicU32::new(u32::MAX),
     });
     (memory.clone(), Store::new(memory, blocks, blocks, 4))
 }
 
-/// A file as it should be.
+/// The expected content of a file.
 #[derive(Default)]
 struct Model {
     bytes: Vec<u8>,
 }
 
-fn programs() -> u32 {
-    let asked = std::env::var("FERCUDA_VRAM_PROGRAMS");
-    asked.map_or(60, |it| it.parse().unwrap())
+fn program_count() -> u32 {
+    let value = std::env::var("FERCUDA_VRAM_PROGRAMS");
+    value.map_or(60, |it| it.parse().unwrap())
 }
 
 pub(crate) fn seed() -> u64 {
@@ -380,7 +389,7 @@ fn near_of(random: &mut Rng, longest: u64, size: usize) -> u64 {
     }
 }
 
-fn check(store: &Store<Arc<Memory>>, file: &File, model: &Model, from: u64, len: usize) {
+fn check(store: &Store<Arc<TestMemory>>, file: &File, model: &Model, from: u64, len: usize) {
     let mut seen = Vec::new();
     let mut at = from;
     while seen.len() < len {
@@ -399,9 +408,9 @@ fn check(store: &Store<Arc<Memory>>, file: &File, model: &Model, from: u64, len:
 }
 
 #[test]
-fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
+fn random_operations_keep_written_bytes_and_expose_no_old_data() {
     let mut random = Rng::with_seed(seed());
-    for _ in 0..programs() {
+    for _ in 0..program_count() {
         let blocks = random.u32(3..12);
         let (memory, store) = memory(blocks);
         let mut all: Vec<(File, Model)> = (0..4).map(|_| <_>::default()).collect();
@@ -446,7 +455,7 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                     if done > 0 {
                         model.bytes[at as usize..end].copy_from_slice(&bytes[..done]);
                     }
-                    // Of what was not said to be written some may be, where there was something before.
+                    // Bytes that were not reported as written may be, where there was data before.
                     if done < len && fails > 0 {
                         let rest = end..(at as usize + len).min(model.bytes.len());
                         if rest.start < rest.end {
@@ -467,7 +476,7 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                         Ok(()) => model.bytes.resize(at as usize, 0),
                         Err(error) => {
                             assert!(error == Errno::IO && fails > 0, "{error}");
-                            // Chunks behind the place may have gone, and the size is as it was.
+                            // Chunks behind `at` may be gone, and the size is unchanged.
                             refresh(&store, file, model, at as usize);
                         }
                     }
@@ -508,7 +517,7 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                     let other = random.usize(..all.len());
                     let from = near_of(&mut random, longest, all[other].1.bytes.len());
                     let (from, to) = match random.bool() {
-                        // As far in a row here as there.
+                        // At the same offset within a row in source and target.
                         true => (from / 512 * 512, at / 512 * 512),
                         false => (from, at),
                     };
@@ -536,7 +545,7 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
                         model.resize(model.len().max(to + done), 0);
                         model[to..to + done].copy_from_slice(&bytes[..done]);
                     }
-                    // Of what was not said to be copied some may be.
+                    // Bytes that were not reported as copied may be.
                     let rest = to + done..(to + bytes.len()).min(model.len());
                     let now = |file: &File, rest: &Range<usize>| {
                         read(&store, file, rest.start, rest.len())
@@ -588,14 +597,14 @@ fn random_programs_leave_files_that_have_what_was_written_and_nothing_old() {
         }
         for (file, model) in &all {
             check(&store, file, model, 0, model.bytes.len() + 1);
-            seeks(file, model);
+            check_seeks(file, model);
             store.free(file);
         }
         assert_eq!(store.space().used_pages(), 0);
     }
 }
 
-fn read(store: &Store<Arc<Memory>>, file: &File, from: usize, len: usize) -> Vec<u8> {
+fn read(store: &Store<Arc<TestMemory>>, file: &File, from: usize, len: usize) -> Vec<u8> {
     let mut seen = Vec::new();
     while seen.len() < len {
         let at = (from + seen.len()) as u64;
@@ -607,8 +616,8 @@ fn read(store: &Store<Arc<Memory>>, file: &File, from: usize, len: usize) -> Vec
     seen
 }
 
-/// After a failure each byte from there on is what it was, or zero.
-fn refresh(store: &Store<Arc<Memory>>, file: &File, model: &mut Model, from: usize) {
+/// Updates the model after a failure: each byte from there on is unchanged or zero.
+fn refresh(store: &Store<Arc<TestMemory>>, file: &File, model: &mut Model, from: usize) {
     if from < model.bytes.len() {
         let now = read(store, file, from, model.bytes.len() - from);
         for (byte, now) in model.bytes[from..].iter_mut().zip(now) {
@@ -618,8 +627,8 @@ fn refresh(store: &Store<Arc<Memory>>, file: &File, model: &mut Model, from: usi
     }
 }
 
-/// Data is where something else than zeros is, at least; a hole has nothing but zeros.
-fn seeks(file: &File, model: &Model) {
+/// Checks that data covers all bytes that are not zero, and holes contain only zeros.
+fn check_seeks(file: &File, model: &Model) {
     let size = model.bytes.len() as u64;
     let mut at = 0;
     while at < size {
@@ -647,7 +656,7 @@ fn seeks(file: &File, model: &Model) {
 }
 
 #[test]
-fn absurd_places_are_refused_before_anything_is_allocated() {
+fn out_of_range_offsets_are_rejected_before_any_allocation() {
     let (_, store) = memory(2);
     let file = File::default();
     assert_eq!(store.write_file(&file, 1, u64::MAX, b"x"), Err(Errno::FBIG));
@@ -668,8 +677,8 @@ fn absurd_places_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn writers_of_one_block_and_readers_of_others_see_their_own() {
-    // With room for all, and with so little that there are gaps alone.
+fn concurrent_writers_of_one_block_and_readers_see_their_own_bytes() {
+    // With space for all, and with so little that only gaps are left.
     for blocks in [40, 4] {
         let (_, store) = memory(blocks);
         write_and_read_beside_each_other(&store);
@@ -677,7 +686,7 @@ fn writers_of_one_block_and_readers_of_others_see_their_own() {
     }
 }
 
-fn write_and_read_beside_each_other(store: &Store<Arc<Memory>>) {
+fn write_and_read_beside_each_other(store: &Store<Arc<TestMemory>>) {
     std::thread::scope(|threads| {
         for inode in 1..5u32 {
             threads.spawn(move || {
@@ -712,9 +721,9 @@ fn write_and_read_beside_each_other(store: &Store<Arc<Memory>>) {
 }
 
 #[test]
-fn what_a_failed_write_leaves_behind_the_end_never_shows() {
+fn bytes_of_a_failed_write_past_the_end_are_never_exposed() {
     const BOTH: u64 = 2 * DATA_BYTES as u64;
-    type Grow = fn(&Store<Arc<Memory>>, &File);
+    type Grow = fn(&Store<Arc<TestMemory>>, &File);
     let grow: [(Grow, u64); 3] = [
         (|store, file| store.truncate(file, BOTH).unwrap(), 32),
         (
@@ -733,13 +742,14 @@ fn what_a_failed_write_leaves_behind_the_end_never_shows() {
         let file = File::default();
         let second = DATA_BYTES as u64..BOTH;
         store.allocate(&file, 1, second, true).unwrap();
-        // The first chunk's block cannot be made; the second's is there and is written all the same.
+        // The first chunk's block cannot be formatted; the second's exists and is written all the
+        // same.
         memory.formats_fail.store(true, Relaxed);
         let answer = store.write_file(&file, 1, 0, &[7; BOTH as usize]);
         memory.formats_fail.store(false, Relaxed);
         assert_eq!((answer, file.size()), (Err(Errno::IO), 0));
         grow(&store, &file);
-        // What was reserved stays so.
+        // The reserved pages stay reserved.
         assert_eq!((file.size(), file.pages()), (BOTH, pages));
         let seen = read(&store, &file, 0, BOTH as usize);
         assert!(seen.iter().all(|byte| *byte == 0));
@@ -749,7 +759,7 @@ fn what_a_failed_write_leaves_behind_the_end_never_shows() {
 }
 
 #[test]
-fn more_threads_than_ways_to_the_memory_wait_for_each_other_and_go_on() {
+fn more_threads_than_accesses_wait_and_make_progress() {
     let (memory, _) = memory(8);
     let store = Store::new(memory, 8, 8, 1);
     let file = File::default();
@@ -779,7 +789,7 @@ fn more_threads_than_ways_to_the_memory_wait_for_each_other_and_go_on() {
 }
 
 #[test]
-fn a_file_that_grows_alone_takes_all_there_is() {
+fn one_growing_file_can_fill_the_space() {
     let (_, store) = memory(3);
     let mut random = Rng::new();
     for _ in 0..20 {
@@ -800,14 +810,14 @@ fn a_file_that_grows_alone_takes_all_there_is() {
 }
 
 #[test]
-fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() {
+fn truncated_or_punched_pages_are_freed_and_read_as_zeros() {
     let (_, store) = memory(1);
     let (file, other) = (File::default(), File::default());
     let page = PAGE_BYTES as u64;
     let all = vec![7; DATA_BYTES];
     let free = || store.space().free_pages();
-    type Cut = fn(&Store<Arc<Memory>>, &File);
-    // What is left, and how many pages hold it.
+    type Cut = fn(&Store<Arc<TestMemory>>, &File);
+    // The range that is left, and the pages that hold it.
     let cuts: [(Cut, Range<u64>, u64); 5] = [
         (|store, file| store.truncate(file, 1).unwrap(), 0..1, 1),
         (
@@ -825,7 +835,8 @@ fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() 
             30 * page..32 * page,
             2,
         ),
-        // Of an aligned part of four pages the middle is left, with some of the last: two that lie apart.
+        // Of an aligned part of four pages the middle is left, with some of the last: two separate
+        // parts.
         (
             |store, file| {
                 store.punch(file, 0..9 * 4096).unwrap();
@@ -840,7 +851,7 @@ fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() 
         assert_eq!(free(), 0);
         cut(&store, &file);
         assert_eq!((file.pages(), free()), (pages, 32 - pages));
-        // Others have the rest, and nothing of theirs is seen here.
+        // Another file gets the rest, and none of its bytes are seen here.
         let begin = store.write_file(&other, 2, 0, &[9; 16 * PAGE_BYTES]);
         assert_eq!(begin, Ok(16 * PAGE_BYTES));
         store.free(&other);
@@ -858,14 +869,14 @@ fn what_is_cut_or_punched_from_a_chunk_is_free_for_others_and_has_zeros_again() 
         store.free(&file);
         assert_eq!(free(), 32);
     }
-    // Memory behind the end goes with a cut that leaves the size as it is.
+    // A truncation to the current size frees memory past the end.
     store.allocate(&file, 1, 0..all.len() as u64, true).unwrap();
     store.truncate(&file, 0).unwrap();
     assert_eq!((file.pages(), free()), (0, 32));
 }
 
 #[test]
-fn what_is_reserved_in_vain_is_free_again() {
+fn a_failed_allocation_frees_its_pages() {
     let (memory, store) = memory(4);
     let (file, other) = (File::default(), File::default());
     let chunk = DATA_BYTES as u64;
@@ -874,7 +885,7 @@ fn what_is_reserved_in_vain_is_free_again() {
     let free = || (store.space().free_pages(), file.pages(), file.size());
     let before = (64, 64, 2 * chunk);
     assert_eq!(free(), before);
-    // Pages that the file has elsewhere are of no use here.
+    // Pages that the file has elsewhere do not help.
     let answer = store.allocate(&file, 1, 16 * chunk..19 * chunk, false);
     assert_eq!((answer, free()), (Err(Errno::NOSPC), before));
     memory.formats_fail.store(true, Relaxed);
@@ -885,7 +896,7 @@ fn what_is_reserved_in_vain_is_free_again() {
     let end = 18 * chunk;
     let answer = store.allocate(&file, 1, 16 * chunk..end, false);
     assert_eq!((answer, free()), (Err(Errno::NOSPC), (63, 64, 2 * chunk)));
-    // There are as many pages as are wanted, but not side by side.
+    // There are as many free pages as requested, but not contiguous.
     let end = end - PAGE_BYTES as u64;
     let answer = store.allocate(&file, 1, 16 * chunk..end, false);
     assert_eq!((answer, free()), (Ok(()), (0, 127, end)));
@@ -898,7 +909,7 @@ fn what_is_reserved_in_vain_is_free_again() {
 }
 
 #[test]
-fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
+fn reads_and_writes_do_not_wait_for_an_allocation_in_the_same_file() {
     const DEADLINE: Duration = Duration::from_secs(60);
     let (memory, store) = memory(8);
     let file = File::default();
@@ -926,7 +937,7 @@ fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
         assert_eq!(maker.join().unwrap(), Ok(()));
     });
     assert_eq!(file.pages(), 4 * 32 + 1);
-    // Who wrote where memory was being made keeps what he wrote.
+    // Bytes written while the range is being allocated are kept.
     let gate = memory.gate.lock().unwrap();
     let begun = memory.at_gate.load(Relaxed);
     std::thread::scope(|threads| {
@@ -935,7 +946,7 @@ fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
         while memory.at_gate.load(Relaxed) == begun && begin.elapsed() < DEADLINE {
             std::thread::yield_now();
         }
-        // A page of a block that is cut already is not made anew.
+        // A page of a block that is split already needs no format.
         let answer = store.write_file(&file, 1, 8 * chunk, b"mine");
         drop(gate);
         assert_eq!((answer, maker.join().unwrap()), (Ok(4), Ok(())));
@@ -947,14 +958,14 @@ fn who_reads_and_writes_a_file_does_not_wait_while_memory_for_it_is_made() {
 }
 
 #[test]
-fn what_has_room_for_its_beginning_alone_is_a_short_count() {
+fn a_write_with_too_little_space_returns_a_short_count() {
     let (_, store) = memory(1);
     let page = vec![7; PAGE_BYTES];
     let small: Vec<File> = (0..32).map(|_| File::default()).collect();
     for file in &small {
         assert_eq!(store.write_file(file, 1, 0, &page), Ok(PAGE_BYTES));
     }
-    // Three pages that lie apart are free.
+    // Three separate pages are free.
     for file in [&small[3], &small[4], &small[20]] {
         store.free(file);
     }
@@ -974,11 +985,11 @@ fn what_has_room_for_its_beginning_alone_is_a_short_count() {
 }
 
 #[test]
-fn pages_far_apart_take_no_more_than_themselves() {
+fn scattered_pages_take_no_more_than_their_own_space() {
     let (_, store) = memory(8);
     let file = File::default();
     let page = PAGE_BYTES as u64;
-    // Two in each chunk: there are as many as the filesystem has.
+    // Two pages in each chunk: as many as the filesystem has.
     let place = |at: u64| (at / 2 * PAGES as u64 + at % 2 * 16) * page;
     for at in 0..8 * 32 {
         let byte = at as u8 | 1;
@@ -996,7 +1007,7 @@ fn pages_far_apart_take_no_more_than_themselves() {
 }
 
 #[test]
-fn pages_between_others_files_are_as_good_as_any() {
+fn free_pages_between_other_files_are_usable() {
     let (_, store) = memory(8);
     let small: Vec<File> = (0..8 * 32).map(|_| File::default()).collect();
     for (at, file) in small.iter().enumerate() {
@@ -1016,7 +1027,7 @@ fn pages_between_others_files_are_as_good_as_any() {
     assert_eq!(done, Ok(rest.len()));
     assert_eq!(store.space().free_pages(), 0);
     assert!(read(&store, &file, 0, bytes.len()) == bytes);
-    // Others' are as they were; and all of it can be written again.
+    // The other files are unchanged; and the file can be written again completely.
     for (at, file) in small.iter().enumerate().skip(1).step_by(2) {
         assert_eq!(read(&store, file, 0, PAGE_BYTES), [at as u8; PAGE_BYTES]);
     }
@@ -1028,7 +1039,7 @@ fn pages_between_others_files_are_as_good_as_any() {
     assert_eq!(store.space().used_pages(), 0);
 }
 
-/// How many extents each chunk has.
+/// The number of extents of each chunk.
 fn extents(file: &File) -> Vec<usize> {
     let layout = file.layout_shared();
     let last = file.size().div_ceil(DATA_BYTES as u64) as u32;
@@ -1037,7 +1048,7 @@ fn extents(file: &File) -> Vec<usize> {
 }
 
 #[test]
-fn what_is_dense_is_one_extent_and_asks_the_memory_once() {
+fn dense_data_is_one_extent_and_takes_one_call() {
     let (memory, store) = memory(40);
     let page = [7; PAGE_BYTES];
     let (small, long) = (File::default(), File::default());
@@ -1059,7 +1070,7 @@ fn what_is_dense_is_one_extent_and_asks_the_memory_once() {
     let look = || store.read_file(&long, 0, three.len(), |_| ()).unwrap();
     assert_eq!(calls(&look), 1);
     store.free(&long);
-    // One page after the other, from behind too, or in any order.
+    // Page by page, also backwards, or in any order.
     let mut random = Rng::new();
     for chunk in 0..3 {
         let mut order: Vec<u64> = (0..PAGES as u64).collect();
@@ -1080,10 +1091,10 @@ fn what_is_dense_is_one_extent_and_asks_the_memory_once() {
 }
 
 #[test]
-fn nothing_is_refused_as_long_as_there_are_as_many_pages_as_it_has() {
+fn no_write_fails_while_enough_pages_are_free() {
     let mut random = Rng::with_seed(seed());
     let (mut refused, mut crowded) = (0, 0);
-    for _ in 0..programs() {
+    for _ in 0..program_count() {
         let blocks = random.u32(1..5);
         let (_, store) = memory(blocks);
         let space = store.space();
@@ -1168,21 +1179,21 @@ fn nothing_is_refused_as_long_as_there_are_as_many_pages_as_it_has() {
         }
         assert_eq!(space.used_pages(), 0);
     }
-    // It was as full and as mixed up as it was to be.
+    // The space was full and fragmented, as intended.
     assert!(refused > 0 && crowded > 0, "{refused} {crowded}");
 }
 
 #[test]
-fn who_finds_no_memory_for_a_way_is_told_so_and_takes_nobody_elses() {
+fn a_caller_without_memory_for_an_access_gets_enomem_and_blocks_no_other() {
     let (memory, _) = memory(2);
     let store = Store::new(memory.clone(), 2, 2, 1);
     let file = File::default();
     for _ in 0..3 {
-        memory.has_no_ways.store(true, Relaxed);
+        memory.refuses_accesses.store(true, Relaxed);
         assert_eq!(store.write_file(&file, 1, 0, b"x"), Err(Errno::NOMEM));
     }
-    // The only one there can be is there for who comes next.
-    memory.has_no_ways.store(false, Relaxed);
+    // The only access that exists is available to the next caller.
+    memory.refuses_accesses.store(false, Relaxed);
     assert_eq!(store.write_file(&file, 1, 0, b"x"), Ok(1));
     store.punch(&file, 1..u64::MAX).unwrap();
     assert_eq!((file.size(), file.pages()), (1, 1));

@@ -1,15 +1,20 @@
-//! Threads that read what the kernel asks, each from a descriptor of its own, and answer it.
+//! Worker threads that read FUSE requests, each from a descriptor of its own, and answer them.
 //!
-//! To be woken costs a thread, and who asks, more than a small request does. So who has answered looks for the next
-//! one a moment before it rests, by calls that do not wait: then it is awake, on a core that has its memory at hand.
-//! Who waited longer in the kernel does not look the next time; who is woken to look next does. One alone waits there, and
-//! the others for that one (`crew`): of several there each request wakes another, which comes to a core that sleeps.
+//! A wake-up costs a worker, and the caller, more than a small request does. So a worker that has
+//! answered spins for a moment before it parks, polling for the next request without blocking: then
+//! it is awake, on a core that has its memory at hand. A worker that blocked in the kernel for
+//! longer does not spin the next time; a worker that is unparked to spin does. One worker alone
+//! blocks there, and the others park behind it (`workers`): if several blocked there, each request
+//! would wake another one, on a core that sleeps.
 //!
-//! fuser mounts and agrees with the kernel on what both can do. Requests are read here: it does not know all of them (a file
-//! without a name), and says times before 1970 wrong.
+//! fuser mounts and negotiates capabilities with the kernel. Requests are read here: fuser
+//! does not know all of them (a file without a name), and encodes times before 1970 wrongly.
 //!
-//! Invariant: a request that was read is answered, also where answering it panics.
-#![expect(unsafe_code, reason = "an ioctl, whose command says what it touches")]
+//! Invariant: a request that was read is answered, even if its handler panics.
+#![expect(
+    unsafe_code,
+    reason = "the command of an ioctl defines the memory it accesses"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -25,29 +30,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
-use super::crew::Crew;
-use super::wire::{Call, Reply};
-use super::{REQUEST_BYTES, Requests};
+use super::wire::{KernelRequest, Reply};
+use super::workers::WorkerPool;
+use super::{REQUEST_BYTES, RequestHandler};
 use crate::medium::Medium;
 use crate::place::FUSE;
 
-/// Bytes that a request may have before those of a write.
+/// Bytes of a request besides the data of a write.
 const HEAD_BYTES: usize = 4096;
-/// How long a thread looks for a request before it waits.
-const LOOKS: Duration = Duration::from_micros(20);
-const AT_ONCE: Timespec = Timespec {
+/// How long a worker spins for a request before it blocks or parks.
+const SPIN_DURATION: Duration = Duration::from_micros(20);
+const NO_WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
-/// Who comes to so many that look rests at once: all would try to read what one gets.
-const LOOKERS: usize = 4;
+/// A worker that finds this many others spinning parks at once: all would try to read the same
+/// request.
+const MAX_SPINNERS: usize = 4;
 
-/// What is agreed on with the kernel.
-pub(crate) struct Terms;
+/// The capabilities negotiated with the kernel.
+pub(crate) struct InitHandshake;
 
-impl fuser::Filesystem for Terms {
+impl fuser::Filesystem for InitHandshake {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What an older kernel has not is not used: it asks more often, or refuses a shared mapping.
+        // A capability that an older kernel lacks is not used: the kernel sends more requests, or
+        // rejects a shared mapping.
         let wanted = [
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -61,67 +68,70 @@ impl fuser::Filesystem for Terms {
         for flag in wanted {
             config.add_capabilities(flag).unwrap_or_default();
         }
-        let refused = |what: &str| io::Error::other(format!("{what} was refused"));
+        let refused = |what: &str| io::Error::other(format!("the kernel refused {what}"));
         config
             .set_max_write(REQUEST_BYTES)
-            .map_err(|_| refused("a request of 1 MiB"))?;
+            .map_err(|_| refused("requests of 1 MiB"))?;
         config
             .set_max_background(128)
-            .map_err(|_| refused("128 requests in the background"))?;
+            .map_err(|_| refused("128 background requests"))?;
         Ok(())
     }
 }
 
-/// Another descriptor of the same connection, which has a queue of its own for what is being answered. Reading does not wait.
-fn another(connection: impl AsFd) -> io::Result<File> {
+/// Clones the connection: another descriptor, with a queue of its own for requests in progress.
+/// Reads do not block.
+fn clone_connection(connection: impl AsFd) -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(FUSE)?;
-    let of = connection.as_fd().as_raw_fd() as u32;
-    // SAFETY: FUSE_DEV_IOC_CLONE reads a descriptor's number, of which we have a borrow.
+    let fd = connection.as_fd().as_raw_fd() as u32;
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a descriptor's number; `connection` keeps that descriptor
+    // open.
     unsafe {
         ioctl(
             &device,
-            Setter::<{ opcode::read::<u32>(229, 0) }, u32>::new(of),
+            Setter::<{ opcode::read::<u32>(229, 0) }, u32>::new(fd),
         )
     }?;
     Ok(device)
 }
 
-/// Has so many threads answer what is asked of a connection, until it ends. They are added to `threads`, also those that were begun before
-/// an error.
+/// Starts `count` workers that answer a connection's requests until it is closed. They are added to
+/// `threads`, including those started before an error.
 ///
 /// # Errors
-/// Those of the system: it has no descriptor or no thread any more.
+/// The system's: no descriptor or no thread is left.
 pub(crate) fn serve<M: Medium + 'static>(
-    requests: &Arc<Requests<M>>,
+    handler: &Arc<RequestHandler<M>>,
     connection: impl AsFd,
     count: usize,
     threads: &mut Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
-    let crew = Arc::new(Crew::new());
+    let workers = Arc::new(WorkerPool::new());
     for at in 0..count {
-        let device = another(&connection)?;
-        let (requests, crew) = (requests.clone(), crew.clone());
+        let device = clone_connection(&connection)?;
+        let (handler, workers) = (handler.clone(), workers.clone());
         let thread = Builder::new().name(format!("vramfs-{at}"));
-        threads.push(thread.spawn(move || answer_all(&requests, &crew, &device))?);
+        threads.push(thread.spawn(move || answer_all(&handler, &workers, &device))?);
     }
     Ok(())
 }
 
-/// Where one thread finds requests.
-struct Lookout<'a> {
-    crew: &'a Crew,
+/// One worker's way to find requests.
+struct RequestPoller<'a> {
+    workers: &'a WorkerPool,
     device: &'a File,
-    /// It looks so long before it waits.
-    looks: Duration,
+    /// How long it spins before it blocks or parks.
+    spin_duration: Duration,
 }
 
-impl Lookout<'_> {
-    /// Whether there is a request, or none will come any more; waits so long for that, or for ever.
-    fn finds(&self, wait: Option<&Timespec>) -> io::Result<bool> {
+impl RequestPoller<'_> {
+    /// Whether there is a request, or the connection is closed; waits up to `wait` for that, or
+    /// without limit.
+    fn has_request(&self, wait: Option<&Timespec>) -> io::Result<bool> {
         match poll(&mut [PollFd::new(self.device, PollFlags::IN)], wait) {
             Ok(found) => Ok(found > 0),
             Err(Errno::INTR) => Ok(false),
@@ -129,38 +139,39 @@ impl Lookout<'_> {
         }
     }
 
-    /// Reads one request, for who has something to do then.
+    /// Reads one request. It may have been read by another worker meanwhile.
     fn read(&mut self, request: &mut [u8]) -> io::Result<usize> {
-        // It looks no more before it reads: a mebibyte takes its time, and others wait for who looks.
-        self.find()?;
+        // Stops spinning before the read: copying a mebibyte takes time, and parked workers wait
+        // for a spinning one to stop.
+        self.wait_for_request()?;
         let mut device = self.device;
         device.read(request)
     }
 
-    /// Until there is a request, which another may be reading by then.
-    fn find(&mut self) -> io::Result<()> {
-        let (looking, mut before) = self.crew.look();
+    /// Waits until there is a request, which another worker may read first.
+    fn wait_for_request(&mut self) -> io::Result<()> {
+        let (guard, mut before) = self.workers.start_spinning();
         loop {
             let begin = Instant::now();
             loop {
-                if self.finds(Some(&AT_ONCE))? {
+                if self.has_request(Some(&NO_WAIT))? {
                     return Ok(());
                 }
-                if begin.elapsed() >= self.looks || before >= LOOKERS {
+                if begin.elapsed() >= self.spin_duration || before >= MAX_SPINNERS {
                     break;
                 }
-                // Whoever would ask may need this processor for it.
+                // A thread that is about to send a request may need this processor.
                 std::thread::yield_now();
             }
-            if looking.rest() {
-                // Whoever looked has found something.
-                (self.looks, before) = (LOOKS, 0);
+            if guard.park_unless_last() {
+                // Unparked: the spinning worker has found a request.
+                (self.spin_duration, before) = (SPIN_DURATION, 0);
                 continue;
             }
             let begin = Instant::now();
-            let found = self.finds(None)?;
-            self.looks = match begin.elapsed() < LOOKS {
-                true => LOOKS,
+            let found = self.has_request(None)?;
+            self.spin_duration = match begin.elapsed() < SPIN_DURATION {
+                true => SPIN_DURATION,
                 false => Duration::ZERO,
             };
             if found {
@@ -170,38 +181,42 @@ impl Lookout<'_> {
     }
 }
 
-/// Answers one request after another, until there are none any more.
+/// Answers requests one after another until the connection is closed.
 fn answer_all<M: Medium + 'static>(
-    requests: &Requests<M>,
-    crew: &Crew,
+    handler: &RequestHandler<M>,
+    workers: &WorkerPool,
     device: &File,
 ) -> io::Result<()> {
-    let mut request = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
+    let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
     let mut body = Vec::new();
-    let mut lookout = Lookout {
-        crew,
+    let mut poller = RequestPoller {
+        workers,
         device,
-        looks: LOOKS,
+        spin_duration: SPIN_DURATION,
     };
     loop {
-        let len = match lookout.read(&mut request) {
+        let len = match poller.read(&mut buffer) {
             Ok(len) => len,
-            // Whoever asked was killed before it was read; a signal; another has read it.
+            // The caller was killed before its request was read; a signal; another worker has read
+            // it.
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOENT)
                     || matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
             {
                 continue;
             }
-            // It was unmounted.
+            // Unmounted.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(error),
         };
-        // A kernel that speaks another language: nothing says what to answer to.
-        let mut call = Call::new(&request[..len]).ok_or(ErrorKind::InvalidData)?;
-        let mut reply = Reply::new(device, call.header.unique, &mut body);
-        // Whoever asks is told, rather than left to wait for ever. A panic says on its own where it was.
-        let answer = catch_unwind(AssertUnwindSafe(|| requests.answer(&mut call, &mut reply)));
-        reply.end(answer.unwrap_or(Err(Errno::IO)));
+        // An unknown protocol: there is no request identifier to answer to.
+        let mut request = KernelRequest::new(&buffer[..len]).ok_or(ErrorKind::InvalidData)?;
+        let mut reply = Reply::new(device, request.header.unique, &mut body);
+        // A panic is answered with an error, so that the caller does not wait for ever. The panic
+        // hook reports where it was.
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            handler.answer(&mut request, &mut reply)
+        }));
+        reply.complete(answer.unwrap_or(Err(Errno::IO)));
     }
 }

@@ -1,6 +1,7 @@
-//! All of the filesystem beside the plainest one in memory: programs that are made shorter where they differ, and threads.
+//! Tests of the whole filesystem: random programs checked against a reference model, with
+//! shrinking, and concurrent threads.
 
-mod beside;
+mod concurrent;
 mod model;
 mod ops;
 mod world;
@@ -19,32 +20,34 @@ use fercuda_cuda::{Context, Cuda};
 use super::*;
 use crate::file::tests::{memory, seed};
 use crate::medium::Verify;
-use crate::mount::{Shape, store};
+use crate::mount::{StoreGeometry, store};
 
-impl<M: Medium + 'static> Requests<M> {
-    /// [`Requests::put`]; how many.
-    fn put_all(
+impl<M: Medium + 'static> RequestHandler<M> {
+    /// [`RequestHandler::write`], returning the number of bytes acknowledged.
+    fn write_all(
         &self,
         inode: u32,
         offset: u64,
         bytes: &[u8],
-        taker: Option<Caller>,
-    ) -> Answer<usize> {
-        let mut said = Vec::new();
-        let put = self.put(inode, offset, bytes, taker, false, &mut |it| said.push(it));
-        assert_eq!(said.len(), usize::from(put.is_ok()), "it is told once");
-        put.map(|()| said[0])
+        clears_suid_for: Option<Credentials>,
+    ) -> SysResult<usize> {
+        let mut acked = Vec::new();
+        let done = self.write(inode, offset, bytes, clears_suid_for, false, &mut |it| {
+            acked.push(it)
+        });
+        assert_eq!(acked.len(), usize::from(done.is_ok()), "acknowledged once");
+        done.map(|()| acked[0])
     }
 }
 
-/// Calls of each kind of programs.
+/// Calls per kind of programs.
 fn calls() -> u64 {
     let asked = std::env::var("FERCUDA_VRAM_CALLS");
     let all = asked.map_or(1_000_000, |it| it.parse().unwrap());
     u64::div_ceil(all, 3)
 }
 
-/// What a program came to, also where something panics.
+/// Runs a program; a panic counts as an error.
 fn run(program: &Program, failures: Failures) -> Result<Tally, String> {
     let run = || World::run(program, failures == Failures::Lost);
     let answer = catch_unwind(AssertUnwindSafe(run));
@@ -55,7 +58,7 @@ fn run(program: &Program, failures: Failures) -> Result<Tally, String> {
     })
 }
 
-/// A program that fails without the calls that it does not need for that, and how.
+/// Removes the calls that a failing program does not need to fail; also returns the error.
 fn shorten(mut program: Program, failures: Failures) -> (Program, String) {
     let mut why = run(&program, failures).err().unwrap_or_default();
     let mut left = usize::MAX;
@@ -91,7 +94,7 @@ fn hold(failures: Failures) {
         let answer = runner.run(&program(failures), |program| {
             let answer = run(&program, failures);
             let (calls, tally, has_failed) = &mut *met.lock().unwrap();
-            // Others are to make a program shorter.
+            // Runs after a failure only shrink the program.
             *calls += if *has_failed { 0 } else { program.ops.len() };
             *has_failed |= answer.is_err();
             answer.map(|it| tally.add(&it)).map_err(TestCaseError::fail)
@@ -120,7 +123,7 @@ fn hold(failures: Failures) {
     }
     let rate = done as f64 / begin.elapsed().as_secs_f64();
     eprintln!("{failures:?}: {done} calls, {rate:.0} a second, {tally:?}");
-    // They met what they were to meet.
+    // The programs met each situation often enough.
     let often = done as u64 / 2000;
     let met = [tally.full, tally.moved, tally.corrected, tally.nameless];
     assert!(met.iter().all(|it| *it > often), "{tally:?}");
@@ -131,27 +134,27 @@ fn hold(failures: Failures) {
 }
 
 #[test]
-fn programs_are_answered_as_by_the_plainest_filesystem() {
+fn random_programs_match_the_reference_model() {
     hold(Failures::Corrected);
 }
 
 #[test]
-fn programs_whose_memory_refuses_calls_lose_nothing_that_was_said_to_be_done() {
+fn programs_on_failing_memory_lose_no_acknowledged_change() {
     hold(Failures::Refused);
 }
 
 #[test]
-fn programs_whose_memory_loses_blocks_lose_what_was_in_them_alone() {
+fn programs_on_memory_that_loses_blocks_lose_only_their_content() {
     hold(Failures::Lost);
 }
 
 #[test]
-fn whatever_bytes_come_as_a_request_it_is_answered_without_a_panic() {
+fn random_requests_are_answered_without_a_panic() {
     const HEADER: usize = size_of::<wire::Header>();
     let seed = seed();
     let mut random = Rng::with_seed(seed);
     let (_memory, store) = memory(4);
-    let requests = world::requests(store, 50, THREADS);
+    let handler = world::handler(store, 50, THREADS);
     let kernel = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let (mut body, mut done) = (Vec::new(), 0);
     for step in 0..20_000 {
@@ -161,7 +164,7 @@ fn whatever_bytes_come_as_a_request_it_is_answered_without_a_panic() {
             0 => random.u64(..),
             _ => random.u64(..8),
         };
-        // Numbers are small ones, or all bits may be set; between them is a name now and then.
+        // Small numbers, or numbers with all bits set, with a name in between now and then.
         let mut bytes = vec![0; HEADER];
         while bytes.len() < HEADER + random.usize(..120) {
             match random.u8(..8) {
@@ -174,24 +177,24 @@ fn whatever_bytes_come_as_a_request_it_is_answered_without_a_panic() {
         }
         header.len = bytes.len() as u32;
         bytes[..HEADER].copy_from_slice(bytemuck::bytes_of(&header));
-        let mut call = wire::Call::new(&bytes).unwrap();
+        let mut call = wire::KernelRequest::new(&bytes).unwrap();
         let mut reply = wire::Reply::new(&kernel, step, &mut body);
-        let answer = catch_unwind(AssertUnwindSafe(|| requests.answer(&mut call, &mut reply)));
+        let answer = catch_unwind(AssertUnwindSafe(|| handler.answer(&mut call, &mut reply)));
         let answer =
             answer.unwrap_or_else(|_| panic!("FERCUDA_SEED={seed}: step {step}, {header:?}"));
         done += usize::from(answer.is_ok());
-        reply.end(answer);
+        reply.complete(answer);
     }
     assert!(done > 2_000, "{done} of them meant anything");
 }
 
 #[test]
-fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_answer() {
+fn fsync_reports_a_device_failure_after_an_acknowledged_write() {
     let (memory, store) = memory(4);
-    let requests = world::requests(store, 50, THREADS);
-    let tree = &requests.tree;
+    let handler = world::handler(store, 50, THREADS);
+    let tree = &handler.tree;
     let mode = libc::S_IFREG | 0o600;
-    let caller = Caller {
+    let caller = Credentials {
         user: 0,
         group: 0,
         umask: 0,
@@ -207,51 +210,51 @@ fn who_asks_whether_a_file_is_written_hears_of_a_device_that_failed_behind_an_an
         request.nodeid = inode.into();
         request.len = (size_of::<wire::Header>() + body.len()) as u32;
         let bytes = [bytemuck::bytes_of(&request), body].concat();
-        let mut call = wire::Call::new(&bytes).unwrap();
+        let mut call = wire::KernelRequest::new(&bytes).unwrap();
         let mut body = Vec::new();
         let mut reply = wire::Reply::new(&kernel, 1, &mut body);
-        let answer = requests.answer(&mut call, &mut reply);
-        reply.end(answer);
+        let answer = handler.answer(&mut call, &mut reply);
+        reply.complete(answer);
         answer
     };
-    // Of the file's handle, and whether its attributes matter, nothing is asked for.
+    // The file handle and the datasync flag are ignored.
     let sync = || ask(wire::operation::FSYNC, &[0; 16]);
     let write = |flags: i32| {
         let mut it = wire::WriteIn::zeroed();
         (it.size, it.flags) = (PAGE_BYTES as u32, flags as u32);
         let body = [bytemuck::bytes_of(&it), &[7; PAGE_BYTES]].concat();
-        let before = requests.writes.bytes();
+        let before = handler.writes.bytes();
         let answer = ask(wire::operation::WRITE, &body);
-        (answer, requests.writes.bytes() - before)
+        (answer, handler.writes.bytes() - before)
     };
     let page = PAGE_BYTES as u64;
     assert_eq!(write(0), (Ok(()), page));
     assert_eq!(sync(), Ok(()));
     memory.yields.store(true, Relaxed);
-    // Who waits for it with the write hears of it there.
-    for (flags, told) in [(libc::O_DSYNC, 0), (libc::O_SYNC, 0), (0, page)] {
+    // A synchronous writer gets the error from its own write.
+    for (flags, acked) in [(libc::O_DSYNC, 0), (libc::O_SYNC, 0), (0, page)] {
         memory.fails_then.store(1, Relaxed);
-        assert_eq!(write(flags), (Err(Errno::IO), told));
-        assert_eq!(sync().is_err(), told > 0);
+        assert_eq!(write(flags), (Err(Errno::IO), acked));
+        assert_eq!(sync().is_err(), acked > 0);
     }
     assert_eq!(write(libc::O_SYNC), (Ok(()), page));
     assert_eq!(sync(), Err(Errno::IO));
-    assert!(requests.figures().contains("\nunkept_writes 1\n"));
+    assert!(handler.figures().contains("\nunkept_writes 1\n"));
 }
 
-/// Threads that answer.
+/// Worker threads.
 const THREADS: usize = 8;
 
 #[test]
-fn threads_beside_scrubbing_faults_and_changing_room_find_what_was_written() {
+fn threads_find_their_bytes_during_scrubbing_faults_and_resizes() {
     const BLOCKS: u32 = 48;
     let (memory, store) = memory(BLOCKS);
     memory.has_code.store(true, Relaxed);
     memory.yields.store(true, Relaxed);
-    let requests = world::requests(store, 200, THREADS);
+    let handler = world::handler(store, 200, THREADS);
     let calls = calls() as u32 / 7;
-    beside::work(
-        &requests,
+    concurrent::work(
+        &handler,
         20..BLOCKS.into(),
         calls,
         &mut Rng::with_seed(seed()),
@@ -259,23 +262,23 @@ fn threads_beside_scrubbing_faults_and_changing_room_find_what_was_written() {
 }
 
 #[test]
-fn threads_on_a_device_with_the_code_find_what_was_written() {
+fn threads_on_a_device_with_error_correction_find_their_bytes() {
     const BLOCKS: u64 = 48;
     let device = Cuda::from_env().unwrap().device(0).unwrap();
     let context = Context::primary(device).unwrap();
-    let shape = Shape {
+    let shape = StoreGeometry {
         size_bytes: BLOCKS * DATA_BYTES as u64,
         has_code: true,
         verify: Verify::Read,
         threads: THREADS,
     };
-    let requests = world::requests(
+    let handler = world::handler(
         store(&context, &shape, &crate::Kernels::load).unwrap(),
         200,
         THREADS,
     );
     let calls = (calls() / 2500).clamp(60, 2000) as u32;
-    beside::work(&requests, 20..BLOCKS, calls, &mut Rng::with_seed(seed()));
+    concurrent::work(&handler, 20..BLOCKS, calls, &mut Rng::with_seed(seed()));
     let found = fercuda_softgpu::control::take_findings();
     assert!(found.is_empty(), "{found:#?}");
 }

@@ -1,9 +1,10 @@
-//! What the kernel asks of a filesystem and how it is answered, byte by byte: `linux/fuse.h`, from protocol 7.31 on.
+//! FUSE wire format: requests and replies as in `linux/fuse.h`, from protocol 7.31 on.
 //!
-//! A request is a [`Header`], what belongs to its operation, and names that end with a zero. An answer is a header and what
-//! the operation has to say; or an error and nothing else. Some have no answer.
+//! A request is a [`Header`], a structure of its operation, and zero-terminated names. A reply is a
+//! header and the operation's result, or an error and nothing else. Some requests have no reply.
 //!
-//! Elsewhere: what is answered (`calls`), by whom (`serve`). What both speak of first is fuser's business.
+//! Elsewhere: what is answered (`calls`), the threads that answer (`serve`). fuser handles the
+//! initial negotiation.
 
 use std::fs::File;
 use std::io::{IoSlice, Write as _};
@@ -11,10 +12,10 @@ use std::io::{IoSlice, Write as _};
 use bytemuck::{AnyBitPattern, NoUninit, Pod, Zeroable};
 use rustix::io::Errno;
 
-use crate::fuse::KEPT;
-use crate::tree::{Answer, Attributes, KIND, Time};
+use crate::fuse::CACHE_TTL;
+use crate::tree::{InodeAttributes, KIND, SysResult, Time};
 
-/// The operations that are answered; the kernel does without others.
+/// The operations that are supported; the kernel works without the others.
 pub(super) mod operation {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -53,7 +54,7 @@ pub(super) mod operation {
     pub(crate) const TMPFILE: u32 = 51;
 }
 
-/// Structures of the protocol, with its names.
+/// Structures of the protocol, under their names there.
 macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? } = $bytes:literal;)*) => {$(
         $(#[$doc])*
@@ -68,9 +69,9 @@ macro_rules! structures {
 }
 
 structures! {
-    /// What every request begins with.
+    /// The header of every request.
     Header { len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, extlen: u32 } = 40;
-    /// What every answer begins with.
+    /// The header of every reply.
     OutHeader { len: u32, error: i32, unique: u64 } = 16;
 
     ForgetIn { nlookup: u64 } = 8;
@@ -83,16 +84,16 @@ structures! {
     MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32 } = 16;
     MkdirIn { mode: u32, umask: u32 } = 8;
     RenameIn { newdir: u64 } = 8;
-    /// What `RENAME2` says behind that.
-    Rename2More { flags: u32, padding: u32 } = 8;
+    /// Follows in a `RENAME2`.
+    Rename2Flags { flags: u32, padding: u32 } = 8;
     LinkIn { oldnodeid: u64 } = 8;
     CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 } = 16;
     ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 } = 24;
-    /// Also what `READDIR` and `READDIRPLUS` say.
+    /// Also for `READDIR` and `READDIRPLUS`.
     ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 } = 40;
     WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 } = 40;
     SetxattrIn { size: u32, flags: u32 } = 8;
-    /// Also what `LISTXATTR` says.
+    /// Also for `LISTXATTR`.
     GetxattrIn { size: u32, padding: u32 } = 8;
     IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 } = 32;
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 } = 32;
@@ -111,7 +112,7 @@ structures! {
     } = 128;
     AttrOut { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr } = 104;
     OpenOut { fh: u64, open_flags: u32, backing_id: u32 } = 16;
-    /// Also what `COPY_FILE_RANGE`, `GETXATTR` and `LISTXATTR` answer.
+    /// Also for `COPY_FILE_RANGE`, `GETXATTR` and `LISTXATTR`.
     WriteOut { size: u32, padding: u32 } = 8;
     StatfsOut {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
@@ -122,7 +123,7 @@ structures! {
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32 } = 24;
 }
 
-/// Fields of [`SetattrIn`] that count.
+/// Bits for the fields of [`SetattrIn`] that are set.
 pub(super) mod valid {
     pub(crate) const MODE: u32 = 1 << 0;
     pub(crate) const UID: u32 = 1 << 1;
@@ -134,43 +135,43 @@ pub(super) mod valid {
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
 }
 
-/// Of [`OpenOut`].
+/// Flags of [`OpenOut`].
 pub(super) mod open {
     pub(crate) const DIRECT_IO: u32 = 1 << 0;
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Of [`WriteIn`]: the writer takes what the file may do for others than its owner.
+/// Flag of [`WriteIn`]: the write clears the file's set-user-ID and set-group-ID bits.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 const SECOND: Time = 1_000_000_000;
 
-/// A request, and what of it was not taken yet.
+/// A request, and the part of it that was not decoded yet.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct KernelRequest<'a> {
     pub(super) header: Header,
     rest: &'a [u8],
 }
 
-impl<'a> Call<'a> {
-    /// The request that these bytes are, if they are one. What it says of its length is not believed.
+impl<'a> KernelRequest<'a> {
+    /// Decodes a header. The length that it states is not trusted.
     pub(super) fn new(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(size_of::<Header>())?;
         let header = bytemuck::pod_read_unaligned(header);
         Some(Self { header, rest })
     }
 
-    /// The inode that it is about.
+    /// The inode that the request is about.
     pub(super) fn inode(&self) -> u32 {
         number(self.header.nodeid)
     }
 
-    /// A structure that comes next.
+    /// Decodes the next structure.
     ///
     /// # Errors
-    /// `IO` where there is less than that.
-    pub(super) fn take<T: AnyBitPattern>(&mut self) -> Answer<T> {
+    /// `IO` if fewer bytes are left.
+    pub(super) fn take<T: AnyBitPattern>(&mut self) -> SysResult<T> {
         let (taken, rest) = self
             .rest
             .split_at_checked(size_of::<T>())
@@ -179,34 +180,34 @@ impl<'a> Call<'a> {
         Ok(bytemuck::pod_read_unaligned(taken))
     }
 
-    /// A name that comes next, without its end.
+    /// Decodes the next name, without its terminator.
     ///
     /// # Errors
     /// `IO` if it has none.
-    pub(super) fn name(&mut self) -> Answer<&'a [u8]> {
+    pub(super) fn name(&mut self) -> SysResult<&'a [u8]> {
         let end = self.rest.iter().position(|byte| *byte == 0);
         let (name, rest) = self.rest.split_at(end.ok_or(Errno::IO)?);
         self.rest = &rest[1..];
         Ok(name)
     }
 
-    /// So many bytes that come next.
+    /// Takes the next `len` bytes.
     ///
     /// # Errors
-    /// `IO` where there are fewer.
-    pub(super) fn bytes(&mut self, len: u32) -> Answer<&'a [u8]> {
+    /// `IO` if fewer are left.
+    pub(super) fn bytes(&mut self, len: u32) -> SysResult<&'a [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(len as usize).ok_or(Errno::IO)?;
         self.rest = rest;
         Ok(bytes)
     }
 }
 
-/// There is no inode 0, so what cannot be one is answered with `STALE`.
+/// An inode's number. There is no inode 0, so an invalid number results in `STALE`.
 pub(super) fn number(node: u64) -> u32 {
     u32::try_from(node).unwrap_or(0)
 }
 
-/// Nanoseconds since 1970, as near as they can be told.
+/// Nanoseconds since 1970, saturating.
 pub(super) fn time(seconds: i64, nanoseconds: u32) -> Time {
     seconds
         .saturating_mul(SECOND)
@@ -214,71 +215,71 @@ pub(super) fn time(seconds: i64, nanoseconds: u32) -> Time {
 }
 
 fn parts(time: Time) -> (i64, u32) {
-    // Nanoseconds count from whole seconds on, also before 1970.
+    // Nanoseconds are never negative, also before 1970.
     (time.div_euclid(SECOND), time.rem_euclid(SECOND) as u32)
 }
 
-/// What the answer to one request says, until it is sent.
+/// The reply to one request, until it is sent.
 #[derive(Debug)]
 pub(super) struct Reply<'a> {
     device: &'a File,
     unique: u64,
-    /// What is behind the header.
+    /// The bytes behind the header.
     body: &'a mut Vec<u8>,
-    is_over: bool,
+    is_complete: bool,
 }
 
 impl<'a> Reply<'a> {
-    /// One that says nothing yet, and has this memory to say it in.
+    /// An empty reply that uses the memory of `body`.
     pub(super) fn new(device: &'a File, unique: u64, body: &'a mut Vec<u8>) -> Self {
         body.clear();
         Self {
             device,
             unique,
             body,
-            is_over: false,
+            is_complete: false,
         }
     }
 
-    /// Says a structure.
+    /// Appends a structure.
     pub(super) fn add(&mut self, it: &impl NoUninit) {
         self.add_bytes(bytemuck::bytes_of(it));
     }
 
-    /// Says bytes.
+    /// Appends bytes.
     pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
         self.body.extend_from_slice(bytes);
     }
 
-    /// The kernel does not wait for an answer.
-    pub(super) fn is_not_awaited(&mut self) {
-        self.is_over = true;
+    /// Sends no reply: the kernel does not expect one.
+    pub(super) fn suppress_reply(&mut self) {
+        self.is_complete = true;
     }
 
-    /// Sends these bytes from where they are; that is the answer.
+    /// Sends these bytes in place; that completes the reply.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         self.body.clear();
-        self.finish(0, bytes);
+        self.send_reply(0, bytes);
     }
 
-    /// Sends how much of something there is; that is the answer.
+    /// Sends a count of bytes; that completes the reply.
     pub(super) fn send_count(&mut self, size: u32) {
         self.body.clear();
         self.count(size);
-        self.finish(0, &[]);
+        self.send_reply(0, &[]);
     }
 
-    /// Sends what was said, or the error, if nothing was sent yet.
-    pub(super) fn end(mut self, answer: Answer<()>) {
+    /// Sends what was appended, or the error, unless the reply was sent already.
+    pub(super) fn complete(mut self, answer: SysResult<()>) {
         let error = answer.map_or_else(|error| -error.raw_os_error(), |()| 0);
         if error != 0 {
             self.body.clear();
         }
-        self.finish(error, &[]);
+        self.send_reply(error, &[]);
     }
 
-    fn finish(&mut self, error: i32, bytes: &[u8]) {
-        if std::mem::replace(&mut self.is_over, true) {
+    fn send_reply(&mut self, error: i32, bytes: &[u8]) {
+        if std::mem::replace(&mut self.is_complete, true) {
             return;
         }
         let header = OutHeader {
@@ -288,35 +289,36 @@ impl<'a> Reply<'a> {
         };
         let parts = [bytemuck::bytes_of(&header), self.body, bytes].map(IoSlice::new);
         let mut device = self.device;
-        // All at once or not at all. It fails where nobody waits any more: the caller was killed, or the connection cut.
+        // Atomic: all or nothing. Fails if the request is gone: the caller was killed, or the
+        // connection aborted.
         let _sent = device.write_vectored(&parts);
     }
 
-    /// Says an inode that has a name.
-    pub(super) fn entry(&mut self, it: &Attributes) {
+    /// Appends an inode that was looked up or created.
+    pub(super) fn entry(&mut self, it: &InodeAttributes) {
         self.add(&entry(it));
     }
 
-    /// Says what is known of an inode.
-    pub(super) fn attributes(&mut self, it: &Attributes) {
+    /// Appends an inode's attributes.
+    pub(super) fn attributes(&mut self, it: &InodeAttributes) {
         self.add(&AttrOut {
-            attr_valid: KEPT.as_secs(),
+            attr_valid: CACHE_TTL.as_secs(),
             attr_valid_nsec: 0,
             dummy: 0,
             attr: attr(it),
         });
     }
 
-    /// Says how much of something there is.
+    /// Appends a count of bytes.
     pub(super) fn count(&mut self, size: u32) {
         self.add(&WriteOut { size, padding: 0 });
     }
 
-    /// Says a value if there is room for it, and its length if that was asked for.
+    /// Appends a value if it fits, or its length if `room` is 0.
     ///
     /// # Errors
-    /// `RANGE` without room.
-    pub(super) fn value(&mut self, room: u32, value: &[u8]) -> Answer<()> {
+    /// `RANGE` if it does not fit.
+    pub(super) fn value(&mut self, room: u32, value: &[u8]) -> SysResult<()> {
         match room as usize {
             0 => self.count(value.len() as u32),
             room if value.len() <= room => self.add_bytes(value),
@@ -325,30 +327,34 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Says an entry of a directory, with what is known of it or without, if there is room: all together may have so
-    /// many bytes. Whether there was.
-    pub(super) fn listed(
+    /// Appends a directory entry, with or without attributes, if the reply stays within `room`
+    /// bytes; returns whether it does.
+    pub(super) fn directory_entry(
         &mut self,
         room: u32,
         number: u64,
         name: &[u8],
-        it: &Attributes,
-        is_told: bool,
+        it: &InodeAttributes,
+        with_attributes: bool,
     ) -> bool {
-        let known = if is_told { size_of::<EntryOut>() } else { 0 };
-        let len = (known + size_of::<Dirent>() + name.len()).next_multiple_of(8);
+        let attributes_len = if with_attributes {
+            size_of::<EntryOut>()
+        } else {
+            0
+        };
+        let len = (attributes_len + size_of::<Dirent>() + name.len()).next_multiple_of(8);
         let end = self.body.len() + len;
         if end > room as usize {
             return false;
         }
-        if is_told {
+        if with_attributes {
             self.entry(it);
         }
         self.add(&Dirent {
             ino: u64::from(it.inode),
             off: number,
             namelen: name.len() as u32,
-            // As `d_type` has it.
+            // The format of `d_type`.
             kind: (it.mode & KIND) >> 12,
         });
         self.add_bytes(name);
@@ -357,19 +363,19 @@ impl<'a> Reply<'a> {
     }
 }
 
-fn entry(it: &Attributes) -> EntryOut {
+fn entry(it: &InodeAttributes) -> EntryOut {
     EntryOut {
         nodeid: u64::from(it.inode),
         generation: u64::from(it.generation),
-        entry_valid: KEPT.as_secs(),
-        attr_valid: KEPT.as_secs(),
+        entry_valid: CACHE_TTL.as_secs(),
+        attr_valid: CACHE_TTL.as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(it),
     }
 }
 
-fn attr(it: &Attributes) -> Attr {
+fn attr(it: &InodeAttributes) -> Attr {
     let [accessed, modified, changed] = [it.accessed, it.modified, it.changed].map(parts);
     Attr {
         ino: u64::from(it.inode),
@@ -396,16 +402,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_whole_seconds_and_nanoseconds_behind_them_also_before_1970() {
-        for (said, nanoseconds) in [
+    fn times_before_1970_have_non_negative_nanoseconds() {
+        for (encoded, nanoseconds) in [
             ((0, 0), 0),
             ((1, 5), SECOND + 5),
             ((-1, 0), -SECOND),
-            // A quarter of a second before 1970 is three quarters behind the second before.
+            // A quarter of a second before 1970 is three quarters after the second before.
             ((-1, 750_000_000), -SECOND / 4),
         ] {
-            assert_eq!(time(said.0, said.1), nanoseconds);
-            assert_eq!(parts(nanoseconds), said);
+            assert_eq!(time(encoded.0, encoded.1), nanoseconds);
+            assert_eq!(parts(nanoseconds), encoded);
         }
         assert_eq!(time(i64::MAX, 0), Time::MAX);
         assert_eq!(time(i64::MIN, 999_999_999), Time::MIN + 999_999_999);
@@ -417,21 +423,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_than_it_says_or_has_no_end_is_refused() {
+    fn truncated_and_unterminated_requests_are_rejected() {
         let header = Header {
             len: 44,
             nodeid: u64::from(u32::MAX) + 1,
             ..Zeroable::zeroed()
         };
         let bytes = [bytemuck::bytes_of(&header), b"ab\0c"].concat();
-        assert!(Call::new(&bytes[..39]).is_none() && Call::new(&bytes[..40]).is_some());
-        let mut call = Call::new(&bytes).unwrap();
-        assert_eq!(call.inode(), 0);
-        assert_eq!(call.take::<ForgetIn>().unwrap_err(), Errno::IO);
-        assert_eq!(call.bytes(5), Err(Errno::IO));
-        assert_eq!(call.name(), Ok(&b"ab"[..]));
-        assert_eq!(call.name(), Err(Errno::IO));
-        assert_eq!(call.bytes(1), Ok(&b"c"[..]));
-        assert_eq!(call.bytes(1), Err(Errno::IO));
+        assert!(
+            KernelRequest::new(&bytes[..39]).is_none()
+                && KernelRequest::new(&bytes[..40]).is_some()
+        );
+        let mut request = KernelRequest::new(&bytes).unwrap();
+        assert_eq!(request.inode(), 0);
+        assert_eq!(request.take::<ForgetIn>().unwrap_err(), Errno::IO);
+        assert_eq!(request.bytes(5), Err(Errno::IO));
+        assert_eq!(request.name(), Ok(&b"ab"[..]));
+        assert_eq!(request.name(), Err(Errno::IO));
+        assert_eq!(request.bytes(1), Ok(&b"c"[..]));
+        assert_eq!(request.bytes(1), Err(Errno::IO));
     }
 }

@@ -1,17 +1,17 @@
-//! Random programs beside the plainest tree, and what they do not reach.
+//! Random operations checked against a model of a tree, and the cases that they do not reach.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::values::{VALUE_MAX, VALUES_MAX};
+use super::xattr::{XATTR_MAX, XATTRS_MAX};
 use super::*;
 
-const ME: Caller = Caller {
+const ME: Credentials = Credentials {
     user: 7,
     group: 8,
     umask: 0,
 };
 
-/// The plainest tree: for each inode its entries, if it is a directory, and what it is.
+/// The model: each inode's type, and the entries of each directory.
 #[derive(Default)]
 struct Model {
     directories: HashMap<u32, BTreeMap<Vec<u8>, u32>>,
@@ -32,7 +32,7 @@ impl Model {
         self.kinds[&inode] == DIRECTORY
     }
 
-    /// Names that lead to it; for a directory, as it counts them.
+    /// The link count of an inode.
     fn links(&self, inode: u32) -> u32 {
         let all = self.directories.values().flat_map(BTreeMap::values);
         let names = all.filter(|it| **it == inode).count() as u32;
@@ -71,8 +71,8 @@ impl Model {
         }
     }
 
-    /// A directory in which names can be made.
-    fn lives(&self, directory: u32) -> Answer<()> {
+    /// Checks that names can be created in a directory.
+    fn lives(&self, directory: u32) -> SysResult<()> {
         match self.links(directory) {
             _ if !self.is_directory(directory) => Err(Errno::NOTDIR),
             0 => Err(Errno::NOENT),
@@ -80,7 +80,7 @@ impl Model {
         }
     }
 
-    fn get(&self, directory: u32, name: &[u8]) -> Answer<u32> {
+    fn get(&self, directory: u32, name: &[u8]) -> SysResult<u32> {
         let entries = self.directories.get(&directory).ok_or(Errno::NOTDIR)?;
         entries.get(name).copied().ok_or(Errno::NOENT)
     }
@@ -94,7 +94,7 @@ impl Model {
         self.directories.get_mut(&directory).unwrap().remove(name);
     }
 
-    fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), how: Move) -> Answer<()> {
+    fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), how: RenameMode) -> SysResult<()> {
         let inode = self.get(from.0, from.1)?;
         self.lives(to.0)?;
         let other = match self.get(to.0, to.1) {
@@ -106,11 +106,11 @@ impl Model {
             return Err(Errno::INVAL);
         }
         match (other, how) {
-            (Some(_), Move::KeepOther) => return Err(Errno::EXIST),
+            (Some(_), RenameMode::NoReplace) => return Err(Errno::EXIST),
             (Some(other), _) if other == inode => return Ok(()),
-            (None, Move::Exchange) => return Err(Errno::NOENT),
+            (None, RenameMode::Exchange) => return Err(Errno::NOENT),
             (None, _) => {}
-            (Some(other), Move::Exchange) => {
+            (Some(other), RenameMode::Exchange) => {
                 if self.is_directory(other) && self.is_within(from.0, other) {
                     return Err(Errno::INVAL);
                 }
@@ -118,7 +118,7 @@ impl Model {
                 self.set(to.0, to.1, inode);
                 return Ok(());
             }
-            (Some(other), Move::Replace) => {
+            (Some(other), RenameMode::Replace) => {
                 match (self.is_directory(inode), self.is_directory(other)) {
                     (true, false) => return Err(Errno::NOTDIR),
                     (false, true) => return Err(Errno::ISDIR),
@@ -134,8 +134,8 @@ impl Model {
         Ok(())
     }
 
-    /// What is neither reached nor known goes.
-    fn sweep(&mut self) {
+    /// Frees the inodes without a name that the kernel does not reference.
+    fn reclaim(&mut self) {
         let all: Vec<u32> = self.kinds.keys().copied().collect();
         for inode in all {
             if self.links(inode) == 0 && self.known.get(&inode).is_none_or(|it| *it == 0) {
@@ -150,9 +150,9 @@ impl Model {
 fn same(tree: &Tree, model: &Model) {
     assert_eq!(tree.inodes().0, model.count());
     let names: usize = model.directories.values().map(BTreeMap::len).sum();
-    assert_eq!(tree.text().0, names as u64 * cost(1));
+    assert_eq!(tree.metadata_bytes().0, names as u64 * metadata_cost(1));
     let nameless = model.kinds.keys().filter(|it| model.links(**it) == 0);
-    assert_eq!(tree.nameless(), nameless.count() as u64);
+    assert_eq!(tree.orphans(), nameless.count() as u64);
     for (inode, kind) in &model.kinds {
         let attributes = tree.attributes(*inode).unwrap();
         assert_eq!(
@@ -164,7 +164,7 @@ fn same(tree: &Tree, model: &Model) {
         };
         let mut got = BTreeMap::new();
         let mut numbers = BTreeSet::new();
-        let mut visit = |number: u64, name: &[u8], it: &Attributes| {
+        let mut visit = |number: u64, name: &[u8], it: &InodeAttributes| {
             assert!(numbers.insert(number) && numbers.last() == Some(&number));
             got.insert(name.to_vec(), (it.inode, it.mode));
             true
@@ -181,7 +181,7 @@ fn same(tree: &Tree, model: &Model) {
 }
 
 #[test]
-fn random_programs_are_as_the_plainest_tree() {
+fn random_operations_match_the_model() {
     let mut random = fastrand::Rng::new();
     eprintln!("seed {}", random.get_seed());
     for _ in 0..60 {
@@ -190,7 +190,7 @@ fn random_programs_are_as_the_plainest_tree() {
         for now in 2..600 {
             let all: Vec<u32> = model.kinds.keys().copied().collect();
             let any = |random: &mut fastrand::Rng| all[random.usize(..all.len())];
-            // Mostly directories, now and then something else.
+            // In most cases a directory.
             let place = |random: &mut fastrand::Rng| {
                 let directories: Vec<u32> = model.directories.keys().copied().collect();
                 match random.u32(..12) {
@@ -274,18 +274,18 @@ fn random_programs_are_as_the_plainest_tree() {
                 5 | 6 => {
                     let (to, other) = (place(&mut random), name(&mut random));
                     let how = [
-                        Move::Replace,
-                        Move::Replace,
-                        Move::KeepOther,
-                        Move::Exchange,
+                        RenameMode::Replace,
+                        RenameMode::Replace,
+                        RenameMode::NoReplace,
+                        RenameMode::Exchange,
                     ];
                     let how = how[random.usize(..4)];
-                    let leaves = how != Move::Exchange && random.bool();
+                    let leaves = how != RenameMode::Exchange && random.bool();
                     let whiteout = leaves.then_some(ME);
                     let got = tree.rename((at, &called), (to, &other), how, whiteout, now);
                     let (from, to) = ((at, &*called), (to, &*other));
                     let expected = match leaves && model.count() >= 60 {
-                        // There may be something else that is wrong.
+                        // Another error may come first.
                         true if got == Err(Errno::NOSPC) => got,
                         _ => model.rename(from, to, how),
                     };
@@ -309,22 +309,22 @@ fn random_programs_are_as_the_plainest_tree() {
                     }
                 }
             }
-            model.sweep();
+            model.reclaim();
             same(&tree, &model);
         }
     }
 }
 
 #[test]
-fn groups_and_their_bit_are_passed_on() {
+fn the_group_and_the_set_group_id_bit_are_inherited() {
     let tree = Tree::new(10, 0o755, ME, 1);
     let shared = tree
         .make(ROOT, b"shared", DIRECTORY | 0o2775, 0, ME, 1)
         .unwrap();
-    let change = Change {
+    let change = AttributeChange {
         group: Some(99),
         mode: Some(0o2775),
-        ..Change::default()
+        ..AttributeChange::default()
     };
     tree.change(shared.inode, &change, 2).unwrap();
     let inner = tree
@@ -340,26 +340,26 @@ fn groups_and_their_bit_are_passed_on() {
 #[test]
 fn extended_attributes_are_set_listed_and_removed() {
     let tree = Tree::new(10, 0o755, ME, 1);
-    let set = |name: &[u8], value: &[u8], must| tree.set_value(ROOT, name, value, must, ME, 2);
-    assert_eq!(tree.value(ROOT, b"user.a"), Err(Errno::NODATA));
+    let set = |name: &[u8], value: &[u8], must| tree.set_xattr(ROOT, name, value, must, ME, 2);
+    assert_eq!(tree.xattr(ROOT, b"user.a"), Err(Errno::NODATA));
     assert_eq!(set(b"user.a", b"1", Some(true)), Err(Errno::NODATA));
     assert_eq!(set(b"user.a", b"1", Some(false)), Ok(()));
     assert_eq!(set(b"user.a", b"2", Some(false)), Err(Errno::EXIST));
     assert_eq!(set(b"user.b", b"", None), Ok(()));
-    assert_eq!(tree.value(ROOT, b"user.a").unwrap(), b"1");
-    assert_eq!(tree.value_names(ROOT).unwrap(), b"user.a\0user.b\0");
+    assert_eq!(tree.xattr(ROOT, b"user.a").unwrap(), b"1");
+    assert_eq!(tree.xattr_names(ROOT).unwrap(), b"user.a\0user.b\0");
     assert_eq!(
-        set(b"user.c", &vec![0; VALUE_MAX + 1], None),
+        set(b"user.c", &vec![0; XATTR_MAX + 1], None),
         Err(Errno::TOOBIG)
     );
     assert_eq!(set(&[b'x'; 256], b"", None), Err(Errno::RANGE));
-    assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Ok(()));
-    assert_eq!(tree.remove_value(ROOT, b"user.a", 3), Err(Errno::NODATA));
+    assert_eq!(tree.remove_xattr(ROOT, b"user.a", 3), Ok(()));
+    assert_eq!(tree.remove_xattr(ROOT, b"user.a", 3), Err(Errno::NODATA));
     assert_eq!(tree.attributes(ROOT).unwrap().changed, 3);
 }
 
 #[test]
-fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
+fn a_default_list_is_inherited_instead_of_the_umask_and_a_mode_changes_it() {
     let entry = |tag: u16, may: u16, id: u32| {
         let head = tag.to_le_bytes().into_iter().chain(may.to_le_bytes());
         head.chain(id.to_le_bytes()).collect::<Vec<u8>>()
@@ -375,28 +375,28 @@ fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
         [vec![2, 0, 0, 0], all.concat()].concat()
     };
     let tree = Tree::new(20, 0o755, ME, 1);
-    let me = Caller { umask: 0o77, ..ME };
+    let me = Credentials { umask: 0o77, ..ME };
     let plain = tree.make(ROOT, b"plain", FILE | 0o666, 0, me, 2).unwrap();
     assert_eq!(plain.mode, FILE | 0o600);
     let default = list(7, 6, 7, 4);
-    tree.set_value(ROOT, acl::DEFAULT, &default, None, ME, 3)
+    tree.set_xattr(ROOT, acl::DEFAULT, &default, None, ME, 3)
         .unwrap();
     let file = tree.make(ROOT, b"file", FILE | 0o640, 0, me, 4).unwrap();
     assert_eq!(file.mode, FILE | 0o640);
-    let access = |inode| tree.value(inode, acl::ACCESS);
+    let access = |inode| tree.xattr(inode, acl::ACCESS);
     assert_eq!(access(file.inode), Ok(list(6, 6, 4, 0)));
-    assert_eq!(tree.value(file.inode, acl::DEFAULT), Err(Errno::NODATA));
+    assert_eq!(tree.xattr(file.inode, acl::DEFAULT), Err(Errno::NODATA));
     let inner = tree.make(ROOT, b"inner", DIRECTORY | 0o777, 0, me, 4);
     let inner = inner.unwrap();
     assert_eq!(inner.mode, DIRECTORY | 0o774);
-    assert_eq!(tree.value(inner.inode, acl::DEFAULT), Ok(default));
-    let change = Change {
+    assert_eq!(tree.xattr(inner.inode, acl::DEFAULT), Ok(default));
+    let change = AttributeChange {
         mode: Some(0o711),
-        ..Change::default()
+        ..AttributeChange::default()
     };
     tree.change(file.inode, &change, 5).unwrap();
     assert_eq!(access(file.inode), Ok(list(7, 6, 1, 1)));
-    // One that says no more than a mode is that.
+    // A list that is equivalent to a mode becomes that mode.
     let mode = [
         vec![2, 0, 0, 0],
         entry(1, 6, !0),
@@ -404,32 +404,34 @@ fn a_default_list_is_passed_on_in_place_of_the_mask_and_a_mode_changes_it() {
         entry(32, 0, !0),
     ]
     .concat();
-    tree.set_value(file.inode, acl::ACCESS, &mode, None, ME, 6)
+    tree.set_xattr(file.inode, acl::ACCESS, &mode, None, ME, 6)
         .unwrap();
     assert_eq!(access(file.inode), Err(Errno::NODATA));
     assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o640);
-    let bad = tree.set_value(file.inode, acl::ACCESS, b"x", None, ME, 6);
+    let bad = tree.set_xattr(file.inode, acl::ACCESS, b"x", None, ME, 6);
     assert_eq!(bad, Err(Errno::INVAL));
 }
 
 #[test]
-fn what_was_met_in_a_directory_is_known_until_it_is_forgotten() {
+fn listed_inodes_are_referenced_until_they_are_forgotten() {
     let tree = Tree::new(10, 0o755, ME, 1);
     let made = tree.make(ROOT, b"file", FILE | 0o644, 0, ME, 2).unwrap();
-    let read = |is_told: bool, takes: bool| {
-        let visit = |number: u64, _: &[u8], _: &Attributes| number <= 2 || takes;
-        tree.read_directory(ROOT, 0, is_told, visit).unwrap();
+    let read = |with_attributes: bool, takes: bool| {
+        let visit = |number: u64, _: &[u8], _: &InodeAttributes| number <= 2 || takes;
+        tree.read_directory(ROOT, 0, with_attributes, visit)
+            .unwrap();
     };
-    // Told once as it was made; then by what took it with its attributes, and by nothing else.
+    // Referenced once by its creation, then by each listing that took it with attributes, and by
+    // nothing else.
     read(true, true);
     read(true, false);
     read(false, true);
     tree.forget(made.inode, 1);
     tree.unlink(ROOT, b"file", 3).unwrap();
-    assert_eq!((tree.nameless(), tree.inodes().0), (1, 2));
+    assert_eq!((tree.orphans(), tree.inodes().0), (1, 2));
     assert_eq!(tree.attributes(made.inode).unwrap().links, 0);
     tree.forget(made.inode, 1);
-    assert_eq!((tree.nameless(), tree.inodes().0), (0, 1));
+    assert_eq!((tree.orphans(), tree.inodes().0), (0, 1));
     assert_eq!(tree.attributes(made.inode), Err(Errno::STALE));
 }
 
@@ -451,28 +453,28 @@ fn each_further_name_counts_as_an_inode() {
     for name in ["1", "2", "3", "4", "5", "6", "7", "8", "more"] {
         tree.unlink(ROOT, name.as_bytes(), 6).unwrap();
     }
-    // It is known still, and is one.
+    // It is still referenced, and counts as one.
     assert_eq!(tree.inodes().0, 2);
     tree.forget(file, 100);
-    assert_eq!((tree.inodes().0, tree.text().0), (1, 0));
+    assert_eq!((tree.inodes().0, tree.metadata_bytes().0), (1, 0));
 }
 
 #[test]
-fn names_and_values_have_bounds_however_they_come() {
+fn names_and_values_are_limited_on_every_path() {
     let tree = Tree::new(100, 0o755, ME, 1);
-    let value = vec![1; VALUE_MAX];
+    let value = vec![1; XATTR_MAX];
     let name = |at: u32| format!("user.{at}").into_bytes();
-    let set = |inode, at, value: &[u8]| tree.set_value(inode, &name(at), value, None, ME, 2);
-    let fits = (VALUES_MAX / (VALUE_MAX + 100)) as u32;
-    // What takes the place of something small is as long as what is new.
+    let set = |inode, at, value: &[u8]| tree.set_xattr(inode, &name(at), value, None, ME, 2);
+    let fits = (XATTRS_MAX / (XATTR_MAX + 100)) as u32;
+    // A value that replaces a small one is counted with its own length.
     for at in 0..2 * fits {
         assert_eq!(set(ROOT, at, b""), Ok(()));
     }
     let long = (0..2 * fits).filter(|at| set(ROOT, *at, &value).is_ok());
     assert_eq!(long.count() as u32, fits);
     assert_eq!(set(ROOT, fits + 1, &value), Err(Errno::NOSPC));
-    assert_eq!(tree.value(ROOT, &name(fits + 1)), Ok(vec![]));
-    // All inodes together have less than each by itself could have.
+    assert_eq!(tree.xattr(ROOT, &name(fits + 1)), Ok(vec![]));
+    // The limit for all inodes together is lower than the sum of their own limits.
     let mut inodes = vec![];
     let full = 'all: loop {
         let called = inodes.len().to_string().into_bytes();
@@ -484,16 +486,16 @@ fn names_and_values_have_bounds_however_they_come() {
             }
         }
     };
-    let (used, most) = tree.text();
+    let (used, most) = tree.metadata_bytes();
     assert!(
-        used <= most && most - used < VALUE_MAX as u64 + 100,
+        used <= most && most - used < XATTR_MAX as u64 + 100,
         "{used} of {most}"
     );
     let target = vec![b'x'; 4000];
     let links = (0..40).map(|at| tree.make_link(ROOT, &name(at), &target, ME, 4));
     assert!(links.into_iter().any(|made| made == Err(Errno::NOSPC)));
-    // What is removed has room again, and nothing is counted that is not there.
-    tree.remove_value(full, &name(0), 5).unwrap();
+    // What is removed is released completely.
+    tree.remove_xattr(full, &name(0), 5).unwrap();
     assert_eq!(set(full, 0, &value), Ok(()));
     for at in 0..40 {
         tree.unlink(ROOT, &name(at), 6).unwrap_or_default();
@@ -503,58 +505,59 @@ fn names_and_values_have_bounds_however_they_come() {
         tree.forget(*inode, 1);
     }
     for at in 0..2 * fits {
-        tree.remove_value(ROOT, &name(at), 7).unwrap();
+        tree.remove_xattr(ROOT, &name(at), 7).unwrap();
     }
     let left = (2..=100).filter_map(|it| tree.attributes(it).ok());
     left.for_each(|it| tree.forget(it.inode, 1));
-    assert_eq!((tree.inodes().0, tree.text().0), (1, 0));
+    assert_eq!((tree.inodes().0, tree.metadata_bytes().0), (1, 0));
 }
 
 #[test]
-fn a_name_can_change_where_there_is_no_room_for_another() {
+fn a_rename_works_without_space_for_another_name() {
     let tree = Tree::new(100, 0o755, ME, 1);
     let make = |name: &[u8]| tree.make(ROOT, name, FILE | 0o600, 0, ME, 2).unwrap().inode;
     let set = |inode: u32, len: usize| {
-        let name = tree.text().0.to_string();
-        tree.set_value(inode, name.as_bytes(), &vec![0; len], None, ME, 3)
+        let name = tree.metadata_bytes().0.to_string();
+        tree.set_xattr(inode, name.as_bytes(), &vec![0; len], None, ME, 3)
     };
     make(b"first");
     make(b"second");
     for at in 0..97u32 {
         let inode = make(&at.to_le_bytes());
-        while set(inode, VALUE_MAX).is_ok() {}
+        while set(inode, XATTR_MAX).is_ok() {}
     }
-    // And with what is less than that all but a hundred bytes.
-    let left = tree.text().1 - tree.text().0;
+    // Fills what is left, except for a hundred bytes.
+    let left = tree.metadata_bytes().1 - tree.metadata_bytes().0;
     set(2, left as usize - 200).unwrap();
-    let full = tree.text();
-    let rename =
-        |from: &[u8], to: &[u8]| tree.rename((ROOT, from), (ROOT, to), Move::Replace, None, 4);
+    let full = tree.metadata_bytes();
+    let rename = |from: &[u8], to: &[u8]| {
+        tree.rename((ROOT, from), (ROOT, to), RenameMode::Replace, None, 4)
+    };
     let long = vec![b'n'; NAME_MAX];
     assert_eq!(rename(b"second", &long), Err(Errno::NOSPC), "{full:?}");
-    assert_eq!(tree.text(), full);
+    assert_eq!(tree.metadata_bytes(), full);
     assert_eq!(rename(b"first", b"fifth"), Ok(()));
-    assert_eq!(tree.text(), full);
+    assert_eq!(tree.metadata_bytes(), full);
     assert_eq!(rename(b"second", b"2"), Ok(()));
-    assert!(tree.text().0 < full.0);
+    assert!(tree.metadata_bytes().0 < full.0);
 }
 
 #[test]
-fn no_inode_has_more_names_of_values_than_can_be_listed() {
+fn attribute_names_are_limited_to_what_can_be_listed() {
     let tree = Tree::new(10, 0o755, ME, 1);
     let set = |at: u32| {
         let name = format!("user.{at:0250}");
-        tree.set_value(ROOT, name.as_bytes(), b"", None, ME, 2)
+        tree.set_xattr(ROOT, name.as_bytes(), b"", None, ME, 2)
     };
     let fit = (0..400).take_while(|at| set(*at).is_ok()).count();
     assert_eq!(fit, (64 << 10) / 256);
     assert_eq!(set(399), Err(Errno::NOSPC));
     assert_eq!(set(0), Ok(()));
-    assert_eq!(tree.value_names(ROOT).unwrap().len(), 64 << 10);
+    assert_eq!(tree.xattr_names(ROOT).unwrap().len(), 64 << 10);
 }
 
 #[test]
-fn an_access_list_that_is_refused_changes_no_mode() {
+fn a_rejected_access_list_leaves_the_mode_unchanged() {
     let tree = Tree::new(10, 0o755, ME, 1);
     let file = tree.make(ROOT, b"file", FILE | 0o600, 0, ME, 2).unwrap();
     let list = |entries: &[(u16, u16, u32)]| {
@@ -566,18 +569,18 @@ fn an_access_list_that_is_refused_changes_no_mode() {
         value
     };
     let all = list(&[(1, 7, !0), (2, 7, 99), (4, 7, !0), (16, 7, !0), (32, 7, !0)]);
-    let set = |must| tree.set_value(file.inode, acl::ACCESS, &all, must, ME, 3);
+    let set = |must| tree.set_xattr(file.inode, acl::ACCESS, &all, must, ME, 3);
     assert_eq!(set(Some(true)), Err(Errno::NODATA));
     for at in 0..100 {
         let name = format!("user.{at}");
-        let room = VALUES_MAX / 16 - 200;
-        let full = tree.set_value(file.inode, name.as_bytes(), &vec![1; room], None, ME, 3);
+        let room = XATTRS_MAX / 16 - 200;
+        let full = tree.set_xattr(file.inode, name.as_bytes(), &vec![1; room], None, ME, 3);
         assert!(full.is_ok() || at >= 16);
     }
     while tree
-        .set_value(
+        .set_xattr(
             file.inode,
-            format!("user.x{}", tree.text().0).as_bytes(),
+            format!("user.x{}", tree.metadata_bytes().0).as_bytes(),
             b"",
             None,
             ME,
@@ -588,27 +591,27 @@ fn an_access_list_that_is_refused_changes_no_mode() {
     assert_eq!(set(None), Err(Errno::NOSPC));
     let is = tree.attributes(file.inode).unwrap();
     assert_eq!((is.mode, is.changed), (file.mode, 3));
-    assert_eq!(tree.value(file.inode, acl::ACCESS), Err(Errno::NODATA));
-    tree.remove_value(file.inode, b"user.0", 4).unwrap();
+    assert_eq!(tree.xattr(file.inode, acl::ACCESS), Err(Errno::NODATA));
+    tree.remove_xattr(file.inode, b"user.0", 4).unwrap();
     assert_eq!(set(None), Ok(()));
     assert_eq!(tree.attributes(file.inode).unwrap().mode, FILE | 0o777);
 }
 
 #[test]
-fn who_is_not_of_the_group_takes_its_bit_by_a_list_and_by_writing() {
+fn a_caller_outside_the_group_clears_its_bit_by_an_access_list_and_by_writing() {
     let tree = Tree::new(10, 0o755, ME, 1);
-    let stranger = Caller { group: 99, ..ME };
-    let root = Caller {
+    let stranger = Credentials { group: 99, ..ME };
+    let root = Credentials {
         user: SUPERUSER,
         ..stranger
     };
-    // Which says no more than a mode.
+    // A list that is equivalent to a mode.
     let mut list = vec![2, 0, 0, 0];
     for (tag, may) in [(1u16, 7u16), (4, 5), (32, 5)] {
         list.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
         list.extend([0xFF; 4]);
     }
-    let set = |inode, caller| tree.set_value(inode, acl::ACCESS, &list, None, caller, 3);
+    let set = |inode, caller| tree.set_xattr(inode, acl::ACCESS, &list, None, caller, 3);
     for (caller, mode) in [(ME, 0o2755), (root, 0o2755), (stranger, 0o755)] {
         let file = tree.make(ROOT, b"file", FILE | 0o2755, 0, ME, 2).unwrap();
         set(file.inode, caller).unwrap();

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fercuda_vramfs::layout::PAGE_BYTES;
-use fercuda_vramfs::tree::{TEXT_COST, TEXT_MAX_OF_INODE};
+use fercuda_vramfs::tree::{METADATA_BYTES_PER_INODE, METADATA_OVERHEAD_BYTES};
 use indicatif::ProgressBar;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -135,7 +135,7 @@ struct Needs {
 
 impl Needs {
     fn text(&mut self, len: usize) {
-        self.metadata_bytes += (len + TEXT_COST) as u64;
+        self.metadata_bytes += (len + METADATA_OVERHEAD_BYTES) as u64;
     }
 
     /// What of it there is no room for, and what to try; nothing if all of it fits.
@@ -169,7 +169,7 @@ impl Needs {
             what += &format!(
                 "\nits names, links and attributes take {needed} metadata bytes, of which {free} are free"
             );
-            inodes = inodes.max(most + missing.div_ceil(TEXT_MAX_OF_INODE));
+            inodes = inodes.max(most + missing.div_ceil(METADATA_BYTES_PER_INODE));
         }
         if inodes > most {
             hints += &format!("\ntry: fercuda vram mount with --inodes {inodes}");

@@ -1,9 +1,9 @@
-//! Files that are lent, in memory that fails.
+//! Loans of files in memory that fails.
 
 use super::*;
 
 #[test]
-fn what_is_lent_stays_where_it_is_and_what_cannot_be_lent_is_not() {
+fn lent_memory_stays_in_place_and_invalid_loans_fail() {
     let (memory, store) = memory(8);
     let (file, other) = (File::default(), File::default());
     let chunk = DATA_BYTES as u64;
@@ -14,10 +14,10 @@ fn what_is_lent_stays_where_it_is_and_what_cannot_be_lent_is_not() {
         let layout = file.layout_shared();
         layout.table.within(0..=u32::MAX).map(|it| it.1).collect()
     };
-    // Of a page the block is others' too.
+    // One page of a block that holds other files' pages too.
     assert_eq!(store.lend(&other, true).err(), Some(Errno::INVAL));
     assert_eq!(store.write_file(&other, 2, 0, b"still"), Ok(5));
-    // Nor what cannot be looked at.
+    // Memory that cannot be verified is not lent.
     for writes in [false, true] {
         memory.fails.store(1, Relaxed);
         assert_eq!(store.lend(&file, writes).err(), Some(Errno::IO));
@@ -69,11 +69,11 @@ fn what_is_lent_stays_where_it_is_and_what_cannot_be_lent_is_not() {
     assert_eq!(store.read_file(&file, 0, 1, |_| ()), refused);
     assert_eq!(store.copy((&file, 0), (&other, 2, 0), 4).map(drop), refused);
     assert_eq!(store.write_file(&file, 1, 3, &[1]).map(drop), refused);
-    // For who looks at blocks they are nobody's.
+    // The scrubber sees the blocks as unused.
     for block in &blocks {
         assert!(!store.space().is_of(*block, store.shared(*block)[1]));
     }
-    // It comes back, also where the memory fails.
+    // The loan ends even if the memory fails.
     memory.fails.store(1, Relaxed);
     assert!(store.take_back(&file, &loan).is_err());
     memory.fails.store(0, Relaxed);
@@ -81,7 +81,7 @@ fn what_is_lent_stays_where_it_is_and_what_cannot_be_lent_is_not() {
         assert!(store.space().is_of(*block, store.shared(*block)[1]));
     }
     assert_eq!(store.read_file(&file, 3, 1, <[u8]>::to_vec), Ok(vec![1]));
-    // Who writes may have written behind the end, too.
+    // The borrower may have written past the end, too.
     assert_eq!(store.truncate(&file, chunk + 5), Ok(()));
     assert_eq!(store.allocate(&file, 1, 0..2 * chunk, true), Ok(()));
     let loan = store.lend(&file, true).unwrap();

@@ -1,9 +1,9 @@
-//! Blocks that are lost.
+//! Lost blocks.
 
 use super::*;
 
 #[test]
-fn a_block_that_is_lost_is_written_elsewhere_and_made_anew_when_it_is_nobodys() {
+fn writes_to_a_lost_block_go_elsewhere_and_it_is_formatted_once_unused() {
     let (memory, store) = memory(4);
     let space = store.space();
     let chunk = vec![7; DATA_BYTES];
@@ -14,12 +14,12 @@ fn a_block_that_is_lost_is_written_elsewhere_and_made_anew_when_it_is_nobodys() 
         block
     };
     let look = |file: &File| store.read_file(file, 0, 1 << 17, <[u8]>::to_vec);
-    // All of a block, before the end and with it.
+    // A whole block, in the middle of the file and at its end.
     for len in [DATA_BYTES, DATA_BYTES - 100] {
         assert_eq!(store.write_file(&long, 1, 0, &chunk[..len]), Ok(len));
         let lost = lose(&long);
         assert_eq!(look(&long), Err(Errno::IO));
-        // What keeps some of it cannot be written.
+        // A write that has to keep some bytes of it fails.
         assert_eq!(store.write_file(&long, 1, 1, &[8; 3 << 10]), Err(Errno::IO));
         assert_eq!(store.punch(&long, 1..9000), Err(Errno::IO));
         assert_eq!(store.write_file(&long, 1, 0, &[9; 4096]), Ok(4096));
@@ -34,7 +34,7 @@ fn a_block_that_is_lost_is_written_elsewhere_and_made_anew_when_it_is_nobodys() 
         assert_eq!((long.pages(), space.free_pages()), (32, 3 * 32));
         store.free(&long);
     }
-    // A page of a block that others have pages of.
+    // A page of a block that holds pages of other files.
     for file in [&small, &other] {
         assert_eq!(store.write_file(file, 1, 0, &[5; 700]), Ok(700));
     }
@@ -43,7 +43,7 @@ fn a_block_that_is_lost_is_written_elsewhere_and_made_anew_when_it_is_nobodys() 
     assert_eq!(store.write_file(&small, 1, 0, &[6; 700]), Ok(700));
     assert_eq!(look(&small), Ok(vec![6; 700]));
     assert_eq!(look(&other), Err(Errno::IO));
-    // What is free of it is not there.
+    // Its free pages are not available.
     assert_eq!(
         (space.pages(), space.free_pages()),
         (3 * 32 + 1, 3 * 32 - 1)
@@ -63,7 +63,7 @@ fn a_block_that_is_lost_is_written_elsewhere_and_made_anew_when_it_is_nobodys() 
         lost
     );
     assert_eq!(look(&long), Ok(chunk));
-    // Whole pages of what is lost can go.
+    // Whole pages of a lost block can be freed.
     lose(&long);
     assert_eq!(store.punch(&long, 0..5 << 12), Ok(()));
     assert_eq!((long.pages(), space.free_pages()), (27, 0));

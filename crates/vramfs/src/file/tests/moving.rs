@@ -1,8 +1,8 @@
-//! Copies within the memory, beside the plainest ones.
+//! Copies and moves within the memory, checked against a model.
 
 use super::*;
 
-/// Where data and holes begin.
+/// The offsets where data and holes begin.
 fn places(file: &File) -> Vec<u64> {
     let mut all = Vec::new();
     let mut at = 0;
@@ -14,7 +14,7 @@ fn places(file: &File) -> Vec<u64> {
 }
 
 #[test]
-fn a_copy_has_the_bytes_and_the_holes() {
+fn a_copy_has_the_same_bytes_and_holes() {
     let (_, store) = memory(40);
     let mut random = Rng::new();
     for _ in 0..40 {
@@ -51,7 +51,7 @@ fn a_copy_has_the_bytes_and_the_holes() {
 }
 
 #[test]
-fn whole_rows_are_copied_without_a_way_through_the_host() {
+fn whole_rows_are_copied_without_the_host() {
     let (memory, store) = memory(40);
     let (source, target) = (File::default(), File::default());
     let bytes: Vec<u8> = (0..3 * DATA_BYTES + 300).map(|at| (at / 5) as u8).collect();
@@ -62,7 +62,7 @@ fn whole_rows_are_copied_without_a_way_through_the_host() {
         assert_eq!(done, Ok(len as u64));
     };
     rows();
-    // Chunks to chunks, new and old; and what lies otherwise in its pages, but not in its rows.
+    // Chunks to chunks, new and existing; and a different offset in a page but the same in a row.
     let all = 3 * (DATA_BYTES / ROW_BYTES) as u32;
     for _ in 0..2 {
         copy(&target, 0, 0, 3 * DATA_BYTES);
@@ -72,12 +72,12 @@ fn whole_rows_are_copied_without_a_way_through_the_host() {
     rows();
     copy(&target, 5 * ROW_BYTES, 2 * ROW_BYTES, DATA_BYTES);
     assert_eq!(rows(), [0, all / 3]);
-    // The end of a file lies within a row: that is read, and written with its page.
+    // The file's end lies within a row: those bytes go through the host.
     copy(&target, DATA_BYTES, 3 * DATA_BYTES, 2 * DATA_BYTES + 300);
     let [staged, moved] = rows();
     assert_eq!(moved, all / 3 * 2);
     assert_eq!(staged, 5);
-    // Within the file itself.
+    // Within the same file.
     copy(&source, 0, 4 * DATA_BYTES, DATA_BYTES);
     copy(&source, 0, 4 * DATA_BYTES + DATA_BYTES / 2, 1 << 10);
     assert_eq!(rows(), [0, all / 3 + 1]);
@@ -90,7 +90,7 @@ fn whole_rows_are_copied_without_a_way_through_the_host() {
     assert!(*first == bytes[..first.len()] && second[..1024] == bytes[..1024]);
     assert!(second[1024..] == bytes[first.len() + 1024..DATA_BYTES]);
     rows();
-    // Not in the same place of a row: there is no other way.
+    // A different offset in a row: the bytes have to go through the host.
     copy(&target, 1, 0, 1 << 10);
     assert!(rows()[0] > 0);
     store.free(&source);
@@ -99,10 +99,10 @@ fn whole_rows_are_copied_without_a_way_through_the_host() {
 }
 
 #[test]
-fn what_is_found_wrong_is_not_copied_but_read_and_written() {
+fn corrupt_rows_are_copied_through_the_host() {
     let (memory, store) = memory(8);
     let bytes: Vec<u8> = (0..2 * DATA_BYTES).map(|at| (at / 3) as u8).collect();
-    for wrong in [&memory.wrong_when_looked_at, &memory.wrong_when_taken] {
+    for wrong in [&memory.corrupt_at_verify, &memory.corrupt_at_copy] {
         let (source, target) = (File::default(), File::default());
         assert_eq!(store.write_file(&source, 1, 0, &bytes), Ok(bytes.len()));
         let second = source
@@ -129,7 +129,7 @@ fn what_is_found_wrong_is_not_copied_but_read_and_written() {
 }
 
 #[test]
-fn a_source_that_becomes_shorter_ends_its_copy() {
+fn a_truncated_source_ends_its_copy() {
     const DEADLINE: Duration = Duration::from_secs(60);
     let (memory, store) = memory(40);
     let (source, target) = (File::default(), File::default());
@@ -147,7 +147,7 @@ fn a_source_that_becomes_shorter_ends_its_copy() {
     std::thread::scope(|threads| {
         let copy = threads.spawn(|| store.copy((&source, 0), (&target, 2, 0), all));
         wait(&|| memory.at_gate.load(Relaxed) > begun);
-        // It is cut as soon as the part that is being copied has been.
+        // The source is truncated as soon as the part that is being copied is done.
         let cut = threads.spawn(|| store.truncate(&source, left));
         wait(&|| source.layout.try_read().is_err());
         drop(gate);
@@ -164,10 +164,10 @@ fn a_source_that_becomes_shorter_ends_its_copy() {
 }
 
 #[test]
-fn who_copies_to_each_other_waits_for_nobody_for_ever() {
+fn opposite_copies_between_two_files_do_not_deadlock() {
     let (_, store) = memory(20);
     let files = [File::default(), File::default()];
-    // Every page has one byte, whoever wrote it.
+    // Each page is filled with one byte, whichever thread wrote it.
     let page = |byte| [byte; PAGE_BYTES];
     for file in &files {
         let bytes = vec![7; 3 * DATA_BYTES];
@@ -207,8 +207,8 @@ fn who_copies_to_each_other_waits_for_nobody_for_ever() {
     assert_eq!(store.space().used_pages(), 0);
 }
 
-/// Blocks from one on are retired, moved away from and given back.
-fn shrink(store: &Store<Arc<Memory>>, files: &[&File], first: u32) -> u64 {
+/// Retires blocks from `first` on, moves all files out of them and frees them.
+fn shrink(store: &Store<Arc<TestMemory>>, files: &[&File], first: u32) -> u64 {
     let space = store.space();
     space.retire(first..store.blocks());
     let mut moved = 0;
@@ -216,7 +216,7 @@ fn shrink(store: &Store<Arc<Memory>>, files: &[&File], first: u32) -> u64 {
         for (inode, file) in files.iter().enumerate() {
             match store.evacuate(file, inode as u32 + 1, first) {
                 Ok(pages) => moved += pages,
-                // Somebody has room for both what was there and what will be, for a moment.
+                // A thread holds both the old and the new runs for a moment.
                 Err(error) => assert_eq!(error, Errno::NOSPC),
             }
         }
@@ -226,15 +226,15 @@ fn shrink(store: &Store<Arc<Memory>>, files: &[&File], first: u32) -> u64 {
     moved
 }
 
-fn grow(store: &Store<Arc<Memory>>) {
+fn grow(store: &Store<Arc<TestMemory>>) {
     store.resize(u64::from(store.blocks())).unwrap();
 }
 
 #[test]
-fn files_leave_blocks_that_are_to_go_as_they_are() {
+fn evacuated_files_are_unchanged() {
     let mut random = Rng::with_seed(seed());
     let (mut in_vain, mut divided) = (0, 0);
-    for _ in 0..programs() {
+    for _ in 0..program_count() {
         let blocks = random.u32(4..12);
         let (memory, store) = memory(blocks);
         let space = store.space();
@@ -278,7 +278,7 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
             assert_eq!(space.pages(), u64::from(first) * PAGES as u64);
             let has_room = space.used_pages() <= space.pages();
             memory.fails.store(random.u32(..2) * 20, Relaxed);
-            // A failure of the memory leaves it where it is.
+            // If the memory fails, the extents stay in place.
             let mut is_refused = false;
             for _ in 0..40 {
                 for (inode, (file, _)) in all.iter().enumerate() {
@@ -317,7 +317,7 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
                 assert!(read(&store, file, 0, model.len()) == *model);
             }
             if left == 0 && random.bool() {
-                // With less room all goes on as before.
+                // With less space everything works as before.
                 let (file, model) = &mut all[0];
                 let done = store.write_file(file, 1, 0, &[1; 5000]).unwrap_or(0);
                 model.resize(model.len().max(done), 0);
@@ -335,7 +335,7 @@ fn files_leave_blocks_that_are_to_go_as_they_are() {
 }
 
 #[test]
-fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
+fn runs_move_without_the_host_unless_they_are_corrupt() {
     let (memory, store) = memory(12);
     let files = [File::default(), File::default()];
     let bytes: Vec<u8> = (0..6 * DATA_BYTES).map(|at| (at / 7) as u8).collect();
@@ -343,7 +343,7 @@ fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
         assert_eq!(store.write_file(file, 1, 0, &bytes[..len]), Ok(len));
     }
     let lower = store.space();
-    // What is in the first six goes to the others first, and back.
+    // Extents in the first six blocks move to the others, and back.
     lower.retire(0..6);
     let at = |file: &File| file.layout_shared().table.of(0).next().unwrap().run().block;
     let rows = || [&memory.staged_rows, &memory.moved_rows].map(|it| it.swap(0, Relaxed));
@@ -355,8 +355,8 @@ fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
     assert_eq!(rows(), [0, all as u32]);
     assert!(at(&files[0]) >= 6 && at(&files[1]) >= 6);
     lower.add(0..6);
-    memory.wrong_when_taken.store(at(&files[0]), Relaxed);
-    memory.wrong_when_looked_at.store(at(&files[1]), Relaxed);
+    memory.corrupt_at_copy.store(at(&files[0]), Relaxed);
+    memory.corrupt_at_verify.store(at(&files[1]), Relaxed);
     assert!(shrink(&store, &files.each_ref(), 6) > 0);
     let [staged, moved] = rows();
     assert!(staged > 0 && moved > 0);
@@ -368,34 +368,34 @@ fn runs_are_moved_without_a_way_through_the_host_unless_something_is_wrong() {
     assert_eq!(store.space().used_pages(), 0);
 }
 
-/// Tells the others, also if this one fails.
-struct Ends<'e>(&'e AtomicBool);
+/// Stops the other threads, even if this one panics.
+struct StopOnDrop<'e>(&'e AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
 #[test]
-fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
+fn reads_and_writes_during_a_move_see_consistent_files() {
     const DEADLINE: Duration = Duration::from_secs(120);
     let (_, store) = memory(24);
     let files: Vec<File> = (0..12).map(|_| File::default()).collect();
-    let ended = AtomicBool::new(false);
+    let stopped = AtomicBool::new(false);
     std::thread::scope(|threads| {
         for which in 0..3usize {
-            let (store, files, ended) = (&store, &files, &ended);
+            let (store, files, stopped) = (&store, &files, &stopped);
             threads.spawn(move || {
                 let mut random = Rng::new();
                 let mut models = vec![Vec::new(); 4];
-                while !ended.load(Relaxed) {
+                while !stopped.load(Relaxed) {
                     let of = random.usize(..4);
                     let (file, model) = (&files[which * 4 + of], &mut models[of]);
                     let inode = (which * 4 + of) as u32 + 1;
                     let (at, len) = (random.usize(..100_000), random.usize(1..20_000));
                     let byte = random.u8(1..);
-                    // What begins anew takes runs again, of blocks that have just come.
+                    // A file that is written anew takes runs again, in blocks that were just added.
                     if random.u32(..4) == 0 {
                         store.free(file);
                         model.clear();
@@ -418,7 +418,7 @@ fn who_reads_and_writes_files_that_are_moved_sees_nothing_of_it() {
             });
         }
         let all: Vec<&File> = files.iter().collect();
-        let _ends = Ends(&ended);
+        let _stop = StopOnDrop(&stopped);
         let (mut moved, mut turns) = (0, 0);
         let begin = Instant::now();
         while (moved < 300 || turns < 20) && begin.elapsed() < DEADLINE {

@@ -1,17 +1,17 @@
-//! Room that comes back, and memory that cannot be had.
+//! Space that is freed, and memory that cannot be allocated.
 
 use super::*;
 use crate::tools::Resize;
 
 #[test]
-fn what_is_cut_or_punched_from_within_a_hole_on_is_free_for_others() {
+fn truncation_or_punching_from_within_a_hole_frees_pages() {
     let (_, store) = memory(8);
     let file = File::default();
     let free = || store.space().free_pages();
     let chunk = DATA_BYTES as u64;
     let (first, second) = (chunk + 8192, 3 * chunk);
-    // What is left of two pages in two chunks.
-    type Cut = fn(&Store<Arc<Memory>>, &File);
+    // Truncated to two pages in two chunks.
+    type Cut = fn(&Store<Arc<TestMemory>>, &File);
     let cuts: [(Cut, u64); 5] = [
         (|store, file| store.truncate(file, 100).unwrap(), 0),
         (
@@ -45,7 +45,7 @@ fn what_is_cut_or_punched_from_within_a_hole_on_is_free_for_others() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_leaves_all_as_it_was_until_it_can() {
+fn a_failed_resize_changes_nothing_and_can_be_retried() {
     let (memory, store) = memory(8);
     let file = File::default();
     store.space().retire(4..8);
@@ -60,19 +60,19 @@ fn memory_that_cannot_be_had_leaves_all_as_it_was_until_it_can() {
         let free = space.free_pages();
         (there, extent.there, extent.offered, free, space.pages())
     };
-    memory.has_no_ways.store(true, Relaxed);
+    memory.refuses_accesses.store(true, Relaxed);
     for blocks in [5, 8] {
         let refused = store.resize(blocks);
         assert!(matches!(refused, Err(Resize::Memory(_))), "{refused:?}");
         assert_eq!(state(), (4, 4, 4, 4 * 32 - 1, 4 * 32));
     }
-    // Nothing is given out that has no memory, or this memory would panic.
+    // A run without memory is never allocated, or this test's memory would panic.
     let all = vec![9; 8 * DATA_BYTES];
     assert_eq!(
         store.write_file(&file, 1, PAGE_BYTES as u64, &all),
         Ok(4 * DATA_BYTES - PAGE_BYTES)
     );
-    memory.has_no_ways.store(false, Relaxed);
+    memory.refuses_accesses.store(false, Relaxed);
     store.resize(8).unwrap();
     assert_eq!(state(), (8, 8, 8, 4 * 32, 8 * 32));
     let end = 4 * DATA_BYTES as u64;
@@ -80,13 +80,13 @@ fn memory_that_cannot_be_had_leaves_all_as_it_was_until_it_can() {
 }
 
 #[test]
-fn who_can_have_no_way_of_his_own_waits_for_another_and_hears_if_there_is_none() {
+fn a_caller_waits_for_an_access_and_fails_if_none_can_exist() {
     let (none, without) = memory(8);
-    none.has_no_ways.store(true, Relaxed);
+    none.refuses_accesses.store(true, Relaxed);
     let (memory, store) = memory(8);
     assert!(store.way().is_ok());
-    memory.has_no_ways.store(true, Relaxed);
-    // The one that there is, and as many threads as may have ways.
+    memory.refuses_accesses.store(true, Relaxed);
+    // Holds the only access, while as many threads as there may be accesses wait for it.
     let only = store.way().unwrap();
     let had = AtomicU32::new(0);
     std::thread::scope(|scope| {

@@ -1,18 +1,18 @@
-//! Files on several memories, which refuse a call now and then or fail for good, beside the plainest files.
+//! Files on an array of memories that fail now and then or for good, checked against a model.
 
 use super::*;
 use crate::array::{Array, Spread};
 use crate::medium::{Lend, Member};
 
-/// One that fails each call has failed for good.
-impl Member for Arc<Memory> {
-    fn bare(&self) -> crate::Result<Host> {
+/// A memory that fails each call counts as failed for good.
+impl Member for Arc<TestMemory> {
+    fn bare(&self) -> crate::Result<HostAccess> {
         let mut host = self.access()?;
         host.data = Vec::new();
         Ok(host)
     }
 
-    fn bare_background(&self) -> crate::Result<Host> {
+    fn bare_background(&self) -> crate::Result<HostAccess> {
         self.bare()
     }
 
@@ -21,7 +21,7 @@ impl Member for Arc<Memory> {
     }
 }
 
-impl Lend for Host {
+impl Lend for HostAccess {
     fn exchange(&mut self, other: &mut Self) -> crate::Result<()> {
         if self.is_spent() || other.is_spent() {
             return Err(Error::Failed);
@@ -39,8 +39,11 @@ impl Lend for Host {
     }
 }
 
-/// Whether blocks are those that were asked for, and not lost.
-pub(super) fn verified<'h>(host: &'h mut Host, work: &[Work<'_>]) -> crate::Result<&'h [Outcome]> {
+/// Checks that blocks have the identities passed, and are not lost.
+pub(super) fn verified<'h>(
+    host: &'h mut HostAccess,
+    work: &[Work<'_>],
+) -> crate::Result<&'h [Outcome]> {
     let is_it = |it: &Work<'_>| {
         let block = host.memory.blocks[it.block].read().unwrap();
         it.identity.is_none_or(|identity| block.1 == *identity)
@@ -54,10 +57,10 @@ pub(super) fn verified<'h>(host: &'h mut Host, work: &[Work<'_>]) -> crate::Resu
 }
 
 struct Several {
-    memories: Vec<Arc<Memory>>,
-    store: Store<Array<Arc<Memory>>>,
+    memories: Vec<Arc<TestMemory>>,
+    store: Store<Array<Arc<TestMemory>>>,
     spread: Spread,
-    /// One call in so many fails.
+    /// One in this many calls fails.
     often: AtomicU32,
 }
 
@@ -76,7 +79,7 @@ impl Several {
         }
     }
 
-    /// One call in so many fails on each that has not failed for good; 0: none.
+    /// Makes one in this many calls fail on each memory that has not failed for good; 0: none.
     fn fails(&self, often: u32) {
         self.often.store(often, Relaxed);
         self.fail(often);
@@ -101,7 +104,7 @@ impl Several {
         figures.lines().find_map(of_name).unwrap()
     }
 
-    /// All in use have the same in each block that is somebody's.
+    /// Checks that all working mirrors have the same content in each used block.
     fn are_same(&self) {
         if self.spread == Spread::Stripe {
             return;
@@ -109,7 +112,8 @@ impl Several {
         let live = (0..self.memories.len()).filter(|at| !self.is_out(*at));
         let live: Vec<_> = live.map(|at| &self.memories[at]).collect();
         for block in self.store.used_blocks() {
-            let of = |memory: &Arc<Memory>| memory.blocks[block as usize].read().unwrap().clone();
+            let of =
+                |memory: &Arc<TestMemory>| memory.blocks[block as usize].read().unwrap().clone();
             let first = of(live[0]);
             assert!(live.iter().all(|it| of(it) == first), "block {block}");
         }
@@ -126,7 +130,7 @@ impl Several {
         Ok(all)
     }
 
-    /// Some of what programs do with files; what is refused may have been done in part, and is found so.
+    /// A random operation on a file; if it fails it may have been done in part, which is looked up.
     fn step(&self, random: &mut Rng, all: &mut [(File, Vec<u8>)]) {
         let at_once = random.usize(1..4 * DATA_BYTES);
         let (inode, other) = (random.usize(..all.len()), random.usize(..all.len()));
@@ -189,7 +193,7 @@ impl Several {
             *model = wanted;
             assert!(self.bytes(file).unwrap() == *model);
         } else {
-            // What of it was done is looked up; the other files are as they were.
+            // The part that was done is looked up; the other files are unchanged.
             assert!(
                 often > 0 || matches!(done, Err(Errno::NOSPC) | Ok(false)),
                 "{done:?}"
@@ -208,7 +212,7 @@ const ALL: [(usize, Spread); 4] = [
 ];
 
 #[test]
-fn each_block_has_one_place_on_a_stripe_and_the_shares_are_all_of_them() {
+fn stripe_shares_partition_the_blocks() {
     for devices in 2..9 {
         for blocks in 0..50 {
             let share = |at| Spread::Stripe.share(blocks, devices, at);
@@ -220,10 +224,10 @@ fn each_block_has_one_place_on_a_stripe_and_the_shares_are_all_of_them() {
 }
 
 #[test]
-fn files_on_several_devices_have_what_was_written() {
+fn files_on_several_devices_keep_written_bytes() {
     let mut random = Rng::with_seed(seed());
     let mut used = std::collections::HashMap::new();
-    for round in 0..programs() / 3 {
+    for round in 0..program_count() / 3 {
         for (devices, spread) in ALL {
             let several = Several::new(devices, spread, random.u32(6..20));
             let used = used.entry((devices, spread == Spread::Stripe));
@@ -243,14 +247,14 @@ fn files_on_several_devices_have_what_was_written() {
             }
         }
     }
-    // Bytes went by way of all of them.
+    // The staging buffers of all of them were used.
     assert!(used.values().flatten().all(|used| *used > 0), "{used:?}");
 }
 
 #[test]
-fn a_mirror_goes_on_without_what_fails_and_ends_with_the_last() {
+fn a_mirror_survives_failed_devices_until_the_last_one() {
     let mut random = Rng::with_seed(seed());
-    for _ in 0..programs() / 3 {
+    for _ in 0..program_count() / 3 {
         let several = Several::new(3, Spread::Mirror, 60);
         let mut all: Vec<(File, Vec<u8>)> = (0..3).map(|_| <_>::default()).collect();
         let mut order = vec![0, 1, 2];
@@ -266,7 +270,7 @@ fn a_mirror_goes_on_without_what_fails_and_ends_with_the_last() {
             several.memories[*at].fails.store(1, Relaxed);
             let read = |(file, _): &(File, Vec<u8>)| several.bytes(file);
             if failed < 2 {
-                // No call hears of it, whoever is asked.
+                // No call fails, whichever device serves it.
                 for _ in 0..3 {
                     let read: Vec<_> = all.iter().map(|it| read(it).unwrap()).collect();
                     assert!(read == expected);
@@ -291,14 +295,14 @@ fn a_mirror_goes_on_without_what_fails_and_ends_with_the_last() {
 }
 
 #[test]
-fn a_device_is_not_blamed_for_the_staging_that_one_holds_which_others_are_just_leaving_out() {
+fn a_device_is_not_blamed_for_staging_held_by_one_being_taken_out() {
     for reads in 0..4 {
         let several = Several::new(2, Spread::Mirror, 4);
         let file = File::default();
         let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
         let done = several.store.write_file(&file, 1, 0, &bytes);
         assert_eq!(done, Ok(bytes.len()));
-        // So the one or the other has the staging.
+        // Selects which of the two holds the staging buffer.
         for _ in 0..reads {
             assert!(several.bytes(&file).unwrap() == bytes);
         }
@@ -310,7 +314,7 @@ fn a_device_is_not_blamed_for_the_staging_that_one_holds_which_others_are_just_l
 }
 
 #[test]
-fn what_one_mirror_has_lost_is_made_anew_from_the_other() {
+fn a_block_lost_on_one_mirror_is_rebuilt_from_the_other() {
     let several = Several::new(2, Spread::Mirror, 4);
     let file = File::default();
     let bytes: Vec<u8> = (0..2 * DATA_BYTES).map(|at| (at / 9) as u8).collect();
@@ -319,12 +323,12 @@ fn what_one_mirror_has_lost_is_made_anew_from_the_other() {
     for at in 0..2 {
         let lost = several.store.blocks_of(&file)[0];
         several.memories[at].lost.store(lost, Relaxed);
-        // Who writes a part has it made right, too, without his bytes being lost of the staging.
+        // A partial write repairs the block, too, and its own bytes in the staging buffer survive.
         if at == 1 {
             let done = several.store.write_file(&file, 1, 3000, &[7; 3000]);
             assert_eq!(done, Ok(3000));
         }
-        // Both are asked, in turn.
+        // Both devices are read, in turn.
         let mut expected = bytes.clone();
         expected[3000..6000].fill(if at == 1 { 7 } else { bytes[0] });
         for _ in 0..2 {
@@ -337,7 +341,7 @@ fn what_one_mirror_has_lost_is_made_anew_from_the_other() {
         several.are_same();
     }
     assert_eq!(several.store.medium().losses(), 0);
-    // Lost in both places it is lost, and nothing is out of use for it.
+    // A block that is lost on both is lost, and no device is taken out of use for it.
     let lost = several.store.blocks_of(&file)[0];
     for memory in &several.memories {
         memory.lost.store(lost, Relaxed);
@@ -348,7 +352,7 @@ fn what_one_mirror_has_lost_is_made_anew_from_the_other() {
 }
 
 #[test]
-fn rows_that_go_wrong_on_their_way_leave_mirrors_the_same() {
+fn rows_corrupted_in_transfer_leave_mirrors_identical() {
     let several = Several::new(2, Spread::Mirror, 12);
     let store = &several.store;
     let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 9) as u8).collect();
@@ -360,14 +364,14 @@ fn rows_that_go_wrong_on_their_way_leave_mirrors_the_same() {
         let wrong = store.blocks_of(&source)[0];
         let memories = &several.memories[..1 + usize::from(both)];
         for memory in memories {
-            memory.wrong_when_taken.store(wrong, Relaxed);
+            memory.corrupt_at_copy.store(wrong, Relaxed);
         }
         let done = store.copy((&source, 1 << 10), (&target, 1, 8 << 10), 3 << 10);
         assert_eq!(done, Ok(3 << 10));
         let mut expected = bytes.clone();
         expected[8 << 10..11 << 10].copy_from_slice(&bytes[1 << 10..4 << 10]);
         for memory in memories {
-            memory.wrong_when_taken.store(u32::MAX, Relaxed);
+            memory.corrupt_at_copy.store(u32::MAX, Relaxed);
         }
         for _ in 0..2 {
             assert!(several.bytes(&target).unwrap() == expected);
@@ -378,7 +382,7 @@ fn rows_that_go_wrong_on_their_way_leave_mirrors_the_same() {
 }
 
 #[test]
-fn a_stripe_loses_what_a_device_has_and_goes_on_with_the_others() {
+fn a_stripe_loses_one_devices_blocks_and_keeps_working() {
     let several = Several::new(2, Spread::Stripe, 16);
     let store = &several.store;
     let chunk = vec![5; DATA_BYTES];
@@ -395,7 +399,7 @@ fn a_stripe_loses_what_a_device_has_and_goes_on_with_the_others() {
     }
     assert_eq!(well.iter().filter(|it| **it).count(), 4);
     assert!(several.is_out(1) && !several.is_out(0));
-    // There is as much room as the other has, and as is used.
+    // The space is that of the other device, and what is used.
     let space = store.space();
     assert_eq!((space.pages(), space.free_pages()), (12 * 32, 4 * 32));
     let more: Vec<File> = (0..4).map(|_| File::default()).collect();
@@ -409,7 +413,7 @@ fn a_stripe_loses_what_a_device_has_and_goes_on_with_the_others() {
         store.free(file);
     }
     assert_eq!((space.pages(), space.used_pages()), (8 * 32, 0));
-    // What is written anew comes back as it is given, and so is what is looked at in the background.
+    // New data is written to blocks as they are allocated again, and verified in the background.
     let file = File::default();
     let bytes = vec![6; 8 * DATA_BYTES];
     assert_eq!(store.write_file(&file, 4, 0, &bytes), Ok(bytes.len()));
@@ -419,7 +423,7 @@ fn a_stripe_loses_what_a_device_has_and_goes_on_with_the_others() {
 }
 
 #[test]
-fn a_write_while_a_device_of_a_stripe_fails_goes_to_the_others() {
+fn a_write_during_a_stripe_device_failure_uses_the_other_devices() {
     let several = Several::new(2, Spread::Stripe, 16);
     let file = File::default();
     several.memories[0].fails.store(1, Relaxed);
@@ -430,13 +434,13 @@ fn a_write_while_a_device_of_a_stripe_fails_goes_to_the_others() {
 }
 
 #[test]
-fn memory_that_is_reserved_and_copies_go_to_the_others_where_a_device_of_a_stripe_has_failed() {
+fn allocations_and_copies_avoid_a_failed_stripe_device() {
     for how in 0..3 {
         let several = Several::new(2, Spread::Stripe, 20);
         let store = &several.store;
         let target = File::default();
         let bytes: Vec<u8> = (0..DATA_BYTES).map(|at| (at / 11) as u8).collect();
-        // In a block of the device that stays: what has others' is left where it is.
+        // In a block of the device that still works: other blocks' data is left in place.
         let source = (0..20).find_map(|_| {
             let file = File::default();
             let done = store.write_file(&file, 1, 0, &bytes);
@@ -469,7 +473,7 @@ fn memory_that_is_reserved_and_copies_go_to_the_others_where_a_device_of_a_strip
 }
 
 #[test]
-fn memory_that_one_of_several_refuses_is_had_of_none() {
+fn growth_that_one_device_refuses_changes_no_device() {
     for spread in [Spread::Stripe, Spread::Mirror] {
         let several = Several::new(2, spread, 4);
         let medium = several.store.medium();
@@ -478,10 +482,10 @@ fn memory_that_one_of_several_refuses_is_had_of_none() {
             all.map(|it| it.there.load(Relaxed)).collect::<Vec<_>>()
         };
         let before = there();
-        several.memories[1].has_no_ways.store(true, Relaxed);
+        several.memories[1].refuses_accesses.store(true, Relaxed);
         assert!(medium.grow(8).is_err());
         assert_eq!(there(), before);
-        several.memories[1].has_no_ways.store(false, Relaxed);
+        several.memories[1].refuses_accesses.store(false, Relaxed);
         medium.grow(7).unwrap();
         let grown = match spread {
             Spread::Stripe => [4, 3],

@@ -1,4 +1,5 @@
-//! The plainest filesystem: maps in memory. It knows what a call answers and leaves, and nothing of blocks, runs or locks.
+//! Reference model of a filesystem: maps in memory. It predicts a call's answer and effects, and
+//! knows nothing of blocks, runs or locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,7 +10,7 @@ use crate::acl;
 use crate::directory::NAME_MAX;
 use crate::file::SIZE_MAX;
 use crate::layout::PAGE_BYTES;
-use crate::tree::{Answer, Caller, Change, KIND, Move, ROOT, Time};
+use crate::tree::{AttributeChange, Credentials, KIND, ROOT, RenameMode, SysResult, Time};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const DIRECTORY: u32 = libc::S_IFDIR;
@@ -17,20 +18,20 @@ const FILE: u32 = libc::S_IFREG;
 const LINK: u32 = libc::S_IFLNK;
 const PERMISSIONS: u32 = 0o777;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
-/// What a name, a target or a value costs beside its bytes.
+/// The metadata overhead of a name, a target or a value.
 const TEXT: u64 = 64;
 
-/// The time of a call that is being looked at: somewhere between its begin and its end.
+/// The time of the call that is being checked: somewhere between its start and its end.
 pub(super) const NOW: Time = Time::MIN;
 
-/// Pages that were written, and how long it is.
+/// The pages that were written, and the size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Bytes {
     pub size: u64,
     pub pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
 }
 
-/// Numbers of the pages that have any of these bytes.
+/// The numbers of the pages that overlap these bytes.
 pub(super) fn pages_of(bytes: &Range<u64>) -> Range<u64> {
     match bytes.start < bytes.end {
         true => bytes.start / PAGE..bytes.end.div_ceil(PAGE),
@@ -38,7 +39,7 @@ pub(super) fn pages_of(bytes: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// What of these bytes is in a page, as bytes of that.
+/// The part of these bytes that lies in a page, relative to that page.
 fn within(page: u64, bytes: &Range<u64>) -> Range<usize> {
     let begin = page * PAGE;
     let end = (bytes.end - begin).min(PAGE);
@@ -62,14 +63,14 @@ impl Bytes {
         self.size = self.size.max(all.end);
     }
 
-    /// There is memory for all of these.
+    /// Allocates memory for all of these bytes.
     pub(super) fn reserve(&mut self, bytes: &Range<u64>) {
         pages_of(bytes).for_each(|page| {
             self.page(page);
         });
     }
 
-    /// Zeros; pages of which nothing else is left are holes.
+    /// Zeroes these bytes; pages that they cover completely become holes.
     pub(super) fn punch(&mut self, bytes: &Range<u64>) {
         if bytes.start >= bytes.end {
             return;
@@ -115,7 +116,7 @@ impl Bytes {
         all
     }
 
-    pub(super) fn find(&self, from: u64, is_data: bool) -> Answer<u64> {
+    pub(super) fn find(&self, from: u64, is_data: bool) -> SysResult<u64> {
         if from >= self.size {
             return Err(Errno::NXIO);
         }
@@ -146,7 +147,7 @@ pub(super) enum Body {
         entries: Vec<Entry>,
         last: u64,
         parent: u32,
-        /// Behind this one somebody goes on reading.
+        /// The entry after which the next listing resumes.
         cursor: u64,
     },
     Link(Vec<u8>),
@@ -165,7 +166,7 @@ pub(super) struct Node {
     pub changed: Time,
     pub values: BTreeMap<Vec<u8>, Vec<u8>>,
     pub body: Body,
-    /// It was made without a name, and has got none yet.
+    /// Created without a name, and still has none.
     pub is_unnamed: bool,
 }
 
@@ -195,23 +196,23 @@ impl Node {
         self.changed = NOW;
     }
 
-    fn lose_rights(&mut self, is_of_group: bool) {
+    fn clear_set_id_bits(&mut self, is_of_group: bool) {
         if self.mode & libc::S_IXGRP != 0 || !is_of_group {
             self.mode &= !libc::S_ISGID;
         }
         self.mode &= !libc::S_ISUID;
     }
 
-    /// It was written.
-    pub(super) fn note_written(&mut self, taker: Option<Caller>) {
+    /// Updates the inode after a write.
+    pub(super) fn note_written(&mut self, clears_suid_for: Option<Credentials>) {
         self.touch();
-        if let Some(taker) = taker {
-            self.lose_rights(taker.group == self.group);
+        if let Some(clears_suid_for) = clears_suid_for {
+            self.clear_set_id_bits(clears_suid_for.group == self.group);
         }
         self.values.remove(CAPABILITY);
     }
 
-    /// It was read by somebody who asked now: that is noted after a change, and after a day.
+    /// Updates the access time after a read at `now`: after a change, and once a day.
     pub(super) fn note_read(&mut self, now: Time) {
         const DAY: Time = 86_400_000_000_000;
         let changed = self.modified.max(self.changed);
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    pub(super) fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &AttributeChange) {
         if let Some(mode) = change.mode {
             self.mode = self.mode & KIND | mode & !KIND;
         }
@@ -228,7 +229,7 @@ impl Node {
             self.user = change.user.unwrap_or(self.user);
             self.group = change.group.unwrap_or(self.group);
             if change.mode.is_none() && !self.is_directory() {
-                self.lose_rights(true);
+                self.clear_set_id_bits(true);
             }
             self.values.remove(CAPABILITY);
         }
@@ -237,14 +238,14 @@ impl Node {
         self.changed = NOW;
     }
 
-    /// Sets a value; a list that says no more than a mode becomes that.
-    pub(super) fn set_value(
+    /// Sets a value; an access list equivalent to a mode becomes that mode.
+    pub(super) fn set_xattr(
         &mut self,
         name: &[u8],
         value: &[u8],
         must_be: Option<bool>,
-        caller: Caller,
-    ) -> Answer<()> {
+        caller: Credentials,
+    ) -> SysResult<()> {
         let is_known = [&b"user."[..], b"trusted.", b"security."];
         let is_list = name == acl::ACCESS;
         if !is_list && !is_known.iter().any(|it| name.starts_with(it)) {
@@ -257,7 +258,7 @@ impl Node {
             return Err(Errno::TOOBIG);
         }
         if is_list {
-            // The only lists here are those of three entries.
+            // All lists here have three entries.
             let may = |at: usize| u32::from(value[4 + 8 * at + 2]);
             if value.len() != 28 {
                 return Err(Errno::INVAL);
@@ -292,7 +293,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn new(most: u64, mode: u32, caller: Caller) -> Self {
+    pub(super) fn new(most: u64, mode: u32, caller: Credentials) -> Self {
         let root = Node::new(
             DIRECTORY | mode,
             caller.user,
@@ -310,15 +311,15 @@ impl Model {
         }
     }
 
-    pub(super) fn node(&self, inode: u32) -> Answer<&Node> {
+    pub(super) fn node(&self, inode: u32) -> SysResult<&Node> {
         self.nodes.get(&inode).ok_or(Errno::STALE)
     }
 
-    pub(super) fn node_mut(&mut self, inode: u32) -> Answer<&mut Node> {
+    pub(super) fn node_mut(&mut self, inode: u32) -> SysResult<&mut Node> {
         self.nodes.get_mut(&inode).ok_or(Errno::STALE)
     }
 
-    pub(super) fn file(&self, inode: u32) -> Answer<&Bytes> {
+    pub(super) fn file(&self, inode: u32) -> SysResult<&Bytes> {
         match &self.node(inode)?.body {
             Body::File(bytes) => Ok(bytes),
             Body::Directory { .. } => Err(Errno::ISDIR),
@@ -333,7 +334,7 @@ impl Model {
         }
     }
 
-    fn entries(&self, directory: u32) -> Answer<&[Entry]> {
+    fn entries(&self, directory: u32) -> SysResult<&[Entry]> {
         match &self.node(directory)?.body {
             Body::Directory { entries, .. } => Ok(entries),
             _ => Err(Errno::NOTDIR),
@@ -347,7 +348,7 @@ impl Model {
         }
     }
 
-    /// Names that lead to each; a directory has two and its subdirectories, or none.
+    /// The link count of each inode; a directory has two plus its subdirectories, or none.
     pub(super) fn links(&self) -> BTreeMap<u32, u32> {
         let mut all: BTreeMap<u32, u32> = self.nodes.keys().map(|it| (*it, 0)).collect();
         let mut within: BTreeMap<u32, u32> = BTreeMap::new();
@@ -377,8 +378,8 @@ impl Model {
         self.nodes.len() as u64 + u64::from(further)
     }
 
-    /// Bytes of names, targets and values, with what each costs.
-    pub(super) fn text(&self) -> u64 {
+    /// The metadata bytes of names, targets and values.
+    pub(super) fn metadata_bytes(&self) -> u64 {
         let of = |node: &Node| {
             let values = node.values.iter();
             let values = values.map(|(name, value)| TEXT + (name.len() + value.len()) as u64);
@@ -395,8 +396,8 @@ impl Model {
         self.nodes.values().map(of).sum()
     }
 
-    /// What has no name and is not known goes; which these are.
-    pub(super) fn sweep(&mut self) {
+    /// Frees the inodes that have no name and no references; returns them.
+    pub(super) fn reclaim(&mut self) {
         loop {
             let links = self.links();
             let is_gone = |(inode, node): (&u32, &Node)| {
@@ -410,7 +411,7 @@ impl Model {
         }
     }
 
-    fn check_name(name: &[u8]) -> Answer<()> {
+    fn check_name(name: &[u8]) -> SysResult<()> {
         match name.len() {
             0 => Err(Errno::NOENT),
             1..=NAME_MAX => Ok(()),
@@ -418,7 +419,7 @@ impl Model {
         }
     }
 
-    pub(super) fn get(&self, directory: u32, name: &[u8]) -> Answer<u32> {
+    pub(super) fn get(&self, directory: u32, name: &[u8]) -> SysResult<u32> {
         Self::check_name(name)?;
         let entries = self.entries(directory)?;
         match (name, &self.node(directory)?.body) {
@@ -431,7 +432,7 @@ impl Model {
         }
     }
 
-    fn check_lives(&self, directory: u32) -> Answer<()> {
+    fn check_lives(&self, directory: u32) -> SysResult<()> {
         self.entries(directory)?;
         match self.links()[&directory] {
             0 => Err(Errno::NOENT),
@@ -463,24 +464,29 @@ impl Model {
         self.nodes.get_mut(&directory).unwrap().touch();
     }
 
-    /// Whether something of this name can be made, and as what.
+    /// Whether an inode of this name can be created, and the inode.
     pub(super) fn may_make(
         &self,
         parent: u32,
         name: &[u8],
         mode: u32,
-        caller: Caller,
-    ) -> Answer<Node> {
+        caller: Credentials,
+    ) -> SysResult<Node> {
         match self.get(parent, name) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) if !name.is_empty() => {}
             Err(error) => return Err(error),
         }
-        self.may_make_nameless(parent, mode, caller)
+        self.may_make_unnamed(parent, mode, caller)
     }
 
-    /// Whether something can be made there without a name, and as what.
-    pub(super) fn may_make_nameless(&self, parent: u32, mode: u32, caller: Caller) -> Answer<Node> {
+    /// Whether an inode without a name can be created there, and the inode.
+    pub(super) fn may_make_unnamed(
+        &self,
+        parent: u32,
+        mode: u32,
+        caller: Credentials,
+    ) -> SysResult<Node> {
         self.check_lives(parent)?;
         if self.count(&self.links()) >= self.most {
             return Err(Errno::NOSPC);
@@ -519,7 +525,7 @@ impl Model {
         self.nodes.insert(inode, Node { is_unnamed, ..node });
     }
 
-    pub(super) fn link(&mut self, inode: u32, parent: u32, name: &[u8]) -> Answer<()> {
+    pub(super) fn link(&mut self, inode: u32, parent: u32, name: &[u8]) -> SysResult<()> {
         Self::check_name(name)?;
         let it = self.node(inode)?;
         if it.is_directory() {
@@ -545,7 +551,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn unlink(&mut self, parent: u32, name: &[u8]) -> Answer<()> {
+    pub(super) fn unlink(&mut self, parent: u32, name: &[u8]) -> SysResult<()> {
         let inode = self.get(parent, name)?;
         if self.node(inode)?.is_directory() {
             return Err(Errno::ISDIR);
@@ -555,7 +561,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn remove_directory(&mut self, parent: u32, name: &[u8]) -> Answer<()> {
+    pub(super) fn remove_directory(&mut self, parent: u32, name: &[u8]) -> SysResult<()> {
         let inode = self.get(parent, name)?;
         if !self.entries(inode)?.is_empty() {
             return Err(Errno::NOTEMPTY);
@@ -585,14 +591,15 @@ impl Model {
         }
     }
 
-    /// Moves a name; whether something else is to have it then, for which see [`Model::left`].
+    /// Moves a name; returns whether a whiteout is to take its place, for which see
+    /// [`Model::add_whiteout`].
     pub(super) fn rename(
         &mut self,
         from: (u32, &[u8]),
         to: (u32, &[u8]),
-        how: Move,
+        how: RenameMode,
         leaves: bool,
-    ) -> Answer<bool> {
+    ) -> SysResult<bool> {
         Self::check_name(to.1)?;
         let inode = self.get(from.0, from.1)?;
         let is_directory = self.node(inode)?.is_directory();
@@ -606,7 +613,7 @@ impl Model {
             return Err(Errno::INVAL);
         }
         let Some(other) = other else {
-            if how == Move::Exchange {
+            if how == RenameMode::Exchange {
                 return Err(Errno::NOENT);
             }
             self.check_room_for(leaves)?;
@@ -617,14 +624,14 @@ impl Model {
             self.arrived(inode, to.0);
             return Ok(leaves);
         };
-        if how == Move::KeepOther {
+        if how == RenameMode::NoReplace {
             return Err(Errno::EXIST);
         }
         if other == inode {
             return Ok(false);
         }
         let is_other_directory = self.node(other)?.is_directory();
-        if how == Move::Exchange {
+        if how == RenameMode::Exchange {
             if is_other_directory && self.is_within(from.0, other) {
                 return Err(Errno::INVAL);
             }
@@ -650,15 +657,15 @@ impl Model {
         Ok(leaves)
     }
 
-    fn check_room_for(&self, leaves: bool) -> Answer<()> {
+    fn check_room_for(&self, leaves: bool) -> SysResult<()> {
         match leaves && self.count(&self.links()) >= self.most {
             true => Err(Errno::NOSPC),
             false => Ok(()),
         }
     }
 
-    /// What a name leads to since it was moved.
-    pub(super) fn left(&mut self, at: u32, name: &[u8], inode: u32, caller: Caller) {
+    /// Adds the whiteout under the old name.
+    pub(super) fn add_whiteout(&mut self, at: u32, name: &[u8], inode: u32, caller: Credentials) {
         let within = &self.nodes[&at];
         let group = match within.mode & libc::S_ISGID {
             0 => caller.group,

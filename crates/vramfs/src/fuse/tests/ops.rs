@@ -1,4 +1,4 @@
-//! Programs of calls, in numbers that a person can read when they were made small.
+//! Programs of filesystem calls, with small numbers so that a shrunk program is readable.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -8,17 +8,17 @@ use proptest::strategy::Union;
 
 use super::world::MOST;
 
-/// Where in a file.
+/// An offset in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Page(u8),
     Byte(u32),
-    /// So much before the end.
+    /// This many bytes before the end.
     End(u16),
     Far(u8),
 }
 
-/// A call. Small numbers name what there is, counted modulo.
+/// A call. Numbers are indexes of existing objects, modulo their count.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     Make {
@@ -26,12 +26,12 @@ pub(super) enum Op {
         name: u8,
         kind: u8,
         mode: u16,
-        who: u8,
+        credentials: u8,
     },
-    MakeNameless {
+    MakeUnnamed {
         at: u8,
         mode: u16,
-        who: u8,
+        credentials: u8,
     },
     MakeLink {
         at: u8,
@@ -60,7 +60,7 @@ pub(super) enum Op {
         at: u8,
         name: u8,
     },
-    Follow {
+    ReadLink {
         node: u8,
     },
     Forget {
@@ -70,8 +70,8 @@ pub(super) enum Op {
     List {
         at: u8,
         count: u8,
-        is_told: bool,
-        anew: bool,
+        with_attributes: bool,
+        rewinds: bool,
     },
     Change {
         node: u8,
@@ -88,7 +88,7 @@ pub(super) enum Op {
         at: Place,
         len: u32,
         byte: u8,
-        who: u8,
+        credentials: u8,
     },
     Append {
         node: u8,
@@ -113,23 +113,23 @@ pub(super) enum Op {
         len: u32,
         in_rows: bool,
     },
-    Find {
+    Seek {
         node: u8,
         at: Place,
         is_data: bool,
     },
-    SetValue {
+    SetXattr {
         node: u8,
         name: u8,
         len: u32,
         how: u8,
-        who: u8,
+        credentials: u8,
     },
-    Value {
+    GetXattr {
         node: u8,
         name: u8,
     },
-    RemoveValue {
+    RemoveXattr {
         node: u8,
         name: u8,
     },
@@ -143,18 +143,18 @@ pub(super) enum Op {
         count: u8,
         seed: u8,
     },
-    /// The memory refuses some calls, after some others.
+    /// The memory fails this many calls, after some others.
     Refuse {
         after: u8,
         count: u8,
     },
-    /// There is no memory for more.
+    /// No further memory can be allocated.
     Starve {
         on: bool,
     },
 }
 
-/// A program, and what it begins with.
+/// A program, and the filesystem it runs on.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub blocks: u8,
@@ -162,17 +162,17 @@ pub(super) struct Program {
     pub ops: Vec<Op>,
 }
 
-/// Calls of a program at most; half as many on average.
+/// The maximum length of a program; the average is half of it.
 const CALLS: usize = 400;
 
-/// What happens to the memory beside calls.
+/// The failures that happen besides the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failures {
     /// Faults that the code corrects.
     Corrected,
-    /// These, and calls that are refused.
+    /// Those, and failed calls of the memory.
     Refused,
-    /// So many faults that blocks are lost, and some calls that are refused.
+    /// So many faults that blocks are lost, and some failed calls.
     Lost,
 }
 
@@ -195,7 +195,7 @@ fn lens() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Small numbers, and seldom one of those that mean something else.
+/// A small number, or seldom one with a special meaning.
 fn some(most: u8) -> impl Strategy<Value = u8> {
     prop_oneof![30 => 0..most, 1 => 240..=255u8]
 }
@@ -215,19 +215,23 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
         (
             9,
             (directory(), names(), 0..5u8, 0..4096u16, 0..4u8)
-                .prop_map(|(at, name, kind, mode, who)| Op::Make {
+                .prop_map(|(at, name, kind, mode, credentials)| Op::Make {
                     at,
                     name,
                     kind,
                     mode,
-                    who,
+                    credentials,
                 })
                 .boxed(),
         ),
         (
             3,
             (directory(), 0..4096u16, 0..4u8)
-                .prop_map(|(at, mode, who)| Op::MakeNameless { at, mode, who })
+                .prop_map(|(at, mode, credentials)| Op::MakeUnnamed {
+                    at,
+                    mode,
+                    credentials,
+                })
                 .boxed(),
         ),
         (
@@ -270,7 +274,7 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
                 .prop_map(|(at, name)| Op::LookUp { at, name })
                 .boxed(),
         ),
-        (1, node().prop_map(|node| Op::Follow { node }).boxed()),
+        (1, node().prop_map(|node| Op::ReadLink { node }).boxed()),
         (
             6,
             (node(), 0..6u8)
@@ -280,11 +284,11 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
         (
             4,
             (directory(), 0..9u8, any::<bool>(), any::<bool>())
-                .prop_map(|(at, count, is_told, anew)| Op::List {
+                .prop_map(|(at, count, with_attributes, rewinds)| Op::List {
                     at,
                     count,
-                    is_told,
-                    anew,
+                    with_attributes,
+                    rewinds,
                 })
                 .boxed(),
         ),
@@ -313,12 +317,12 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
         (
             20,
             (file(), places(), lens(), any::<u8>(), 0..8u8)
-                .prop_map(|(node, at, len, byte, who)| Op::Write {
+                .prop_map(|(node, at, len, byte, credentials)| Op::Write {
                     node,
                     at,
                     len,
                     byte,
-                    who,
+                    credentials,
                 })
                 .boxed(),
         ),
@@ -369,7 +373,7 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
         (
             3,
             (file(), places(), any::<bool>())
-                .prop_map(|(node, at, is_data)| Op::Find { node, at, is_data })
+                .prop_map(|(node, at, is_data)| Op::Seek { node, at, is_data })
                 .boxed(),
         ),
         (
@@ -381,25 +385,25 @@ fn ops(failures: Failures) -> impl Strategy<Value = Op> {
                 0..3u8,
                 0..4u8,
             )
-                .prop_map(|(node, name, len, how, who)| Op::SetValue {
+                .prop_map(|(node, name, len, how, credentials)| Op::SetXattr {
                     node,
                     name,
                     len,
                     how,
-                    who,
+                    credentials,
                 })
                 .boxed(),
         ),
         (
             1,
             (node(), 0..8u8)
-                .prop_map(|(node, name)| Op::Value { node, name })
+                .prop_map(|(node, name)| Op::GetXattr { node, name })
                 .boxed(),
         ),
         (
             1,
             (node(), 0..8u8)
-                .prop_map(|(node, name)| Op::RemoveValue { node, name })
+                .prop_map(|(node, name)| Op::RemoveXattr { node, name })
                 .boxed(),
         ),
         (

@@ -1,8 +1,10 @@
-//! A filesystem in host memory and the plainest one, of which each call is asked, one after the other.
+//! A filesystem in host memory and the reference model, which execute the same calls, one after the
+//! other.
 //!
-//! As long as the memory does what it is asked, answers and all that is left have to be the same, to the page and to the byte. Where it has
-//! refused a call, or said that a block is lost, the answer may be `EIO` or a short count, and what had not been said to be
-//! done may have been: then each byte of what was to change is what it was or what it was to be, and all else is as before.
+//! As long as the memory does not fail, answers and all state have to be equal, to the page and to
+//! the byte. If the memory has failed a call, or reported a lost block, the answer may be `EIO` or
+//! a short count, and a part that was not acknowledged may have been done: then each byte in the
+//! range of the call has its old or its new value, and all else is unchanged.
 
 mod calls;
 
@@ -24,9 +26,9 @@ use crate::tree::KIND;
 const PAGE: u64 = PAGE_BYTES as u64;
 const ROW: u64 = ROW_BYTES as u64;
 const ROWS_OF_PAGE: usize = PAGE_BYTES / ROW_BYTES;
-/// Blocks that there can be.
+/// The maximum number of blocks.
 pub(super) const MOST: u32 = 12;
-/// Calls after which all of it is compared.
+/// All state is compared after this many calls.
 const ROUND: usize = 40;
 
 type Done = Result<(), String>;
@@ -45,14 +47,14 @@ fn holds(what: &str, holds: bool) -> Done {
     }
 }
 
-/// What programs have met.
+/// The situations that programs have met.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Calls that found no room for all that they were to write, or for one inode more.
+    /// Calls that lacked space for a part of a write, or for an inode.
     pub full: u64,
-    /// Calls that were not answered as if nothing had failed.
+    /// Calls with an answer affected by a failure.
     pub failed: u64,
-    /// Pages that were moved because there was to be less room.
+    /// Pages that were moved to shrink the filesystem.
     pub moved: u64,
     pub corrected: u64,
     pub lost: u64,
@@ -72,13 +74,13 @@ impl Tally {
 }
 
 pub(super) struct World {
-    requests: Requests<Arc<files::Memory>>,
-    memory: Arc<files::Memory>,
+    handler: RequestHandler<Arc<files::TestMemory>>,
+    memory: Arc<files::TestMemory>,
     model: Model,
-    /// Which of those that had a number each inode is, and all that ever were.
+    /// The generation of each inode number, and all pairs that ever existed.
     generations: BTreeMap<u32, u32>,
     all_generations: BTreeSet<(u32, u32)>,
-    /// Room for so many blocks.
+    /// Blocks offered to the filesystem.
     offered: u32,
     loses: bool,
     begin: Time,
@@ -87,19 +89,19 @@ pub(super) struct World {
     tally: Tally,
 }
 
-pub(super) fn requests<M: Medium + 'static>(
+pub(super) fn handler<M: Medium + 'static>(
     store: Store<M>,
     inodes: u32,
     threads: usize,
-) -> Requests<M> {
-    Requests {
-        tree: Arc::new(Tree::new(inodes, 0o755, WHO[0], now())),
+) -> RequestHandler<M> {
+    RequestHandler {
+        tree: Arc::new(Tree::new(inodes, 0o755, CALLERS[0], now())),
         store: Arc::new(store),
-        cache: Cache::None,
+        cache: PageCache::None,
         facts: String::new(),
         notifier: Arc::default(),
-        held: AtomicU64::new(0),
-        waiting: AtomicUsize::new(0),
+        unforgotten: AtomicU64::new(0),
+        forget_waiters: AtomicUsize::new(0),
         threads,
         reads: Meter::default(),
         writes: Meter::default(),
@@ -109,15 +111,15 @@ pub(super) fn requests<M: Medium + 'static>(
     }
 }
 
-const fn who(user: u32, group: u32, umask: u32) -> Caller {
-    Caller { user, group, umask }
+const fn credentials(user: u32, group: u32, umask: u32) -> Credentials {
+    Credentials { user, group, umask }
 }
 
-pub(super) const WHO: [Caller; 4] = [
-    who(0, 0, 0),
-    who(7, 8, 0o22),
-    who(7, 99, 0o77),
-    who(9, 8, 0),
+pub(super) const CALLERS: [Credentials; 4] = [
+    credentials(0, 0, 0),
+    credentials(7, 8, 0o22),
+    credentials(7, 99, 0o77),
+    credentials(9, 8, 0),
 ];
 
 fn of<T: Copy>(all: &[T], at: u8) -> T {
@@ -128,11 +130,11 @@ impl World {
     pub(super) fn new(program: &Program, loses: bool) -> Result<Self, String> {
         let begin = now();
         let (memory, store) = files::memory(MOST);
-        let requests = requests(store, program.inodes.into(), 1);
+        let handler = handler(store, program.inodes.into(), 1);
         memory.has_code.store(true, Relaxed);
         let mut it = Self {
-            model: Model::new(program.inodes.into(), 0o755, WHO[0]),
-            requests,
+            model: Model::new(program.inodes.into(), 0o755, CALLERS[0]),
+            handler,
             memory,
             generations: BTreeMap::from([(ROOT, 0)]),
             all_generations: BTreeSet::new(),
@@ -144,40 +146,40 @@ impl World {
             tally: Tally::default(),
         };
         it.model.node_mut(ROOT).unwrap().known = 1;
-        // Ways to the memory are there from now on.
-        drop(it.requests.store.way());
+        // Accesses to the memory exist from now on.
+        drop(it.handler.store.way());
         it.scrub()?;
         it.resize(program.blocks.into())?;
         it.compare()?;
         Ok(it)
     }
 
-    /// All of it, and that nothing is left when all was removed.
+    /// Runs a program; also checks that nothing is left once all was removed.
     pub(super) fn run(program: &Program, loses: bool) -> Result<Tally, String> {
         let mut it = Self::new(program, loses)?;
         for (at, op) in program.ops.iter().enumerate() {
-            let told = |error: String| format!("call {at}, {op:?}: {error}");
-            it.step(*op).map_err(told)?;
+            let in_call = |error: String| format!("call {at}, {op:?}: {error}");
+            it.step(*op).map_err(in_call)?;
             if at % ROUND == ROUND - 1 {
-                it.compare_files().map_err(told)?;
+                it.compare_files().map_err(in_call)?;
             }
         }
         it.compare_files()?;
         it.remove_all()
             .map_err(|error| format!("at the end: {error}"))?;
-        let counters = it.requests.store.counters();
+        let counters = it.handler.store.counters();
         it.tally.corrected += counters.corrected_blocks.load(Relaxed);
         it.tally.lost += counters.lost_blocks.load(Relaxed);
         Ok(it.tally)
     }
 
-    /// The memory has refused something since the call began, or said that it is lost.
+    /// Whether the memory has failed a call or reported a loss since the call started.
     fn is_exposed(&self) -> bool {
         let (refusals, losses) = (&self.memory.refusals, &self.memory.losses);
         refusals.load(Relaxed) != self.refusals || losses.load(Relaxed) != self.losses
     }
 
-    /// Whether it ever was: there may be less room until all is given back.
+    /// Whether a block was ever lost: there may be less space until all of it is freed.
     fn has_lost(&self) -> bool {
         self.memory.losses.load(Relaxed) > 0
     }
@@ -186,7 +188,7 @@ impl World {
         self.memory.losses.load(Relaxed) != self.losses
     }
 
-    /// Without a failure that was not met yet.
+    /// Runs `work` with pending failures suspended.
     fn calmly<R>(&self, work: impl FnOnce() -> R) -> R {
         let then = self.memory.fails_then.swap(0, Relaxed);
         let done = work();
@@ -194,27 +196,28 @@ impl World {
         done
     }
 
-    fn attributes(&self, inode: u32) -> Attributes {
-        self.requests.tree.attributes(inode).unwrap()
+    fn attributes(&self, inode: u32) -> InodeAttributes {
+        self.handler.tree.attributes(inode).unwrap()
     }
 
     fn data(&self, inode: u32) -> Arc<crate::file::File> {
-        self.requests.tree.file(inode).unwrap()
+        self.handler.tree.file(inode).unwrap()
     }
 
-    /// Pages that are nobody's. Those that a smaller room still has to move are told as taken from them.
+    /// Free pages. Used pages beyond the offered blocks, which still have to be moved, are
+    /// subtracted.
     fn free_pages(&self) -> u64 {
-        let space = self.requests.store.space();
-        let beyond = self.requests.store.retired();
+        let space = self.handler.store.space();
+        let beyond = self.handler.store.retired();
         let beyond = beyond.map(|block| u64::from(space.used_of(block).count_ones()));
         space.pages() + beyond.sum::<u64>() - space.used_pages()
     }
 
-    /// Any inode; one that there is not, now and then.
+    /// Any inode, or sometimes one that does not exist.
     fn node(&self, at: u8) -> u32 {
         let all = self.model.nodes.len();
         match at {
-            255 => self.requests.tree.highest() + 1,
+            255 => self.handler.tree.highest() + 1,
             254 => (2..).find(|it| !self.model.nodes.contains_key(it)).unwrap(),
             _ => *self.model.nodes.keys().nth(usize::from(at) % all).unwrap(),
         }
@@ -229,12 +232,12 @@ impl World {
         }
     }
 
-    /// Mostly a directory.
+    /// In most cases a directory.
     fn directory(&self, at: u8) -> u32 {
         self.one_of(at, Node::is_directory)
     }
 
-    /// Mostly a file.
+    /// In most cases a file.
     fn file(&self, at: u8) -> u32 {
         self.one_of(at, |it| matches!(it.body, Body::File(_)))
     }
@@ -259,7 +262,7 @@ impl World {
         }
     }
 
-    /// Pages of these bytes for which a file has no memory.
+    /// Pages of these bytes that have no memory.
     fn missing(&self, inode: u32, bytes: &Range<u64>) -> Vec<u64> {
         let mut held = BTreeSet::new();
         for (chunk, extent) in files::places(&self.data(inode)) {
@@ -276,7 +279,7 @@ impl World {
             .collect()
     }
 
-    /// Rows of a file that are lost, all pages that have memory, and all that were written.
+    /// Lost rows of a file, all pages with memory, and all written pages.
     fn pages(&self, inode: u32) -> (BTreeSet<u64>, BTreeSet<u64>, BTreeSet<u64>) {
         let (mut lost, mut held, mut written) =
             <(BTreeSet<_>, BTreeSet<_>, BTreeSet<_>)>::default();
@@ -303,16 +306,12 @@ impl World {
         (lost, held, written)
     }
 
-    fn read(&self, inode: u32, at: u64, len: usize) -> Answer<Vec<u8>> {
+    fn read(&self, inode: u32, at: u64, len: usize) -> SysResult<Vec<u8>> {
         let file = self.data(inode);
-        self.calmly(|| {
-            self.requests
-                .store
-                .read_file(&file, at, len, <[u8]>::to_vec)
-        })
+        self.calmly(|| self.handler.store.read_file(&file, at, len, <[u8]>::to_vec))
     }
 
-    /// These bytes of a file are the model's, or cannot be read where that is so.
+    /// Checks that these bytes equal the model's, or fail to read where they are lost.
     fn compare_bytes(&self, inode: u32, bytes: Range<u64>, lost: &BTreeSet<u64>) -> Done {
         let model = self.model.file(inode).unwrap();
         let end = bytes.end.min(model.size);
@@ -338,7 +337,7 @@ impl World {
                         format!("inode {inode} has {is} instead of {was} at {place}")
                     }
                     (got, expected) => {
-                        let len = |it: Answer<Vec<u8>>| it.map(|it| it.len());
+                        let len = |it: SysResult<Vec<u8>>| it.map(|it| it.len());
                         format!(
                             "inode {inode} from {at} on: {:?} instead of {:?} bytes",
                             len(got),
@@ -352,14 +351,15 @@ impl World {
         Ok(())
     }
 
-    /// Which pages a file has, how many of them there may be, and what bytes are near these.
+    /// Checks which pages a file has, how many there may be, and the bytes near a range.
     fn compare_file(&self, inode: u32, near: &Range<u64>) -> Done {
         let model = self.model.file(inode).unwrap();
         let (lost, held, written) = self.pages(inode);
         let expected: BTreeSet<u64> = model.pages.keys().copied().collect();
         same("pages that were written", &written, &expected)?;
         same("pages", self.attributes(inode).pages, held.len() as u64)?;
-        // Of the first chunk more than half of what it has was written; the others may have been given a whole block.
+        // More than half of the first chunk's pages have been written; other chunks may have been
+        // given a whole block.
         let of_first = |all: &BTreeSet<u64>| all.range(..PAGES as u64).count();
         let is_dense = of_first(&held) <= (2 * of_first(&written)).saturating_sub(1);
         holds(
@@ -377,7 +377,7 @@ impl World {
         for run in runs {
             self.compare_bytes(inode, run.start * PAGE..run.end * PAGE, &lost)?;
         }
-        // Its last byte, whatever there is.
+        // Its last byte, whatever it is.
         let end = model.size;
         self.compare_bytes(inode, end.saturating_sub(1)..end, &lost)?;
         Ok(())
@@ -389,8 +389,8 @@ impl World {
                 Body::File(_) => self.compare_file(*inode, &(0..u64::MAX))?,
                 Body::Directory { entries, .. } => {
                     let mut got = Vec::new();
-                    let tree = &self.requests.tree;
-                    let visit = |number: u64, name: &[u8], it: &Attributes| {
+                    let tree = &self.handler.tree;
+                    let visit = |number: u64, name: &[u8], it: &InodeAttributes| {
                         got.push((number, name.to_vec(), it.inode));
                         true
                     };
@@ -400,22 +400,22 @@ impl World {
                     same("entries", got, expected.collect())?;
                 }
                 Body::Link(target) => {
-                    let got = self.requests.tree.target(*inode);
+                    let got = self.handler.tree.target(*inode);
                     same("target", got.as_ref(), Ok(target))?;
                 }
                 Body::Other => {}
             }
             for (name, value) in &node.values {
-                let got = self.requests.tree.value(*inode, name);
+                let got = self.handler.tree.xattr(*inode, name);
                 same("value", got.as_ref(), Ok(value))?;
             }
         }
         Ok(())
     }
 
-    /// All that is cheap to compare.
+    /// Compares all that is cheap to compare.
     fn compare(&mut self) -> Done {
-        self.model.sweep();
+        self.model.reclaim();
         let nodes = &self.model.nodes;
         self.generations
             .retain(|inode, _| nodes.contains_key(inode));
@@ -424,7 +424,7 @@ impl World {
         let window = self.begin.min(end)..=end;
         let mut pages = 0;
         for (inode, node) in &mut self.model.nodes {
-            let got = self.requests.tree.attributes(*inode);
+            let got = self.handler.tree.attributes(*inode);
             let got = got.map_err(|error| format!("inode {inode}: {error}"))?;
             pages += got.pages;
             for (is, was, what) in [
@@ -445,7 +445,7 @@ impl World {
                 Body::Link(target) => target.len() as u64,
                 _ => 0,
             };
-            let expected = Attributes {
+            let expected = InodeAttributes {
                 inode: *inode,
                 generation: self.generations[inode],
                 mode: node.mode,
@@ -458,16 +458,20 @@ impl World {
             };
             same("attributes", got, expected)?;
         }
-        let tree = &self.requests.tree;
+        let tree = &self.handler.tree;
         same(
             "inodes",
             tree.inodes(),
             (self.model.count(&links), self.model.most),
         )?;
-        same("text", tree.text().0, self.model.text())?;
+        same(
+            "metadata bytes",
+            tree.metadata_bytes().0,
+            self.model.metadata_bytes(),
+        )?;
         let nameless = links.values().filter(|it| **it == 0).count() as u64;
-        same("inodes without a name", tree.nameless(), nameless)?;
-        let space = self.requests.store.space();
+        same("inodes without a name", tree.orphans(), nameless)?;
+        let space = self.handler.store.space();
         same("pages in use", space.used_pages(), pages)?;
         if !self.has_lost() {
             same(
@@ -479,7 +483,8 @@ impl World {
         Ok(())
     }
 
-    /// After a call that was not answered as if nothing had failed: what was to change is as it was, or as it was to be.
+    /// After a call that was affected by a failure: checks that its range has old or new content,
+    /// and takes that into the model.
     fn settle(&mut self, inode: u32, bytes: Range<u64>, may: &May<'_>) -> Done {
         holds("nothing failed, and it is not the same", self.is_exposed())?;
         self.tally.failed += 1;
@@ -512,7 +517,7 @@ impl World {
                 if at >= size {
                     here.fill(0);
                 } else if !lost.contains(&(at / ROW)) {
-                    // Whatever a lost one has, nobody sees it.
+                    // Bytes of a lost row cannot be read.
                     let seen = self.read(inode, at, ROW_BYTES);
                     let seen = seen.map_err(|error| format!("row at {at}: {error}"))?;
                     here.fill(0);
@@ -536,11 +541,11 @@ impl World {
         Ok(())
     }
 
-    /// What an error may be where the memory has failed.
+    /// Checks that an error is allowed because the memory has failed.
     fn excuse(&self, got: Errno, expected: Option<Errno>) -> Done {
         let excused = match got {
             Errno::IO => self.is_exposed(),
-            // What is lost has less room for others.
+            // Lost blocks leave less space.
             Errno::NOSPC => self.has_met_loss(),
             _ => false,
         };
@@ -556,15 +561,15 @@ impl World {
     }
 }
 
-/// What may be behind a call that failed.
+/// The effects that a failed call may have had.
 #[derive(Default)]
 struct May<'b> {
-    /// Its bytes may be these, from the first that was to change on.
+    /// Bytes of the range may have these values, from its start on.
     bytes: &'b [u8],
-    /// Or zeros.
+    /// Or may be zero.
     zeros: bool,
     sizes: &'b [u64],
-    /// Pages may have become holes, or may have come.
+    /// Pages may have become holes, or may have been added.
     go: bool,
     gain: bool,
 }

@@ -1,8 +1,8 @@
-//! Each call, as the filesystem and as the model has it.
+//! Each call, executed by the filesystem and by the model.
 
 use super::*;
 
-/// Six that are used, and some that cannot be.
+/// Six names that are used, and some that are invalid.
 fn name(at: u8) -> Vec<u8> {
     match at {
         255 => Vec::new(),
@@ -12,7 +12,7 @@ fn name(at: u8) -> Vec<u8> {
     }
 }
 
-/// The same, and those that each directory has.
+/// The same, and the two that each directory has.
 fn any_name(at: u8) -> Vec<u8> {
     match at {
         252 => b".".to_vec(),
@@ -33,7 +33,7 @@ fn value_name(at: u8) -> Vec<u8> {
     }
 }
 
-/// What a write has at a place: no place has what another has.
+/// The byte that a write puts at an offset; differs between offsets.
 fn byte_at(byte: u8, at: u64) -> u8 {
     let mixed = (at + u64::from(byte) * 0x1_0001).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 32) as u8 | 1
@@ -47,9 +47,13 @@ impl World {
                 name: called,
                 kind,
                 mode,
-                who,
+                credentials,
             } => {
-                let (at, called, caller) = (self.directory(at), any_name(called), of(&WHO, who));
+                let (at, called, caller) = (
+                    self.directory(at),
+                    any_name(called),
+                    of(&CALLERS, credentials),
+                );
                 let kinds = [
                     libc::S_IFREG,
                     libc::S_IFREG,
@@ -59,17 +63,21 @@ impl World {
                 ];
                 let mode = of(&kinds, kind) | u32::from(mode) & 0o7777;
                 let expected = self.model.may_make(at, &called, mode, caller);
-                let got = self.requests.make(at, &called, mode, 5, caller);
+                let got = self.handler.make(at, &called, mode, 5, caller);
                 let is_device = mode & KIND == libc::S_IFCHR;
                 let device = if is_device { 5 } else { 0 };
                 let expected = expected.map(|it| Node { device, ..it });
                 self.made(at, &called, got, expected)
             }
-            Op::MakeNameless { at, mode, who } => {
-                let (at, caller) = (self.directory(at), of(&WHO, who));
+            Op::MakeUnnamed {
+                at,
+                mode,
+                credentials,
+            } => {
+                let (at, caller) = (self.directory(at), of(&CALLERS, credentials));
                 let mode = libc::S_IFREG | u32::from(mode) & 0o7777;
-                let expected = self.model.may_make_nameless(at, mode, caller);
-                match (self.requests.make_nameless(at, mode, caller), expected) {
+                let expected = self.model.may_make_unnamed(at, mode, caller);
+                match (self.handler.make_unnamed(at, mode, caller), expected) {
                     (Ok(it), Ok(node)) => {
                         self.is_new(&it)?;
                         self.model.made_nameless(it.inode, node);
@@ -88,10 +96,10 @@ impl World {
                 let mode = libc::S_IFLNK | 0o777;
                 let expected = match target.len() {
                     0 => Err(Errno::NOENT),
-                    1..4096 => self.model.may_make(at, &called, mode, WHO[1]),
+                    1..4096 => self.model.may_make(at, &called, mode, CALLERS[1]),
                     _ => Err(Errno::NAMETOOLONG),
                 };
-                let got = self.requests.make_link(at, &called, &target, WHO[1]);
+                let got = self.handler.make_link(at, &called, &target, CALLERS[1]);
                 let body = Body::Link(target);
                 self.made(at, &called, got, expected.map(|it| Node { body, ..it }))
             }
@@ -101,64 +109,67 @@ impl World {
                 name: called,
             } => {
                 let (inode, at, called) = (self.node(node), self.directory(at), any_name(called));
-                let got = self.requests.add_name(inode, at, &called);
+                let got = self.handler.add_name(inode, at, &called);
                 let expected = self.model.link(inode, at, &called).map(|()| inode);
                 same("link", got.map(|it| it.inode), expected)
             }
             Op::RemoveName { at, name: called } => {
                 let (at, called) = (self.directory(at), name(called));
-                let got = self.requests.remove_name(at, &called);
+                let got = self.handler.remove_name(at, &called);
                 same("unlink", got, self.model.unlink(at, &called))
             }
             Op::RemoveDirectory { at, name: called } => {
                 let (at, called) = (self.directory(at), name(called));
-                let got = self.requests.tree.remove_directory(at, &called, now());
+                let got = self.handler.tree.remove_directory(at, &called, now());
                 same("rmdir", got, self.model.remove_directory(at, &called))
             }
             Op::MoveName { from, to, how } => {
                 let (from, called) = (self.directory(from.0), name(from.1));
                 let (to, new) = (self.directory(to.0), name(to.1));
-                let (whiteout, caller) = (libc::RENAME_WHITEOUT, WHO[1]);
+                let (whiteout, caller) = (libc::RENAME_WHITEOUT, CALLERS[1]);
                 let (flags, how) = of(
                     &[
-                        (0, Some(Move::Replace)),
-                        (libc::RENAME_NOREPLACE, Some(Move::KeepOther)),
-                        (libc::RENAME_EXCHANGE, Some(Move::Exchange)),
-                        (whiteout, Some(Move::Replace)),
-                        (whiteout | libc::RENAME_NOREPLACE, Some(Move::KeepOther)),
+                        (0, Some(RenameMode::Replace)),
+                        (libc::RENAME_NOREPLACE, Some(RenameMode::NoReplace)),
+                        (libc::RENAME_EXCHANGE, Some(RenameMode::Exchange)),
+                        (whiteout, Some(RenameMode::Replace)),
+                        (
+                            whiteout | libc::RENAME_NOREPLACE,
+                            Some(RenameMode::NoReplace),
+                        ),
                         (whiteout | libc::RENAME_EXCHANGE, None),
                     ],
                     how,
                 );
                 let leaves = flags & whiteout != 0;
                 let names = ((from, &called[..]), (to, &new[..]));
-                let got = self.requests.move_name(names.0, names.1, flags, caller);
+                let got = self.handler.move_name(names.0, names.1, flags, caller);
                 let expected = match how {
                     Some(how) => self.model.rename(names.0, names.1, how, leaves),
                     None => Err(Errno::INVAL),
                 };
                 if got.is_ok() && expected == Ok(true) {
-                    let left = self.requests.tree.look_up(from, &called);
+                    let left = self.handler.tree.look_up(from, &called);
                     let left = left.map_err(|error| format!("whiteout: {error}"))?;
                     self.is_new(&left)?;
-                    self.model.left(from, &called, left.inode, caller);
+                    self.model.add_whiteout(from, &called, left.inode, caller);
                 }
                 same("rename", got, expected.map(drop))
             }
             Op::LookUp { at, name: called } => {
                 let (at, called) = (self.directory(at), any_name(called));
-                let got = self.requests.tree.look_up(at, &called);
+                let got = self.handler.tree.look_up(at, &called);
                 let expected = self.model.get(at, &called);
-                // The parent of a directory that was removed may be gone.
+                // The parent of a removed directory may be gone.
                 let expected = expected.and_then(|it| self.model.node(it).map(|_| it));
                 if let Ok(inode) = expected {
                     self.model.node_mut(inode).unwrap().known += 1;
                 }
                 same("lookup", got.map(|it| it.inode), expected)
             }
-            Op::Follow { node } => {
+            Op::ReadLink { node } => {
                 let inode = self.node(node);
-                let got = self.requests.follow(inode);
+                let got = self.handler.read_link(inode);
                 let expected = self.model.node_mut(inode).and_then(|it| {
                     it.note_read(now());
                     match &it.body {
@@ -175,18 +186,18 @@ impl World {
                 if inode == ROOT || times == 0 {
                     return Ok(());
                 }
-                self.requests.forget_inode(inode, times);
+                self.handler.forget_inode(inode, times);
                 self.model.node_mut(inode).unwrap().known -= times;
                 Ok(())
             }
             Op::List {
                 at,
                 count,
-                is_told,
-                anew,
+                with_attributes,
+                rewinds,
             } => {
                 let inode = self.directory(at);
-                self.list(inode, count.into(), is_told, anew)
+                self.list(inode, count.into(), with_attributes, rewinds)
             }
             Op::Change {
                 node,
@@ -195,9 +206,9 @@ impl World {
                 times,
             } => {
                 let inode = self.node(node);
-                let owner = owner.map(|it| of(&WHO, it));
+                let owner = owner.map(|it| of(&CALLERS, it));
                 let second = |it: i32| Time::from(it) * 1_000_000_000;
-                let mut change = Change {
+                let mut change = AttributeChange {
                     mode: mode.map(u32::from),
                     user: owner.map(|it| it.user),
                     group: owner.map(|it| it.group),
@@ -205,7 +216,7 @@ impl World {
                     modified: times.1.map(second),
                 };
                 let expected = self.model.node_mut(inode).map(|it| it.change(&change));
-                let got = self.requests.set(inode, &mut change, None, now());
+                let got = self.handler.set(inode, &mut change, None, now());
                 same("setattr", got.map(drop), expected)
             }
             Op::Truncate { node, to } => {
@@ -218,12 +229,12 @@ impl World {
                 at,
                 len,
                 byte,
-                who,
+                credentials,
             } => {
                 let inode = self.file(node);
                 let at = self.place(inode, at);
-                let taker = (who > 3).then(|| of(&WHO, who));
-                self.write(inode, at, len, byte, taker)
+                let clears_suid_for = (credentials > 3).then(|| of(&CALLERS, credentials));
+                self.write(inode, at, len, byte, clears_suid_for)
             }
             Op::Append { node, len, byte } => {
                 let inode = self.file(node);
@@ -264,7 +275,7 @@ impl World {
                 };
                 self.copy((source, from), (target, to), len.into())
             }
-            Op::Find { node, at, is_data } => {
+            Op::Seek { node, at, is_data } => {
                 let inode = self.file(node);
                 let at = self.place(inode, at);
                 let whence = if is_data {
@@ -272,18 +283,19 @@ impl World {
                 } else {
                     libc::SEEK_HOLE
                 };
-                let got = self.requests.find(inode, at as i64, whence);
+                let got = self.handler.seek(inode, at as i64, whence);
                 let expected = self.model.file(inode).and_then(|it| it.find(at, is_data));
                 same("lseek", got, expected)
             }
-            Op::SetValue {
+            Op::SetXattr {
                 node,
                 name,
                 len,
                 how,
-                who,
+                credentials,
             } => {
-                let (inode, name, caller) = (self.node(node), value_name(name), of(&WHO, who));
+                let (inode, name, caller) =
+                    (self.node(node), value_name(name), of(&CALLERS, credentials));
                 let list = [
                     &[
                         2,
@@ -321,13 +333,13 @@ impl World {
                 };
                 let flags = of(&[0, libc::XATTR_CREATE, libc::XATTR_REPLACE], how);
                 let must_be = of(&[None, Some(false), Some(true)], how);
-                let got = self.requests.set_value(inode, &name, &value, flags, caller);
+                let got = self.handler.set_xattr(inode, &name, &value, flags, caller);
                 let expected = match self.model.node_mut(inode) {
-                    Ok(it) => it.set_value(&name, &value, must_be, caller),
-                    // That is looked at before anything is looked for.
+                    Ok(it) => it.set_xattr(&name, &value, must_be, caller),
+                    // Checked before any lookup.
                     Err(error) => {
                         let mut any = self.model.nodes[&ROOT].clone();
-                        match any.set_value(&name, &value, None, caller) {
+                        match any.set_xattr(&name, &value, None, caller) {
                             Err(other) if other != Errno::NOSPC => Err(other),
                             _ => Err(error),
                         }
@@ -335,9 +347,9 @@ impl World {
                 };
                 same("setxattr", got, expected)
             }
-            Op::Value { node, name } => {
+            Op::GetXattr { node, name } => {
                 let (inode, name) = (self.node(node), value_name(name));
-                let got = self.requests.tree.value(inode, &name);
+                let got = self.handler.tree.xattr(inode, &name);
                 let node = self.model.node(inode);
                 let value = |it: &Node| it.values.get(&name).cloned().ok_or(Errno::NODATA);
                 same("getxattr", got, node.and_then(value))?;
@@ -347,12 +359,12 @@ impl World {
                         .flat_map(|it| it.iter().copied().chain([0]))
                         .collect::<Vec<u8>>()
                 };
-                let got = self.requests.tree.value_names(inode);
+                let got = self.handler.tree.xattr_names(inode);
                 same("listxattr", got, self.model.node(inode).map(names))
             }
-            Op::RemoveValue { node, name } => {
+            Op::RemoveXattr { node, name } => {
                 let (inode, name) = (self.node(node), value_name(name));
-                let got = self.requests.tree.remove_value(inode, &name, now());
+                let got = self.handler.tree.remove_xattr(inode, &name, now());
                 let expected = self.model.node_mut(inode).and_then(|it| {
                     it.values.remove(&name).ok_or(Errno::NODATA)?;
                     it.changed = NOW;
@@ -374,14 +386,14 @@ impl World {
                 Ok(())
             }
             Op::Starve { on } => {
-                self.memory.has_no_ways.store(on, Relaxed);
+                self.memory.refuses_accesses.store(on, Relaxed);
                 Ok(())
             }
         }
     }
 
-    /// A number that nothing has, in a generation that none had.
-    fn is_new(&mut self, it: &Attributes) -> Done {
+    /// Checks that a new inode has a number not in use, with a generation not used before.
+    fn is_new(&mut self, it: &InodeAttributes) -> Done {
         let is_free = !self.model.nodes.contains_key(&it.inode);
         holds("a number that is in use", is_free)?;
         let is_new = self.all_generations.insert((it.inode, it.generation));
@@ -394,8 +406,8 @@ impl World {
         &mut self,
         at: u32,
         called: &[u8],
-        got: Answer<Attributes>,
-        expected: Answer<Node>,
+        got: SysResult<InodeAttributes>,
+        expected: SysResult<Node>,
     ) -> Done {
         match (got, expected) {
             (Ok(it), Ok(node)) => {
@@ -407,7 +419,7 @@ impl World {
         }
     }
 
-    fn list(&mut self, inode: u32, count: usize, is_told: bool, anew: bool) -> Done {
+    fn list(&mut self, inode: u32, count: usize, with_attributes: bool, rewinds: bool) -> Done {
         let noted = self.model.node_mut(inode).map(|it| it.note_read(now()));
         let (behind, parent, entries) = match self.model.node(inode).map(|it| &it.body) {
             Ok(Body::Directory {
@@ -416,19 +428,19 @@ impl World {
                 parent,
                 ..
             }) => {
-                let behind = if anew { 0 } else { *cursor };
+                let behind = if rewinds { 0 } else { *cursor };
                 (behind, *parent, entries.clone())
             }
             other => {
-                let got = self.requests.list(inode, 0, is_told, |_, _, _| true);
+                let got = self.handler.list(inode, 0, with_attributes, |_, _, _| true);
                 return same("list", got, other.and(Err(Errno::NOTDIR)));
             }
         };
         noted.unwrap();
         let mut got = Vec::new();
         let answer = self
-            .requests
-            .list(inode, behind, is_told, |number, name, it| {
+            .handler
+            .list(inode, behind, with_attributes, |number, name, it| {
                 let takes = got.len() < count;
                 if takes {
                     got.push((number, name.to_vec(), it.inode, it.mode & KIND));
@@ -444,17 +456,17 @@ impl World {
         let part = all.filter(|it| it.0 > behind).take(count);
         let kind = |inode: u32| match self.model.node(inode) {
             Ok(it) => it.mode & KIND,
-            // The parent of one that was removed.
+            // The parent of a removed directory.
             Err(_) => libc::S_IFDIR,
         };
         let expected: Vec<_> = part.map(|it| (it.0, it.1, it.2, kind(it.2))).collect();
-        // Its number may be another's now.
+        // Its number may have been reused.
         if let Some(it) = got.iter_mut().find(|it| it.0 == 2) {
             it.3 = kind(parent);
         }
         same("entries", &got, &expected)?;
         for (number, _, inode, _) in &expected {
-            if is_told && *number > 2 {
+            if with_attributes && *number > 2 {
                 self.model.node_mut(*inode).unwrap().known += 1;
             }
         }
@@ -470,8 +482,8 @@ impl World {
 
     fn truncate(&mut self, inode: u32, size: u64) -> Done {
         let got = self
-            .requests
-            .set(inode, &mut Change::default(), Some(size), now());
+            .handler
+            .set(inode, &mut AttributeChange::default(), Some(size), now());
         let expected = match self.model.file(inode) {
             Ok(_) if size > SIZE_MAX => Err(Errno::FBIG),
             other => other.map(drop),
@@ -499,7 +511,14 @@ impl World {
         }
     }
 
-    fn write(&mut self, inode: u32, at: u64, len: u32, byte: u8, taker: Option<Caller>) -> Done {
+    fn write(
+        &mut self,
+        inode: u32,
+        at: u64,
+        len: u32,
+        byte: u8,
+        clears_suid_for: Option<Credentials>,
+    ) -> Done {
         let len = u64::from(len);
         let bytes: Vec<u8> = (at..at + len).map(|at| byte_at(byte, at)).collect();
         let before = self.model.file(inode).map(|it| it.size);
@@ -508,7 +527,7 @@ impl World {
         let free = self.free_pages();
         if expected.is_ok() {
             let missing = self.missing(inode, &(at..at + fits));
-            // What there is room for, from the beginning on.
+            // The part that fits, from the start on.
             if let Some(first) = missing.get(free as usize) {
                 expected = Ok((first * PAGE).saturating_sub(at));
             }
@@ -519,8 +538,8 @@ impl World {
             };
         }
         let got = self
-            .requests
-            .put_all(inode, at, &bytes, taker)
+            .handler
+            .write_all(inode, at, &bytes, clears_suid_for)
             .map(|it| it as u64);
         let done = got.unwrap_or(0);
         self.tally.full += u64::from(expected.is_ok_and(|it| it < fits));
@@ -529,7 +548,10 @@ impl World {
             self.tally.nameless += u64::from(self.attributes(inode).links == 0);
             let file = self.model.file_mut(inode);
             file.write(at, &bytes[..done as usize]);
-            self.model.node_mut(inode).unwrap().note_written(taker);
+            self.model
+                .node_mut(inode)
+                .unwrap()
+                .note_written(clears_suid_for);
         }
         if got != expected {
             match (got, expected) {
@@ -540,7 +562,7 @@ impl World {
                     )?;
                 }
                 (Err(got), _) => self.excuse(got, expected.err())?,
-                // What replaces the last of a lost block makes room.
+                // Replacing the last pages of a lost block frees space.
                 (Ok(_), Ok(_) | Err(Errno::NOSPC)) if self.has_met_loss() => {}
                 _ => return same("write", got, expected),
             }
@@ -566,7 +588,7 @@ impl World {
         }
         let mut bytes = Vec::new();
         let take = |some: &[u8]| bytes.extend_from_slice(some);
-        let got = self.requests.bring(inode, at, len, is_noted, take);
+        let got = self.handler.read(inode, at, len, is_noted, take);
         let is_same = got.is_ok() && expected.as_ref() == Ok(&bytes);
         if is_same || got.err() == expected.as_ref().err().copied() {
             return holds("other bytes", is_same || got.is_err());
@@ -601,11 +623,11 @@ impl World {
                 'n' => Err(Errno::OPNOTSUPP),
                 'p' => Ok(()),
                 _ if bytes.end > SIZE_MAX => Err(Errno::FBIG),
-                _ if missing > self.requests.store.space().free_pages() => Err(Errno::NOSPC),
+                _ if missing > self.handler.store.space().free_pages() => Err(Errno::NOSPC),
                 _ => Ok(()),
             };
         }
-        let got = self.requests.allocate(inode, at, len, mode);
+        let got = self.handler.allocate(inode, at, len, mode);
         let size = before.unwrap_or(0);
         let longer = match mode & keeps {
             0 => size.max(bytes.end),
@@ -648,7 +670,7 @@ impl World {
     fn copy(&mut self, from: (u32, u64), to: (u32, u64), len: u64) -> Done {
         let mut len = len;
         if from.0 == to.0 {
-            // The kernel refuses what overlaps.
+            // The kernel rejects overlapping ranges.
             len = len.min(from.1.abs_diff(to.1));
         }
         let size = self.model.file(from.0).map(|it| it.size);
@@ -668,11 +690,11 @@ impl World {
                 bytes.end.div_ceil(PAGE * PAGES as u64) - bytes.start / (PAGE * PAGES as u64);
             let free = self.free_pages();
             let missing = self.missing(to.0, &bytes).len() as u64;
-            // What a hole of it gives back is room, unless it is lost.
+            // A hole of the source frees space in the target, unless it is lost.
             let is_missing = missing > 0 || self.has_lost();
             is_tight = len > 0 && is_missing && free < chunks * PAGES as u64;
         }
-        let got = self.requests.copy(from, to, len);
+        let got = self.handler.copy(from, to, len);
         let done = got.unwrap_or(0);
         if let (Ok((all, before)), true) = (expected, Ok(done) != expected.map(|it| it.0)) {
             let intended = self.model.file(from.0).unwrap().read(from.1, all as usize);
@@ -719,7 +741,7 @@ impl World {
         }
     }
 
-    /// So much was copied.
+    /// Applies a copy of `len` bytes to the model.
     fn copied(&mut self, from: (u32, u64), to: (u32, u64), len: u64) {
         let mut done = 0;
         while done < len {
@@ -747,18 +769,18 @@ impl World {
     }
 
     fn tool(&self, inode: u32, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
-        self.requests.step(inode, 0, step)
+        self.handler.step(inode, 0, step)
     }
 
     fn is_starved(&self) -> bool {
-        self.memory.has_no_ways.load(Relaxed)
+        self.memory.refuses_accesses.load(Relaxed)
     }
 
-    /// As [`crate::control::Control::resize`] does it.
+    /// As [`crate::control::Control::resize`] does.
     pub(super) fn resize(&mut self, blocks: u32) -> Done {
         let blocks = blocks % (MOST + 2);
-        let used = self.requests.store.space().used_pages();
-        let there = self.requests.store.extent().there;
+        let used = self.handler.store.space().used_pages();
+        let there = self.handler.store.extent().there;
         let got = self.tool(
             ROOT,
             Step::Resize {
@@ -781,7 +803,7 @@ impl World {
         for _ in 0..3 {
             let [left, bytes, ..] = self.tool(ROOT, Step::Trim).unwrap();
             if left == 0 {
-                let there = self.requests.store.extent().there;
+                let there = self.handler.store.extent().there;
                 same("blocks with memory", there, blocks)?;
                 return holds("no memory", bytes > 0);
             }
@@ -797,9 +819,9 @@ impl World {
                         self.tally.moved += pages;
                     }
                     Err((error, _)) => {
-                        // Files have grown meanwhile, or what is lost takes room.
+                        // Files have grown meanwhile, or lost blocks take space.
                         let pages = u64::from(blocks) * PAGES as u64;
-                        let is_full = self.requests.store.space().used_pages() > pages;
+                        let is_full = self.handler.store.space().used_pages() > pages;
                         let is_full = error == Errno::NOSPC && (is_full || self.has_lost());
                         return if is_full {
                             Ok(())
@@ -817,7 +839,7 @@ impl World {
     }
 
     pub(super) fn scrub(&mut self) -> Done {
-        let used = self.requests.store.used_blocks();
+        let used = self.handler.store.used_blocks();
         let states: Vec<_> = used.iter().map(|it| self.memory.state(*it)).collect();
         let lost = states.iter().filter(|it| it.1).count() as u64;
         let wrong = states.iter().filter(|it| it.0 && !it.1).count() as u64;
@@ -845,7 +867,7 @@ impl World {
         let faults = [Fault::Symbol, Fault::Row, Fault::Burst, Fault::Metadata];
         let mut count = u64::from(count);
         if !self.loses {
-            // So much can always be made right.
+            // That many can always be corrected.
             count = count.min(1);
             self.calmly(|| self.tool(ROOT, Step::Scrub { from: 0 }))
                 .unwrap_or_default();
@@ -855,8 +877,8 @@ impl World {
         }
         let inode = node.map_or(ROOT, |it| self.file(it));
         let blocks = match self.model.file(inode) {
-            Ok(_) => Ok(self.requests.store.blocks_of(&self.data(inode))),
-            Err(_) if inode == ROOT => Ok(self.requests.store.used_blocks()),
+            Ok(_) => Ok(self.handler.store.blocks_of(&self.data(inode))),
+            Err(_) if inode == ROOT => Ok(self.handler.store.used_blocks()),
             Err(error) => Err(error),
         };
         let step = Step::Inject {
@@ -876,10 +898,10 @@ impl World {
         Ok(())
     }
 
-    /// Nothing has a name, and nobody knows anything: then nothing is left.
+    /// Removes all names and references: then nothing is left.
     pub(super) fn remove_all(&mut self) -> Done {
         self.memory.fails_then.store(0, Relaxed);
-        self.memory.has_no_ways.store(false, Relaxed);
+        self.memory.refuses_accesses.store(false, Relaxed);
         loop {
             let mut is_done = true;
             let all: Vec<u32> = self.model.nodes.keys().copied().collect();
@@ -891,10 +913,10 @@ impl World {
                 for entry in entries {
                     is_done = false;
                     self.begin = now();
-                    let got = self.requests.remove_name(inode, &entry.name);
+                    let got = self.handler.remove_name(inode, &entry.name);
                     same("unlink", got, self.model.unlink(inode, &entry.name))?;
                     if got.is_err() {
-                        let tree = &self.requests.tree;
+                        let tree = &self.handler.tree;
                         let got = tree.remove_directory(inode, &entry.name, now());
                         let expected = self.model.remove_directory(inode, &entry.name);
                         same("rmdir", got, expected)?;
@@ -909,31 +931,31 @@ impl World {
         self.compare_files()?;
         for (inode, node) in self.model.nodes.clone() {
             if inode != ROOT {
-                self.requests.forget_inode(inode, node.known);
+                self.handler.forget_inode(inode, node.known);
                 self.model.node_mut(inode).unwrap().known = 0;
             }
         }
         self.compare()?;
-        same("inodes", self.requests.tree.inodes().0, 1)?;
-        let space = self.requests.store.space();
+        same("inodes", self.handler.tree.inodes().0, 1)?;
+        let space = self.handler.store.space();
         let pages = u64::from(self.offered) * PAGES as u64;
         same("pages", (space.used_pages(), space.pages()), (0, pages))?;
-        let lost = self.requests.store.counters().lost_blocks.load(Relaxed);
+        let lost = self.handler.store.counters().lost_blocks.load(Relaxed);
         same(
             "anything lost",
             lost > 0,
             self.memory.losses.load(Relaxed) > 0,
         )?;
-        // All of the room is there, and made anew whatever it had.
+        // The whole space is usable, with its blocks formatted again.
         if pages > 0 {
             self.memory.fails_after.store(0, Relaxed);
             self.begin = now();
             let made = self
-                .requests
-                .make(ROOT, b"last", libc::S_IFREG | 0o600, 0, WHO[0]);
+                .handler
+                .make(ROOT, b"last", libc::S_IFREG | 0o600, 0, CALLERS[0]);
             let made = made.map_err(|error| format!("the last file: {error}"))?;
             let all = vec![3; (pages * PAGE) as usize];
-            let done = self.requests.put_all(made.inode, 0, &all, None);
+            let done = self.handler.write_all(made.inode, 0, &all, None);
             same("all of the room", done, Ok(all.len()))?;
         }
         Ok(())

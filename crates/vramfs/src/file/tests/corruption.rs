@@ -1,16 +1,17 @@
-//! What is wrong in blocks of host memory, and where files lie in them, for tests of what lies above.
+//! Corruption in blocks of host memory, and the places of files' extents, for tests of the layers
+//! above.
 
 use super::*;
 use crate::layout::{BLOCK_BYTES, CODED_ROWS};
 
-/// Bits of a block that are not what they should be, and in which of its rows there are any; neither if none was ever made wrong.
+/// The flipped bits of a block, and the rows that have any; both empty if none were ever flipped.
 #[derive(Clone, Default, PartialEq)]
-pub(super) struct Wrong {
+pub(super) struct Corruption {
     bits: Vec<u8>,
     rows: Vec<bool>,
 }
 
-impl Wrong {
+impl Corruption {
     pub(super) fn add(&mut self, at: usize, mask: &[u8]) {
         self.bits.resize(BLOCK_BYTES, 0);
         self.rows.resize(ROWS, false);
@@ -23,13 +24,13 @@ impl Wrong {
         }
     }
 
-    /// So many rows are wrong among these.
+    /// The number of corrupt rows among these.
     pub(super) fn rows(&self, rows: Range<usize>) -> usize {
         let some = self.rows.get(rows).unwrap_or(&[]);
         some.iter().filter(|is_wrong| **is_wrong).count()
     }
 
-    /// Eight rows whose sums say so can be made right, three without these.
+    /// Eight rows with valid checksums can be corrected, three without.
     pub(super) fn is_lost(&self) -> bool {
         let most = match self.rows(CODED_ROWS..ROWS) {
             0 => 8,
@@ -45,8 +46,8 @@ impl Wrong {
     }
 }
 
-impl Host {
-    /// Those of which any of these rows is wrong are not clean.
+impl HostAccess {
+    /// Marks work items with a corrupt row among these as not clean.
     pub(super) fn look_at(&mut self, work: &[Work<'_>], rows: impl Fn(&Work<'_>) -> Range<usize>) {
         for (it, outcome) in work.iter().zip(&mut self.outcomes) {
             if self.memory.is_wrong(it.block, rows(it)) {
@@ -55,27 +56,34 @@ impl Host {
         }
     }
 
-    pub(super) fn make_right(&mut self, work: &[Work<'_>]) -> crate::Result<()> {
+    pub(super) fn correct_blocks(&mut self, work: &[Work<'_>]) -> crate::Result<()> {
         self.lost(work)?;
         for (it, outcome) in work.iter().zip(&mut self.outcomes) {
             let mut block = self.memory.blocks[it.block]
                 .try_write()
-                .expect("it is in use");
+                .expect("the block is in use");
             let (bytes, _, wrong) = &mut *block;
             if wrong.is_lost() {
-                *outcome = self.memory.say_lost();
+                *outcome = self.memory.report_lost();
             } else if wrong.rows(0..ROWS) > 0 {
                 wrong.flip(bytes);
-                *wrong = Wrong::default();
+                *wrong = Corruption::default();
                 *outcome = outcome.with(Outcome::WRONG).made_right();
             }
         }
         Ok(())
     }
 
-    pub(super) fn make_wrong(&mut self, block: usize, at: usize, mask: &[u8]) -> crate::Result<()> {
+    pub(super) fn corrupt_bits(
+        &mut self,
+        block: usize,
+        at: usize,
+        mask: &[u8],
+    ) -> crate::Result<()> {
         self.may_fail()?;
-        let mut block = self.memory.blocks[block].try_write().expect("it is in use");
+        let mut block = self.memory.blocks[block]
+            .try_write()
+            .expect("the block is in use");
         let (bytes, _, wrong) = &mut *block;
         wrong.add(at, mask);
         for (byte, mask) in bytes.iter_mut().skip(at).zip(mask) {
@@ -85,8 +93,8 @@ impl Host {
     }
 }
 
-impl Memory {
-    /// Whether something is wrong in a block, and whether that cannot be made right.
+impl TestMemory {
+    /// Whether a block is corrupt, and whether it cannot be corrected.
     pub(crate) fn state(&self, block: u32) -> (bool, bool) {
         let block = self.blocks[block as usize].read().unwrap();
         (block.2.rows(0..ROWS) > 0, block.2.is_lost())
@@ -94,10 +102,10 @@ impl Memory {
 
     pub(crate) fn is_wrong(&self, block: usize, rows: Range<usize>) -> bool {
         let block = self.blocks[block].try_read();
-        block.expect("it is being changed").2.rows(rows) > 0
+        block.expect("the block is being changed").2.rows(rows) > 0
     }
 
-    /// What is in the way of a block's change, if anything is.
+    /// The outcome that prevents a change of a block, if any.
     pub(super) fn refused(&self, it: &Work<'_>, clears: bool) -> Option<Outcome> {
         let is_wrong = |rows| self.is_wrong(it.block, rows);
         let is_lost = self.lost.load(Relaxed) as usize == it.block;
@@ -105,7 +113,7 @@ impl Memory {
             Place::Block(source, row) => Some((source, row..row + it.rows.len())),
             Place::Staging(_) | Place::Nowhere => None,
         };
-        let wrong = self.wrong_when_taken.load(Relaxed) as usize;
+        let wrong = self.corrupt_at_copy.load(Relaxed) as usize;
         let is_wrong_source = |(block, rows)| block == wrong || self.is_wrong(block, rows);
         if !clears && is_lost {
             Some(Outcome::LOST)
@@ -117,7 +125,7 @@ impl Memory {
         }
     }
 
-    pub(super) fn say_lost(&self) -> Outcome {
+    pub(super) fn report_lost(&self) -> Outcome {
         self.losses.fetch_add(1, Relaxed);
         Outcome::LOST
     }

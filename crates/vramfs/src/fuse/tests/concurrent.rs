@@ -1,7 +1,9 @@
-//! Threads that write and read beside each other, while blocks are scrubbed, made wrong, and moved out of room that goes and comes.
+//! Threads that write and read concurrently, while blocks are scrubbed, corrupted, and moved as the
+//! filesystem grows and shrinks.
 //!
-//! Each byte says who wrote it, and of its place five bits that others have not: a byte that is found where it was
-//! not written, or that was never written, is another one. Of a writer's own files each byte has to be the last that he wrote.
+//! Each byte encodes its writer and five bits that depend on its offset: a byte in a wrong place,
+//! or one that was never written, is detected. In a writer's own files each byte has to be the last
+//! one it wrote.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -11,13 +13,13 @@ use crate::control::Fault;
 use crate::tree::KIND;
 
 const WRITERS: u8 = 4;
-/// Files of each writer, and of all.
+/// Files of each writer, and files shared by all.
 const OWN: usize = 3;
 const SHARED: usize = 3;
-/// Of each piece so long of a shared file one writer writes nothing.
+/// Of the pieces of this size in a shared file, each writer leaves some unwritten.
 const PIECE: u64 = 41_000;
 const LONGEST: u64 = 9 * PIECE;
-const ME: Caller = Caller {
+const ME: Credentials = Credentials {
     user: 0,
     group: 0,
     umask: 0,
@@ -35,7 +37,7 @@ fn may_write(writer: u8, place: u64) -> bool {
     !(place / PIECE + u64::from(writer)).is_multiple_of(WRITERS.into())
 }
 
-/// Nobody's, or what its writer has written there.
+/// Whether each byte is zero, or was written there by its writer.
 fn is_sound(bytes: &[u8], from: u64, may: impl Fn(u8, u64) -> bool) -> bool {
     (from..).zip(bytes).all(|(place, byte)| {
         let writer = byte >> 5;
@@ -43,7 +45,7 @@ fn is_sound(bytes: &[u8], from: u64, may: impl Fn(u8, u64) -> bool) -> bool {
     })
 }
 
-/// Counts one less however its thread ends.
+/// Counts down when its thread ends, even by a panic.
 struct Left<'c>(&'c AtomicU32);
 
 impl Drop for Left<'_> {
@@ -52,15 +54,15 @@ impl Drop for Left<'_> {
     }
 }
 
-/// What all do it to.
+/// The state that all threads share.
 struct All<'r, M: Medium> {
-    requests: &'r Requests<M>,
+    handler: &'r RequestHandler<M>,
     shared: Vec<u32>,
-    /// One that has writers' files, too.
+    /// A directory with some of the writers' files.
     directory: u32,
     /// Writers that are not done.
     left: AtomicU32,
-    /// Times that all blocks were looked at, and faults that were made.
+    /// Rounds of scrubbing, and faults injected.
     rounds: AtomicU64,
     faults: AtomicU64,
     resizes: AtomicU64,
@@ -81,7 +83,7 @@ impl<M: Medium + 'static> All<'_, M> {
     fn read(&self, inode: u32, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let take = |some: &[u8]| bytes.extend_from_slice(some);
-        self.requests.bring(inode, at, len, true, take).unwrap();
+        self.handler.read(inode, at, len, true, take).unwrap();
         bytes
     }
 
@@ -96,7 +98,7 @@ impl<M: Medium + 'static> All<'_, M> {
             assert_eq!(other.map(|it| (at + it, got[it], expected[it])), None);
             at += got.len();
         }
-        let size = self.requests.tree.attributes(own.inode).unwrap().size;
+        let size = self.handler.tree.attributes(own.inode).unwrap().size;
         assert_eq!(size, own.bytes.len() as u64);
     }
 
@@ -107,7 +109,7 @@ impl<M: Medium + 'static> All<'_, M> {
 
     fn make(&self, writer: u8, random: &mut Rng) -> Own {
         let (at, name) = self.name(writer, random);
-        let made = self.requests.make(at, &name, libc::S_IFREG | 0o600, 0, ME);
+        let made = self.handler.make(at, &name, libc::S_IFREG | 0o600, 0, ME);
         Own {
             inode: made.unwrap().inode,
             at,
@@ -137,11 +139,11 @@ impl<M: Medium + 'static> All<'_, M> {
         }
         for it in own {
             self.same(&it, 0..usize::MAX);
-            let found = self.requests.tree.look_up(it.at, &it.name);
+            let found = self.handler.tree.look_up(it.at, &it.name);
             assert_eq!(found.map(|it| it.inode), Ok(it.inode));
-            self.requests.remove_name(it.at, &it.name).unwrap();
+            self.handler.remove_name(it.at, &it.name).unwrap();
             self.same(&it, 0..usize::MAX);
-            self.requests.forget_inode(it.inode, 2);
+            self.handler.forget_inode(it.inode, 2);
         }
     }
 
@@ -158,7 +160,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 };
                 let at = at.min(LONGEST);
                 let bytes: Vec<u8> = (at..at + len).map(|it| byte_of(writer, it)).collect();
-                let done = self.requests.put_all(own.inode, at, &bytes, None);
+                let done = self.handler.write_all(own.inode, at, &bytes, None);
                 let done = done.unwrap_or_else(|error| {
                     assert_eq!(error, Errno::NOSPC);
                     0
@@ -169,29 +171,29 @@ impl<M: Medium + 'static> All<'_, M> {
                     own.bytes[at as usize..end].copy_from_slice(&bytes[..done]);
                 }
                 if done < bytes.len() {
-                    // Somebody has to make room.
+                    // Truncates a file to free space.
                     self.truncate(&mut all[other], 0);
                 }
             }
             7 | 8 => self.truncate(own, at),
             9 => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                self.requests.allocate(own.inode, at, len, mode).unwrap();
+                self.handler.allocate(own.inode, at, len, mode).unwrap();
                 let end = own.bytes.len().min(end as usize);
                 if (at as usize) < end {
                     own.bytes[at as usize..end].fill(0);
                 }
             }
-            10 => match self.requests.allocate(own.inode, at, len, 0) {
+            10 => match self.handler.allocate(own.inode, at, len, 0) {
                 Ok(()) => own.bytes.resize(own.bytes.len().max(end as usize), 0),
                 Err(error) => assert_eq!(error, Errno::NOSPC),
             },
             11 | 12 if first != other => {
-                // As far here as there, as bytes say where they were written.
+                // To the same offset, as bytes encode where they were written.
                 let source = all[other].bytes.clone();
                 let (from, own) = (all[other].inode, &mut all[first]);
                 let at = at & !1023;
-                let done = self.requests.copy((from, at), (own.inode, at), len);
+                let done = self.handler.copy((from, at), (own.inode, at), len);
                 let done = done.unwrap_or_else(|error| {
                     assert_eq!(error, Errno::NOSPC);
                     0
@@ -203,17 +205,17 @@ impl<M: Medium + 'static> All<'_, M> {
                 }
             }
             13 => {
-                // It is there as long as it is known.
-                self.requests.remove_name(own.at, &own.name).unwrap();
+                // The file exists as long as the kernel references it.
+                self.handler.remove_name(own.at, &own.name).unwrap();
                 self.same(own, 0..usize::MAX);
-                self.requests.forget_inode(own.inode, 1);
+                self.handler.forget_inode(own.inode, 1);
                 *own = self.make(writer, random);
             }
             _ => {
                 let (at, name) = self.name(writer, random);
                 let how = libc::RENAME_NOREPLACE;
                 let moved = self
-                    .requests
+                    .handler
                     .move_name((own.at, &own.name), (at, &name), how, ME);
                 assert_eq!(moved, Ok(()));
                 (own.at, own.name) = (at, name);
@@ -226,9 +228,12 @@ impl<M: Medium + 'static> All<'_, M> {
     }
 
     fn truncate(&self, own: &mut Own, size: u64) {
-        let cut = self
-            .requests
-            .set(own.inode, &mut Change::default(), Some(size), now());
+        let cut = self.handler.set(
+            own.inode,
+            &mut AttributeChange::default(),
+            Some(size),
+            now(),
+        );
         assert_eq!(cut.unwrap().size, size);
         own.bytes.resize(size as usize, 0);
     }
@@ -245,7 +250,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 let bytes = (at..at + len).take_while(|it| may_write(writer, *it));
                 let bytes: Vec<u8> = bytes.map(|it| byte_of(writer, it)).collect();
                 if !bytes.is_empty() {
-                    let done = self.requests.put_all(inode, at, &bytes, None);
+                    let done = self.handler.write_all(inode, at, &bytes, None);
                     done.map(drop).unwrap_or_else(is_full);
                 }
             }
@@ -253,46 +258,46 @@ impl<M: Medium + 'static> All<'_, M> {
                 let from = *random.choice(&self.shared).unwrap();
                 if from != inode {
                     let at = at & !1023;
-                    let done = self.requests.copy((from, at), (inode, at), len);
+                    let done = self.handler.copy((from, at), (inode, at), len);
                     done.map(drop).unwrap_or_else(is_full);
                 }
             }
             6 => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                self.requests.allocate(inode, at, len, mode).unwrap();
+                self.handler.allocate(inode, at, len, mode).unwrap();
             }
             7 => {
                 let mode = libc::FALLOC_FL_ZERO_RANGE;
-                let done = self.requests.allocate(inode, at, len, mode);
+                let done = self.handler.allocate(inode, at, len, mode);
                 done.unwrap_or_else(is_full);
             }
             8 => {
-                // Each has one name all the time, and each name leads to one.
+                // Each file has one name at all times, and each name leads to one file.
                 let (one, other) = (random.usize(..SHARED), random.usize(..SHARED));
                 let (one, other) = (shared_name(one), shared_name(other));
                 let how = libc::RENAME_EXCHANGE;
                 let moved = self
-                    .requests
+                    .handler
                     .move_name((ROOT, &one), (ROOT, &other), how, ME);
                 assert_eq!(moved, Ok(()));
             }
             9 if random.u32(..4) == 0 => {
-                let change = &mut Change::default();
-                self.requests.set(inode, change, Some(at), now()).unwrap();
+                let change = &mut AttributeChange::default();
+                self.handler.set(inode, change, Some(at), now()).unwrap();
             }
             _ => {}
         }
         read(at.saturating_sub(2000), len as usize + 4000);
     }
 
-    /// Names that are there all the time are met once, and others' files have what they wrote.
+    /// Checks that names that exist all the time are listed once, and that shared files are sound.
     fn look_around(&self, writer: u8, own: &[Own], random: &mut Rng) {
         let (mut behind, mut met, mut others) = (0, Vec::new(), Vec::new());
         loop {
             let before = behind;
             let most = random.usize(1..9);
             let (mut count, mut inodes) = (0, Vec::new());
-            let visit = |number: u64, name: &[u8], it: &Attributes| {
+            let visit = |number: u64, name: &[u8], it: &InodeAttributes| {
                 if count == most {
                     return false;
                 }
@@ -306,7 +311,7 @@ impl<M: Medium + 'static> All<'_, M> {
                 others.extend((is_other && name[0] != b's').then(|| name.to_vec()));
                 true
             };
-            self.requests.list(ROOT, before, false, visit).unwrap();
+            self.handler.list(ROOT, before, false, visit).unwrap();
             if behind == before {
                 break;
             }
@@ -314,23 +319,23 @@ impl<M: Medium + 'static> All<'_, M> {
         met.sort_unstable();
         assert_eq!(met, (0..SHARED).map(shared_name).collect::<Vec<_>>());
         if let Some(name) = random.choice(&others) {
-            // It may be gone, or be called otherwise.
-            if let Ok(it) = self.requests.tree.look_up(ROOT, name) {
+            // It may be gone or renamed.
+            if let Ok(it) = self.handler.tree.look_up(ROOT, name) {
                 let at = random.u64(..LONGEST / 2);
                 let bytes = self.read(it.inode, at, 20_000);
                 let theirs = name[0] - b'0';
                 assert!(is_sound(&bytes, at, |writer, _| writer == theirs));
-                self.requests.forget_inode(it.inode, 1);
+                self.handler.forget_inode(it.inode, 1);
             }
         }
         assert!(
             own.iter()
-                .all(|it| self.requests.tree.attributes(it.inode).is_ok())
+                .all(|it| self.handler.tree.attributes(it.inode).is_ok())
         );
     }
 
     fn step(&self, step: Step) -> Result<[u64; 4], (Errno, [u64; 2])> {
-        self.requests.step(ROOT, 0, step)
+        self.handler.step(ROOT, 0, step)
     }
 
     fn scrub(&self) {
@@ -344,7 +349,8 @@ impl<M: Medium + 'static> All<'_, M> {
         }
     }
 
-    /// As many as can be corrected, wherever they are; others when all blocks were looked at.
+    /// Injects as many faults at a time as can be corrected, and more once all blocks were
+    /// scrubbed.
     fn inject(&self, mut random: Rng) {
         while !self.is_over() {
             let rows = [Fault::Symbol, Fault::Row];
@@ -370,7 +376,7 @@ impl<M: Medium + 'static> All<'_, M> {
         }
     }
 
-    /// More room and less, as [`crate::control::Control::resize`] has it.
+    /// Grows and shrinks, as [`crate::control::Control::resize`] does.
     fn resize(&self, blocks: Range<u64>, mut random: Rng) {
         while !self.is_over() {
             let blocks = random.u64(blocks.clone());
@@ -402,21 +408,16 @@ impl<M: Medium + 'static> All<'_, M> {
     }
 }
 
-/// So many calls of each writer, in room that is so many blocks.
+/// Runs this many calls of each writer, in a space of this many blocks.
 pub(super) fn work<M: Medium + 'static>(
-    requests: &Requests<M>,
+    handler: &RequestHandler<M>,
     blocks: Range<u64>,
     calls: u32,
     random: &mut Rng,
 ) {
-    let make = |name: &[u8], kind| {
-        requests
-            .make(ROOT, name, kind | 0o700, 0, ME)
-            .unwrap()
-            .inode
-    };
+    let make = |name: &[u8], kind| handler.make(ROOT, name, kind | 0o700, 0, ME).unwrap().inode;
     let all = All {
-        requests,
+        handler,
         shared: (0..SHARED)
             .map(|it| make(&shared_name(it), libc::S_IFREG))
             .collect(),
@@ -436,7 +437,7 @@ pub(super) fn work<M: Medium + 'static>(
         threads.spawn(|| all.inject(injecting));
         threads.spawn(|| all.resize(blocks.clone(), resizing));
     });
-    // The same files of the same bytes; and what was made wrong is right or gone.
+    // The files have the same bytes; and corrupt blocks were corrected or freed.
     let mut from = 0;
     loop {
         let [next, _, _, lost] = all.step(Step::Scrub { from }).unwrap();
@@ -448,7 +449,7 @@ pub(super) fn work<M: Medium + 'static>(
     }
     let mut pages = 0;
     for inode in &all.shared {
-        let attributes = requests.tree.attributes(*inode).unwrap();
+        let attributes = handler.tree.attributes(*inode).unwrap();
         pages += attributes.pages;
         let mut at = 0;
         while at < attributes.size {
@@ -457,23 +458,23 @@ pub(super) fn work<M: Medium + 'static>(
             at += bytes.len() as u64;
         }
     }
-    let (space, counters) = (requests.store.space(), requests.store.counters());
-    assert_eq!((space.used_pages(), requests.tree.nameless()), (pages, 0));
-    assert_eq!(requests.tree.inodes().0, 2 + SHARED as u64);
+    let (space, counters) = (handler.store.space(), handler.store.counters());
+    assert_eq!((space.used_pages(), handler.tree.orphans()), (pages, 0));
+    assert_eq!(handler.tree.inodes().0, 2 + SHARED as u64);
     let corrected = counters.corrected_blocks.load(Relaxed);
     let figures = [&all.faults, &all.rounds, &all.resizes].map(|it| it.load(Relaxed));
     eprintln!("{corrected} corrected of [faults, rounds, resizes] {figures:?}");
     assert!(0 < corrected && corrected <= figures[0] && figures[2] > 0);
     assert_eq!(counters.lost_blocks.load(Relaxed), 0);
     for (at, inode) in all.shared.iter().enumerate() {
-        requests.remove_name(ROOT, &shared_name(at)).unwrap();
-        requests.forget_inode(*inode, 1);
+        handler.remove_name(ROOT, &shared_name(at)).unwrap();
+        handler.forget_inode(*inode, 1);
     }
-    requests.tree.remove_directory(ROOT, b"d", now()).unwrap();
-    requests.forget_inode(all.directory, 1);
-    assert_eq!((space.used_pages(), requests.tree.inodes().0), (0, 1));
+    handler.tree.remove_directory(ROOT, b"d", now()).unwrap();
+    handler.forget_inode(all.directory, 1);
+    assert_eq!((space.used_pages(), handler.tree.inodes().0), (0, 1));
     assert_eq!(
-        (requests.tree.text().0, space.pages()),
+        (handler.tree.metadata_bytes().0, space.pages()),
         (0, blocks.end * 32)
     );
 }

@@ -1,12 +1,12 @@
-//! Who is told of a write before the memory has it, as a device does.
+//! Writes that are acknowledged before the memory has them, as on a device.
 
 use std::thread;
 
 use super::*;
 
-/// In memory that takes its time: first told, then done, if nothing is in the way.
+/// An update of slow memory: acknowledged first and then done, if nothing prevents it.
 pub(super) fn update<'h>(
-    host: &'h mut Host,
+    host: &'h mut HostAccess,
     work: &[Work<'_>],
     taken: &mut dyn FnMut(),
 ) -> crate::Result<&'h [Outcome]> {
@@ -23,7 +23,7 @@ pub(super) fn update<'h>(
 }
 
 #[test]
-fn who_reads_when_a_write_is_told_meets_what_was_written() {
+fn a_read_after_an_early_ack_sees_the_written_bytes() {
     let (memory, store) = memory(4);
     let (file, page) = (File::default(), PAGE_BYTES);
     assert_eq!(
@@ -33,43 +33,43 @@ fn who_reads_when_a_write_is_told_meets_what_was_written() {
     memory.yields.store(true, Relaxed);
     for round in 1..=200_u8 {
         let (at, bytes) = (usize::from(round) % 8 * page, vec![round; page]);
-        let mut told = Vec::new();
+        let mut acked = Vec::new();
         let (store, file, bytes) = (&store, &file, &bytes);
         thread::scope(|scope| {
-            let mut tell = |count| {
-                told.push(count);
+            let mut ack = |count| {
+                acked.push(count);
                 scope.spawn(move || {
                     let is_there = |it: &[u8]| it == bytes.as_slice();
                     assert_eq!(store.read_file(file, at as u64, page, is_there), Ok(true));
                 });
             };
-            let written = store.write_file_telling(file, 1, at as u64, bytes, &mut tell);
+            let written = store.write_file_with_ack(file, 1, at as u64, bytes, &mut ack);
             assert_eq!(written, Ok(()));
         });
-        assert_eq!(told, [page], "round {round}");
+        assert_eq!(acked, [page], "round {round}");
     }
 }
 
 #[test]
-fn memory_that_fails_behind_the_word_is_told_once() {
+fn a_failure_after_an_early_ack_is_counted_once_and_reported() {
     let (memory, store) = memory(4);
     let (file, bytes) = (File::default(), vec![7; PAGE_BYTES]);
     assert_eq!(store.write_file(&file, 1, 0, &bytes), Ok(PAGE_BYTES));
     for is_first in [true, false] {
         memory.yields.store(is_first, Relaxed);
         memory.fails_then.store(1, Relaxed);
-        let mut told = Vec::new();
-        let written = store.write_file_telling(&file, 1, 0, &bytes, &mut |it| told.push(it));
+        let mut acked = Vec::new();
+        let written = store.write_file_with_ack(&file, 1, 0, &bytes, &mut |it| acked.push(it));
         assert_eq!(written, Err(Errno::IO));
-        assert_eq!(told, vec![PAGE_BYTES; usize::from(is_first)]);
-        // Once, which all hear who ask from then on.
+        assert_eq!(acked, vec![PAGE_BYTES; usize::from(is_first)]);
+        // Counted once, and reported to all callers from then on.
         assert_eq!(store.counters().unkept_writes.load(Relaxed), 1);
         assert_eq!(store.sync_file(&File::default()), Err(Errno::IO));
     }
 }
 
 #[test]
-fn what_is_wrong_is_made_right_before_a_write_is_told() {
+fn corruption_is_corrected_before_a_write_is_acknowledged() {
     let (memory, store) = memory(4);
     memory.has_code.store(true, Relaxed);
     memory.yields.store(true, Relaxed);
@@ -81,11 +81,11 @@ fn what_is_wrong_is_made_right_before_a_write_is_told() {
         .unwrap()
         .spoil(block as usize, 0, &[1])
         .unwrap();
-    let mut told = Vec::new();
-    let mut tell = |count| told.push((count, memory.state(block)));
-    let written = store.write_file_telling(&file, 1, 0, &bytes, &mut tell);
+    let mut acked = Vec::new();
+    let mut ack = |count| acked.push((count, memory.state(block)));
+    let written = store.write_file_with_ack(&file, 1, 0, &bytes, &mut ack);
     assert_eq!(
-        (written, told),
+        (written, acked),
         (Ok(()), vec![(PAGE_BYTES, (false, false))])
     );
     assert_eq!(store.counters().corrected_blocks.load(Relaxed), 1);
@@ -93,7 +93,7 @@ fn what_is_wrong_is_made_right_before_a_write_is_told() {
 }
 
 #[test]
-fn who_asks_whether_a_file_is_written_waits_for_who_writes_it() {
+fn sync_waits_for_the_files_writers() {
     let (memory, store) = memory(4);
     let (file, bytes) = (File::default(), vec![7; PAGE_BYTES]);
     assert_eq!(store.write_file(&file, 1, 0, &bytes), Ok(PAGE_BYTES));
@@ -101,13 +101,13 @@ fn who_asks_whether_a_file_is_written_waits_for_who_writes_it() {
     memory.fails_then.store(1, Relaxed);
     let (store, file) = (&store, &file);
     thread::scope(|scope| {
-        let mut asked = None;
-        let mut tell = |_| {
-            asked = Some(scope.spawn(|| store.sync_file(file)));
+        let mut syncing = None;
+        let mut ack = |_| {
+            syncing = Some(scope.spawn(|| store.sync_file(file)));
             thread::sleep(Duration::from_millis(20));
         };
-        let written = store.write_file_telling(file, 1, 0, &bytes, &mut tell);
+        let written = store.write_file_with_ack(file, 1, 0, &bytes, &mut ack);
         assert_eq!(written, Err(Errno::IO));
-        assert_eq!(asked.unwrap().join().unwrap(), Err(Errno::IO));
+        assert_eq!(syncing.unwrap().join().unwrap(), Err(Errno::IO));
     });
 }
