@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
-use fercuda_ledger::{Device as Row, Gauge, Tenant};
+use fercuda_ledger::{Gauge, LedgerDevice, Tenant};
 use fercuda_pool::{Budget, Freed, Live, Place, Pool, Refused, StreamId, Thrift, Usage};
 
 use crate::clock::{ContextId, DriverClock};
@@ -40,7 +40,7 @@ pub struct Device {
     limited: AtomicU64,
     pub(crate) total_bytes: u64,
     pub(crate) ordinal: u32,
-    pub(crate) row: Row,
+    pub(crate) row: LedgerDevice,
     /// For blocks of less than [`SMALL_BYTES`], and for the others.
     small: Region,
     large: Region,
@@ -241,7 +241,7 @@ impl Governor {
     fn make_of(&self, ordinal: u32, raw: CUdevice, total_bytes: u64) -> Result<Device, Refused> {
         let marks = self.driver.address(Symbol::cuCtxRecordEvent);
         marks.map_err(|missing| Refused(missing.to_string()))?;
-        let row = Row::new(ordinal);
+        let row = LedgerDevice::new(ordinal);
         let physical = Arc::new(Physical::default());
         let ([small, large], extents) = Extent::new();
         let slabs = self.config().backing == Backing::Slabs;

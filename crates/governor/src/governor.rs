@@ -23,7 +23,7 @@ use fercuda_cuda_sys::types::{
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_ledger::{Charge, Device as Row, Event, EventKind, Governed, Ledger, Tenant};
+use fercuda_ledger::{CellId, EventKind, Governed, Ledger, LedgerDevice, LedgerEvent, Tenant};
 use fercuda_pool::{Epoch, Error, Live, Place, Refused, Span, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
@@ -67,7 +67,7 @@ type Begun = Vec<(Place, Epoch)>;
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     /// Where it is charged.
-    pub charge: Charge,
+    pub charge: CellId,
     /// The context in which it was allocated. It belongs to that one, unless it
     /// is in a stream's order: such a block is its pool's, and outlives it.
     pub context: ContextId,
@@ -716,7 +716,7 @@ impl Governor {
     }
 
     fn count(&self, piece: &Piece) {
-        let row = Row::new(piece.device);
+        let row = LedgerDevice::new(piece.device);
         self.ledger
             .govern(row, piece.tenant, piece.kind, piece.bytes);
         // Instead of the pool, which is for this kind.
@@ -731,14 +731,14 @@ impl Governor {
         if piece.kind == Governed::Module {
             return;
         }
-        let row = Row::new(piece.device);
+        let row = LedgerDevice::new(piece.device);
         self.ledger
             .release(row, piece.tenant, piece.kind, piece.bytes);
         self.forgo(piece);
     }
 
-    fn record(&self, kind: EventKind, device: Row, piece: &Piece, detail: u64) {
-        self.ledger.record(Event {
+    fn record(&self, kind: EventKind, device: LedgerDevice, piece: &Piece, detail: u64) {
+        self.ledger.record(LedgerEvent {
             kind,
             device,
             tenant: piece.tenant,

@@ -17,7 +17,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUstream};
-use fercuda_ledger::{Changes, Charge, Event, EventKind, Local, STEP_BYTES, Tenant};
+use fercuda_ledger::{
+    CellId, ChangeCount, EventKind, LedgerEvent, STEP_BYTES, Tenant, ThreadLedger,
+};
 use fercuda_pool::{Error, Freed, Place, Request, StreamId};
 
 use crate::clock::{ContextId, Kind, lock, read, write};
@@ -90,11 +92,11 @@ struct Untold<'g> {
 pub struct Seat<'g> {
     governor: &'g Governor,
     /// None where the kernel empties nothing in a child: then nothing is kept.
-    changes: Option<&'g Changes>,
+    changes: Option<&'g ChangeCount>,
     only: Only,
     kept: Option<Kept<'g>>,
     /// None at the thread's end, when nothing may be kept for it.
-    local: Option<Local<'g>>,
+    local: Option<ThreadLedger<'g>>,
     buffers: std::ops::Range<u64>,
     /// What the level of a pool has not heard of, and the most of it.
     untold: Untold<'g>,
@@ -152,7 +154,7 @@ impl<'g> Seat<'g> {
     /// The count of changes; 0 if nothing may be kept.
     #[inline]
     fn now(&self) -> u64 {
-        self.changes.map_or(0, Changes::now)
+        self.changes.map_or(0, ChangeCount::now)
     }
 
     /// Forgets what handles meant if any may mean something else by now.
@@ -551,7 +553,7 @@ impl<'g> Seat<'g> {
             Error::Exhausted { usage, .. } => (EventKind::OutOfMemory, usage.largest_ready_bytes),
             _ => (EventKind::OutOfMemory, 0),
         };
-        self.governor.ledger.record(Event {
+        self.governor.ledger.record(LedgerEvent {
             kind,
             device: device.row,
             tenant,
@@ -654,7 +656,7 @@ impl<'g> Seat<'g> {
     }
 
     #[inline]
-    fn discharge(&mut self, charge: Charge, bytes: u64) {
+    fn discharge(&mut self, charge: CellId, bytes: u64) {
         match &mut self.local {
             Some(local) => local.discharge(charge, bytes),
             None => self.governor.ledger.discharge(charge, bytes),

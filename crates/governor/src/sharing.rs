@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUresult};
-use fercuda_ledger::{Folder, Governed, Lingering, Offered, Opened, Share, ShareName, Tenant};
+use fercuda_ledger::{
+    Folder, Governed, LingeringShare, OfferedShare, OpenedShare, Share, ShareName, Tenant,
+};
 use fercuda_pool::{Freed, Live, Place};
 use rustc_hash::FxHashMap;
 
@@ -71,7 +73,7 @@ impl Ticket {
 #[derive(Debug)]
 struct Export {
     ticket: Ticket,
-    offered: Offered,
+    offered: OfferedShare,
     /// The block's own number.
     buffer: u64,
 }
@@ -79,7 +81,7 @@ struct Export {
 /// A freed block that somebody has open.
 #[derive(Debug)]
 struct Left {
-    lingering: Lingering,
+    lingering: LingeringShare,
     /// The block's own number.
     buffer: u64,
 }
@@ -93,7 +95,7 @@ struct Import {
     buffer: u64,
     /// How often it was opened and not closed.
     opens: u64,
-    share: Opened,
+    share: OpenedShare,
 }
 
 /// Somebody else's slab, open in a context.
@@ -106,7 +108,7 @@ struct Slab {
     /// Of its blocks, how many are open.
     blocks: u64,
     /// Blocks that were closed when nobody could wait for their last use.
-    unwaited: Vec<Opened>,
+    unwaited: Vec<OpenedShare>,
 }
 
 #[derive(Debug, Default)]

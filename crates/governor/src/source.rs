@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 
-use fercuda_ledger::{Device, Event, EventKind, Gauge, Ledger, Tenant};
+use fercuda_ledger::{EventKind, Gauge, Ledger, LedgerDevice, LedgerEvent, Tenant};
 use fercuda_pool::{Backing, Refused, Span};
 
 use crate::clock::{read, write};
@@ -163,7 +163,7 @@ impl Memory {
 pub struct Source {
     memory: Memory,
     ledger: Arc<Ledger>,
-    device: Device,
+    device: LedgerDevice,
     physical: Arc<Physical>,
     extent: Extent,
 }
@@ -172,7 +172,7 @@ impl Source {
     pub(crate) fn new(
         memory: Memory,
         ledger: Arc<Ledger>,
-        device: Device,
+        device: LedgerDevice,
         (physical, extent): (Arc<Physical>, Extent),
     ) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl Source {
         self.ledger.set(self.device, Gauge::Mapped, mapped);
         let has = self.physical.bytes();
         self.ledger.set(self.device, Gauge::Pooled, has);
-        self.ledger.record(Event {
+        self.ledger.record(LedgerEvent {
             kind,
             device: self.device,
             tenant: Tenant::OTHERS,

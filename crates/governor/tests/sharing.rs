@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
 use fercuda_governor::{Capturing, Config, ContextId, Governor};
-use fercuda_ledger::{Folder, Ledger, Offered, Share, Tenant};
+use fercuda_ledger::{Folder, Ledger, OfferedShare, Share, Tenant};
 
 const BLOCK: u64 = 1 << 20;
 /// Nothing here takes longer.
@@ -33,7 +33,7 @@ struct Shared {
     governor: Governor,
     folder: Folder,
     slab: u64,
-    offered: Vec<Offered>,
+    offered: Vec<OfferedShare>,
     context: CUcontext,
     id: ContextId,
     _root: tempfile::TempDir,
