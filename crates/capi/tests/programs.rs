@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use fercuda_ledger::{AskError, Folder, Outcome, Owner, Progress, Snapshot};
+use fercuda_ledger::{Folder, LedgerSnapshot, OwnerState, Progress, RebootOutcome, RequestError};
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 const SANITIZERS: [&str; 3] = [
@@ -316,14 +316,14 @@ impl Asked {
         to.write_all(b"\n").unwrap();
     }
 
-    fn ask(&mut self) -> Result<Outcome, AskError> {
+    fn ask(&mut self) -> Result<RebootOutcome, RequestError> {
         let folder = Folder::from_env().unwrap();
         let pid = u64::from(self.child.id());
         let mut ledgers = folder.ledgers().unwrap().into_iter().flatten();
-        let is_its = |it: Snapshot| it.pid == pid && it.owner == Owner::Alive;
+        let is_its = |it: LedgerSnapshot| it.pid == pid && it.owner == OwnerState::Alive;
         let ledger = ledgers.find(|it| it.snapshot().is_ok_and(is_its));
         let limit = Duration::from_secs(60);
-        let asked = ledger.unwrap().ask_to_reboot(0, limit)?;
+        let asked = ledger.unwrap().request_reboot(0, limit)?;
         let begun = Instant::now();
         loop {
             match asked.progress().unwrap() {
@@ -354,26 +354,26 @@ fn others_are_heard_as_long_as_the_program_lets_them() {
     for command in commands.into_iter().flatten() {
         let mut program = Asked::begin(command);
         program.until("opened");
-        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        assert!(matches!(program.ask(), Err(RequestError::TakesNone { .. })));
         program.go_on();
         program.until("serves");
-        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        assert_eq!(program.ask().unwrap(), RebootOutcome::Refused);
         let rebooted = program.ask().unwrap();
         assert!(
-            matches!(rebooted, Outcome::Rebooted { sessions: 1, .. }),
+            matches!(rebooted, RebootOutcome::Rebooted { sessions: 1, .. }),
             "{rebooted:?}"
         );
         program.until("ended by itself");
-        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        assert!(matches!(program.ask(), Err(RequestError::TakesNone { .. })));
         program.go_on();
         program.until("serves again");
         // It ends that in the consent which is asked for.
-        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        assert_eq!(program.ask().unwrap(), RebootOutcome::Refused);
         program.until("ended in consent");
-        assert!(matches!(program.ask(), Err(AskError::TakesNone { .. })));
+        assert!(matches!(program.ask(), Err(RequestError::TakesNone { .. })));
         program.go_on();
         program.until("serves slowly");
-        assert_eq!(program.ask().unwrap(), Outcome::Refused);
+        assert_eq!(program.ask().unwrap(), RebootOutcome::Refused);
         program.until("ended in a free");
         program.go_on();
         let status = program.child.wait().unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use fastrand::Rng;
-use fercuda_pool::{Blocks, SetId, Span, UNIT_BYTES, Want};
+use fercuda_pool::{BlockAllocator, BlockLayout, SetId, Span, UNIT_BYTES};
 use serde::Serialize;
 
 use crate::memory::{Allocator, Latencies, Machine, Ordered, Plain, Pooled, latency};
@@ -287,14 +287,14 @@ fn pairs(
 /// The bookkeeping alone, among so many holes.
 fn core(holes: usize, samples: usize) -> Result<Latencies> {
     let mut random = Rng::with_seed(1);
-    let mut blocks = Blocks::new();
+    let mut blocks = BlockAllocator::new();
     let span = Span {
         address: 1 << 40,
         bytes: 1 << 46,
     };
     blocks.add(span).map_err(|error| anyhow!("{error:?}"))?;
-    let take = |blocks: &mut Blocks, bytes| {
-        let want = Want::new(bytes, 512);
+    let take = |blocks: &mut BlockAllocator, bytes| {
+        let want = BlockLayout::new(bytes, 512);
         blocks
             .take(SetId::READY, want, 0)
             .ok_or_else(|| "no block is left".to_owned())

@@ -7,7 +7,7 @@
 
 use fercuda_governor::UNNAMED;
 use fercuda_ledger::{
-    DeviceSnapshot, EventKind, EventSnapshot, Folder, Owner, Snapshot, TenantAccount,
+    DeviceSnapshot, EventKind, EventSnapshot, Folder, LedgerSnapshot, OwnerState, TenantAccount,
     ThreadSnapshot,
 };
 
@@ -16,8 +16,8 @@ use crate::terminal::{bytes, clipped, count};
 /// Snapshots of the ledgers that `keep` wants, and why others cannot be read.
 pub(crate) fn gather(
     folder: &Folder,
-    keep: impl Fn(&Snapshot) -> bool,
-) -> fercuda_ledger::Result<(Vec<Snapshot>, Vec<String>)> {
+    keep: impl Fn(&LedgerSnapshot) -> bool,
+) -> fercuda_ledger::Result<(Vec<LedgerSnapshot>, Vec<String>)> {
     let mut snapshots = Vec::new();
     let mut unreadable = Vec::new();
     for reader in folder.ledgers()? {
@@ -32,17 +32,17 @@ pub(crate) fn gather(
 
 /// A process's name in at most `width` characters: its program, and that it is
 /// gone if it is.
-pub(crate) fn name(process: &Snapshot, width: usize) -> String {
+pub(crate) fn name(process: &LedgerSnapshot, width: usize) -> String {
     let mark = match process.owner {
-        Owner::Gone => " (gone)",
-        Owner::Alive | Owner::Unknown => "",
+        OwnerState::Gone => " (gone)",
+        OwnerState::Alive | OwnerState::Unknown => "",
     };
     clipped(&process.program, width.saturating_sub(mark.len())) + mark
 }
 
 /// A row for each device of each process, those with the highest peak first.
-pub(crate) fn devices(processes: &[Snapshot], limit: usize) -> Vec<String> {
-    let mut rows: Vec<(&Snapshot, &DeviceSnapshot)> = processes
+pub(crate) fn devices(processes: &[LedgerSnapshot], limit: usize) -> Vec<String> {
+    let mut rows: Vec<(&LedgerSnapshot, &DeviceSnapshot)> = processes
         .iter()
         .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
         .collect();
@@ -51,7 +51,7 @@ pub(crate) fn devices(processes: &[Snapshot], limit: usize) -> Vec<String> {
         "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
         "PROCESS", "PID", "DEV", "LIVE", "PEAK", "POOL", "FREE", "GOVERNED"
     );
-    let line = |(process, device): &(&Snapshot, &DeviceSnapshot)| {
+    let line = |(process, device): &(&LedgerSnapshot, &DeviceSnapshot)| {
         format!(
             "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
             name(process, 16),
@@ -68,8 +68,8 @@ pub(crate) fn devices(processes: &[Snapshot], limit: usize) -> Vec<String> {
 }
 
 /// A row for each tenant of each process at each device, largest peak first.
-pub(crate) fn tenants(processes: &[Snapshot], limit: usize) -> Vec<String> {
-    let mut rows: Vec<(&Snapshot, &str, &TenantAccount)> = processes
+pub(crate) fn tenants(processes: &[LedgerSnapshot], limit: usize) -> Vec<String> {
+    let mut rows: Vec<(&LedgerSnapshot, &str, &TenantAccount)> = processes
         .iter()
         .flat_map(|process| {
             process.tenants.iter().flat_map(move |tenant| {
@@ -85,7 +85,7 @@ pub(crate) fn tenants(processes: &[Snapshot], limit: usize) -> Vec<String> {
         "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
         "TENANT", "PID", "DEV", "LIVE", "PEAK", "GOVERNED", "ALLOCS", "LIMIT"
     );
-    let line = |(process, name, account): &(&Snapshot, &str, &TenantAccount)| {
+    let line = |(process, name, account): &(&LedgerSnapshot, &str, &TenantAccount)| {
         format!(
             "{:<17}{:>9} {:>3}{:>10}{:>10}{:>10}{:>10}{:>10}",
             clipped(name, 16),
@@ -122,7 +122,7 @@ pub(crate) fn thread(thread: &ThreadSnapshot) -> String {
 }
 
 /// A row for each stream of each process, those with most first.
-pub(crate) fn streams(processes: &[Snapshot]) -> Vec<String> {
+pub(crate) fn streams(processes: &[LedgerSnapshot]) -> Vec<String> {
     let rows = processes.iter().flat_map(|process| {
         let streams = process.streams.iter();
         streams.map(move |it| {
@@ -136,7 +136,7 @@ pub(crate) fn streams(processes: &[Snapshot]) -> Vec<String> {
 }
 
 /// A row for each thread of each process, those with most first.
-pub(crate) fn threads(processes: &[Snapshot]) -> Vec<String> {
+pub(crate) fn threads(processes: &[LedgerSnapshot]) -> Vec<String> {
     let rows = processes.iter().flat_map(|process| {
         let threads = process.threads.iter();
         threads.map(move |it| {
@@ -154,22 +154,27 @@ pub(crate) fn threads(processes: &[Snapshot]) -> Vec<String> {
 
 /// A table of what holds memory in a process: its name, its device if it is of
 /// one, what is live and how often it allocated.
-fn holders(noun: &str, mut rows: Vec<(&Snapshot, String, String, u64, u64)>) -> Vec<String> {
+fn holders(noun: &str, mut rows: Vec<(&LedgerSnapshot, String, String, u64, u64)>) -> Vec<String> {
     rows.sort_by_key(|(_, _, _, live_bytes, _)| std::cmp::Reverse(*live_bytes));
     let head = format!(
         "{noun:<24}{:<17}{:>9} {:>3}{:>10}{:>10}",
         "PROCESS", "PID", "DEV", "LIVE", "ALLOCS"
     );
-    let line =
-        |(process, holder, device, live_bytes, allocs): &(&Snapshot, String, String, u64, u64)| {
-            format!(
-                "{:<24}{:<17}{:>9} {device:>3}{:>10}{allocs:>10}",
-                clipped(holder, 23),
-                name(process, 16),
-                process.pid,
-                bytes(*live_bytes),
-            )
-        };
+    let line = |(process, holder, device, live_bytes, allocs): &(
+        &LedgerSnapshot,
+        String,
+        String,
+        u64,
+        u64,
+    )| {
+        format!(
+            "{:<24}{:<17}{:>9} {device:>3}{:>10}{allocs:>10}",
+            clipped(holder, 23),
+            name(process, 16),
+            process.pid,
+            bytes(*live_bytes),
+        )
+    };
     let lines = rows.iter().map(line).collect();
     table(head, lines, usize::MAX, &noun.to_lowercase())
 }
@@ -186,7 +191,7 @@ fn table(head: String, mut lines: Vec<String>, limit: usize, noun: &str) -> Vec<
 }
 
 /// Governed bytes by kind, at all devices: `context 512.0 MiB, vmm 3.0 GiB`.
-pub(crate) fn kinds(processes: &[Snapshot]) -> Option<String> {
+pub(crate) fn kinds(processes: &[LedgerSnapshot]) -> Option<String> {
     let mut sums = std::collections::BTreeMap::new();
     for device in processes.iter().flat_map(|process| &process.devices) {
         for part in &device.governed {
@@ -202,7 +207,7 @@ pub(crate) fn kinds(processes: &[Snapshot]) -> Option<String> {
 }
 
 /// How often each kind of event was, at all devices.
-pub(crate) fn events(processes: &[Snapshot]) -> Option<String> {
+pub(crate) fn events(processes: &[LedgerSnapshot]) -> Option<String> {
     let count = |kind: EventKind| -> u64 {
         let devices = processes.iter().flat_map(|process| &process.devices);
         devices
@@ -239,13 +244,13 @@ pub(crate) fn event(event: &EventSnapshot) -> String {
 }
 
 /// Used by what nothing accounts for, at all devices.
-pub(crate) fn ungoverned_bytes(processes: &[Snapshot]) -> u64 {
+pub(crate) fn ungoverned_bytes(processes: &[LedgerSnapshot]) -> u64 {
     let devices = processes.iter().flat_map(|process| &process.devices);
     devices.fold(0, |sum, device| sum.saturating_add(device.ungoverned_bytes))
 }
 
 /// Allocations that the driver served in the pool's stead.
-pub(crate) fn fallbacks(processes: &[Snapshot]) -> u64 {
+pub(crate) fn fallbacks(processes: &[LedgerSnapshot]) -> u64 {
     let devices = processes.iter().flat_map(|process| &process.devices);
     devices
         .filter_map(|device| device.event_counts.get(&EventKind::Fallback))
@@ -254,14 +259,14 @@ pub(crate) fn fallbacks(processes: &[Snapshot]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use fercuda_ledger::{Device, Ledger};
+    use fercuda_ledger::{Ledger, LedgerDevice};
 
     use super::*;
 
     #[test]
     fn streams_and_threads_are_named_and_those_with_most_come_first() {
         let ledger = Ledger::in_memory();
-        let (device, torch) = (Device::new(3), ledger.tenant("torch"));
+        let (device, torch) = (LedgerDevice::new(3), ledger.tenant("torch"));
         let (mut one, mut other) = (ledger.local(1), ledger.local(2));
         one.charge(device, torch, 7, 1 << 20);
         other.charge(device, torch, UNNAMED + 2, 5 << 20);

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use fercuda_ledger::{
-    AskError, Asked, Failure, Folder, Outcome, Owner, Progress, Reader, Snapshot,
+    Folder, LedgerReader, LedgerSnapshot, OwnerState, PendingRequest, Progress, RebootFailure,
+    RebootOutcome, RequestError,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -112,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signal = listen()?;
     let begun = Instant::now();
     let wait = Duration::from_secs(args.wait);
-    let asked = reader.ask_to_reboot(device, wait)?;
+    let asked = reader.request_reboot(device, wait)?;
     let (outcome, came) = wait_for(&reader, &asked, (begun, wait), &signal)?;
     let mut report = Report {
         pid: args.pid,
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         returned_bytes: None,
         seconds: begun.elapsed().as_secs_f64(),
     };
-    if let Some(Outcome::Rebooted {
+    if let Some(RebootOutcome::Rebooted {
         epoch,
         sessions,
         returned_bytes,
@@ -165,8 +166,8 @@ fn listen() -> Result<Arc<AtomicUsize>> {
 
 /// The ledger of a process: of several one of the process that has the number here, and by which
 /// it can be asked.
-fn find(folder: &Folder, pid: u64) -> Result<(Reader, Snapshot)> {
-    let mut found: Vec<(Reader, Snapshot, bool)> = Vec::new();
+fn find(folder: &Folder, pid: u64) -> Result<(LedgerReader, LedgerSnapshot)> {
+    let mut found: Vec<(LedgerReader, LedgerSnapshot, bool)> = Vec::new();
     for reader in folder.ledgers()? {
         let reader = match reader {
             Ok(reader) => reader,
@@ -183,10 +184,10 @@ fn find(folder: &Folder, pid: u64) -> Result<(Reader, Snapshot)> {
             Ok(_) | Err(_) => {}
         }
     }
-    let takes = |it: &Snapshot| it.devices.iter().any(|device| device.takes_requests);
-    found.sort_by_key(|(_, it, is_here)| (*is_here, it.owner == Owner::Alive, takes(it)));
+    let takes = |it: &LedgerSnapshot| it.devices.iter().any(|device| device.takes_requests);
+    found.sort_by_key(|(_, it, is_here)| (*is_here, it.owner == OwnerState::Alive, takes(it)));
     match found.pop() {
-        Some((_, it, _)) if it.owner == Owner::Gone => Err(AskError::Gone { pid }.into()),
+        Some((_, it, _)) if it.owner == OwnerState::Gone => Err(RequestError::Gone { pid }.into()),
         Some((reader, it, _)) => Ok((reader, it)),
         None => bail!(
             "process {pid} is not governed: it has no ledger in {}\n\
@@ -207,7 +208,7 @@ fn is_of(error: &fercuda_ledger::Error, pid: u64) -> bool {
 }
 
 /// The only device of a process whose runtime can be asked; else the one that has a runtime.
-fn the_device(process: &Snapshot) -> Result<u32> {
+fn the_device(process: &LedgerSnapshot) -> Result<u32> {
     let of = |takes: bool| -> Vec<u32> {
         let devices = process.devices.iter();
         let those = devices.filter(|it| it.runtimes > 0 && (it.takes_requests || !takes));
@@ -230,11 +231,11 @@ fn the_device(process: &Snapshot) -> Result<u32> {
 
 /// Waits for an answer; when the time is up, or a signal comes, the request is withdrawn.
 fn wait_for(
-    reader: &Reader,
-    asked: &Asked,
+    reader: &LedgerReader,
+    asked: &PendingRequest,
     (begun, wait): (Instant, Duration),
     signal: &AtomicUsize,
-) -> Result<(End, Option<Outcome>)> {
+) -> Result<(End, Option<RebootOutcome>)> {
     let mut withdrawn_at: Option<Instant> = None;
     let mut not_taken = End::NotTaken;
     loop {
@@ -260,7 +261,7 @@ fn wait_for(
             Progress::Waiting if is_last => return Ok((not_taken, None)),
             Progress::Taken | Progress::Waiting => {}
         }
-        if reader.owner()? == Owner::Gone {
+        if reader.owner()? == OwnerState::Gone {
             // It may have answered as its last act.
             return Ok(match asked.progress()? {
                 Progress::Over(outcome) => (end_of(outcome), Some(outcome)),
@@ -271,13 +272,13 @@ fn wait_for(
     }
 }
 
-fn end_of(outcome: Outcome) -> End {
+fn end_of(outcome: RebootOutcome) -> End {
     match outcome {
-        Outcome::Rebooted { .. } => End::Rebooted,
-        Outcome::Refused => End::Refused,
-        Outcome::Failed(Failure::Context) => End::ContextFailed,
-        Outcome::Failed(Failure::Lost) => End::DeviceLost,
-        Outcome::Failed(Failure::Other) => End::Failed,
+        RebootOutcome::Rebooted { .. } => End::Rebooted,
+        RebootOutcome::Refused => End::Refused,
+        RebootOutcome::Failed(RebootFailure::Context) => End::ContextFailed,
+        RebootOutcome::Failed(RebootFailure::Lost) => End::DeviceLost,
+        RebootOutcome::Failed(RebootFailure::Other) => End::Failed,
     }
 }
 

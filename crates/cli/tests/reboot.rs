@@ -316,7 +316,7 @@ fn a_process_that_does_not_answer_in_time_is_told_from_one_that_is_at_it() {
     );
     let busy = place.reboot(&["--pid", &lingers.pid, "--wait", "1"]);
     assert_eq!(busy.code, Some(2));
-    assert_contains(&busy.err, &["being asked by somebody else"]);
+    assert_contains(&busy.err, &["already has a pending request"]);
     let ends = place.runtime("ends");
     let (code, json) = place.asked(&["--pid", &ends.pid]);
     assert_eq!(

@@ -1,10 +1,10 @@
-//! What the environment says of how a process is governed, read once.
+//! Governor configuration from environment variables, read once.
 //!
-//! The hook reads it in each process, `fercuda run` before it starts one. Both
-//! hear of every value that cannot be read and of every name that looks like
-//! ours and is none: the launcher refuses, the hook warns and goes on.
+//! The hook reads it in each process, `fercuda run` before it starts one. Both get an error for
+//! every value that cannot be read and every unknown name with our prefix: the launcher refuses to
+//! start, the hook warns and continues.
 //!
-//! Invariant: what [`Bytes`] prints it reads back to the byte.
+//! Invariant: the output of [`ByteSize`]'s `Display` parses to the same number of bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,50 +16,50 @@ use fercuda_ledger::TENANTS;
 
 use crate::variables::{is_mistaken, nearest};
 
-/// How a process is governed.
+/// The configuration of a governed process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Config {
-    /// The hook does nothing. `FERCUDA_DISABLE`.
+pub struct GovernorConfig {
+    /// Disables the hook. `FERCUDA_DISABLE`.
     pub disabled: bool,
-    /// What the process may use on each device. `FERCUDA_LIMIT`.
-    pub limit: Option<Bytes>,
-    /// What tenants may use on each device. `FERCUDA_TENANT_LIMITS`.
+    /// The process's limit on each device. `FERCUDA_LIMIT`.
+    pub limit: Option<ByteSize>,
+    /// The tenants' limits on each device. `FERCUDA_TENANT_LIMITS`.
     pub tenant_limits: Vec<TenantLimit>,
-    /// Where pooled memory comes from. `FERCUDA_BACKING`.
-    pub backing: Backing,
-    /// The driver's library below the hook, absolute. `FERCUDA_DRIVER`.
+    /// The source of pooled memory. `FERCUDA_BACKING`.
+    pub backing: PoolBacking,
+    /// The absolute path of the driver's library below the hook. `FERCUDA_DRIVER`.
     pub driver: Option<PathBuf>,
-    /// Where the trace goes. `FERCUDA_TRACE`.
+    /// The trace file. `FERCUDA_TRACE`.
     pub trace: Option<PathBuf>,
     /// The run that the process belongs to. `FERCUDA_RUN`.
     pub run: Option<NonZeroU64>,
 }
 
-/// Where pooled memory comes from.
+/// The source of pooled memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backing {
-    /// Handles that are mapped: `vmm`.
+pub enum PoolBacking {
+    /// Mapped handles: `vmm`.
     #[default]
-    Vmm,
+    VmmBacking,
     /// Allocations of the driver's: `slabs`.
     Slabs,
 }
 
-/// What one tenant may use on each device: `torch=4GiB`.
+/// The limit of one tenant on each device: `torch=4GiB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantLimit {
-    /// Its name, as the ledger shows it.
+    /// The tenant's name, as the ledger shows it.
     pub tenant: String,
-    /// At most so much.
-    pub limit: Bytes,
+    /// The limit.
+    pub limit: ByteSize,
 }
 
 /// A size in bytes, more than 0: `8GiB`, `1.5 GiB`, `500MB`, `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(NonZeroU64);
+pub struct ByteSize(NonZeroU64);
 
-/// Why the environment is not as it should be.
+/// An invalid variable in the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -68,17 +68,17 @@ pub enum ConfigError {
     Value {
         /// Its name.
         variable: &'static str,
-        /// What it holds; bytes that are no UTF-8 replaced.
+        /// Its value; invalid UTF-8 replaced.
         value: String,
         /// What is wrong with it, and what would be right.
         reason: ValueError,
     },
-    /// A name begins like ours, and nothing reads it.
-    #[error("{name} is no variable of feRcuda\ntry: {}", advice(*.nearest))]
+    /// A name has our prefix, and nothing reads it.
+    #[error("{name} is not a variable of feRcuda\ntry: {}", advice(*.nearest))]
     Unknown {
         /// The name.
         name: String,
-        /// One that it may have been meant for.
+        /// The most similar known name.
         nearest: Option<&'static str>,
     },
 }
@@ -86,17 +86,17 @@ pub enum ConfigError {
 fn advice(nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!("{nearest}, or unset it"),
-        None => "unset it; docs/environment.md lists those there are".to_owned(),
+        None => "unset it; docs/environment.md lists all variables".to_owned(),
     }
 }
 
-/// What is wrong with a value.
+/// Why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// It is no size.
+    /// It is not a size.
     #[error(transparent)]
-    Bytes(#[from] BytesError),
+    ByteSize(#[from] ByteSizeError),
     /// An item is not `NAME=SIZE`.
     #[error("{item:?} is not NAME=SIZE\ntry: torch=4GiB,jax=2GiB")]
     Item {
@@ -104,47 +104,52 @@ pub enum ValueError {
         item: String,
     },
     /// A tenant is limited twice.
-    #[error("{tenant} is limited twice, to {first} and to {second}\ntry: one limit a tenant")]
+    #[error("{tenant} is limited twice, to {first} and to {second}\ntry: one limit per tenant")]
     Twice {
         /// Its name.
         tenant: String,
-        /// To what.
-        first: Bytes,
-        /// And to what.
-        second: Bytes,
+        /// The first limit.
+        first: ByteSize,
+        /// The second limit.
+        second: ByteSize,
     },
     /// More tenants are limited than have rows of their own in a ledger.
-    #[error("{count} tenants are limited, of which a ledger tells {most} apart\ntry: fewer")]
+    #[error(
+        "{count} tenants have limits, but a ledger has rows for only {most}\ntry: fewer tenants"
+    )]
     TooMany {
-        /// How many.
+        /// The number of limited tenants.
         count: usize,
-        /// At most.
+        /// The maximum.
         most: usize,
     },
     /// A path is relative: processes have working folders of their own.
-    #[error("it is no absolute path\ntry: one that begins with /")]
+    #[error("it is not an absolute path\ntry: one that begins with /")]
     Relative,
-    /// It is no kind of backing.
+    /// It is not a kind of backing.
     #[error("it is neither vmm nor slabs\ntry: slabs if blocks are shared with other processes")]
-    Backing,
-    /// It is no number from 1 up.
-    #[error("it is no number from 1 to {}\ntry: leave it to fercuda run", u64::MAX)]
+    PoolBacking,
+    /// It is not a number from 1 up.
+    #[error(
+        "it is not a number from 1 to {}\ntry: leave it to fercuda run",
+        u64::MAX
+    )]
     Number,
     /// It is not UTF-8.
     #[error("it is not UTF-8\ntry: plain letters")]
     Text,
 }
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BytesError {
+pub enum ByteSizeError {
     /// It does not begin with a number.
     #[error("it does not begin with a number\ntry: 8GiB, 512MiB, 1.5GiB or plain bytes")]
     Number,
-    /// The unit is none, or says two things.
+    /// The unit is unknown, or ambiguous.
     #[error(
-        "its unit is none of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n\
+        "its unit is not one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n\
          try: 8GiB for 8 x 1024^3 bytes, 8GB for 8 x 1000^3"
     )]
     Unit,
@@ -170,24 +175,24 @@ const UNITS: &[(&str, &str, u64)] = &[
     ("", "", 1),
 ];
 
-impl Bytes {
-    /// So many; `None` for 0.
-    pub fn new(bytes: u64) -> Option<Bytes> {
-        NonZeroU64::new(bytes).map(Bytes)
+impl ByteSize {
+    /// A size; `None` for 0.
+    pub fn new(bytes: u64) -> Option<ByteSize> {
+        NonZeroU64::new(bytes).map(ByteSize)
     }
 
-    /// How many they are.
+    /// The number of bytes.
     pub fn get(self) -> u64 {
         self.0.get()
     }
 }
 
-impl FromStr for Bytes {
-    type Err = BytesError;
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
 
-    /// Reads a number, with decimals or without, and a unit in any case. What
-    /// is less than a whole byte is cut off.
-    fn from_str(text: &str) -> Result<Bytes, BytesError> {
+    /// Parses a number, with decimals or without, and a unit in any case. A fraction of a byte is
+    /// truncated.
+    fn from_str(text: &str) -> Result<ByteSize, ByteSizeError> {
         const DECIMALS: usize = 18;
         let text = text.trim();
         let digits = |text: &str| text.len() - text.trim_start_matches(is_digit).len();
@@ -196,27 +201,27 @@ impl FromStr for Bytes {
             Some(rest) => rest.split_at(digits(rest)),
             None => ("", rest),
         };
-        // "8." and ".5" are slips as likely as sizes.
+        // "8." and ".5" are as likely to be typing errors as sizes.
         if whole.is_empty() || (rest.starts_with('.') && decimals.is_empty()) {
-            return Err(BytesError::Number);
+            return Err(ByteSizeError::Number);
         }
         let unit = unit.trim_start().to_ascii_lowercase();
         let (_, _, unit) = UNITS
             .iter()
             .find(|(name, _, _)| *name == unit)
-            .ok_or(BytesError::Unit)?;
+            .ok_or(ByteSizeError::Unit)?;
         let unit = u128::from(*unit);
         // Both factors are below 2^64, so nothing here overflows.
-        let whole: u64 = whole.parse().map_err(|_| BytesError::TooMuch)?;
+        let whole: u64 = whole.parse().map_err(|_| ByteSizeError::TooMuch)?;
         let parts: u64 = match decimals.len() {
             0 => 0,
-            1..=DECIMALS => decimals.parse().map_err(|_| BytesError::TooMuch)?,
-            _ => return Err(BytesError::TooMuch),
+            1..=DECIMALS => decimals.parse().map_err(|_| ByteSizeError::TooMuch)?,
+            _ => return Err(ByteSizeError::TooMuch),
         };
         let part = u128::from(parts) * unit / 10_u128.pow(decimals.len() as u32);
         let bytes = u128::from(whole) * unit + part;
-        let bytes = u64::try_from(bytes).map_err(|_| BytesError::TooMuch)?;
-        Bytes::new(bytes).ok_or(BytesError::Nothing)
+        let bytes = u64::try_from(bytes).map_err(|_| ByteSizeError::TooMuch)?;
+        ByteSize::new(bytes).ok_or(ByteSizeError::Nothing)
     }
 }
 
@@ -224,8 +229,8 @@ fn is_digit(c: char) -> bool {
     c.is_ascii_digit()
 }
 
-impl fmt::Display for Bytes {
-    /// In the largest binary unit of which it is a whole number.
+impl fmt::Display for ByteSize {
+    /// Prints the largest binary unit of which the size is a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.get();
         let mut binary = UNITS.iter().filter(|(_, _, unit)| unit.is_power_of_two());
@@ -261,13 +266,13 @@ impl fmt::Display for TenantLimit {
     }
 }
 
-impl Config {
-    /// Reads variables, such as `std::env::vars_os()`: what could be read, and
-    /// what is wrong with the others. An empty value is one that is not set.
+impl GovernorConfig {
+    /// Reads variables, such as `std::env::vars_os()`: returns the configuration, and an error for
+    /// each invalid variable. An empty value counts as not set.
     pub fn read(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> (Config, Vec<ConfigError>) {
-        let mut config = Config::default();
+    ) -> (GovernorConfig, Vec<ConfigError>) {
+        let mut config = GovernorConfig::default();
         let mut errors = Vec::new();
         for (name, value) in variables {
             let Some(name) = name.to_str() else { continue };
@@ -291,12 +296,12 @@ impl Config {
         (config, errors)
     }
 
-    /// Sets what the variable `name` is about; nothing, if that is not ours.
+    /// Applies the variable `name`; ignores names without our prefix.
     fn set(&mut self, name: &str, value: &OsStr) -> Result<(), (&'static str, ValueError)> {
         let text = || value.to_str().map(str::trim).ok_or(ValueError::Text);
         match name {
             "FERCUDA_DISABLE" => {
-                // A switch that kills is not particular about how it is said.
+                // A kill switch accepts any value but a clear no.
                 self.disabled = !["0", "off", "false", "no"].iter().any(|no| value == *no);
             }
             "FERCUDA_LIMIT" => {
@@ -310,9 +315,9 @@ impl Config {
             }
             "FERCUDA_BACKING" => {
                 let backing = text().and_then(|text| match text {
-                    "vmm" => Ok(Backing::Vmm),
-                    "slabs" => Ok(Backing::Slabs),
-                    _ => Err(ValueError::Backing),
+                    "vmm" => Ok(PoolBacking::VmmBacking),
+                    "slabs" => Ok(PoolBacking::Slabs),
+                    _ => Err(ValueError::PoolBacking),
                 });
                 self.backing = backing.map_err(|reason| ("FERCUDA_BACKING", reason))?;
             }
@@ -340,14 +345,14 @@ fn absolute(value: &OsStr) -> Result<PathBuf, ValueError> {
     absolute.ok_or(ValueError::Relative)
 }
 
-/// Reads a list of limits, no tenant twice.
+/// Parses a list of limits, with no tenant twice.
 fn tenant_limits(text: &str) -> Result<Vec<TenantLimit>, ValueError> {
     let items = text
         .split(',')
         .map(str::trim)
         .filter(|item| !item.is_empty());
     let limits: Vec<TenantLimit> = items.map(str::parse).collect::<Result<_, _>>()?;
-    // One row is that of all others.
+    // One row is shared by all other tenants.
     let (count, most) = (limits.len(), TENANTS - 1);
     if count > most {
         return Err(ValueError::TooMany { count, most });
@@ -368,9 +373,9 @@ fn tenant_limits(text: &str) -> Result<Vec<TenantLimit>, ValueError> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
+    fn read(variables: &[(&str, &str)]) -> (GovernorConfig, Vec<ConfigError>) {
         let variables = variables.iter();
-        Config::read(variables.map(|(name, value)| (name.into(), value.into())))
+        GovernorConfig::read(variables.map(|(name, value)| (name.into(), value.into())))
     }
 
     #[test]
@@ -391,7 +396,7 @@ mod tests {
             ("18446744073709551615", u64::MAX),
             ("15.999999999999999999TiB", 17_592_186_044_415),
         ] {
-            let read: Bytes = text
+            let read: ByteSize = text
                 .parse()
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(read.get(), bytes, "{text}");
@@ -399,31 +404,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_why() {
+    fn an_invalid_size_gives_the_reason() {
         for (text, error) in [
-            ("", BytesError::Number),
-            ("-1GiB", BytesError::Number),
-            ("+1GiB", BytesError::Number),
-            ("eight", BytesError::Number),
-            (".5GiB", BytesError::Number),
-            ("8.GiB", BytesError::Number),
-            ("8G", BytesError::Unit),
-            ("8 GiB!", BytesError::Unit),
-            ("1e9", BytesError::Unit),
-            ("1.2.3", BytesError::Unit),
-            ("0x10", BytesError::Unit),
-            ("0", BytesError::Nothing),
-            ("0.0000000001GiB", BytesError::Nothing),
-            ("18446744073709551616", BytesError::TooMuch),
-            ("16777216TiB", BytesError::TooMuch),
-            ("1.0000000000000000000GiB", BytesError::TooMuch),
+            ("", ByteSizeError::Number),
+            ("-1GiB", ByteSizeError::Number),
+            ("+1GiB", ByteSizeError::Number),
+            ("eight", ByteSizeError::Number),
+            (".5GiB", ByteSizeError::Number),
+            ("8.GiB", ByteSizeError::Number),
+            ("8G", ByteSizeError::Unit),
+            ("8 GiB!", ByteSizeError::Unit),
+            ("1e9", ByteSizeError::Unit),
+            ("1.2.3", ByteSizeError::Unit),
+            ("0x10", ByteSizeError::Unit),
+            ("0", ByteSizeError::Nothing),
+            ("0.0000000001GiB", ByteSizeError::Nothing),
+            ("18446744073709551616", ByteSizeError::TooMuch),
+            ("16777216TiB", ByteSizeError::TooMuch),
+            ("1.0000000000000000000GiB", ByteSizeError::TooMuch),
         ] {
-            assert_eq!(text.parse::<Bytes>(), Err(error), "{text:?}");
+            assert_eq!(text.parse::<ByteSize>(), Err(error), "{text:?}");
         }
     }
 
     #[test]
-    fn sizes_print_as_they_are_read() {
+    fn sizes_print_as_they_are_parsed() {
         for (bytes, text) in [
             (8 << 30, "8GiB"),
             (3 << 29, "1536MiB"),
@@ -431,14 +436,14 @@ mod tests {
             (4000, "4000B"),
             (u64::MAX, "18446744073709551615B"),
         ] {
-            let size = Bytes::new(bytes).unwrap();
+            let size = ByteSize::new(bytes).unwrap();
             assert_eq!(size.to_string(), text);
             assert_eq!(text.parse(), Ok(size));
         }
     }
 
     #[test]
-    fn all_that_is_set_is_read() {
+    fn all_set_variables_are_read() {
         let (config, errors) = read(&[
             ("PATH", "/bin"),
             ("FERCUDA_DEVICE", "soft"),
@@ -451,29 +456,29 @@ mod tests {
             ("FERCUDA_RUN", "18446744073709551615"),
         ]);
         assert_eq!(errors, []);
-        let expected = Config {
+        let expected = GovernorConfig {
             disabled: false,
-            limit: Bytes::new(8 << 30),
+            limit: ByteSize::new(8 << 30),
             tenant_limits: vec!["torch=4GiB".parse().unwrap(), "jax=2GiB".parse().unwrap()],
-            backing: Backing::Slabs,
+            backing: PoolBacking::Slabs,
             driver: Some("/lib/libcuda.so.1".into()),
             trace: Some("/tmp/trace.csv".into()),
             run: NonZeroU64::new(u64::MAX),
         };
         assert_eq!(config, expected);
         let nothing = [("FERCUDA_LIMIT", ""), ("FERCUDA_DISABLE", "")];
-        assert_eq!(read(&nothing), (Config::default(), vec![]));
+        assert_eq!(read(&nothing), (GovernorConfig::default(), vec![]));
         assert!(read(&[("FERCUDA_DISABLE", "1")]).0.disabled);
         assert!(read(&[("FERCUDA_DISABLE", "true")]).0.disabled);
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_it_was_and_counts_as_not_set() {
+    fn an_invalid_value_is_reported_and_counts_as_not_set() {
         for (name, value, expected) in [
             (
                 "FERCUDA_LIMIT",
                 "8G",
-                "FERCUDA_LIMIT=\"8G\": its unit is none",
+                "FERCUDA_LIMIT=\"8G\": its unit is not one of",
             ),
             ("FERCUDA_LIMIT", "0", "it is less than 1 byte"),
             (
@@ -497,13 +502,13 @@ mod tests {
                 "does not begin with a number",
             ),
             ("FERCUDA_BACKING", "VMM", "neither vmm nor slabs"),
-            ("FERCUDA_DRIVER", "libcuda.so.1", "no absolute path"),
-            ("FERCUDA_TRACE", "trace.csv", "no absolute path"),
-            ("FERCUDA_RUN", "0", "no number from 1"),
-            ("FERCUDA_RUN", "-1", "no number from 1"),
+            ("FERCUDA_DRIVER", "libcuda.so.1", "not an absolute path"),
+            ("FERCUDA_TRACE", "trace.csv", "not an absolute path"),
+            ("FERCUDA_RUN", "0", "not a number from 1"),
+            ("FERCUDA_RUN", "-1", "not a number from 1"),
         ] {
             let (config, errors) = read(&[(name, value)]);
-            assert_eq!(config, Config::default(), "{name}={value}");
+            assert_eq!(config, GovernorConfig::default(), "{name}={value}");
             let [error] = &errors[..] else {
                 panic!("{name}={value}: {errors:?}");
             };
@@ -514,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_tenants_are_limited_as_have_rows() {
+    fn as_many_tenants_can_be_limited_as_have_rows() {
         let list = |count| {
             (0..count)
                 .map(|n| format!("t{n}=1GiB,"))
@@ -525,30 +530,30 @@ mod tests {
         let (config, errors) = read(&[("FERCUDA_TENANT_LIMITS", &list(64))]);
         assert_eq!(config.tenant_limits, []);
         let text = errors[0].to_string();
-        assert!(text.contains("64 tenants are limited, of which a ledger tells 63 apart"));
+        assert!(text.contains("64 tenants have limits, but a ledger has rows for only 63"));
     }
 
     #[test]
-    fn a_name_that_nothing_reads_is_told() {
-        // In two halves, since the repository has no such variable.
+    fn an_unknown_name_is_reported() {
+        // In two halves, since the repository has no variable of that name.
         let slip = concat!("FERCUDA_", "LIMT");
         let (config, errors) = read(&[(slip, "8GiB"), ("FERCUDA_SEED", "1")]);
-        assert_eq!(config, Config::default());
+        assert_eq!(config, GovernorConfig::default());
         let texts: Vec<String> = errors.iter().map(ConfigError::to_string).collect();
         assert_eq!(
             texts,
             [format!(
-                "{slip} is no variable of feRcuda\ntry: FERCUDA_LIMIT, or unset it"
+                "{slip} is not a variable of feRcuda\ntry: FERCUDA_LIMIT, or unset it"
             )]
         );
     }
 
     #[test]
-    fn a_value_that_is_no_text_is_refused_and_a_path_may_be_one() {
+    fn a_value_that_is_not_text_is_refused_except_as_a_path() {
         use std::os::unix::ffi::OsStringExt as _;
         let odd = OsString::from_vec(b"/tmp/\xff".to_vec());
         let variables = ["FERCUDA_LIMIT", "FERCUDA_TRACE"].map(|name| (name.into(), odd.clone()));
-        let (config, errors) = Config::read(variables);
+        let (config, errors) = GovernorConfig::read(variables);
         assert_eq!(config.trace, Some(PathBuf::from(odd)));
         assert_eq!(errors.len(), 1);
     }

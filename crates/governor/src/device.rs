@@ -1,7 +1,7 @@
-//! A device and its pool.
+//! Device and its memory pool.
 //!
-//! Elsewhere: where its memory comes from (`source`), what of it belongs to whom
-//! (`governor`), what ends with a context (`ends`).
+//! Elsewhere: the source of its memory (`source`), which blocks belong to which tenant and context
+//! (`governor`), context teardown (`teardown`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,75 +9,76 @@ use std::time::Duration;
 
 use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
-use fercuda_ledger::{Device as Row, Gauge, Tenant};
-use fercuda_pool::{Budget, Freed, Live, Place, Pool, Refused, StreamId, Thrift, Usage};
+use fercuda_ledger::{Gauge, LedgerDevice, Tenant};
+use fercuda_pool::{
+    FreedBlock, GrowthRefused, LiveBlock, MemoryBudget, MemoryPool, PoolPlace, PoolUsage,
+    RetentionPolicy, StreamId,
+};
 
 use crate::clock::{ContextId, DriverClock};
-use crate::config::{Backing, Bytes};
-use crate::governor::{Governor, Note, id, is_done};
+use crate::config::{ByteSize, PoolBacking};
+use crate::governor::{BlockNote, Governor, id, is_done};
 use crate::memory_pools::Watermarks;
 use crate::peers::Peers;
-use crate::reconcile::Account;
-use crate::slabs::{Owner, Slabs};
-use crate::source::{Extent, Extents, Memory, Physical, Source};
-use crate::vmm::Vmm;
+use crate::reconcile::DeviceAccount;
+use crate::slabs::{SlabOwner, Slabs};
+use crate::source::{PhysicalBytes, RegionExtent, RegionExtents, RegionMemory, RegionSource};
+use crate::vmm::VmmBacking;
 
 /// A region of a device's pool.
-pub type Region = Pool<Source, Arc<DriverClock>, Note>;
+pub type PoolRegion = MemoryPool<RegionSource, Arc<DriverClock>, BlockNote>;
 
-/// A device and its pool, which has two regions with one budget: small blocks
-/// lie among small ones. A pool without that has some small block in every
-/// other piece of memory, and none can be mapped elsewhere.
+/// A device and its pool, which has two regions with one budget: small blocks are placed among
+/// small ones. Without the regions, every other piece of memory would contain a small block, and
+/// none could be remapped elsewhere.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Device {
-    // What each call reads comes first, together.
-    extents: Arc<Extents>,
-    /// Of slabs, whose they are.
-    owner: Option<Arc<Owner>>,
-    /// Tenants with a limit, a bit each: what they hold is counted in one
-    /// region, whatever its size.
+pub struct GovernedDevice {
+    // The fields that each call reads come first, together.
+    extents: Arc<RegionExtents>,
+    /// The owner of its slabs, if memory is in slabs.
+    owner: Option<Arc<SlabOwner>>,
+    /// Tenants with a limit, a bit each: their usage is counted in one region, whatever the size.
     limited: AtomicU64,
     pub(crate) total_bytes: u64,
     pub(crate) ordinal: u32,
-    pub(crate) row: Row,
-    /// For blocks of less than [`SMALL_BYTES`], and for the others.
-    small: Region,
-    large: Region,
+    pub(crate) row: LedgerDevice,
+    /// The region for blocks smaller than [`SMALL_BYTES`], and the region for the others.
+    small: PoolRegion,
+    large: PoolRegion,
     pub(crate) watermarks: Watermarks,
-    pub(crate) physical: Arc<Physical>,
-    /// Of mapped memory, who may use it.
+    pub(crate) physical: Arc<PhysicalBytes>,
+    /// The devices with access to its memory, if that is mapped.
     pub(crate) peers: Option<Arc<Peers>>,
-    pub(crate) account: Account,
+    pub(crate) account: DeviceAccount,
 }
 
-/// Slabs are seldom empty, so there is more beside what is live before the
-/// device is waited for.
-const SLAB_THRIFT: Thrift = Thrift {
+/// Slabs are seldom empty, so more memory is retained before the device is waited for.
+const SLAB_THRIFT: RetentionPolicy = RetentionPolicy {
     slack_bytes: 32 << 20,
-    slack_part: 16,
-    ..Thrift::DEFAULT
+    slack_divisor: 16,
+    ..RetentionPolicy::DEFAULT
 };
 
-/// Nobody allocates large blocks so often that streams get in each other's way;
-/// what matters is how much memory there is.
-const LARGE_THRIFT: Thrift = Thrift {
+/// Large blocks are not allocated so often that streams compete for them; the amount of memory
+/// matters.
+const LARGE_THRIFT: RetentionPolicy = RetentionPolicy {
     others_bytes: 0,
-    ..Thrift::DEFAULT
+    ..RetentionPolicy::DEFAULT
 };
 
 /// Blocks from this size on are large.
 const SMALL_BYTES: u64 = 1 << 20;
 
-impl Device {
+impl GovernedDevice {
     /// Its regions.
-    pub fn regions(&self) -> [&Region; 2] {
+    pub fn regions(&self) -> [&PoolRegion; 2] {
         [&self.small, &self.large]
     }
 
-    /// Where a tenant's blocks of a size lie, and the other region.
+    /// The region for a tenant's blocks of a size, and the other region.
     #[inline]
-    pub(crate) fn region(&self, tenant: Tenant, bytes: u64) -> (&Region, &Region) {
+    pub(crate) fn region(&self, tenant: Tenant, bytes: u64) -> (&PoolRegion, &PoolRegion) {
         let limited = self.limited.load(Relaxed) & (1 << (tenant.index() & 63)) != 0;
         match bytes < SMALL_BYTES && !limited {
             true => (&self.small, &self.large),
@@ -85,7 +86,7 @@ impl Device {
         }
     }
 
-    /// Whether there is memory for a context, which has this handle.
+    /// Whether the pool can serve the context with this handle.
     #[inline]
     pub(crate) fn serves(
         &self,
@@ -97,20 +98,19 @@ impl Device {
             .is_none_or(|owner| owner.is(context, raw))
     }
 
-    /// Whose its slabs are, if it has such.
-    pub(crate) fn owner(&self) -> Option<&Owner> {
+    /// The owner of its slabs, if it has slabs.
+    pub(crate) fn owner(&self) -> Option<&SlabOwner> {
         self.owner.as_deref()
     }
 
-    /// The slab that an address is in: where it begins, and its size. None
-    /// where memory is not in slabs.
+    /// The start and size of the slab that contains an address. `None` if memory is not in slabs.
     pub(crate) fn slab(&self, address: u64) -> Option<(u64, u64)> {
         self.owner.as_ref()?;
         self.extents.around(address).into_iter().flatten().next()
     }
 
-    /// The live block at an address, or around it.
-    pub(crate) fn find(&self, address: u64) -> Option<Live<Note>> {
+    /// The live block that begins at an address, or contains it.
+    pub(crate) fn find(&self, address: u64) -> Option<LiveBlock<BlockNote>> {
         let regions = self.regions();
         let exact = regions.iter().find_map(|region| region.live(address));
         exact.or_else(|| {
@@ -119,8 +119,8 @@ impl Device {
         })
     }
 
-    /// Has what is known of the block there fetched while the caller does other
-    /// things; whether it may be one of the device's.
+    /// Prefetches the table entry of the block there while the caller does other work; returns
+    /// whether it may be one of the device's blocks.
     #[inline]
     pub(crate) fn touch(&self, address: u64) -> bool {
         let there = self.extents.may_hold(address);
@@ -132,14 +132,14 @@ impl Device {
         there.contains(&true)
     }
 
-    /// Frees the block that begins there, if its note is such.
+    /// Frees the block that begins there, if `may` permits it for its note.
     #[inline]
     pub(crate) fn free_if(
         &self,
         address: u64,
-        place: Place,
-        may: impl Fn(&Note) -> bool + Copy,
-    ) -> Option<Freed<Note>> {
+        place: PoolPlace,
+        may: impl Fn(&BlockNote) -> bool + Copy,
+    ) -> Option<FreedBlock<BlockNote>> {
         let there = self.extents.may_hold(address);
         let [small, large] = self.regions();
         let (first, other) = match there {
@@ -152,43 +152,44 @@ impl Device {
         freed.or_else(|| other?.free_if(address, place, may).ok())
     }
 
-    /// Whether an address is one that it has reserved.
+    /// Whether the pool has reserved an address.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.extents.hold(address)
     }
 
-    /// A tenant may hold so much; that is counted in one region.
+    /// Sets a tenant's limit; from then on its usage is counted in one region.
     pub(crate) fn limit(&self, tenant: Tenant, bytes: u64) {
         self.large.set_tenant_limit(id(tenant), bytes);
         self.limited.fetch_or(1 << (tenant.index() & 63), Relaxed);
     }
 
-    /// What is live of a tenant in both: bytes and blocks.
+    /// A tenant's live bytes and blocks in both regions.
     pub fn live_of(&self, tenant: Tenant) -> (u64, u64) {
         let [a, b] = self.regions().map(|region| region.account(id(tenant)));
         (a.live_bytes + b.live_bytes, a.blocks + b.blocks)
     }
 
-    /// The budget of both.
-    pub fn budget(&self) -> &Budget {
+    /// The budget of both regions.
+    pub fn budget(&self) -> &MemoryBudget {
         self.large.budget()
     }
 
-    /// Gives memory that is ready back to the driver; how many bytes.
+    /// Returns ready memory to the driver; returns the bytes released.
     pub fn trim(&self) -> u64 {
         self.regions().map(|region| region.trim()).iter().sum()
     }
 
-    /// The same, behind what the device has to do; see [`Pool::trim_within`].
+    /// As [`GovernedDevice::trim`], after waiting for the device's work; see
+    /// [`MemoryPool::trim_within`].
     pub fn trim_within(&self, patience: Duration) -> u64 {
         let trimmed = self.regions().map(|region| region.trim_within(patience));
         trimmed.iter().sum()
     }
 
-    /// What both hold.
-    pub fn usage(&self) -> Usage {
+    /// The usage of both regions.
+    pub fn usage(&self) -> PoolUsage {
         let [a, b] = self.regions().map(|region| region.usage());
-        Usage {
+        PoolUsage {
             bytes: a.bytes + b.bytes,
             live_bytes: a.live_bytes + b.live_bytes,
             ready_bytes: a.ready_bytes + b.ready_bytes,
@@ -199,38 +200,38 @@ impl Device {
         }
     }
 
-    /// A stream gets no more work.
+    /// Reports that a stream ends.
     pub(crate) fn retire(&self, stream: StreamId) {
         for region in self.regions() {
             region.retire(stream);
         }
     }
 
-    /// A stream is gone, and its work is done.
+    /// Reports that a stream is destroyed, and its work is done.
     pub(crate) fn end(&self, stream: StreamId) {
         for region in self.regions() {
             region.end(stream);
         }
     }
 
-    /// Keeps the memory of a live block where it is.
+    /// Pins the memory of a live block where it is.
     pub fn pin(&self, address: u64) {
         for region in self.regions() {
-            // In the one that it is not of it is unknown.
+            // In the region that it is not part of, the address is unknown.
             let _it_was_live_a_moment_ago = region.pin(address);
         }
     }
 
-    /// Its number.
+    /// The device's ordinal.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
 }
 
 impl Governor {
-    /// A device, or why its memory cannot be pooled; none if there is none of
-    /// this number.
-    pub(crate) fn make(&self, ordinal: u32) -> Option<Result<Device, Refused>> {
+    /// Creates the device of this number, or returns why its memory cannot be pooled; `None` if
+    /// there is no such device.
+    pub(crate) fn make(&self, ordinal: u32) -> Option<Result<GovernedDevice, GrowthRefused>> {
         let raw = CUdevice::try_from(ordinal).ok()?;
         let mut total = 0;
         // SAFETY: `total` outlives the call.
@@ -238,41 +239,46 @@ impl Governor {
         is_there.then(|| self.make_of(ordinal, raw, total as u64))
     }
 
-    fn make_of(&self, ordinal: u32, raw: CUdevice, total_bytes: u64) -> Result<Device, Refused> {
+    fn make_of(
+        &self,
+        ordinal: u32,
+        raw: CUdevice,
+        total_bytes: u64,
+    ) -> Result<GovernedDevice, GrowthRefused> {
         let marks = self.driver.address(Symbol::cuCtxRecordEvent);
-        marks.map_err(|missing| Refused(missing.to_string()))?;
-        let row = Row::new(ordinal);
-        let physical = Arc::new(Physical::default());
-        let ([small, large], extents) = Extent::new();
-        let slabs = self.config().backing == Backing::Slabs;
-        let owner = slabs.then(Arc::<Owner>::default);
+        marks.map_err(|missing| GrowthRefused(missing.to_string()))?;
+        let row = LedgerDevice::new(ordinal);
+        let physical = Arc::new(PhysicalBytes::default());
+        let ([small, large], extents) = RegionExtent::new();
+        let slabs = self.config().backing == PoolBacking::Slabs;
+        let owner = slabs.then(Arc::<SlabOwner>::default);
         let peers = Arc::new(Peers::new(self.driver, raw));
-        let source = |extent: Extent| {
+        let source = |extent: RegionExtent| {
             let memory = match &owner {
                 Some(owner) => {
-                    let told = (owner.clone(), extent.clone());
-                    Memory::Slabs(Slabs::new(self.driver, told))
+                    let shared = (owner.clone(), extent.clone());
+                    RegionMemory::Slabs(Slabs::new(self.driver, shared))
                 }
-                None => Memory::Mapped(Vmm::open_to(peers.clone(), self.driver, raw)?),
+                None => RegionMemory::Mapped(VmmBacking::open_to(peers.clone(), self.driver, raw)?),
             };
-            let told = (physical.clone(), extent);
-            Ok(Source::new(memory, self.ledger.clone(), row, told))
+            let shared = (physical.clone(), extent);
+            Ok(RegionSource::new(memory, self.ledger.clone(), row, shared))
         };
-        let limit = self.config().limit.map(Bytes::get);
+        let limit = self.config().limit.map(ByteSize::get);
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
-        let budget = Budget::new(limit.unwrap_or(total_bytes));
-        let region = |extent: Extent| {
-            let pool = Pool::new(source(extent)?, self.clock.clone(), budget.clone());
+        let budget = MemoryBudget::new(limit.unwrap_or(total_bytes));
+        let region = |extent: RegionExtent| {
+            let pool = MemoryPool::new(source(extent)?, self.clock.clone(), budget.clone());
             if slabs {
-                pool.set_thrift(SLAB_THRIFT);
+                pool.set_retention(SLAB_THRIFT);
             }
             Ok(pool)
         };
         let large = region(large)?;
         if !slabs {
-            large.set_thrift(LARGE_THRIFT);
+            large.set_retention(LARGE_THRIFT);
         }
-        let device = Device {
+        let device = GovernedDevice {
             ordinal,
             row,
             total_bytes,
@@ -283,7 +289,7 @@ impl Governor {
             extents,
             owner: owner.clone(),
             peers: (!slabs).then(|| peers.clone()),
-            account: Account::default(),
+            account: DeviceAccount::default(),
             watermarks: Watermarks::default(),
         };
         for (tenant, bytes) in &self.limited {

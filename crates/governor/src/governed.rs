@@ -1,11 +1,10 @@
-//! What the driver gives by itself, and who answers for it.
+//! Registry of memory that the driver allocates itself, and its charges.
 //!
-//! Some memory cannot be carved out of a pool: arrays, managed memory, what a
-//! program makes and maps by itself. It is passed through, charged when it is
-//! made and given back when the driver has it again.
+//! Some memory cannot be suballocated from a pool: arrays, managed memory, memory that a program
+//! creates and maps itself. It is passed through to the driver, charged when it is made and
+//! refunded when it is released.
 //!
-//! Invariant: what is charged to the budget is refunded exactly once, with the
-//! figure that was charged.
+//! Invariant: a charge to the budget is refunded exactly once, with the amount that was charged.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -15,9 +14,9 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, lock};
 
-/// What stands for a piece of governed memory to the driver.
+/// The driver's key of a piece of governed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum GovernedKey {
     /// A device address.
     Address(u64),
     /// A host address.
@@ -30,95 +29,96 @@ pub enum Key {
     Code(usize),
 }
 
-/// One piece.
+/// One piece of governed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// On which device.
+pub struct GovernedPiece {
+    /// The device.
     pub device: u32,
-    /// Whom it is charged to.
+    /// The tenant it is charged to.
     pub tenant: Tenant,
-    /// What it is.
+    /// Its kind.
     pub kind: Governed,
-    /// How much.
+    /// Its size.
     pub bytes: u64,
-    /// The context that it ends with, if it does.
+    /// The context that it ends with, if any.
     pub context: Option<ContextId>,
 }
 
-impl Piece {
+impl GovernedPiece {
     /// Whether it is physical memory of the device that this process takes.
     pub fn is_on_device(&self) -> bool {
-        // What code takes is known from the driver's figures only.
+        // The size of loaded code is known from the driver's figures only.
         self.kind.is_on_device() && self.kind != Governed::Module
     }
 }
 
-/// Physical memory that the program makes and maps by itself. It lives as long
-/// as it has a handle or is mapped somewhere.
+/// Physical memory that the program creates and maps itself. It lives as long as it has a handle or
+/// a mapping.
 #[derive(Clone, Copy, Debug)]
-struct Physical {
-    piece: Piece,
+struct PhysicalMemory {
+    piece: GovernedPiece,
     handles: usize,
     mappings: usize,
 }
 
-/// What a call of the driver is about to take, should it refuse.
+/// The pieces and mappings that a driver call is about to release, kept in case it fails.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct PendingRelease {
     handle: Option<u64>,
-    /// From where on, how long, and of which handle.
+    /// Start, length and handle of each mapping.
     mappings: Vec<(u64, u64, u64)>,
-    ended: Vec<(u64, Piece)>,
+    ended: Vec<(u64, GovernedPiece)>,
 }
 
-impl Taken {
-    /// The pieces whose end it is.
-    pub fn ended(&self) -> impl Iterator<Item = &Piece> {
+impl PendingRelease {
+    /// The pieces that end with the call.
+    pub fn ended(&self) -> impl Iterator<Item = &GovernedPiece> {
         self.ended.iter().map(|(_, piece)| piece)
     }
 }
 
 #[derive(Debug, Default)]
-struct Tables {
-    pieces: FxHashMap<Key, Piece>,
-    physical: FxHashMap<u64, Physical>,
-    /// Mappings: how long from where on, and of which handle.
+struct GovernedTables {
+    pieces: FxHashMap<GovernedKey, GovernedPiece>,
+    physical: FxHashMap<u64, PhysicalMemory>,
+    /// Mappings by start: their length and handle.
     mapped: BTreeMap<u64, (u64, u64)>,
 }
 
 /// All governed memory of a process.
 #[derive(Debug, Default)]
 pub struct GovernedMemory {
-    tables: Mutex<Tables>,
+    tables: Mutex<GovernedTables>,
 }
 
 impl GovernedMemory {
-    fn tables(&self) -> MutexGuard<'_, Tables> {
+    fn tables(&self) -> MutexGuard<'_, GovernedTables> {
         lock(&self.tables)
     }
 
-    /// Notes a piece. What stood under the key before is returned: the driver
-    /// has given the key anew, so that one is gone.
-    pub fn insert(&self, key: Key, piece: Piece) -> Option<Piece> {
+    /// Records a piece. Returns the piece previously recorded under the key: the driver has reused
+    /// the key, so that piece is gone.
+    pub fn insert(&self, key: GovernedKey, piece: GovernedPiece) -> Option<GovernedPiece> {
         self.tables().pieces.insert(key, piece)
     }
 
-    /// The driver has it back.
-    pub fn remove(&self, key: Key) -> Option<Piece> {
+    /// Removes a piece that the driver has released.
+    pub fn remove(&self, key: GovernedKey) -> Option<GovernedPiece> {
         self.tables().pieces.remove(&key)
     }
 
-    /// Takes out what has ended with its context.
-    pub fn gone_with(&self, contexts: &[ContextId]) -> Vec<Piece> {
-        let is_gone = |piece: &Piece| piece.context.is_some_and(|it| contexts.contains(&it));
+    /// Removes the pieces that ended with their contexts.
+    pub fn gone_with(&self, contexts: &[ContextId]) -> Vec<GovernedPiece> {
+        let is_gone =
+            |piece: &GovernedPiece| piece.context.is_some_and(|it| contexts.contains(&it));
         let mut tables = self.tables();
         let gone = tables.pieces.extract_if(|_, piece| is_gone(piece));
         gone.map(|(_, piece)| piece).collect()
     }
 
-    /// Notes physical memory.
-    pub fn created(&self, handle: u64, piece: Piece) -> Option<Piece> {
-        let physical = Physical {
+    /// Records physical memory.
+    pub fn created(&self, handle: u64, piece: GovernedPiece) -> Option<GovernedPiece> {
+        let physical = PhysicalMemory {
             piece,
             handles: 1,
             mappings: 0,
@@ -127,17 +127,17 @@ impl GovernedMemory {
         before.map(|physical| physical.piece)
     }
 
-    /// The same memory got one more handle of the same name.
+    /// Counts one more reference to the same handle.
     pub fn retained(&self, handle: u64) {
         if let Some(physical) = self.tables().physical.get_mut(&handle) {
             physical.handles += 1;
         }
     }
 
-    /// A handle is about to be released: once the driver has it back, it may
-    /// give it again.
-    pub fn released(&self, handle: u64) -> Taken {
-        let mut taken = Taken::default();
+    /// Removes a reference of a handle that is about to be released: once the driver has released
+    /// it, it may reuse the handle.
+    pub fn released(&self, handle: u64) -> PendingRelease {
+        let mut taken = PendingRelease::default();
         let mut tables = self.tables();
         if let Some(physical) = tables.physical.get_mut(&handle)
             && physical.handles > 0
@@ -149,11 +149,11 @@ impl GovernedMemory {
         taken
     }
 
-    /// The driver did not take it.
-    pub fn put_back(&self, taken: Taken) {
+    /// Restores what the driver did not release.
+    pub fn put_back(&self, taken: PendingRelease) {
         let mut tables = self.tables();
         for (handle, piece) in taken.ended {
-            let unused = Physical {
+            let unused = PhysicalMemory {
                 piece,
                 handles: 0,
                 mappings: 0,
@@ -173,7 +173,7 @@ impl GovernedMemory {
         }
     }
 
-    /// A handle was mapped.
+    /// Records a mapping of a handle.
     pub fn mapped(&self, address: u64, bytes: u64, handle: u64) {
         let mut tables = self.tables();
         if let Some(physical) = tables.physical.get_mut(&handle) {
@@ -182,12 +182,12 @@ impl GovernedMemory {
         }
     }
 
-    /// A range is about to be unmapped.
-    pub fn unmapped(&self, address: u64, bytes: u64) -> Taken {
+    /// Removes the mappings of a range that is about to be unmapped.
+    pub fn unmapped(&self, address: u64, bytes: u64) -> PendingRelease {
         let mut tables = self.tables();
         let range = address..address.saturating_add(bytes);
         let gone: Vec<u64> = tables.mapped.range(range).map(|(at, _)| *at).collect();
-        let mut taken = Taken::default();
+        let mut taken = PendingRelease::default();
         for at in gone {
             let Some((bytes, handle)) = tables.mapped.remove(&at) else {
                 continue;
@@ -201,7 +201,7 @@ impl GovernedMemory {
         taken
     }
 
-    /// Bytes on a device that are this process's, by what was charged.
+    /// Bytes on a device that this process takes, according to the charges.
     pub fn on_device_bytes(&self, device: u32) -> u64 {
         let tables = self.tables();
         let physical = tables.physical.values().map(|physical| &physical.piece);
@@ -212,7 +212,7 @@ impl GovernedMemory {
             .sum()
     }
 
-    /// Bytes of code that was given to the driver: it may use about as much.
+    /// Bytes of code given to the driver, which may use about as much memory for it.
     pub fn code_bytes(&self) -> u64 {
         let tables = self.tables();
         let pieces = tables.pieces.values();
@@ -223,9 +223,9 @@ impl GovernedMemory {
     }
 }
 
-impl Tables {
-    /// Forgets physical memory that nothing refers to.
-    fn end(&mut self, handle: u64) -> Option<(u64, Piece)> {
+impl GovernedTables {
+    /// Removes physical memory without handles and mappings.
+    fn end(&mut self, handle: u64) -> Option<(u64, GovernedPiece)> {
         let physical = self.physical.get(&handle)?;
         if physical.handles > 0 || physical.mappings > 0 {
             return None;
@@ -239,7 +239,7 @@ impl Tables {
 mod tests {
     use super::*;
 
-    const PIECE: Piece = Piece {
+    const PIECE: GovernedPiece = GovernedPiece {
         device: 0,
         tenant: Tenant::OTHERS,
         kind: Governed::Vmm,
@@ -247,23 +247,23 @@ mod tests {
         context: None,
     };
 
-    fn ended(taken: &Taken) -> Vec<Piece> {
+    fn ended(taken: &PendingRelease) -> Vec<GovernedPiece> {
         taken.ended().copied().collect()
     }
 
     #[test]
-    fn what_the_driver_refuses_to_take_is_there_as_before() {
+    fn memory_that_the_driver_refuses_to_release_stays_recorded() {
         let governed = GovernedMemory::default();
         governed.created(7, PIECE);
         let refused = governed.released(7);
         assert_eq!(ended(&refused), [PIECE]);
-        // Meanwhile the handle is free to be given anew.
+        // Meanwhile the driver may reuse the handle.
         assert_eq!(governed.on_device_bytes(0), 0);
         governed.put_back(refused);
         assert_eq!(governed.on_device_bytes(0), 2 << 20);
         governed.mapped(0x1000, 2 << 20, 7);
         assert_eq!(ended(&governed.released(7)), []);
-        // There is no handle left that a refused call could have taken.
+        // No reference is left that a refused call could have released.
         governed.put_back(governed.released(7));
         let refused = governed.unmapped(0x1000, 2 << 20);
         assert_eq!(ended(&refused), [PIECE]);
@@ -274,20 +274,20 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_context_ends_with_it() {
+    fn pieces_of_a_context_end_with_it() {
         let governed = GovernedMemory::default();
-        let of = |context| Piece {
+        let of = |context| GovernedPiece {
             context: Some(ContextId(context)),
             ..PIECE
         };
-        governed.insert(Key::Array(1), of(1));
-        governed.insert(Key::Array(2), of(2));
-        governed.insert(Key::Array(3), PIECE);
+        governed.insert(GovernedKey::Array(1), of(1));
+        governed.insert(GovernedKey::Array(2), of(2));
+        governed.insert(GovernedKey::Array(3), PIECE);
         assert_eq!(governed.gone_with(&[ContextId(2), ContextId(7)]), [of(2)]);
         assert_eq!(governed.gone_with(&[ContextId(2)]), []);
-        assert_eq!(governed.remove(Key::Array(1)), Some(of(1)));
-        assert_eq!(governed.remove(Key::Array(2)), None);
-        assert_eq!(governed.remove(Key::Array(3)), Some(PIECE));
+        assert_eq!(governed.remove(GovernedKey::Array(1)), Some(of(1)));
+        assert_eq!(governed.remove(GovernedKey::Array(2)), None);
+        assert_eq!(governed.remove(GovernedKey::Array(3)), Some(PIECE));
     }
 
     #[test]

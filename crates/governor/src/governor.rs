@@ -1,17 +1,16 @@
-//! The process's pools, one for each device, and who asked for what.
+//! The process's governor: one pool per device, tenants, contexts and captures.
 //!
-//! Follow an allocation: a seat (one a thread, `seat`) says which stream and context
-//! a handle means; the device's pool answers; the ledger is charged. What no
-//! pool can serve is the driver's, and charged as governed.
+//! Path of an allocation: a thread context (`thread_context`) resolves the handle to a stream and
+//! context; the device's pool allocates; the ledger is charged. Memory that no pool can serve is
+//! allocated by the driver, and charged as governed.
 //!
-//! Invariants: a block's note says which cell of the ledger holds its charge,
-//! and it is given back there. A stream's number is never given to another
-//! stream, though its handle may be. While anything captures, the driver is
-//! asked nothing that a capture forbids.
+//! Invariants: a block's note names the ledger cell that holds its charge, which is given back
+//! there. A stream's number is never reused, though its handle may be. During a capture, no driver
+//! call is made that a capture forbids.
 //!
-//! Elsewhere: a device's pool (`device`), reuse ([`fercuda_pool`]), events
-//! (`clock`), memory (`vmm`, `slabs`), what the driver gives by itself
-//! (`governed`), its figures (`reconcile`), ends (`ends`), turns (`lifetimes`).
+//! Elsewhere: a device's pool (`device`), reuse ([`fercuda_pool`]), events (`clock`), memory
+//! (`vmm`, `slabs`), the driver's own allocations (`governed`), its figures (`reconcile`), context
+//! teardown (`teardown`), the lifecycle lock (`lifecycle`).
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -23,26 +22,26 @@ use fercuda_cuda_sys::types::{
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_ledger::{Charge, Device as Row, Event, EventKind, Governed, Ledger, Tenant};
-use fercuda_pool::{Epoch, Error, Live, Place, Refused, Span, StreamId, TenantId};
+use fercuda_ledger::{CellId, EventKind, Governed, Ledger, LedgerDevice, LedgerEvent, Tenant};
+use fercuda_pool::{Epoch, Error, GrowthRefused, LiveBlock, PoolPlace, Span, StreamId, TenantId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{ContextId, DriverClock, lock, read, write};
-use crate::config::Config;
-use crate::device::Device;
-use crate::governed::{GovernedMemory, Key, Piece};
-use crate::lifetimes::{Lifetimes, Turn};
-use crate::memory_pools::{Numbers, PoolNumber, Served};
-use crate::sharing::Sharing;
+use crate::config::GovernorConfig;
+use crate::device::GovernedDevice;
+use crate::governed::{GovernedKey, GovernedMemory, GovernedPiece};
+use crate::lifecycle::{LifecycleGuard, LifecycleLock};
+use crate::memory_pools::{PoolNumber, PoolNumbers, PoolProvider};
+use crate::sharing::BlockSharing;
 use crate::vmm::thread_capture_mode;
 
-/// Devices that have pools; memory of further ones is the driver's.
+/// The most devices with pools; memory of further ones is the driver's.
 pub(crate) const DEVICES: usize = 16;
-/// The first number of streams that have no handle of their own: default
-/// streams, of contexts and of threads.
+/// The first number of streams without a unique handle: default streams, of contexts and of
+/// threads.
 pub const UNNAMED: u64 = 1 << 63;
 
-/// Answers after which a context answers nothing else.
+/// Results after which a context returns nothing else.
 const FATAL: [CUresult; 11] = [
     CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
     CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
@@ -57,42 +56,42 @@ const FATAL: [CUresult; 11] = [
     CUresult::CUDA_ERROR_LAUNCH_FAILED,
 ];
 
-/// A wait of the host that goes on: what each region said of its beginning.
+/// A host wait in progress: the epochs of each region when it began.
 #[derive(Debug)]
-pub struct Waiting(Vec<(u32, [Begun; 2])>);
+pub struct HostWait(Vec<(u32, [BegunEpochs; 2])>);
 
-type Begun = Vec<(Place, Epoch)>;
+type BegunEpochs = Vec<(PoolPlace, Epoch)>;
 
-/// What is kept with each block.
+/// The note stored with each block.
 #[derive(Clone, Copy, Debug)]
-pub struct Note {
-    /// Where it is charged.
-    pub charge: Charge,
-    /// The context in which it was allocated. It belongs to that one, unless it
-    /// is in a stream's order: such a block is its pool's, and outlives it.
+pub struct BlockNote {
+    /// The ledger cell that holds its charge.
+    pub charge: CellId,
+    /// The context in which it was allocated, which owns it; a stream-ordered block belongs to its
+    /// pool instead, and outlives the context.
     pub context: ContextId,
-    /// The pool that it was asked of, if it was in a stream's order.
+    /// The pool it was requested from, if it is stream-ordered.
     pub pool: PoolNumber,
-    /// Its own number, different from that of every other.
+    /// Its buffer id, which is never reused.
     pub buffer: u64,
 }
 
-impl Note {
-    /// Whether it was allocated in a stream's order.
+impl BlockNote {
+    /// Whether it is stream-ordered.
     #[inline]
     pub fn is_ordered(&self) -> bool {
         self.pool != PoolNumber::NONE
     }
 }
 
-/// What a stream's handle means.
+/// A resolved stream handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamInfo {
     /// Its number.
     pub id: StreamId,
     /// Its context.
     pub context: ContextId,
-    /// The device of that.
+    /// The context's device.
     pub device: u32,
 }
 
@@ -103,17 +102,17 @@ pub(crate) enum StreamKey {
     OfThread(ContextId, ThreadId),
 }
 
-/// A stream that captures; a thread's own, with the thread.
+/// Identifies a capturing stream; a thread's own default stream, together with the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Capturing(CUstream, Option<ThreadId>);
+pub struct CaptureKey(CUstream, Option<ThreadId>);
 
-impl Capturing {
-    /// By its handle as this thread names it. `per_thread`: what the null
-    /// handle means.
+impl CaptureKey {
+    /// By its handle as this thread names it. `per_thread`: which default stream the null handle
+    /// means.
     pub fn new(raw: CUstream, per_thread: bool) -> Self {
         let own = raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread);
         if own {
-            // By one name: what begins by one handle may end by the other.
+            // Normalised to one name: a capture that begins by one handle may end by the other.
             Self(CU_STREAM_PER_THREAD, Some(std::thread::current().id()))
         } else {
             Self(raw, None)
@@ -121,73 +120,73 @@ impl Capturing {
     }
 }
 
-/// A capture that goes on.
+/// A capture in progress.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Capture {
+pub(crate) struct ActiveCapture {
     pub(crate) context: ContextId,
     mode: CUstreamCaptureMode,
-    /// Who began it.
+    /// The thread that began it.
     thread: ThreadId,
 }
 
-/// Why there is no block.
+/// Why no block was allocated.
 #[derive(Clone, Debug)]
-pub enum Denied {
-    /// This memory is the driver's to give.
+pub enum AllocationDenied {
+    /// This memory has to be allocated by the driver.
     Driver,
-    /// There is none, or no more is allowed.
+    /// Memory is exhausted, or a limit is reached.
     OutOfMemory(Error),
 }
 
-/// A device, once it was asked for; none if it has no pool.
-type Slot = OnceLock<Option<Box<Device>>>;
+/// A device, created on first use; `None` if it has no pool.
+type DeviceSlot = OnceLock<Option<Box<GovernedDevice>>>;
 
-/// See the module.
+/// The governor; see the module.
 #[derive(Debug)]
 pub struct Governor {
     pub(crate) driver: &'static Driver,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<DriverClock>,
-    config: Config,
+    config: GovernorConfig,
     tell: OnceLock<fn(&str)>,
-    devices: [Slot; DEVICES],
+    devices: [DeviceSlot; DEVICES],
     pub(crate) governed: GovernedMemory,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: BlockSharing,
     /// Taken before any other lock.
-    lifetimes: Lifetimes,
-    pub(crate) streams: RwLock<FxHashMap<StreamKey, Stream>>,
+    lifecycle: LifecycleLock,
+    pub(crate) streams: RwLock<FxHashMap<StreamKey, StreamInfo>>,
     pub(crate) contexts: RwLock<FxHashMap<CUcontext, (ContextId, u32)>>,
-    /// Of these, if there is one alone.
+    /// The context among these, if there is exactly one.
     only: AtomicPtr<c_void>,
     /// There may be contexts that are not among these.
     may_have_others: AtomicBool,
     /// Primary contexts, by device.
     pub(crate) primaries: Mutex<FxHashMap<CUdevice, CUcontext>>,
     pub(crate) greens: Mutex<Vec<CUcontext>>,
-    /// Green contexts that are gone; what they allocated is not.
+    /// Destroyed green contexts with remaining allocations.
     pub(crate) orphans: Mutex<Vec<(CUdevice, ContextId)>>,
-    /// Contexts that have failed.
+    /// Contexts that have faulted.
     pub(crate) lost: Mutex<Vec<ContextId>>,
     anything_lost: AtomicBool,
-    /// Some context has failed or ended.
+    /// Set once any context has faulted or ended.
     pub(crate) anything_over: AtomicBool,
-    pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, Served>>,
-    pub(crate) pool_numbers: Numbers,
-    /// Devices whose current pool is the driver's, a bit each.
+    pub(crate) pools: RwLock<FxHashMap<CUmemoryPool, PoolProvider>>,
+    pub(crate) pool_numbers: PoolNumbers,
+    /// Devices with a current pool of the driver's, a bit each.
     pub(crate) passing_devices: AtomicU64,
-    /// Streams that capture.
-    pub(crate) capturing: Mutex<FxHashMap<Capturing, Capture>>,
+    /// Capturing streams.
+    pub(crate) capturing: Mutex<FxHashMap<CaptureKey, ActiveCapture>>,
     /// Default streams of threads that have ended.
     pub(crate) ended: Mutex<Vec<StreamId>>,
     tenants: Mutex<FxHashMap<String, Tenant>>,
-    /// Tenants that may hold so much on each device. Their rows in the ledger
-    /// are theirs from the first on, before others can take the last.
+    /// Tenants with a limit on each device. Their rows in the ledger are reserved from the start,
+    /// before other tenants can take the last.
     pub(crate) limited: Vec<(Tenant, u64)>,
     pub(crate) next_unnamed: AtomicU64,
     pub(crate) next_buffer: AtomicU64,
 }
 
-/// What the driver answered; that it has no such function is an answer too.
+/// The driver's result; a missing function counts as a result too.
 #[inline]
 pub fn answer(result: Result<CUresult, Missing>) -> CUresult {
     result.unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND)
@@ -199,12 +198,12 @@ pub(crate) fn is_done(result: Result<CUresult, Missing>) -> bool {
 }
 
 impl Governor {
-    /// Over a driver's table, charging a ledger.
-    pub fn new(driver: &'static Driver, ledger: Ledger, config: Config) -> Self {
+    /// A governor over a driver's table, which charges a ledger.
+    pub fn new(driver: &'static Driver, ledger: Ledger, config: GovernorConfig) -> Self {
         let limits = config.tenant_limits.iter();
         let named = limits.map(|it| (it.tenant.clone(), ledger.tenant(&it.tenant)));
         let tenants: FxHashMap<String, Tenant> = named.collect();
-        // Whoever shares a row with others is not limited by it, nor are they.
+        // A tenant that shares a row with others has no limit, nor have they.
         let limits = config.tenant_limits.iter();
         let limited = limits.map(|it| (tenants[&it.tenant], it.limit.get()));
         let limited = limited.filter(|(tenant, _)| *tenant != Tenant::OTHERS);
@@ -217,8 +216,8 @@ impl Governor {
             tell: OnceLock::new(),
             devices: std::array::from_fn(|_| OnceLock::new()),
             governed: GovernedMemory::default(),
-            sharing: Sharing::default(),
-            lifetimes: Lifetimes::default(),
+            sharing: BlockSharing::default(),
+            lifecycle: LifecycleLock::default(),
             streams: RwLock::default(),
             contexts: RwLock::default(),
             primaries: Mutex::default(),
@@ -230,7 +229,7 @@ impl Governor {
             anything_lost: AtomicBool::new(false),
             anything_over: AtomicBool::new(false),
             pools: RwLock::default(),
-            pool_numbers: Numbers::default(),
+            pool_numbers: PoolNumbers::default(),
             passing_devices: AtomicU64::new(0),
             capturing: Mutex::default(),
             ended: Mutex::default(),
@@ -246,7 +245,7 @@ impl Governor {
         &self.ledger
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &GovernorConfig {
         &self.config
     }
 
@@ -255,17 +254,17 @@ impl Governor {
         self.driver
     }
 
-    /// What the driver gave by itself.
+    /// The driver's own allocations.
     pub fn governed(&self) -> &GovernedMemory {
         &self.governed
     }
 
     // ---- devices and tenants ------------------------------------------------
 
-    /// A device, made when it is first asked for; none if its memory cannot be
-    /// pooled: mapping and events of contexts are needed.
+    /// A device, created on first use; `None` if its memory cannot be pooled: mapping and events of
+    /// contexts are needed.
     #[inline]
-    pub fn device(&self, ordinal: u32) -> Option<&Device> {
+    pub fn device(&self, ordinal: u32) -> Option<&GovernedDevice> {
         let slot = self.devices.get(ordinal as usize)?;
         let device = match slot.get() {
             Some(device) => device,
@@ -274,14 +273,14 @@ impl Governor {
         device.as_deref()
     }
 
-    /// Makes a device for its slot, while nobody waits for it. Of two that are
-    /// made at once one is dropped, and has had no memory.
+    /// Creates a device for its slot, while no other thread waits for it. Of two created
+    /// concurrently one is dropped before it has had memory.
     #[cold]
-    fn fill<'s>(&self, slot: &'s Slot, ordinal: u32) -> &'s Option<Box<Device>> {
+    fn fill<'s>(&self, slot: &'s DeviceSlot, ordinal: u32) -> &'s Option<Box<GovernedDevice>> {
         let made = self.make(ordinal);
         slot.get_or_init(|| match made? {
             Ok(device) => Some(Box::new(device)),
-            Err(Refused(why)) => {
+            Err(GrowthRefused(why)) => {
                 if let Some(tell) = self.tell.get() {
                     tell(&format!(
                         "GPU {ordinal}: no pool and no limit, its memory is the driver's alone: {why}"
@@ -292,20 +291,20 @@ impl Governor {
         })
     }
 
-    /// How a user is told, once, that a device has no pool, and why. Nobody is
-    /// before this is called.
-    pub fn tell_by(&self, tell: fn(&str)) {
+    /// Sets the function that notifies the user, once, that a device has no pool, and why. Without
+    /// it there is no notification.
+    pub fn on_missing_pool(&self, tell: fn(&str)) {
         self.tell.get_or_init(|| tell);
     }
 
-    /// The devices that have pools by now.
-    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+    /// The devices that have pools.
+    pub fn devices(&self) -> impl Iterator<Item = &GovernedDevice> {
         self.devices
             .iter()
             .filter_map(|slot| slot.get()?.as_deref())
     }
 
-    /// The tenant of this name.
+    /// The tenant with this name.
     pub fn tenant(&self, name: &str) -> Tenant {
         let mut tenants = lock(&self.tenants);
         if let Some(tenant) = tenants.get(name) {
@@ -316,7 +315,7 @@ impl Governor {
         tenant
     }
 
-    /// All tenants that were named so far.
+    /// All tenants named so far.
     pub fn tenants(&self) -> Vec<(Tenant, String)> {
         let tenants = lock(&self.tenants);
         tenants
@@ -327,31 +326,31 @@ impl Governor {
 
     // ---- contexts -----------------------------------------------------------
 
-    /// Runs a call of the driver that may make or destroy contexts with what is
-    /// noted of it, while no other thread does the like.
-    pub fn in_turn<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _turn = self.turn();
+    /// Runs a driver call that may create or destroy contexts, together with its bookkeeping, while
+    /// no other thread does the same.
+    pub fn with_lifecycle_lock<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _turn = self.lock_lifecycle();
         work()
     }
 
-    pub(crate) fn turn(&self) -> Turn<'_> {
-        self.lifetimes.hold()
+    pub(crate) fn lock_lifecycle(&self) -> LifecycleGuard<'_> {
+        self.lifecycle.acquire()
     }
 
-    /// The same for who may not wait; none if another thread has its turn.
-    pub(crate) fn turn_now(&self) -> Option<Turn<'_>> {
-        self.lifetimes.try_hold()
+    /// As [`Governor::lock_lifecycle`], without waiting; `None` if another thread holds the lock.
+    pub(crate) fn try_lock_lifecycle(&self) -> Option<LifecycleGuard<'_>> {
+        self.lifecycle.try_acquire()
     }
 
-    /// A context that the driver made or gave.
+    /// The number and device of a context created or returned by the driver.
     pub fn context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
         if raw.is_null() {
             return None;
         }
         let known = || read(&self.contexts).get(&raw).copied();
         known().or_else(|| {
-            // Another thread may have noted it, or be destroying it.
-            let _turn = self.turn();
+            // Another thread may have recorded it, or be destroying it.
+            let _turn = self.lock_lifecycle();
             known().or_else(|| self.add_context(raw))
         })
     }
@@ -360,9 +359,9 @@ impl Governor {
     fn add_context(&self, raw: CUcontext) -> Option<(ContextId, u32)> {
         let (mut device, mut least, mut greatest) = (0, 0, 0);
         let mut popped = CUcontext::NULL;
-        // One that was destroyed can be made current and says whose it was; what
-        // its streams may be it does not say.
-        // SAFETY: the driver says which handles are contexts; the rest outlives the calls.
+        // A destroyed context can be made current and still reports its device, but not its
+        // streams. SAFETY: the driver checks which handles are contexts; the rest outlives the
+        // calls.
         let found = unsafe {
             is_done(self.driver.cuCtxPushCurrent_v2(raw)) && {
                 let driver = self.driver;
@@ -382,13 +381,13 @@ impl Governor {
         Some((id, device))
     }
 
-    /// The only context that the program has; null if it has several, or none.
+    /// The program's only context; null if it has several, or none.
     #[inline]
     pub(crate) fn only_context(&self) -> CUcontext {
         CUcontext(self.only.load(Relaxed))
     }
 
-    /// Which is the only one now; under the lock of all, which this is of.
+    /// Updates the only context; called under the lock of `contexts`.
     pub(crate) fn note_only(&self, contexts: &FxHashMap<CUcontext, (ContextId, u32)>) {
         let mut all = contexts.keys();
         let only = match (all.next(), all.next()) {
@@ -398,39 +397,42 @@ impl Governor {
         self.only.store(only.0, Relaxed);
     }
 
-    /// The program has a function from the driver that makes contexts and tells
-    /// nobody here.
+    /// Records that the program has a driver function that creates contexts unnoticed.
     pub fn may_have_other_contexts(&self) {
         self.may_have_others.store(true, Relaxed);
         self.note_only(&write(&self.contexts));
         self.changed();
     }
 
-    /// The driver made a context, or gave out a primary one again: what it takes
-    /// is charged the first time.
+    /// Records a context that the driver created, or a primary one that it returned again: its
+    /// memory is charged the first time.
     pub fn context_made(&self, raw: CUcontext) {
-        let _turn = self.turn();
+        let _turn = self.lock_lifecycle();
         if self.clock.context(raw).is_none() {
             self.charge_new_context(raw);
         }
     }
 
-    /// The driver gave out a device's primary context.
+    /// Records that the driver returned a device's primary context.
     pub fn primary_made(&self, device: CUdevice, raw: CUcontext) {
-        let _turn = self.turn();
+        let _turn = self.lock_lifecycle();
         lock(&self.primaries).insert(device, raw);
         self.context_made(raw);
     }
 
-    /// A device's primary context, if it was given out.
+    /// A device's primary context, if it was returned.
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
         lock(&self.primaries).get(&device).copied()
     }
 
-    /// The handle of a context to which memory of a device belongs: of none that
-    /// is green, whose memory is the primary one's, or another device's, which
-    /// may ask in a stream's order.
-    pub(crate) fn memory_owner(&self, context: ContextId, device: &Device) -> Option<CUcontext> {
+    /// The handle of a context that memory of a device belongs to: not of a green one, since its
+    /// memory belongs to the primary one, and not of another device's, which may make
+    /// stream-ordered allocations.
+    pub(crate) fn memory_owner(
+        &self,
+        context: ContextId,
+        device: &GovernedDevice,
+    ) -> Option<CUcontext> {
         let is_it = |it: &(ContextId, u32)| *it == (context, device.ordinal);
         let contexts = read(&self.contexts);
         let raw = contexts
@@ -440,50 +442,49 @@ impl Governor {
         (!lock(&self.greens).contains(&raw)).then_some(raw)
     }
 
-    /// A green context was made, and converted to this one.
+    /// Records a green context, and the context that it was converted to.
     pub fn green_made(&self, raw: CUcontext) {
-        let _turn = self.turn();
+        let _turn = self.lock_lifecycle();
         lock(&self.greens).push(raw);
         self.context_made(raw);
     }
 
-    /// The handle of a context that is there.
+    /// The handle of a context that exists.
     pub fn raw(&self, context: ContextId) -> Option<CUcontext> {
         let contexts = read(&self.contexts);
         let mut all = contexts.iter();
         all.find_map(|(raw, (id, _))| (*id == context).then_some(*raw))
     }
 
-    /// Some context of a device, which is there as long as the caller has its
-    /// turn.
+    /// Some context of a device, valid as long as the caller holds the lifecycle lock.
     pub(crate) fn context_of(&self, device: u32) -> Option<CUcontext> {
         let contexts = read(&self.contexts);
         let mut all = contexts.iter();
         all.find_map(|(raw, (_, of))| (*of == device).then_some(*raw))
     }
 
-    /// A wait of the host begins: for a stream, or for all work of the current
-    /// context. What it returns is told when it has ended.
-    pub fn wait_begins(&self, stream: Option<StreamId>) -> Waiting {
-        // Which context that is matters only if there are several.
+    /// Begins a host wait: for a stream, or for all work of the current context. The result is
+    /// passed to [`Governor::wait_ended`] afterwards.
+    pub fn wait_begins(&self, stream: Option<StreamId>) -> HostWait {
+        // Which context is current matters only if there are several.
         if stream.is_none() && self.clock.contexts() != 1 {
-            return Waiting(Vec::new());
+            return HostWait(Vec::new());
         }
-        let place = stream.map(Place::Stream);
-        let begun = |device: &Device| {
+        let place = stream.map(PoolPlace::Stream);
+        let begun = |device: &GovernedDevice| {
             let regions = device.regions();
             (
                 device.ordinal,
                 regions.map(|region| region.sync_begins(place)),
             )
         };
-        Waiting(self.devices().map(begun).collect())
+        HostWait(self.devices().map(begun).collect())
     }
 
-    /// It has ended: what was freed there before it began is ready.
-    pub fn wait_ended(&self, waiting: &Waiting) {
+    /// Ends a host wait: blocks freed there before it began are ready.
+    pub fn wait_ended(&self, waiting: &HostWait) {
         for (ordinal, begun) in &waiting.0 {
-            let regions = self.device(*ordinal).map(Device::regions);
+            let regions = self.device(*ordinal).map(GovernedDevice::regions);
             for (region, begun) in regions.into_iter().flatten().zip(begun) {
                 if !begun.is_empty() {
                     region.sync_ended(begun);
@@ -492,9 +493,8 @@ impl Governor {
         }
     }
 
-    /// The driver answered so in the current context. If that says that the
-    /// context has failed for good, the driver answers for its memory from now
-    /// on, as it does for everything else.
+    /// Handles an error of the driver in the current context. If it means that the context has
+    /// faulted for good, the driver answers for its memory from here on, as for everything else.
     pub fn failed(&self, code: CUresult) {
         let mut raw = CUcontext::NULL;
         // SAFETY: `raw` outlives the call.
@@ -513,20 +513,20 @@ impl Governor {
         }
     }
 
-    /// Something has changed of what seats keep in mind (see `seat`).
+    /// Counts a change of state that thread contexts cache (see `thread_context`).
     pub fn changed(&self) {
         if let Some(changes) = self.ledger.changes() {
             changes.add();
         }
     }
 
-    /// Whether any context has failed.
+    /// Whether any context has faulted.
     #[inline]
     pub(crate) fn has_lost_any(&self) -> bool {
         self.anything_lost.load(Relaxed)
     }
 
-    /// Whether a context has failed.
+    /// Whether a context has faulted.
     #[inline]
     pub fn is_lost(&self, context: ContextId) -> bool {
         self.has_lost_any() && lock(&self.lost).contains(&context)
@@ -534,9 +534,9 @@ impl Governor {
 
     // ---- streams ------------------------------------------------------------
 
-    /// A stream is about to be destroyed: nothing of ours is queued there any more.
+    /// Removes a stream that is about to be destroyed: nothing of ours is queued there any more.
     pub fn remove_stream(&self, raw: CUstream) {
-        let capturing = Capturing::new(raw, false);
+        let capturing = CaptureKey::new(raw, false);
         self.end_capture(capturing, || CUresult::CUDA_SUCCESS);
         let mut streams = write(&self.streams);
         let Some(stream) = streams.remove(&StreamKey::Created(raw)) else {
@@ -550,8 +550,8 @@ impl Governor {
         self.clock.remove_stream(stream.id);
     }
 
-    /// Retires the default streams of threads that have ended, for who finds no
-    /// memory or too many of them; whether there were any.
+    /// Retires the default streams of ended threads, when memory is exhausted or there are too many
+    /// of them; returns whether there were any.
     pub(crate) fn retire_ended(&self) -> bool {
         let ended = std::mem::take(&mut *lock(&self.ended));
         for stream in &ended {
@@ -564,11 +564,10 @@ impl Governor {
 
     // ---- captures -----------------------------------------------------------
 
-    /// Runs the call of the driver that begins a capture of a stream of a
-    /// context, in a mode.
+    /// Runs the driver call that begins a capture of a context's stream, in a mode.
     pub fn begin_capture(
         &self,
-        stream: Capturing,
+        stream: CaptureKey,
         (context, mode): (ContextId, CUstreamCaptureMode),
         begin: impl FnOnce() -> CUresult,
     ) -> CUresult {
@@ -577,7 +576,7 @@ impl Governor {
             let mut capturing = lock(&self.capturing);
             if result == CUresult::CUDA_SUCCESS {
                 let thread = std::thread::current().id();
-                let capture = Capture {
+                let capture = ActiveCapture {
                     context,
                     mode,
                     thread,
@@ -591,16 +590,16 @@ impl Governor {
         result
     }
 
-    /// Runs a call of the driver that may end a capture of a stream.
-    pub fn end_capture(&self, stream: Capturing, end: impl FnOnce() -> CUresult) -> CUresult {
+    /// Runs a driver call that may end a capture of a stream.
+    pub fn end_capture(&self, stream: CaptureKey, end: impl FnOnce() -> CUresult) -> CUresult {
         if !lock(&self.capturing).contains_key(&stream) {
             return end();
         }
         let result = self.clock.change_captures(|count| {
             let result = end();
-            let Capturing(raw, thread) = stream;
+            let CaptureKey(raw, thread) = stream;
             let mut capturing = lock(&self.capturing);
-            // A capture that was lost has ended too.
+            // An invalidated capture has ended too.
             if result == CUresult::CUDA_SUCCESS || !self.is_capturing(raw, thread.is_some()) {
                 capturing.remove(&stream);
             }
@@ -611,11 +610,11 @@ impl Governor {
         result
     }
 
-    /// Whether work for a stream is captured now. `per_thread`: what the null
+    /// Whether work for a stream is being captured. `per_thread`: which default stream the null
     /// handle means.
     pub fn is_capturing(&self, raw: CUstream, per_thread: bool) -> bool {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: `status` outlives the call; the driver refuses what is no stream.
+        // SAFETY: `status` outlives the call; the driver refuses handles that are not streams.
         let asked = unsafe {
             if per_thread {
                 self.driver.cuStreamIsCapturing_ptsz(raw, &mut status)
@@ -623,12 +622,12 @@ impl Governor {
                 self.driver.cuStreamIsCapturing(raw, &mut status)
             }
         };
-        // What the driver does not tell is taken for a capture: it is let do.
+        // An unknown status counts as a capture: the call is passed to the driver.
         !is_done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
     }
 
-    /// Whether some capture forbids this thread calls that may wait, such as an
-    /// allocation in no stream: such a call would end that capture.
+    /// Whether some capture forbids this thread calls that may wait, such as an allocation outside
+    /// a stream: such a call would invalidate that capture.
     pub fn may_not_wait(&self) -> bool {
         const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -655,9 +654,9 @@ impl Governor {
 
     // ---- governed memory ----------------------------------------------------
 
-    /// Makes room for memory that the driver gives by itself: charges it to the
-    /// budget, and shrinks the pool if it must.
-    pub fn admit(&self, piece: &Piece) -> bool {
+    /// Makes room for memory that the driver is to allocate: charges it to the budget, and shrinks
+    /// the pool if it must.
+    pub fn admit(&self, piece: &GovernedPiece) -> bool {
         let Some(device) = self.charged(piece) else {
             return true;
         };
@@ -673,31 +672,31 @@ impl Governor {
         admitted
     }
 
-    /// The device whose budget a piece is charged to.
-    fn charged(&self, piece: &Piece) -> Option<&Device> {
+    /// The device with the budget that a piece is charged to.
+    fn charged(&self, piece: &GovernedPiece) -> Option<&GovernedDevice> {
         let device = piece.is_on_device().then(|| self.device(piece.device));
         device.flatten()
     }
 
-    /// What was admitted was not made.
-    pub fn forgo(&self, piece: &Piece) {
+    /// Reverts an admission: the memory was not made.
+    pub fn forgo(&self, piece: &GovernedPiece) {
         if let Some(device) = self.charged(piece) {
             device.budget().refund(piece.bytes);
         }
     }
 
-    /// What was admitted was made.
-    pub fn made(&self, key: Key, piece: Piece) {
+    /// Charges admitted memory that was made.
+    pub fn made(&self, key: GovernedKey, piece: GovernedPiece) {
         self.count(&piece);
         if let Some(before) = self.governed.insert(key, piece) {
             self.ended(&before);
         }
     }
 
-    /// Code was given to the driver, who takes memory for it when it likes.
-    pub fn code_given(&self, key: Key, device: u32, bytes: u64) {
-        let piece = Piece {
-            // Libraries are no context's.
+    /// Records code given to the driver, which takes memory for it at any later time.
+    pub fn code_given(&self, key: GovernedKey, device: u32, bytes: u64) {
+        let piece = GovernedPiece {
+            // Libraries belong to no context.
             context: None,
             device,
             tenant: Tenant::OTHERS,
@@ -707,38 +706,38 @@ impl Governor {
         self.governed.insert(key, piece);
     }
 
-    /// Physical memory that was admitted was made.
-    pub fn made_physical(&self, handle: u64, piece: Piece) {
+    /// Charges admitted physical memory that was made.
+    pub fn made_physical(&self, handle: u64, piece: GovernedPiece) {
         self.count(&piece);
         if let Some(before) = self.governed.created(handle, piece) {
             self.ended(&before);
         }
     }
 
-    fn count(&self, piece: &Piece) {
-        let row = Row::new(piece.device);
+    fn count(&self, piece: &GovernedPiece) {
+        let row = LedgerDevice::new(piece.device);
         self.ledger
             .govern(row, piece.tenant, piece.kind, piece.bytes);
-        // Instead of the pool, which is for this kind.
+        // It was allocated by the driver instead of the pool.
         if piece.kind == Governed::Linear {
             self.record(EventKind::Fallback, row, piece, 0);
         }
     }
 
-    /// A piece that was made is gone.
-    pub fn ended(&self, piece: &Piece) {
-        // What code takes is charged when the driver's figures show it.
+    /// Refunds a piece that was released.
+    pub fn ended(&self, piece: &GovernedPiece) {
+        // Code is charged when the driver's figures show it.
         if piece.kind == Governed::Module {
             return;
         }
-        let row = Row::new(piece.device);
+        let row = LedgerDevice::new(piece.device);
         self.ledger
             .release(row, piece.tenant, piece.kind, piece.bytes);
         self.forgo(piece);
     }
 
-    fn record(&self, kind: EventKind, device: Row, piece: &Piece, detail: u64) {
-        self.ledger.record(Event {
+    fn record(&self, kind: EventKind, device: LedgerDevice, piece: &GovernedPiece, detail: u64) {
+        self.ledger.record(LedgerEvent {
             kind,
             device,
             tenant: piece.tenant,
@@ -752,21 +751,20 @@ impl Governor {
 
     // ---- blocks -------------------------------------------------------------
 
-    /// The live block at an address, or around it.
-    pub fn find(&self, address: u64) -> Option<(&Device, Live<Note>)> {
-        // One that others have open, and that was freed, is none.
-        let is_there = |live: &Live<Note>| !self.sharing.lingers(live.span.address);
+    /// The live block that begins at an address, or contains it.
+    pub fn find(&self, address: u64) -> Option<(&GovernedDevice, LiveBlock<BlockNote>)> {
+        // A freed block that other processes have open is not live.
+        let is_there = |live: &LiveBlock<BlockNote>| !self.sharing.lingers(live.span.address);
         let mut devices = self.devices();
         devices.find_map(|device| Some((device, device.find(address).filter(is_there)?)))
     }
 
-    /// Whether an address is one that a pool has reserved.
+    /// Whether an address is in a range that a pool has reserved.
     pub fn is_pooled(&self, address: u64) -> bool {
         self.devices().any(|device| device.holds(address))
     }
 
-    /// Keeps a range of the pool's addresses where it is for good, whoever has
-    /// blocks there.
+    /// Pins a range of the pool's addresses where it is for good, whatever blocks are there.
     pub fn pin_range(&self, address: u64, bytes: u64) {
         let bytes = bytes.min(u64::MAX - address);
         for region in self.devices().flat_map(|device| device.regions()) {
@@ -774,19 +772,19 @@ impl Governor {
         }
     }
 
-    /// Whether an address is in memory that the driver would free if it were
-    /// asked to: a slab, which is the pool's.
+    /// Whether an address is in memory that the driver would free if called: a slab, which belongs
+    /// to the pool.
     pub fn is_slab(&self, address: u64) -> bool {
         self.devices().any(|device| device.slab(address).is_some())
     }
 
-    /// A number that no other buffer has.
+    /// A buffer id that is never reused.
     pub(crate) fn next_buffer(&self) -> u64 {
         self.next_buffer.fetch_add(1, Relaxed)
     }
 
-    /// Who holds what, for who is refused memory.
-    pub fn report(&self, device: &Device, error: &Error) -> String {
+    /// A report of all tenants' usage, for an allocation that was refused.
+    pub fn report(&self, device: &GovernedDevice, error: &Error) -> String {
         use std::fmt::Write as _;
         let mut text = format!("GPU {}: {error}", device.ordinal);
         let Ok(snapshot) = self.ledger.snapshot() else {
@@ -814,7 +812,7 @@ impl Governor {
         text
     }
 
-    /// Which limit was in the way, if one was.
+    /// The limit that caused the refusal, if any.
     fn hint(&self, error: &Error) -> Option<&'static str> {
         match error {
             Error::Exhausted {
@@ -823,7 +821,7 @@ impl Governor {
                 limit_bytes,
                 ..
             } if used_bytes + bytes > *limit_bytes => {
-                // Else it is the device's memory that is at its end.
+                // Otherwise the device's memory is exhausted.
                 self.config().limit?;
                 Some("a higher limit (fercuda run --limit or FERCUDA_LIMIT)")
             }
@@ -839,7 +837,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// A tenant as the pool numbers it.
+/// The pool's id of a tenant.
 pub(crate) fn id(tenant: Tenant) -> TenantId {
     TenantId(tenant.index() as u16)
 }

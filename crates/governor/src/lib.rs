@@ -1,33 +1,37 @@
-//! One governed pool for each device of a process, over a driver's table.
+//! Governor of a process's device memory: one pool per device, over a driver's table.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod clock;
 mod config;
 mod device;
-mod ends;
 mod governed;
 mod governor;
-mod lifetimes;
+mod lifecycle;
 mod memory_pools;
 mod peers;
 mod reconcile;
-mod seat;
 mod sharing;
 mod slabs;
 mod source;
+mod teardown;
+mod thread_context;
 mod variables;
 mod vmm;
 
-pub use clock::{ContextId, DriverClock, Gone, Kind, Point};
-pub use config::{Backing, Bytes, BytesError, Config, ConfigError, TenantLimit, ValueError};
-pub use device::{Device, Region};
-pub use ends::Destroyed;
-pub use governed::{GovernedMemory, Key, Piece, Taken};
-pub use governor::{Capturing, Denied, Governor, Note, Stream, UNNAMED, Waiting, answer};
-pub use memory_pools::{PoolNumber, Served};
-pub use reconcile::Figures;
-pub use seat::{Ordered, Seat};
-pub use sharing::{Imported, NotShared};
-pub use source::Source;
-pub use variables::{Reader, VARIABLES, Variable};
-pub use vmm::Vmm;
+pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamKind};
+pub use config::{
+    ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
+};
+pub use device::{GovernedDevice, PoolRegion};
+pub use governed::{GovernedKey, GovernedMemory, GovernedPiece, PendingRelease};
+pub use governor::{
+    AllocationDenied, BlockNote, CaptureKey, Governor, HostWait, StreamInfo, UNNAMED, answer,
+};
+pub use memory_pools::{PoolNumber, PoolProvider};
+pub use reconcile::MemoryFigures;
+pub use sharing::{ForeignBlock, ShareDenied};
+pub use source::RegionSource;
+pub use teardown::TeardownResult;
+pub use thread_context::{ResolvedStream, ThreadContext};
+pub use variables::{EnvVariable, VARIABLES, VariableReader};
+pub use vmm::VmmBacking;

@@ -1,8 +1,8 @@
 //! The driver's own memory pools, as programs name them.
 //!
-//! A program may allocate from any pool that it made. Where a pool promises
-//! nothing that ours cannot keep (its memory is a device's, and goes to no
-//! other process) our pool serves it; others are the driver's.
+//! A program may allocate from any pool that it created. If a pool promises nothing that ours
+//! cannot keep (its memory belongs to a device, and is not shared with other processes) our pool
+//! serves it; other pools are served by the driver.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -11,33 +11,32 @@ use fercuda_cuda_sys::types::{CUdevice, CUmemoryPool, CUresult};
 use rustc_hash::FxHashMap;
 
 use crate::clock::{read, write};
-use crate::device::Device;
+use crate::device::GovernedDevice;
 use crate::governor::{DEVICES, Governor, is_done};
 
-/// Which pool a block was asked of, by a number that fits into its note.
+/// The pool a block was requested from, by a number that fits into its note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PoolNumber(u16);
 
 impl PoolNumber {
-    /// Of none: it was allocated in no stream's order.
+    /// No pool: the block is not stream-ordered.
     pub const NONE: PoolNumber = PoolNumber(0);
-    /// The device's default one; so are some of more pools than there are
-    /// numbers.
+    /// The device's default pool; also the number of pools beyond the largest number.
     const DEFAULT: PoolNumber = PoolNumber(1);
-    /// The first of pools that programs make.
+    /// The first number of pools that programs create.
     const FIRST: usize = 2;
 }
 
 /// The numbers of pools.
 #[derive(Debug)]
-pub(crate) struct Numbers {
-    /// From [`PoolNumber::FIRST`] on.
+pub(crate) struct PoolNumbers {
+    /// Pools from [`PoolNumber::FIRST`] on.
     made: RwLock<Vec<CUmemoryPool>>,
-    /// Of each device's current one.
+    /// The number of each device's current pool.
     current: [AtomicU16; DEVICES],
 }
 
-impl Default for Numbers {
+impl Default for PoolNumbers {
     fn default() -> Self {
         Self {
             made: RwLock::default(),
@@ -46,9 +45,8 @@ impl Default for Numbers {
     }
 }
 
-impl Numbers {
-    /// The number of a pool that a program made. Handles that drivers use again
-    /// keep theirs.
+impl PoolNumbers {
+    /// The number of a pool that a program created. A handle reused by the driver keeps its number.
     fn of(&self, pool: CUmemoryPool) -> PoolNumber {
         let mut made = write(&self.made);
         let known = made.iter().position(|known| *known == pool);
@@ -63,35 +61,35 @@ impl Numbers {
     }
 }
 
-/// Who serves a pool.
+/// Which pool serves allocations from one of the driver's pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// Our pool of this device; the other has this number.
+pub enum PoolProvider {
+    /// Our pool of this device; the driver's pool has this number.
     Here(u32, PoolNumber),
     /// The driver.
     ByTheDriver,
 }
 
-/// What programs may ask of the pools of a device that ours serves: the most
-/// that was in use of each, and the most that ours held. Threads tell in steps
-/// (256 KiB) what they use of a pool, and the most since the last; so what is
-/// known is exact for one thread, and of several may miss as much of each.
+/// Figures that programs can query for the driver pools of a device that ours serves: the peak
+/// usage of each, and the peak of ours. Threads publish their usage of a pool in steps (256 KiB),
+/// with the peak since the last; so the figures are exact for one thread, and may miss as much per
+/// thread for several.
 #[derive(Debug, Default)]
 pub(crate) struct Watermarks {
-    /// The default pool's, which most programs use alone.
-    default: Used,
-    others: RwLock<FxHashMap<PoolNumber, Used>>,
+    /// The default pool's, which is the only one most programs use.
+    default: PoolUse,
+    others: RwLock<FxHashMap<PoolNumber, PoolUse>>,
     reserved: AtomicU64,
 }
 
-/// What is in use of one pool.
+/// The usage of one pool.
 #[derive(Debug, Default)]
-struct Used {
+struct PoolUse {
     level: AtomicI64,
     most: AtomicU64,
 }
 
-impl Used {
+impl PoolUse {
     #[inline]
     fn change(&self, bytes: i64, peak: i64) {
         let most = self.level.fetch_add(bytes, Relaxed) + peak.max(bytes);
@@ -108,15 +106,15 @@ impl Used {
 }
 
 impl Watermarks {
-    /// So much more, or less, is in use of a pool, and `peak` more was in
-    /// between.
+    /// Adds to the usage of a pool; `peak` is the maximum in between, relative to the previous
+    /// usage.
     #[inline]
     pub(crate) fn change(&self, pool: PoolNumber, bytes: i64, peak: i64) {
         self.of(pool, |used| used.change(bytes, peak));
     }
 
     #[inline]
-    fn of<R>(&self, pool: PoolNumber, work: impl Fn(&Used) -> R) -> R {
+    fn of<R>(&self, pool: PoolNumber, work: impl Fn(&PoolUse) -> R) -> R {
         match pool {
             PoolNumber::DEFAULT => work(&self.default),
             pool => self.of_another(pool, work),
@@ -124,7 +122,7 @@ impl Watermarks {
     }
 
     #[cold]
-    fn of_another<R>(&self, pool: PoolNumber, work: impl Fn(&Used) -> R) -> R {
+    fn of_another<R>(&self, pool: PoolNumber, work: impl Fn(&PoolUse) -> R) -> R {
         if let Some(used) = read(&self.others).get(&pool) {
             return work(used);
         }
@@ -133,25 +131,25 @@ impl Watermarks {
 }
 
 impl Governor {
-    /// A pool was made, of memory of a device if ours may serve it.
+    /// Records a pool that was created; `device` is set if ours may serve it.
     pub fn pool_made(&self, pool: CUmemoryPool, device: Option<u32>) {
         let served = match device {
-            Some(device) => Served::Here(device, self.pool_numbers.of(pool)),
-            None => Served::ByTheDriver,
+            Some(device) => PoolProvider::Here(device, self.pool_numbers.of(pool)),
+            None => PoolProvider::ByTheDriver,
         };
         write(&self.pools).insert(pool, served);
-        if let Served::Here(ordinal, number) = served
+        if let PoolProvider::Here(ordinal, number) = served
             && let Some(device) = self.devices().find(|it| it.ordinal == ordinal)
         {
-            // A pool before it may have had its handle, and so its number.
-            device.watermarks.of(number, Used::forget);
+            // A previous pool may have had its handle, and so its number.
+            device.watermarks.of(number, PoolUse::forget);
         }
     }
 
-    /// Runs the call of the driver that destroys a pool. Devices whose current
-    /// one it was have another one then, which the driver is asked for.
+    /// Runs the driver call that destroys a pool. Devices that had it as their current pool get
+    /// another one, which is queried from the driver.
     pub fn destroy_pool(&self, pool: CUmemoryPool, destroy: impl FnOnce() -> CUresult) -> CUresult {
-        // Taken out first: once it is gone another may be given its handle.
+        // Removed first: once it is destroyed another may get its handle.
         let served = write(&self.pools).remove(&pool);
         let result = destroy();
         if result != CUresult::CUDA_SUCCESS {
@@ -174,9 +172,9 @@ impl Governor {
         result
     }
 
-    /// Who serves a pool. One that is unknown is some device's default pool, or
-    /// the driver's own affair.
-    pub fn served(&self, pool: CUmemoryPool) -> Served {
+    /// Which pool serves this one. An unknown one is some device's default pool, or one the driver
+    /// serves.
+    pub fn served(&self, pool: CUmemoryPool) -> PoolProvider {
         let pools = read(&self.pools);
         if let Some(served) = pools.get(&pool) {
             return *served;
@@ -185,25 +183,25 @@ impl Governor {
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let counted = unsafe { is_done(self.driver.cuDeviceGetCount(&mut count)) };
-        let mut served = Served::ByTheDriver;
+        let mut served = PoolProvider::ByTheDriver;
         for device in 0..if counted { count } else { 0 } {
             let mut default = CUmemoryPool::NULL;
             // SAFETY: `default` outlives the call.
             let found = unsafe { self.driver.cuDeviceGetDefaultMemPool(&mut default, device) };
             if is_done(found) && default == pool {
-                served = Served::Here(device as u32, PoolNumber::DEFAULT);
+                served = PoolProvider::Here(device as u32, PoolNumber::DEFAULT);
             }
         }
         write(&self.pools).insert(pool, served);
         served
     }
 
-    /// A device's allocations in a stream's order come from this pool now.
+    /// Sets the current pool of a device's stream-ordered allocations.
     pub fn set_current_pool(&self, device: CUdevice, pool: CUmemoryPool) {
         let bit = 1u64 << (device as u32 & 63);
         match self.served(pool) {
-            Served::ByTheDriver => self.passing_devices.fetch_or(bit, Relaxed),
-            Served::Here(_, PoolNumber(number)) => {
+            PoolProvider::ByTheDriver => self.passing_devices.fetch_or(bit, Relaxed),
+            PoolProvider::Here(_, PoolNumber(number)) => {
                 if let Some(current) = self.pool_numbers.current.get(device as usize) {
                     current.store(number, Relaxed);
                 }
@@ -213,14 +211,14 @@ impl Governor {
         self.changed();
     }
 
-    /// The pool that a device's allocations in a stream's order come from now.
+    /// The current pool of a device's stream-ordered allocations.
     #[inline]
     pub fn current_pool(&self, device: u32) -> PoolNumber {
         let current = self.pool_numbers.current.get(device as usize);
         current.map_or(PoolNumber::DEFAULT, |it| PoolNumber(it.load(Relaxed)))
     }
 
-    /// The handle of a pool by its number, of blocks of a device.
+    /// The handle of a pool by its number, for blocks of a device.
     pub fn pool_handle(&self, device: u32, pool: PoolNumber) -> CUmemoryPool {
         let mut handle = CUmemoryPool::NULL;
         if let Some(at) = usize::from(pool.0).checked_sub(PoolNumber::FIRST) {
@@ -237,14 +235,14 @@ impl Governor {
         handle
     }
 
-    /// Whether a device's allocations in a stream's order are the driver's.
+    /// Whether a device's stream-ordered allocations are served by the driver.
     #[inline]
     pub fn passes_ordered(&self, device: u32) -> bool {
         self.passing_devices.load(Relaxed) & (1u64 << (device & 63)) != 0
     }
 
-    /// What a program is told of a pool, if ours serves it: bytes in use of it,
-    /// and bytes that ours holds for all of the device's, each now and at most.
+    /// Figures reported to a program for a pool, if ours serves it: bytes in use of it, and bytes
+    /// that ours holds for all of the device's, each current and peak.
     pub fn pool_figures(&self, pool: CUmemoryPool) -> Option<[u64; 4]> {
         let (device, number) = self.served_here(pool)?;
         let mut used = 0;
@@ -262,23 +260,23 @@ impl Governor {
         Some([used, most_used, reserved, most_reserved])
     }
 
-    /// Forgets how much was at most in use of a pool, or held for all.
+    /// Resets the peak of a pool's usage, or of the bytes that ours holds.
     pub fn reset_pool_marks(&self, pool: CUmemoryPool, used: bool) {
         if let Some((device, number)) = self.served_here(pool) {
             let marks = &device.watermarks;
             if used {
-                marks.of(number, Used::forget);
+                marks.of(number, PoolUse::forget);
             } else {
                 marks.reserved.store(device.physical.bytes(), Relaxed);
             }
         }
     }
 
-    /// The device whose pool of ours serves a pool, and that one's number.
-    fn served_here(&self, pool: CUmemoryPool) -> Option<(&Device, PoolNumber)> {
+    /// The device that serves a pool with ours, and the pool's number.
+    fn served_here(&self, pool: CUmemoryPool) -> Option<(&GovernedDevice, PoolNumber)> {
         match self.served(pool) {
-            Served::Here(device, number) => Some((self.device(device)?, number)),
-            Served::ByTheDriver => None,
+            PoolProvider::Here(device, number) => Some((self.device(device)?, number)),
+            PoolProvider::ByTheDriver => None,
         }
     }
 }

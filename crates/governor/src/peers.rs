@@ -1,11 +1,10 @@
-//! Which devices may use a device's mapped memory.
+//! Peer access to a device's mapped memory.
 //!
-//! Memory that a driver allocates is open to a peer once the program says so,
-//! whenever it was allocated. Mapped memory is open to whom it was made
-//! accessible; so those who may are kept here, and get what is mapped already
-//! and what is mapped later.
+//! Memory that a driver allocates becomes accessible to a peer once the program enables access,
+//! whenever it was allocated. Mapped memory is accessible to the devices set for each mapping; so
+//! the devices with access are recorded here, and are granted existing and future mappings.
 //!
-//! Invariant: what is mapped is open to everyone here; the lock is held while
+//! Invariant: every mapping is accessible to every device recorded here; the lock is held while
 //! either changes.
 
 use std::collections::BTreeMap;
@@ -15,23 +14,23 @@ use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{
     CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUresult,
 };
-use fercuda_pool::Refused;
+use fercuda_pool::GrowthRefused;
 
 use crate::clock::lock;
 use crate::governor::{Governor, answer};
-use crate::vmm::{Relaxed, done};
+use crate::vmm::{RelaxedCapture, done};
 
 #[derive(Debug)]
 pub(crate) struct Peers {
     driver: &'static Driver,
-    open: Mutex<Open>,
+    open: Mutex<PeerAccess>,
 }
 
 #[derive(Debug)]
-struct Open {
-    /// For whom; the device itself first.
+struct PeerAccess {
+    /// The devices with access; the device itself first.
     to: Vec<CUmemAccessDesc>,
-    /// How many bytes are mapped from where on.
+    /// Mappings: their length by start.
     mapped: BTreeMap<u64, u64>,
 }
 
@@ -46,10 +45,10 @@ fn access(device: CUdevice, flags: CUmemAccess_flags) -> CUmemAccessDesc {
 }
 
 impl Peers {
-    /// Memory of a device, which alone may use it.
+    /// Memory of a device, accessible to itself only.
     pub(crate) fn new(driver: &'static Driver, device: CUdevice) -> Self {
         let own = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        let open = Open {
+        let open = PeerAccess {
             to: vec![access(device, own)],
             mapped: BTreeMap::new(),
         };
@@ -59,12 +58,12 @@ impl Peers {
         }
     }
 
-    /// Opens what has just been mapped: contiguous pieces, by their lengths.
+    /// Grants access to contiguous pieces that have just been mapped, given by their lengths.
     pub(crate) fn open(
         &self,
         address: u64,
         pieces: impl Iterator<Item = u64>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), GrowthRefused> {
         let mut open = lock(&self.open);
         let mut end = address;
         let mut mapped = Vec::new();
@@ -83,19 +82,19 @@ impl Peers {
         Ok(())
     }
 
-    /// A piece is about to be unmapped.
+    /// Removes a piece that is about to be unmapped.
     pub(crate) fn shut(&self, address: u64) {
         lock(&self.open).mapped.remove(&address);
     }
 
-    /// Opens all that is mapped, and will be, to one more device.
+    /// Grants one more device access to all existing and future mappings.
     fn grant(&self, to: CUmemAccessDesc) -> CUresult {
         let mut open = lock(&self.open);
         let known = open
             .to
             .iter()
             .position(|it| it.location.id == to.location.id);
-        // Reading is the lesser of the two.
+        // Read access is the lesser of the two.
         if known.is_some_and(|n| open.to[n].flags.0 >= to.flags.0) {
             return CUresult::CUDA_SUCCESS;
         }
@@ -122,16 +121,15 @@ impl Peers {
 }
 
 impl Governor {
-    /// Lets a device use the pooled memory of another, from now on; what the
-    /// driver says to that, or none if that memory is not mapped, and open to
-    /// whom the driver opens its own. It is not taken away again: who must not
-    /// use it any more will not.
+    /// Grants a device access to the pooled memory of another; returns the driver's result, or
+    /// `None` if that memory is not mapped, so that the driver's own peer access applies. Access is
+    /// never revoked: a program that has disabled it will not use it.
     pub fn grant(&self, owner: u32, to: CUdevice, flags: CUmemAccess_flags) -> Option<CUresult> {
         let Some(device) = self.device(owner) else {
             return Some(CUresult::CUDA_SUCCESS);
         };
         let peers = device.peers.as_ref()?;
-        let _relaxed = Relaxed::enter(self.driver);
+        let _relaxed = RelaxedCapture::enter(self.driver);
         Some(peers.grant(access(to, flags)))
     }
 }

@@ -1,16 +1,14 @@
-//! The driver's own figures beside ours.
+//! Reconciliation of the driver's memory figures with our own.
 //!
-//! What the driver says is used on a device is compared with what is accounted
-//! for: the pool's physical memory, governed memory, what its own pools and
-//! graphs hold, and what contexts took when they were made. What is left over
-//! came into being with no call that anyone could charge: code that is loaded
-//! when a kernel runs first, stacks that grow with it. It is charged as code up
-//! to the size of the images that the program gave the driver (a fixed part for
-//! stacks beside it); anything above is `ungoverned`, and that it is 0 is the
-//! claim that can fail.
+//! The driver's used figure for a device is compared with all that is accounted for: the pool's
+//! physical memory, governed memory, the sizes of its own pools and graphs, and the memory that
+//! contexts took when they were created. The remainder was allocated without a call that could be
+//! charged: code that is loaded when a kernel first runs, stacks that grow with it. It is charged
+//! as code up to the size of the images that the program gave the driver (plus a fixed amount for
+//! stacks); anything above is `ungoverned`, and the claim that it is 0 can be falsified.
 //!
-//! Figures are of the whole device. What other processes use before the first
-//! context counts as that context's; what they use later shows as ungoverned.
+//! Figures are of the whole device. Memory in use by other processes before the first context
+//! counts as that context's; memory they take later shows as ungoverned.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,19 +17,19 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_ledger::{Gauge, Governed, Tenant};
 
-use crate::device::Device;
+use crate::device::GovernedDevice;
 use crate::governor::{Governor, is_done};
-use crate::vmm::Relaxed as RelaxedMode;
+use crate::vmm::RelaxedCapture;
 
-/// What stacks, heaps and queues of one process may take beside code.
+/// The most that stacks, heaps and queues of one process may take besides code.
 const STACKS_BYTES: u64 = 256 << 20;
-/// Readings until two agree.
+/// How often figures are read until two readings agree.
 const ATTEMPTS: usize = 3;
 
-/// What a device's figures are made of, between two readings.
+/// The charges derived from a device's figures, kept between two readings.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
-    /// Taken by contexts when they were made.
+pub(crate) struct DeviceAccount {
+    /// Taken by contexts when they were created.
     contexts: AtomicU64,
     /// Charged as code.
     code: AtomicU64,
@@ -40,25 +38,25 @@ pub(crate) struct Account {
     pools: AtomicU64,
 }
 
-/// One reading.
+/// The figures of one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
+pub struct MemoryFigures {
     /// The device's memory.
     pub total_bytes: u64,
-    /// What the driver says is used of it.
+    /// Its used memory according to the driver.
     pub used_bytes: u64,
     /// Physical memory of the pool.
     pub pooled_bytes: u64,
     /// Everything else that is accounted for.
     pub governed_bytes: u64,
-    /// What is not.
+    /// Used memory that is not accounted for.
     pub ungoverned_bytes: u64,
 }
 
 impl Governor {
-    /// A context was made on a device, and is current: what the driver took
-    /// with it is its own.
-    fn charge_context(&self, device: &Device) {
+    /// Charges the memory that the driver took for the current context, which it has just created
+    /// on a device.
+    fn charge_context(&self, device: &GovernedDevice) {
         let Some((_, used)) = self.memory_info() else {
             return;
         };
@@ -68,14 +66,14 @@ impl Governor {
             .govern(device.row, Tenant::OTHERS, Governed::Context, new);
     }
 
-    /// What contexts and nothing else explain of each device that has any, as
-    /// [`Governor::refund_contexts`] wants it from before some are destroyed, in
-    /// the same turn.
+    /// For each device with contexts, the used memory that only contexts account for; input of
+    /// [`Governor::refund_contexts`], taken before some are destroyed, under the same lifecycle
+    /// lock.
     pub(crate) fn taken_by_contexts(&self) -> Vec<(u32, u64)> {
         if self.anything_captures() {
             return Vec::new();
         }
-        let taken = |device: &Device| {
+        let taken = |device: &GovernedDevice| {
             let raw = self.context_of(device.ordinal)?;
             let used = self.with_current(raw, || {
                 self.sample(device);
@@ -89,10 +87,9 @@ impl Governor {
         self.devices().filter_map(taken).collect()
     }
 
-    /// Contexts were destroyed: what the driver gave back with them is not
-    /// theirs any more. What it keeps for others, and what other processes use,
-    /// stays charged as it was; after the last context nothing does, and the
-    /// next one is charged anew.
+    /// Refunds the memory that the driver returned when contexts were destroyed. Memory it retains
+    /// for others, and memory of other processes, stays charged as before; after the last context
+    /// nothing stays, and the next one is charged anew.
     pub(crate) fn refund_contexts(&self, before: &[(u32, u64)]) {
         let after = self.taken_by_contexts();
         let of = |all: &[(u32, u64)], ordinal| {
@@ -116,10 +113,9 @@ impl Governor {
         }
     }
 
-    /// Compares the driver's figures for a device, which the current context
-    /// is of, with what is accounted for; none while others change it or
-    /// anything captures.
-    pub fn reconcile(&self, device: &Device) -> Option<Figures> {
+    /// Compares the driver's figures for a device, which must be the current context's, with all
+    /// that is accounted for; `None` while they keep changing or anything captures.
+    pub fn reconcile(&self, device: &GovernedDevice) -> Option<MemoryFigures> {
         if self.anything_captures() {
             return None;
         }
@@ -135,7 +131,7 @@ impl Governor {
         None
     }
 
-    fn compare(&self, device: &Device, used: u64, free: u64) -> Figures {
+    fn compare(&self, device: &GovernedDevice, used: u64, free: u64) -> MemoryFigures {
         let account = &device.account;
         let was = account.code.load(Relaxed);
         // Other threads compare too, and may have charged less since.
@@ -151,7 +147,7 @@ impl Governor {
         let waiting = usage.waiting_bytes + usage.cached_bytes;
         self.ledger.set(device.row, Gauge::Waiting, waiting);
         let pooled = device.physical.bytes();
-        Figures {
+        MemoryFigures {
             total_bytes: device.total_bytes,
             used_bytes: used,
             pooled_bytes: pooled,
@@ -160,8 +156,8 @@ impl Governor {
         }
     }
 
-    /// Everything that is accounted for.
-    fn explained(&self, device: &Device) -> u64 {
+    /// All memory that is accounted for.
+    fn explained(&self, device: &GovernedDevice) -> u64 {
         let account = &device.account;
         device.physical.bytes()
             + self.governed.on_device_bytes(device.ordinal)
@@ -171,8 +167,8 @@ impl Governor {
             + account.pools.load(Relaxed)
     }
 
-    /// Asks the driver what its graphs and its own pool hold.
-    fn sample(&self, device: &Device) {
+    /// Queries the sizes of the driver's graphs and of its own pool.
+    fn sample(&self, device: &GovernedDevice) {
         let raw = device.ordinal as CUdevice;
         let (mut graphs, mut pools) = (0u64, 0u64);
         let mut pool = CUmemoryPool::NULL;
@@ -200,15 +196,15 @@ impl Governor {
         self.charge(device, Governed::DriverPool, &account.pools, pools);
     }
 
-    /// Sets a figure, in the ledger too.
-    fn charge(&self, device: &Device, kind: Governed, figure: &AtomicU64, bytes: u64) {
+    /// Sets a charge, in the ledger too.
+    fn charge(&self, device: &GovernedDevice, kind: Governed, figure: &AtomicU64, bytes: u64) {
         let was = figure.swap(bytes, Relaxed);
         let (row, tenant) = (device.row, Tenant::OTHERS);
         self.ledger.govern(row, tenant, kind, bytes);
         self.ledger.release(row, tenant, kind, was);
     }
 
-    /// What the driver says is free and used of the current context's device.
+    /// The free and total memory of the current context's device, according to the driver.
     fn memory_info(&self) -> Option<(u64, u64)> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both outlive the call.
@@ -216,9 +212,9 @@ impl Governor {
         is_done(asked).then(|| (free as u64, total.saturating_sub(free) as u64))
     }
 
-    /// What a program should be told is free and there in all, on a device of
-    /// which the driver says what is free.
-    pub fn told(&self, device: &Device, driver_free_bytes: u64) -> (u64, u64) {
+    /// The free and total memory to report to a program, given the driver's free figure for the
+    /// device.
+    pub fn reported_memory(&self, device: &GovernedDevice, driver_free_bytes: u64) -> (u64, u64) {
         let usage = device.usage();
         let spare = device.physical.bytes().saturating_sub(usage.live_bytes);
         let budget = device.budget();
@@ -227,11 +223,15 @@ impl Governor {
         (driver_free_bytes.min(granted) + spare, total)
     }
 
-    /// The same for who asks in no context: of some context of the device if one
-    /// may be asked, else by what is said to be free.
-    pub fn told_outside(&self, device: &Device, free_bytes: u64) -> (u64, u64) {
-        // Who asks NVML does not wait for contexts, whose work may take long.
-        let turn = self.turn_now();
+    /// The same for a caller without a context: by some context of the device if one may be used,
+    /// else by the given free bytes.
+    pub fn reported_memory_without_context(
+        &self,
+        device: &GovernedDevice,
+        free_bytes: u64,
+    ) -> (u64, u64) {
+        // A caller of NVML does not wait for contexts, since their work may take long.
+        let turn = self.try_lock_lifecycle();
         let may_ask = turn.is_some() && !self.anything_captures();
         let raw = self.context_of(device.ordinal).filter(|_| may_ask);
         let asked = raw.and_then(|raw| {
@@ -241,11 +241,11 @@ impl Governor {
             })
         });
         let free_bytes = asked.flatten().map_or(free_bytes, |(free, _)| free);
-        self.told(device, free_bytes)
+        self.reported_memory(device, free_bytes)
     }
 
-    /// Charges what the driver took for a context that it has just made, in the
-    /// turn in which it did.
+    /// Charges the memory that the driver took for a context that it has just created, under the
+    /// same lifecycle lock.
     pub(crate) fn charge_new_context(&self, raw: CUcontext) {
         let Some((_, device)) = self.context(raw) else {
             return self.may_have_other_contexts();
@@ -255,10 +255,10 @@ impl Governor {
         }
     }
 
-    /// Compares the figures of all devices that are in use, unless a thread is
-    /// destroying contexts, which may have no end.
+    /// Reconciles all devices in use, unless a thread is destroying contexts, which may take
+    /// arbitrarily long.
     pub fn reconcile_all(&self) {
-        let Some(_turn) = self.turn_now() else {
+        let Some(_turn) = self.try_lock_lifecycle() else {
             return;
         };
         for device in self.devices() {
@@ -270,17 +270,17 @@ impl Governor {
 
     /// Waits for a context's work, whatever else captures.
     pub fn finish(&self, raw: CUcontext) {
-        let _relaxed = RelaxedMode::enter(self.driver);
+        let _relaxed = RelaxedCapture::enter(self.driver);
         // SAFETY: takes no arguments.
         let wait = || is_done(unsafe { self.driver.cuCtxSynchronize() });
-        // One that has failed has nothing to wait for.
+        // A faulted context has nothing to wait for.
         let _it_may_have_failed = self.with_current(raw, wait);
     }
 
-    /// Makes a context current for a while.
+    /// Runs `work` with a context made current.
     fn with_current<R>(&self, raw: CUcontext, work: impl FnOnce() -> R) -> Option<R> {
         let mut popped = CUcontext::NULL;
-        // SAFETY: a context that the driver made or gave; `popped` outlives the call.
+        // SAFETY: a context that the driver created or returned; `popped` outlives the call.
         unsafe {
             if !is_done(self.driver.cuCtxPushCurrent_v2(raw)) {
                 return None;

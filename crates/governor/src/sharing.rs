@@ -1,43 +1,43 @@
-//! Blocks of slabs that other processes open, and those of others that this
-//! one opens, by the driver's legacy handles.
+//! Blocks shared between processes by the driver's legacy IPC handles: exported and imported.
 //!
-//! To the driver a block is some part of a slab, and the slab's handle is all
-//! that it gives. So a block gets a handle of ours: it names a file in the
-//! folder of ledgers ([`fercuda_ledger::Share`]), where the slab's handle
-//! stands. Who has the hook opens the slab, once, and is answered the block's
-//! beginning. Who has not asks the driver, to whom the handle is none.
+//! To the driver a block is a part of a slab, and it has a handle only for the slab. So a block
+//! gets a handle of ours: it names a file in the folder of ledgers ([`fercuda_ledger::Share`]),
+//! which contains the slab's handle. A process with the hook opens the slab, once, and gets the
+//! start of the block. A process without it passes the handle to the driver, to which it is
+//! invalid.
 //!
-//! Invariants: a block's handle opens this block or nothing, also after it is
-//! freed. A block that somebody has open when it is freed stays as it is, and is
-//! nobody's, until they have closed it. The driver closes a slab when the last
-//! of its blocks is closed.
+//! Invariants: a block's handle opens this block or nothing, also after it is freed. A block that
+//! another process has open when it is freed stays unchanged and unusable until it is closed there.
+//! The driver closes a slab when the last of its blocks is closed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUresult};
-use fercuda_ledger::{Folder, Governed, Lingering, Offered, Opened, Share, ShareName, Tenant};
-use fercuda_pool::{Freed, Live, Place};
+use fercuda_ledger::{
+    Folder, Governed, LingeringShare, OfferedShare, OpenedShare, Share, ShareName, Tenant,
+};
+use fercuda_pool::{FreedBlock, LiveBlock, PoolPlace};
 use rustc_hash::FxHashMap;
 
-use crate::clock::{ContextId, Current, lock};
-use crate::governed::{Key, Piece};
-use crate::governor::{Governor, Note, answer};
+use crate::clock::{ContextId, CurrentContext, lock};
+use crate::governed::{GovernedKey, GovernedPiece};
+use crate::governor::{BlockNote, Governor, answer};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRcuIPC");
 const VERSION: u64 = 1;
 
-/// What a handle of ours says.
+/// The content of a handle of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticket {
+struct IpcTicket {
     name: ShareName,
     /// As in the share, to which it must be equal.
     offset_bytes: u64,
     bytes: u64,
 }
 
-impl Ticket {
+impl IpcTicket {
     fn handle(self) -> CUipcMemHandle {
         let mut bytes = [0u8; 64];
         let words = [MAGIC, VERSION];
@@ -53,13 +53,13 @@ impl Ticket {
         }
     }
 
-    /// None if it is no handle of ours.
-    fn read(handle: &CUipcMemHandle) -> Option<Ticket> {
+    /// `None` if it is not a handle of ours.
+    fn read(handle: &CUipcMemHandle) -> Option<IpcTicket> {
         let bytes = handle.reserved.map(|byte| byte as u8);
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
         let ours = [word(0)?, word(1)?, word(6)?, word(7)?] == [MAGIC, VERSION, 0, 0];
-        ours.then_some(Ticket {
+        ours.then_some(IpcTicket {
             name: ShareName(bytes[16..32].try_into().ok()?),
             offset_bytes: word(4)?,
             bytes: word(5)?,
@@ -67,81 +67,81 @@ impl Ticket {
     }
 }
 
-/// A block that others may open.
+/// A block exported to other processes.
 #[derive(Debug)]
-struct Export {
-    ticket: Ticket,
-    offered: Offered,
-    /// The block's own number.
+struct ExportedBlock {
+    ticket: IpcTicket,
+    offered: OfferedShare,
+    /// The block's buffer id.
     buffer: u64,
 }
 
-/// A freed block that somebody has open.
+/// A freed block that another process has open.
 #[derive(Debug)]
-struct Left {
-    lingering: Lingering,
-    /// The block's own number.
+struct LingeringBlock {
+    lingering: LingeringShare,
+    /// The block's buffer id.
     buffer: u64,
 }
 
-/// Somebody else's block.
+/// A block of another process.
 #[derive(Debug)]
-struct Import {
+struct ImportedBlock {
     bytes: u64,
-    /// The slab that it lies in, by its address.
+    /// The address of the slab that contains it.
     slab: u64,
     buffer: u64,
     /// How often it was opened and not closed.
     opens: u64,
-    share: Opened,
+    share: OpenedShare,
 }
 
-/// Somebody else's slab, open in a context.
+/// A slab of another process, open in a context.
 #[derive(Debug)]
-struct Slab {
+struct ImportedSlab {
     handle: [u8; 64],
     flags: u32,
     context: ContextId,
     bytes: u64,
-    /// Of its blocks, how many are open.
+    /// How many of its blocks are open.
     blocks: u64,
-    /// Blocks that were closed when nobody could wait for their last use.
-    unwaited: Vec<Opened>,
+    /// Blocks closed when no thread could wait for their last use.
+    unwaited: Vec<OpenedShare>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharingState {
     /// By the block's address.
-    exports: FxHashMap<u64, Export>,
-    /// Freed blocks that somebody has open.
-    lingering: FxHashMap<u64, Left>,
-    /// By their addresses here.
-    imports: BTreeMap<u64, Import>,
-    slabs: BTreeMap<u64, Slab>,
-    /// Where shares are; none before it is needed.
+    exports: FxHashMap<u64, ExportedBlock>,
+    /// Freed blocks that other processes have open.
+    lingering: FxHashMap<u64, LingeringBlock>,
+    /// By their addresses in this process.
+    imports: BTreeMap<u64, ImportedBlock>,
+    slabs: BTreeMap<u64, ImportedSlab>,
+    /// The folder of shares; `None` until it is needed.
     folder: Option<Folder>,
 }
 
-/// See the module.
+/// The state of sharing; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
-    /// Something was shared: who frees a block looks here only then.
+pub(crate) struct BlockSharing {
+    /// Set once anything was shared: frees check the state only then.
     used: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SharingState>,
 }
 
-impl Sharing {
+impl BlockSharing {
     #[inline]
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Relaxed)
     }
 
-    fn use_it(&self) -> MutexGuard<'_, State> {
+    fn use_it(&self) -> MutexGuard<'_, SharingState> {
         self.used.store(true, Relaxed);
         lock(&self.state)
     }
 
-    /// Whether a block is freed, and open elsewhere.
+    /// Whether a block is freed but open elsewhere.
     pub(crate) fn lingers(&self, block: u64) -> bool {
         self.is_used() && lock(&self.state).lingering.contains_key(&block)
     }
@@ -149,48 +149,48 @@ impl Sharing {
 
 /// Why a block cannot be shared.
 #[derive(Debug)]
-pub enum NotShared {
-    /// It lies in mapped memory, which has no handles of this kind.
+pub enum ShareDenied {
+    /// It is in mapped memory, which has no handles of this kind.
     Mapped,
-    /// The driver refuses, as to any allocation of its kind.
+    /// The driver refuses, as for any allocation of its kind.
     Driver(CUresult),
-    /// Nothing can be left in the folder of ledgers.
+    /// No file can be created in the folder of ledgers.
     Folder(String),
 }
 
-/// What is to be done to free a block.
-pub(crate) enum Unshared {
-    /// Nothing else.
+/// How to go on freeing a block.
+pub(crate) enum UnshareOutcome {
+    /// As usual.
     Free,
     /// It was freed before.
     Unknown,
-    /// It is as good as freed, and stays until nobody has it open.
-    Later(Freed<Note>),
+    /// It counts as freed, and stays until no process has it open.
+    Later(FreedBlock<BlockNote>),
 }
 
 /// A block of another process.
 #[derive(Clone, Copy, Debug)]
-pub struct Imported {
-    /// Where it begins.
+pub struct ForeignBlock {
+    /// Its start.
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// Its own number here.
+    /// Its buffer id here.
     pub buffer: u64,
     /// The context that opened it.
     pub context: ContextId,
 }
 
-/// Takes a share back; what lingers of it.
-fn withdraw(folder: Option<&Folder>, export: Export) -> Option<Left> {
+/// Withdraws a share; returns the block if it lingers.
+fn withdraw(folder: Option<&Folder>, export: ExportedBlock) -> Option<LingeringBlock> {
     let buffer = export.buffer;
-    // Whatever is exported was left in the folder.
+    // Every exported block has its share in the folder.
     let lingering = folder?.withdraw(export.offered)?;
-    Some(Left { lingering, buffer })
+    Some(LingeringBlock { lingering, buffer })
 }
 
 impl Governor {
-    fn folder<'s>(&self, state: &'s mut State) -> Result<&'s Folder, String> {
+    fn folder<'s>(&self, state: &'s mut SharingState) -> Result<&'s Folder, String> {
         let there = match state.folder.take() {
             Some(folder) => folder,
             None => {
@@ -205,22 +205,22 @@ impl Governor {
 
     // ---- blocks of this process ---------------------------------------------
 
-    /// A handle of the live block at an address, or around it; none if there is
-    /// no such block.
-    pub fn export(&self, address: u64) -> Option<Result<CUipcMemHandle, NotShared>> {
+    /// A handle of the live block that begins at an address, or contains it; `None` if there is no
+    /// such block.
+    pub fn export(&self, address: u64) -> Option<Result<CUipcMemHandle, ShareDenied>> {
         let (device, live) = self.find(address)?;
         Some(match device.slab(live.span.address) {
             Some(slab) => self.export_of(&live, slab),
-            None => Err(NotShared::Mapped),
+            None => Err(ShareDenied::Mapped),
         })
     }
 
     fn export_of(
         &self,
-        live: &Live<Note>,
+        live: &LiveBlock<BlockNote>,
         (slab, slab_bytes): (u64, u64),
-    ) -> Result<CUipcMemHandle, NotShared> {
-        let invalid = NotShared::Driver(CUresult::CUDA_ERROR_INVALID_VALUE);
+    ) -> Result<CUipcMemHandle, ShareDenied> {
+        let invalid = ShareDenied::Driver(CUresult::CUDA_ERROR_INVALID_VALUE);
         if live.note.is_ordered() {
             return Err(invalid);
         }
@@ -236,10 +236,10 @@ impl Governor {
             withdraw(state.folder.as_ref(), export);
         }
         let mut handle = CUipcMemHandle::default();
-        // SAFETY: `handle` outlives the call; the slab is one while its block is live.
+        // SAFETY: `handle` outlives the call; the slab exists while its block is live.
         let asked = answer(unsafe { self.driver.cuIpcGetMemHandle(&mut handle, slab) });
         if asked != CUresult::CUDA_SUCCESS {
-            return Err(NotShared::Driver(asked));
+            return Err(ShareDenied::Driver(asked));
         }
         let share = Share {
             handle: handle.reserved.map(|byte| byte as u8),
@@ -247,17 +247,17 @@ impl Governor {
             bytes: live.requested_bytes,
             whole_bytes: slab_bytes,
         };
-        let nowhere = || NotShared::Folder("there is no folder for ledgers".to_owned());
+        let nowhere = || ShareDenied::Folder("there is no folder for ledgers".to_owned());
         let ledger = self.ledger().path().ok_or_else(nowhere)?;
-        let folder = self.folder(&mut state).map_err(NotShared::Folder)?;
+        let folder = self.folder(&mut state).map_err(ShareDenied::Folder)?;
         let offered = folder.share(&share, ledger);
-        let offered = offered.map_err(|error| NotShared::Folder(error.to_string()))?;
-        let ticket = Ticket {
+        let offered = offered.map_err(|error| ShareDenied::Folder(error.to_string()))?;
+        let ticket = IpcTicket {
             name: offered.name,
             offset_bytes: share.offset_bytes,
             bytes: share.bytes,
         };
-        let export = Export {
+        let export = ExportedBlock {
             ticket,
             offered,
             buffer: live.note.buffer,
@@ -266,47 +266,47 @@ impl Governor {
         Ok(ticket.handle())
     }
 
-    /// A block is to be freed by who likes its note: nobody opens it any more.
+    /// Withdraws a block that is about to be freed, if `may` permits it for its note: no process
+    /// opens it any more.
     #[cold]
-    pub(crate) fn unshare(&self, block: u64, may: impl Fn(&Note) -> bool) -> Unshared {
+    pub(crate) fn unshare(&self, block: u64, may: impl Fn(&BlockNote) -> bool) -> UnshareOutcome {
         let unshared = self.unshare_now(block, may);
-        if !matches!(unshared, Unshared::Free) {
+        if !matches!(unshared, UnshareOutcome::Free) {
             self.end_lingering();
         }
         unshared
     }
 
-    /// The live block that begins there.
-    fn live_at(&self, block: u64) -> Option<Live<Note>> {
+    /// The live block that begins at `block`.
+    fn live_at(&self, block: u64) -> Option<LiveBlock<BlockNote>> {
         let mut regions = self.devices().flat_map(|device| device.regions());
         regions.find_map(|region| region.live(block))
     }
 
-    fn unshare_now(&self, block: u64, may: impl Fn(&Note) -> bool) -> Unshared {
+    fn unshare_now(&self, block: u64, may: impl Fn(&BlockNote) -> bool) -> UnshareOutcome {
         let mut state = lock(&self.sharing.state);
         if state.lingering.contains_key(&block) {
-            return Unshared::Unknown;
+            return UnshareOutcome::Unknown;
         }
         if !state.exports.contains_key(&block) {
-            return Unshared::Free;
+            return UnshareOutcome::Free;
         }
         let Some(live) = self.live_at(block).filter(|live| may(&live.note)) else {
-            // Freeing it says why not.
-            return Unshared::Free;
+            // Freeing it returns the reason.
+            return UnshareOutcome::Free;
         };
         let export = state.exports.remove(&block);
         let folder = state.folder.as_ref();
         match export.and_then(|export| withdraw(folder, export)) {
             Some(left) => {
                 state.lingering.insert(block, left);
-                Unshared::Later(live)
+                UnshareOutcome::Later(live)
             }
-            None => Unshared::Free,
+            None => UnshareOutcome::Free,
         }
     }
 
-    /// Frees what was freed before and is open nowhere any more; whether there
-    /// was something.
+    /// Frees the freed blocks that are not open elsewhere any more; returns whether there were any.
     pub fn end_lingering(&self) -> bool {
         if !self.sharing.is_used() {
             return false;
@@ -314,13 +314,14 @@ impl Governor {
         let mut state = lock(&self.sharing.state);
         let over = state.lingering.extract_if(|_, it| it.lingering.is_over());
         let mut any = false;
-        // Freed while the state is held, or else a program could free again what
-        // is neither live nor lingers. The number tells it from a block that
-        // came there since its context ended.
+        // Freed while the state is locked, or else a program could free again a block that neither
+        // is live nor lingers. The buffer id distinguishes it from a block that was allocated there
+        // since its context ended.
         for (block, left) in over {
             let mut devices = self.devices();
-            let is_it = |note: &Note| note.buffer == left.buffer;
-            let freed = devices.find_map(|device| device.free_if(block, Place::Anywhere, is_it));
+            let is_it = |note: &BlockNote| note.buffer == left.buffer;
+            let freed =
+                devices.find_map(|device| device.free_if(block, PoolPlace::Anywhere, is_it));
             if let Some(freed) = freed {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
             }
@@ -331,8 +332,8 @@ impl Governor {
 
     // ---- blocks of others ---------------------------------------------------
 
-    /// Opens what a handle of ours stands for, in a context of a device; none if
-    /// it is none, or stands for nothing. `open` is how the driver is asked.
+    /// Opens the block of a handle of ours, in a context of a device; `None` if it is not ours, or
+    /// is stale. `open` calls the driver.
     pub fn import(
         &self,
         handle: &CUipcMemHandle,
@@ -341,8 +342,8 @@ impl Governor {
         tenant: impl FnOnce() -> Tenant,
         open: impl Fn(CUipcMemHandle) -> Result<CUdeviceptr, CUresult>,
     ) -> Option<Result<u64, CUresult>> {
-        let ticket = Ticket::read(handle)?;
-        // Asks the loader, whose lock comes before ours.
+        let ticket = IpcTicket::read(handle)?;
+        // Calls the loader; its lock comes before ours.
         let tenant = tenant();
         let mut state = self.sharing.use_it();
         let opened = self.folder(&mut state).ok()?.open_share(ticket.name).ok()?;
@@ -361,7 +362,7 @@ impl Governor {
             Some((_, _, bytes)) if bytes != share.whole_bytes => return None,
             Some((base, same, _)) if same == flags => base,
             Some((base, _, _)) => {
-                // The driver says what it thinks of these flags.
+                // The driver validates the flags.
                 match open(whole) {
                     Ok(again) => self.close_slab(again),
                     Err(code) => return Some(Err(code)),
@@ -377,17 +378,17 @@ impl Governor {
                     self.close_slab(base);
                     return None;
                 }
-                // What was there before has ended, whoever is still to be told.
+                // Previous blocks there have ended, even if their users have not noticed.
                 state.imports.retain(|_, import| import.slab != base);
-                let piece = Piece {
+                let piece = GovernedPiece {
                     device,
                     tenant,
                     kind: Governed::IpcImport,
                     bytes: share.whole_bytes,
                     context: Some(context),
                 };
-                self.made(Key::Address(base), piece);
-                let slab = Slab {
+                self.made(GovernedKey::Address(base), piece);
+                let slab = ImportedSlab {
                     handle: share.handle,
                     flags,
                     context,
@@ -399,13 +400,13 @@ impl Governor {
                 base
             }
         };
-        // Inside of the whole, which is there.
+        // Inside the whole, which exists.
         let address = base.checked_add(share.offset_bytes)?;
         if let Some(import) = state.imports.get_mut(&address) {
             import.opens += 1;
             return Some(Ok(address));
         }
-        let import = Import {
+        let import = ImportedBlock {
             bytes: share.bytes,
             slab: base,
             buffer: self.next_buffer(),
@@ -419,7 +420,7 @@ impl Governor {
         Some(Ok(address))
     }
 
-    /// Whether the driver has so much memory there.
+    /// Whether the driver has this much memory there.
     fn holds_at(&self, address: u64, bytes: u64) -> bool {
         let (mut base, mut size) = (0, 0);
         // SAFETY: both outlive the call.
@@ -437,26 +438,25 @@ impl Governor {
         answer(unsafe { self.driver.cuIpcCloseMemHandle(base) })
     }
 
-    /// Waits for all work of a context that is there.
+    /// Waits for all work of a context that exists.
     fn wait_for(&self, context: ContextId) -> CUresult {
         let raw = self.raw(context);
-        let current = raw.and_then(|raw| Current::push(self.driver, raw));
+        let current = raw.and_then(|raw| CurrentContext::push(self.driver, raw));
         let Some(_current) = current else {
             return CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED;
         };
-        // SAFETY: it takes nothing.
+        // SAFETY: takes no arguments.
         answer(unsafe { self.driver.cuCtxSynchronize() })
     }
 
-    /// Closes a block that was opened; none if none was there. Returns when work
-    /// that was queued before is done, as the driver's own call does: behind it
-    /// the owner uses the memory again. While the block is open otherwise, the
-    /// driver is asked nothing.
+    /// Closes an imported block; `None` if there is none. Returns when previously queued work is
+    /// done, as the driver's own call does: after it the owner reuses the memory. If the block
+    /// remains open, the driver is not called.
     pub fn close_import(&self, address: u64) -> Option<CUresult> {
         if !self.sharing.is_used() {
             return None;
         }
-        // The import whose context was waited for, and whether that was possible.
+        // The import for which the context's work was waited for, and whether that was possible.
         let mut waited: Option<(u64, bool)> = None;
         let mut held = lock(&self.sharing.state);
         loop {
@@ -469,16 +469,16 @@ impl Governor {
             let (base, buffer) = (import.slab, import.buffer);
             let slab = state.slabs.get_mut(&base)?;
             if slab.blocks <= 1 {
-                // The driver waits.
+                // The driver's call waits.
                 let closed = self.close_slab(base);
                 if closed != CUresult::CUDA_SUCCESS {
                     return Some(closed);
                 }
                 state.slabs.remove(&base);
-                if let Some(piece) = self.governed().remove(Key::Address(base)) {
+                if let Some(piece) = self.governed().remove(GovernedKey::Address(base)) {
                     self.ended(&piece);
                 }
-                // Its lock goes last: the owner may use the memory again then.
+                // Its lock is released last: the owner may reuse the memory then.
                 state.imports.remove(&address);
                 return Some(CUresult::CUDA_SUCCESS);
             }
@@ -491,11 +491,10 @@ impl Governor {
                     }
                     return Some(CUresult::CUDA_SUCCESS);
                 }
-                // Waiting would end a capture. The lock stays until the slab is
-                // closed.
+                // Waiting would end a capture. The lock stays until the slab is closed.
                 _ if self.anything_captures() => waited = Some((buffer, false)),
                 _ => {
-                    // Others may share meanwhile; so all is looked at again.
+                    // Other threads may share meanwhile; so everything is checked again.
                     let context = slab.context;
                     drop(held);
                     let done = self.wait_for(context);
@@ -509,15 +508,15 @@ impl Governor {
         }
     }
 
-    /// The open block of another process at an address, or around it.
-    pub fn imported(&self, address: u64) -> Option<Imported> {
+    /// The open block of another process that begins at an address, or contains it.
+    pub fn imported(&self, address: u64) -> Option<ForeignBlock> {
         if !self.sharing.is_used() {
             return None;
         }
         let state = lock(&self.sharing.state);
         let (at, import) = state.imports.range(..=address).next_back()?;
         let context = state.slabs.get(&import.slab)?.context;
-        (address - at < import.bytes).then_some(Imported {
+        (address - at < import.bytes).then_some(ForeignBlock {
             address: *at,
             bytes: import.bytes,
             buffer: import.buffer,
@@ -525,8 +524,7 @@ impl Governor {
         })
     }
 
-    /// Whether an address is in another process's slab of which some block is
-    /// open.
+    /// Whether an address is in another process's slab with an open block.
     pub fn is_in_imported_slab(&self, address: u64) -> bool {
         if !self.sharing.is_used() {
             return false;
@@ -538,7 +536,7 @@ impl Governor {
 
     // ---- ends ---------------------------------------------------------------
 
-    /// These contexts are gone, and their blocks freed.
+    /// Ends the sharing of destroyed contexts; their blocks are already freed.
     pub(crate) fn sharing_ends_with(&self, contexts: &[ContextId]) {
         if !self.sharing.is_used() {
             return;
@@ -562,7 +560,7 @@ impl Governor {
         lingering.retain(|block, left| is_live(*block, left.buffer));
     }
 
-    /// The process ends: nothing of it can be opened any more.
+    /// Ends all sharing when the process ends: none of its blocks can be opened any more.
     pub fn sharing_ends(&self) {
         if self.sharing.is_used() {
             let mut state = lock(&self.sharing.state);
@@ -579,24 +577,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_handle_says_is_read_and_others_are_not_ours() {
-        let ticket = Ticket {
+    fn our_handles_are_decoded_and_others_are_rejected() {
+        let ticket = IpcTicket {
             name: ShareName(std::array::from_fn(|_| fastrand::u8(..))),
             offset_bytes: fastrand::u64(..),
             bytes: fastrand::u64(..),
         };
         let handle = ticket.handle();
-        assert_eq!(Ticket::read(&handle), Some(ticket));
-        // What names it, and what must be zero.
+        assert_eq!(IpcTicket::read(&handle), Some(ticket));
+        // The magic and version, and the bytes that must be zero.
         for at in (0..16).chain(48..64) {
             let mut other = handle;
             other.reserved[at] ^= 1 << fastrand::u32(..7);
-            assert_eq!(Ticket::read(&other), None, "{at}");
+            assert_eq!(IpcTicket::read(&other), None, "{at}");
         }
         for at in 16..48 {
             let mut other = handle;
             other.reserved[at] ^= 1 << fastrand::u32(..7);
-            assert!(Ticket::read(&other).is_some_and(|read| read != ticket));
+            assert!(IpcTicket::read(&other).is_some_and(|read| read != ticket));
         }
     }
 }

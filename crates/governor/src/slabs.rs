@@ -1,18 +1,15 @@
-//! Memory by allocation: slabs that the driver's `cuMemAlloc` gives, cut into
-//! blocks by the pool. They have what mapped memory has not, a handle that
-//! another process can open; and what it has, they have not: a slab goes back
+//! Slab backing: memory of the driver's `cuMemAlloc`, from which the pool cuts blocks. Unlike
+//! mapped memory, slabs have a handle that another process can open; but a slab is returned as a
 //! whole or not at all, and cannot be moved.
 //!
-//! A slab belongs to the context in which it was allocated and ends with it.
-//! So all slabs of a device belong to one context, its owner: the first that
-//! asked for memory there. Memory of other contexts is not pooled, since their
-//! blocks would end with a context that is not theirs. What the owner allocates
-//! in streams' order ends with it too, though a driver's would not.
+//! A slab belongs to the context in which it was allocated and ends with it. So all slabs of a
+//! device belong to one context, its owner: the first that requested memory there. Memory of other
+//! contexts is not pooled, since their blocks would end with another context. The owner's
+//! stream-ordered allocations end with it too, though a driver's would not.
 //!
-//! Invariants: no slab is asked of a context, or given back to it, while it is
-//! destroyed or after that; then the driver may have given its addresses to
-//! somebody else. The next context owns the device's memory only when nothing
-//! of the one before is left.
+//! Invariants: no slab is requested of a context, or returned to it, while it is being destroyed or
+//! afterwards; the driver may have reused its addresses then. The next context becomes the owner of
+//! the device's memory only when nothing of the previous one is left.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -20,48 +17,47 @@ use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::{CUcontext, CUdeviceptr};
-use fercuda_pool::{Backing, Refused, Span};
+use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
-use crate::clock::{ContextId, Current, read, write};
-use crate::source::Extent;
-use crate::vmm::{Relaxed, done};
+use crate::clock::{ContextId, CurrentContext, read, write};
+use crate::source::RegionExtent;
+use crate::vmm::{RelaxedCapture, done};
 
-/// Slabs are multiples of so much, which is what drivers reserve at a time for
-/// allocations of this size: nothing is lost between two.
+/// The granularity of slabs, in which drivers reserve addresses for allocations of this size:
+/// nothing is lost between two.
 const PIECE_BYTES: u64 = 2 << 20;
-/// What slabs begin at multiples of. Drivers promise 256, and give more.
+/// The alignment of slabs. Drivers promise 256, and give more.
 const ALIGN_BYTES: u64 = 512;
-/// The least slab is this part of what there is. The larger slabs are, the
-/// fewer are ever empty; the smaller, the more there are to open and to keep
-/// apart.
+/// The smallest slab is the pool's memory divided by this. With larger slabs, fewer are ever empty;
+/// with smaller ones, there are more to open and to track.
 const LEAST_PART: u64 = 1024;
 const LARGEST_LEAST: u64 = 32 << 20;
 
-/// Who owns a device's slabs.
+/// The owner of a device's slabs.
 #[derive(Debug, Default)]
-pub(crate) struct Owner {
-    /// The context's number and one, [`NOBODY`], or [`ENDED`].
+pub(crate) struct SlabOwner {
+    /// The context's number plus one, [`UNOWNED`], or [`ENDED`].
     number: AtomicU64,
-    /// None where there is none, or if it has ended. Read while it is asked
-    /// for memory, written while it may be destroyed.
+    /// `None` if there is no owner, or it has ended. Locked for reading during its allocations, for
+    /// writing while it may be destroyed.
     context: RwLock<Option<(CUcontext, ContextId)>>,
 }
 
-const NOBODY: u64 = 0;
-/// It is gone, and what the pool had of it is not forgotten yet.
+const UNOWNED: u64 = 0;
+/// It has ended, and the pool's memory of it is not forgotten yet.
 const ENDED: u64 = u64::MAX;
 
 fn number(context: ContextId) -> u64 {
     u64::from(context.0) + 1
 }
 
-impl Owner {
-    /// Whether memory is for this context. Where nobody owns any, it owns it
-    /// from now on; `raw` says its handle.
+impl SlabOwner {
+    /// Whether memory may be allocated for this context. An unowned device becomes its own; `raw`
+    /// returns its handle.
     #[inline]
     pub(crate) fn is(&self, context: ContextId, raw: impl FnOnce() -> Option<CUcontext>) -> bool {
         match self.number.load(Acquire) {
-            NOBODY => self.claim(context, raw),
+            UNOWNED => self.claim(context, raw),
             known => known == number(context),
         }
     }
@@ -70,42 +66,42 @@ impl Owner {
     fn claim(&self, context: ContextId, raw: impl FnOnce() -> Option<CUcontext>) -> bool {
         let Some(raw) = raw() else { return false };
         let mut owner = write(&self.context);
-        if self.number.load(Acquire) == NOBODY {
+        if self.number.load(Acquire) == UNOWNED {
             *owner = Some((raw, context));
             self.number.store(number(context), Release);
         }
         self.number.load(Acquire) == number(context)
     }
 
-    /// Keeps everybody from asking the owner for memory, or giving it back,
-    /// until this is dropped: for who may destroy it.
-    pub(crate) fn hold(&self) -> Held<'_> {
-        Held {
+    /// Keeps all threads from allocating or freeing memory of the owner until the guard is dropped:
+    /// for a caller that may destroy it.
+    pub(crate) fn hold(&self) -> SlabHold<'_> {
+        SlabHold {
             owner: self,
             context: write(&self.context),
         }
     }
 
-    /// Whether it has, and the pool still has memory of it.
+    /// Whether it has ended, and the pool still has memory of it.
     pub(crate) fn has_ended(&self) -> bool {
         self.number.load(Acquire) == ENDED
     }
 
-    /// What the pool had of an owner that has ended is forgotten.
+    /// The pool has forgotten the memory of an ended owner.
     pub(crate) fn forgotten(&self) {
-        self.number.store(NOBODY, Release);
+        self.number.store(UNOWNED, Release);
     }
 }
 
-/// See [`Owner::hold`].
-pub(crate) struct Held<'a> {
-    owner: &'a Owner,
+/// Guard of [`SlabOwner::hold`].
+pub(crate) struct SlabHold<'a> {
+    owner: &'a SlabOwner,
     context: RwLockWriteGuard<'a, Option<(CUcontext, ContextId)>>,
 }
 
-impl Held<'_> {
-    /// These contexts are gone. If the owner was one of them,
-    /// [`Owner::forgotten`] is to follow.
+impl SlabHold<'_> {
+    /// Reports destroyed contexts. If the owner is one of them, [`SlabOwner::forgotten`] must
+    /// follow.
     pub(crate) fn ended(mut self, gone: &[ContextId]) {
         if self.context.take_if(|(_, id)| gone.contains(id)).is_some() {
             self.owner.number.store(ENDED, Release);
@@ -114,30 +110,33 @@ impl Held<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slab {
+struct OwnedSlab {
     address: u64,
     bytes: u64,
     context: ContextId,
 }
 
-/// See the module.
+/// The slab backing; see the module.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     driver: &'static Driver,
-    owner: Arc<Owner>,
-    /// Told what is given back.
-    extent: Extent,
+    owner: Arc<SlabOwner>,
+    /// Updated before slabs are freed.
+    extent: RegionExtent,
     /// By address.
-    slabs: BTreeMap<u64, Slab>,
+    slabs: BTreeMap<u64, OwnedSlab>,
     bytes: u64,
-    /// Taken from the pool, and about to be given back.
-    spare: Vec<Slab>,
-    /// The driver did not take them back, as of a context that has failed.
-    kept: Vec<Slab>,
+    /// Removed from the pool, and about to be freed.
+    spare: Vec<OwnedSlab>,
+    /// Slabs that the driver refused to free, as those of a faulted context.
+    kept: Vec<OwnedSlab>,
 }
 
 impl Slabs {
-    pub(crate) fn new(driver: &'static Driver, (owner, extent): (Arc<Owner>, Extent)) -> Self {
+    pub(crate) fn new(
+        driver: &'static Driver,
+        (owner, extent): (Arc<SlabOwner>, RegionExtent),
+    ) -> Self {
         Self {
             driver,
             owner,
@@ -149,20 +148,20 @@ impl Slabs {
         }
     }
 
-    /// Where slabs are, and how large: also those that the driver has not yet.
+    /// The addresses and sizes of all slabs, including those yet to be freed.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let left = self.spare.iter().chain(&self.kept);
         let all = self.slabs.values().chain(left);
         all.map(|slab| (slab.address, slab.bytes))
     }
 
-    fn free(&self, address: CUdeviceptr) -> Result<(), Refused> {
+    fn free(&self, address: CUdeviceptr) -> Result<(), GrowthRefused> {
         // SAFETY: from cuMemAlloc; the caller forgets it.
         done("cuMemFree", unsafe { self.driver.cuMemFree_v2(address) })
     }
 }
 
-impl Backing for Slabs {
+impl MemoryBacking for Slabs {
     fn piece_bytes(&self) -> u64 {
         PIECE_BYTES
     }
@@ -183,32 +182,35 @@ impl Backing for Slabs {
             .unwrap_or(u64::MAX)
     }
 
-    /// What is spare is given back before there is more.
+    /// Spare slabs are freed before memory is added.
     fn new_bytes(&self, bytes: u64) -> u64 {
         let spare: u64 = self.spare.iter().map(|slab| slab.bytes).sum();
         bytes.saturating_sub(spare)
     }
 
-    /// The driver says when it has it.
+    /// Known only once the driver has allocated it.
     fn site(&self, _: u64) -> Option<u64> {
         None
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         let owner = read(&self.owner.context);
-        let (raw, context) = owner.ok_or_else(|| Refused("its context has ended".to_owned()))?;
-        let _relaxed = Relaxed::enter(self.driver);
+        let (raw, context) =
+            owner.ok_or_else(|| GrowthRefused("its context has ended".to_owned()))?;
+        let _relaxed = RelaxedCapture::enter(self.driver);
         let mut address: CUdeviceptr = 0;
-        let current = Current::push(self.driver, raw);
-        let _current = current.ok_or_else(|| Refused("its context has failed".to_owned()))?;
+        let current = CurrentContext::push(self.driver, raw);
+        let _current = current.ok_or_else(|| GrowthRefused("its context has failed".to_owned()))?;
         // SAFETY: `address` outlives the call.
         let answer = unsafe { self.driver.cuMemAlloc_v2(&mut address, bytes as usize) };
         done("cuMemAlloc", answer)?;
         if !address.is_multiple_of(ALIGN_BYTES) {
             self.free(address)?;
-            return Err(Refused(format!("memory at {address:#x} is not aligned")));
+            return Err(GrowthRefused(format!(
+                "memory at {address:#x} is not aligned"
+            )));
         }
-        let slab = Slab {
+        let slab = OwnedSlab {
             address,
             bytes,
             context,
@@ -234,7 +236,7 @@ impl Backing for Slabs {
         }
     }
 
-    /// Nothing of it could be part of a growth.
+    /// No part of the spare memory could be part of a growth.
     fn release(&mut self, _: u64) -> u64 {
         let mut spare = std::mem::take(&mut self.spare);
         spare.append(&mut self.kept);
@@ -243,7 +245,7 @@ impl Backing for Slabs {
         }
         let all: u64 = spare.iter().map(|slab| slab.bytes).sum();
         let owner = read(&self.owner.context);
-        // Those of a context that has ended are the driver's already.
+        // Slabs of an ended context are the driver's already.
         spare.retain(|slab| {
             let is_ours = owner.is_some_and(|(_, id)| id == slab.context);
             if !is_ours {
@@ -252,9 +254,9 @@ impl Backing for Slabs {
             is_ours
         });
         if let Some((raw, _)) = *owner
-            && let Some(_current) = Current::push(self.driver, raw)
+            && let Some(_current) = CurrentContext::push(self.driver, raw)
         {
-            let _relaxed = Relaxed::enter(self.driver);
+            let _relaxed = RelaxedCapture::enter(self.driver);
             spare.retain(|slab| {
                 self.extent.leave(slab.address);
                 let is_kept = self.free(slab.address).is_err();
@@ -270,7 +272,7 @@ impl Backing for Slabs {
     }
 }
 
-/// Whoever drops it has seen to it that nothing uses the memory any more.
+/// The dropping code has ensured that nothing uses the memory any more.
 impl Drop for Slabs {
     fn drop(&mut self) {
         let slabs = std::mem::take(&mut self.slabs);

@@ -1,45 +1,45 @@
-//! A pool's memory, with the ledger told of what comes and goes.
+//! Memory source of a pool region, which reports changes to the ledger.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 
-use fercuda_ledger::{Device, Event, EventKind, Gauge, Ledger, Tenant};
-use fercuda_pool::{Backing, Refused, Span};
+use fercuda_ledger::{EventKind, Gauge, Ledger, LedgerDevice, LedgerEvent, Tenant};
+use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
 use crate::clock::{read, write};
 use crate::slabs::Slabs;
-use crate::vmm::Vmm;
+use crate::vmm::VmmBacking;
 
-/// Physical memory that a device's regions have, as others may read it.
+/// Physical memory of a device's regions, readable by other threads.
 #[derive(Debug, Default)]
-pub(crate) struct Physical {
+pub(crate) struct PhysicalBytes {
     /// Mapped or spare.
     has: AtomicU64,
     mapped: AtomicU64,
 }
 
-impl Physical {
+impl PhysicalBytes {
     pub(crate) fn bytes(&self) -> u64 {
         self.has.load(Relaxed)
     }
 }
 
-/// Addresses that the pools of a device's regions have reserved, or slabs, as
-/// others may read them.
+/// Address ranges of a device's regions, reserved or in slabs, readable by other threads.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Extents {
-    /// What every free reads: of both on one cache line.
+pub(crate) struct RegionExtents {
+    /// The bounds that every free reads: those of both regions share a cache line.
     bounds: [Bounds; 2],
-    ranges: Apart,
+    ranges: PaddedRanges,
 }
 
-/// Not on the bounds' line, which a reader's lock would take from all others.
+/// The ranges, apart from the bounds' cache line, which taking a lock would invalidate for all
+/// other threads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Apart([RwLock<Vec<(u64, u64)>>; 2]);
+struct PaddedRanges([RwLock<Vec<(u64, u64)>>; 2]);
 
-/// No range has ever begun below the first or ended above the second.
+/// The lowest start and the highest end that any range has ever had.
 #[derive(Debug)]
 struct Bounds {
     low: AtomicU64,
@@ -55,9 +55,8 @@ impl Default for Bounds {
     }
 }
 
-impl Extents {
-    /// The piece of each region's that an address is in: where it begins, how
-    /// much.
+impl RegionExtents {
+    /// In each region, the start and length of the range that contains an address.
     pub(crate) fn around(&self, address: u64) -> [Option<(u64, u64)>; 2] {
         self.ranges.0.each_ref().map(|ranges| {
             let ranges = read(ranges);
@@ -67,12 +66,12 @@ impl Extents {
         })
     }
 
-    /// Whether an address is in one of these pieces.
+    /// Whether an address is in one of these ranges.
     pub(crate) fn hold(&self, address: u64) -> bool {
         self.around(address).iter().any(Option::is_some)
     }
 
-    /// Whether a block that a region's pool gave may be there; without a lock.
+    /// Whether a block of a region's pool may be there; without a lock.
     #[inline]
     pub(crate) fn may_hold(&self, address: u64) -> [bool; 2] {
         self.bounds.each_ref().map(|Bounds { low, high }| {
@@ -81,18 +80,18 @@ impl Extents {
     }
 }
 
-/// One region's part of them.
+/// One region's ranges.
 #[derive(Clone, Debug)]
-pub(crate) struct Extent {
-    all: Arc<Extents>,
+pub(crate) struct RegionExtent {
+    all: Arc<RegionExtents>,
     region: usize,
 }
 
-impl Extent {
-    /// Of the small or of the large region, and whoever asks for both.
-    pub(crate) fn new() -> ([Extent; 2], Arc<Extents>) {
-        let all = Arc::new(Extents::default());
-        let of = |region| Extent {
+impl RegionExtent {
+    /// The ranges of the small and of the large region, and the view of both.
+    pub(crate) fn new() -> ([RegionExtent; 2], Arc<RegionExtents>) {
+        let all = Arc::new(RegionExtents::default());
+        let of = |region| RegionExtent {
             all: all.clone(),
             region,
         };
@@ -103,18 +102,17 @@ impl Extent {
         &self.all.ranges.0[self.region]
     }
 
-    /// The range that begins there is about to be the driver's, who may give it
-    /// to anybody.
+    /// Removes the range that begins there, which is about to be freed: the driver may reuse it.
     pub(crate) fn leave(&self, begin: u64) {
         write(self.ranges()).retain(|(at, _)| *at != begin);
     }
 
-    /// The driver did not take it.
+    /// Restores a range that the driver did not free.
     pub(crate) fn stay(&self, range: (u64, u64)) {
         write(self.ranges()).push(range);
     }
 
-    /// Before any block of them is given.
+    /// Sets the ranges, before any block in them is allocated.
     fn set(&self, ranges: &[(u64, u64)]) {
         let mut held = write(self.ranges());
         held.clear();
@@ -127,53 +125,53 @@ impl Extent {
     }
 }
 
-/// Where a pool's memory comes from.
+/// The backing of a region.
 #[derive(Debug)]
-pub(crate) enum Memory {
-    Mapped(Vmm),
+pub(crate) enum RegionMemory {
+    Mapped(VmmBacking),
     Slabs(Slabs),
 }
 
-impl Memory {
-    fn backing(&self) -> &dyn Backing {
+impl RegionMemory {
+    fn backing(&self) -> &dyn MemoryBacking {
         match self {
-            Memory::Mapped(vmm) => vmm,
-            Memory::Slabs(slabs) => slabs,
+            RegionMemory::Mapped(vmm) => vmm,
+            RegionMemory::Slabs(slabs) => slabs,
         }
     }
 
-    fn backing_mut(&mut self) -> &mut dyn Backing {
+    fn backing_mut(&mut self) -> &mut dyn MemoryBacking {
         match self {
-            Memory::Mapped(vmm) => vmm,
-            Memory::Slabs(slabs) => slabs,
+            RegionMemory::Mapped(vmm) => vmm,
+            RegionMemory::Slabs(slabs) => slabs,
         }
     }
 
-    /// Addresses that are the pool's.
+    /// The address ranges of the pool.
     fn ranges(&self) -> Vec<(u64, u64)> {
         match self {
-            Memory::Mapped(vmm) => vmm.reserved().to_vec(),
-            Memory::Slabs(slabs) => slabs.ranges().collect(),
+            RegionMemory::Mapped(vmm) => vmm.reserved().to_vec(),
+            RegionMemory::Slabs(slabs) => slabs.ranges().collect(),
         }
     }
 }
 
-/// See the module.
+/// The source of a region's memory; see the module.
 #[derive(Debug)]
-pub struct Source {
-    memory: Memory,
+pub struct RegionSource {
+    memory: RegionMemory,
     ledger: Arc<Ledger>,
-    device: Device,
-    physical: Arc<Physical>,
-    extent: Extent,
+    device: LedgerDevice,
+    physical: Arc<PhysicalBytes>,
+    extent: RegionExtent,
 }
 
-impl Source {
+impl RegionSource {
     pub(crate) fn new(
-        memory: Memory,
+        memory: RegionMemory,
         ledger: Arc<Ledger>,
-        device: Device,
-        (physical, extent): (Arc<Physical>, Extent),
+        device: LedgerDevice,
+        (physical, extent): (Arc<PhysicalBytes>, RegionExtent),
     ) -> Self {
         Self {
             memory,
@@ -184,7 +182,7 @@ impl Source {
         }
     }
 
-    /// Says which addresses are the pool's.
+    /// Publishes the pool's address ranges.
     fn publish(&self) {
         self.extent.set(&self.memory.ranges());
     }
@@ -194,7 +192,7 @@ impl Source {
         self.ledger.set(self.device, Gauge::Mapped, mapped);
         let has = self.physical.bytes();
         self.ledger.set(self.device, Gauge::Pooled, has);
-        self.ledger.record(Event {
+        self.ledger.record(LedgerEvent {
             kind,
             device: self.device,
             tenant: Tenant::OTHERS,
@@ -207,7 +205,7 @@ impl Source {
     }
 }
 
-impl Backing for Source {
+impl MemoryBacking for RegionSource {
     fn piece_bytes(&self) -> u64 {
         self.memory.backing().piece_bytes()
     }
@@ -232,7 +230,7 @@ impl Backing for Source {
         self.memory.backing().site(bytes)
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         let new = self.new_bytes(bytes);
         let span = self.memory.backing_mut().grow(bytes)?;
         self.publish();

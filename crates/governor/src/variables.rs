@@ -1,21 +1,20 @@
-//! Every environment variable of feRcuda: what it may hold, what it means, and
-//! which program reads it.
+//! Table of all environment variables of feRcuda: values, meaning, and the program that reads each.
 //!
-//! Invariant: docs/environment.md has these rows and no others, and each is
-//! read somewhere; a test here and `cargo xtask tidy` hold it so. A variable
-//! that begins like ours and is not here is a mistake that is worth a warning.
+//! Invariant: docs/environment.md has these rows and no others, and each variable is read
+//! somewhere; a test here and `cargo xtask tidy` ensure it. An unknown variable with our prefix is
+//! a mistake that deserves a warning.
 
-/// Which part of feRcuda reads a variable.
+/// The part of feRcuda that reads a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reader {
-    /// What chooses a device: `fercuda`, and programs over the `cuda` crate.
+pub enum VariableReader {
+    /// Code that selects a device: `fercuda`, and programs over the `cuda` crate.
     Device,
     /// The hook in a governed process, and `fercuda run` for it.
     Hook,
     /// The software device.
     Software,
-    /// Compiling CUDA C++.
+    /// The compiler of CUDA C++.
     Compiler,
     /// Tests and chores.
     Chores,
@@ -23,24 +22,24 @@ pub enum Reader {
 
 /// One variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Variable {
+pub struct EnvVariable {
     /// Its name.
     pub name: &'static str,
-    /// What it may hold, and its default.
+    /// Allowed values, and the default.
     pub values: &'static str,
     /// What it does.
     pub meaning: &'static str,
-    /// Who reads it.
-    pub reader: Reader,
+    /// Its reader.
+    pub reader: VariableReader,
 }
 
 const fn row(
-    reader: Reader,
+    reader: VariableReader,
     name: &'static str,
     values: &'static str,
     meaning: &'static str,
-) -> Variable {
-    Variable {
+) -> EnvVariable {
+    EnvVariable {
         name,
         values,
         meaning,
@@ -49,219 +48,219 @@ const fn row(
 }
 
 /// All of them, in the order of docs/environment.md.
-pub const VARIABLES: &[Variable] = &[
+pub const VARIABLES: &[EnvVariable] = &[
     row(
-        Reader::Device,
+        VariableReader::Device,
         "FERCUDA_DEVICE",
         "`auto` (default), `gpu`, `soft`",
         "`auto` takes the real driver if it has a device, else the software device; a driver that is there and broken is an error; `gpu` fails without a GPU",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_DISABLE",
         "`0` (default), `1`",
         "the hook is there and does nothing: every call goes to the driver as it is",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_LIMIT",
         "a size such as `8GiB`, default none",
         "what a process may use on each device",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_TENANT_LIMITS",
         "such as `torch=4GiB,jax=2GiB`, at most 63, default none",
         "what a library may use on each device, by its name in the ledger",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_BACKING",
         "`vmm` (default), `slabs`",
         "where pooled memory comes from: mapped, so that all of it that is empty can be used elsewhere or go back; or `cuMemAlloc` slabs, of which blocks can be shared with other processes (`cuIpcGetMemHandle`), and which go back only whole",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_DRIVER",
         "an absolute path",
         "the driver's library below the hook; default NVIDIA's, found as the loader does",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_TRACE",
         "a file, default none",
         "every allocation and free as `Thread,Time,Action,Pointer,Size,Stream`; for `fercuda replay`",
     ),
     row(
-        Reader::Hook,
+        VariableReader::Hook,
         "FERCUDA_RUN",
         "a number from 1",
         "the run that a process belongs to; `fercuda run` gives it to all that it starts",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_CHECK",
         "`0` (default), `1`",
         "report undefined behaviour of kernels and wrongly ordered accesses; on in tests and under `fercuda check`",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_CHECK_EXIT",
         "a number",
         "exit status of a process whose run had findings, for programs over the drop-in library",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_DEVICES",
         "a number, default 1",
         "how many devices there are",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_LATE_COPIES",
         "`0` (default), `1`",
         "execute `cp.async` as late as the program allows; always so with checks on",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_LOST",
         "such as `1@300`, default none",
         "device 1 is lost after 300 copies, launches and the like, as a card that falls off its bus",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_MEMORY",
         "a size such as `512MiB`, default `8GiB`",
         "memory of each device; backed by the host's only where touched",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_THREADS",
         "a number, default the host's processors",
         "host threads that execute kernels",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_SOFT_WATCHDOG",
         "a time such as `500ms`, default none",
         "a kernel that runs longer ends with CUDA's launch time-out",
     ),
     row(
-        Reader::Software,
+        VariableReader::Software,
         "FERCUDA_QUIET",
         "`0` (default), `1`",
         "do not say which unimplemented functions were called",
     ),
     row(
-        Reader::Compiler,
+        VariableReader::Compiler,
         "FERCUDA_NVRTC",
         "a file",
         "the `libnvrtc` to open, before any other place",
     ),
     row(
-        Reader::Compiler,
+        VariableReader::Compiler,
         "FERCUDA_CACHE",
         "a folder; empty for none",
         "where compiled programs are kept; default `fercuda/nvrtc` and `fercuda/jit` in the user's cache folder",
     ),
     row(
-        Reader::Compiler,
+        VariableReader::Compiler,
         "FERCUDA_WHEELS",
         "a folder",
         "a Python environment with NVIDIA's wheels, or its `site-packages/nvidia`; `cargo` and `cargo xtask` set it to build/venv's",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_BLESS",
         "`1`",
         "a test that compares with a file writes the file instead; read the difference before committing",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_PYTHON",
         "a file",
         "the Python that has the test wheels; `cargo xtask` sets it to build/venv's",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_TORCH_PYTHON",
         "a file",
         "a Python that has PyTorch, whose attention ours is compared with on a GPU machine",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_SEED",
         "a number",
         "repeats a run with random data; a failing test prints the seed it used",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_SIM_OPS",
         "a number, default 100000000",
         "operations of the pool's simulator (`cargo run --release -p fercuda-pool --example simulate`)",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_VRAM_PROGRAMS",
         "a number, default 60",
         "random programs over files in VRAM, of 400 steps each (`cargo test -p fercuda-vramfs`)",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_VRAM_CALLS",
         "a number, default 1000000",
         "calls of the whole filesystem, each compared with the plainest one in memory; a quarter as many, side by side, are made by threads (`cargo test -p fercuda-vramfs`)",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_VRAM_PATTERNS",
         "a number, default 16, or `all`",
         "how many blocks are damaged of each class of patterns that the code is held to; `all` a million of each, and every double symbol and burst (`cargo test -p fercuda-vramfs --test patterns`)",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_VRAM_ENTRIES",
         "a number, default 20000",
         "entries of the directory that is read while it changes, and files with content (`cargo test -p fercuda-cli --test vram`)",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_ISA_RECORD",
         "a file",
         "where the test `isa` writes what the device stored for every instruction form; run on a GPU, it makes `crates/testkit/isa/h200.bin` anew",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_BUNDLE",
         "a folder",
         "where the bundle made by `cargo xtask gpu` lies; its `run.sh` sets it",
     ),
     row(
-        Reader::Chores,
+        VariableReader::Chores,
         "FERCUDA_STEP_LIMIT",
         "seconds, default 300",
         "how long one step of that script may take",
     ),
 ];
 
-/// What our variables begin with.
+/// The prefix of our variables.
 pub(crate) const PREFIX: &str = "FERCUDA_";
 
-/// Whether a name looks like ours and is not. What a test says to a process of
-/// its own (`_TEST_`) is let pass.
+/// Whether a name has our prefix but is unknown. Variables that tests pass to their own processes
+/// (`_TEST_`) are ignored.
 pub(crate) fn is_mistaken(name: &str) -> bool {
     let ours = name.starts_with(PREFIX) && !name.contains("_TEST_");
     ours && VARIABLES.iter().all(|known| known.name != name)
 }
 
-/// The variable that begins most like `name`, if that is more than the prefix
-/// which all share.
+/// The variable with the longest common prefix with `name`, if that is longer than the prefix all
+/// share.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     let shared = |known: &str| {
         let pairs = known.bytes().zip(name.bytes());
         pairs.take_while(|(a, b)| a == b).count()
     };
-    // Of equals the shortest: it is what both begin with.
+    // Of equal ones the shortest: it is the common prefix of both.
     let names = VARIABLES.iter().map(|known| known.name);
     names
         .max_by_key(|known| (shared(known), usize::MAX - known.len()))
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_ours_that_is_none_finds_its_neighbour() {
+    fn an_unknown_name_of_ours_finds_the_nearest_variable() {
         for (name, neighbour) in [
             ("FERCUDA_LIMT", Some("FERCUDA_LIMIT")),
             ("FERCUDA_LIMITS", Some("FERCUDA_LIMIT")),

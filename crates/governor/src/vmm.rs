@@ -1,13 +1,12 @@
-//! Memory by mapping: addresses are reserved once, physical memory comes and
-//! goes in handles.
+//! Virtual memory backing: addresses are reserved once, physical memory is mapped and unmapped in
+//! handles.
 //!
-//! A handle is mapped whole and unmapped whole. So the larger a growth, the
-//! larger its handles, which keeps calls few; but once memory moves, small
-//! handles, of which few are kept in place by little that is live. The smaller
-//! the pool, the smaller its least growth, which keeps little unused.
+//! A handle is mapped and unmapped as a whole. So larger growths have larger handles, which keeps
+//! calls few; but once memory is remapped, handles are small, so that few are held in place by a
+//! few live bytes. The smaller the pool, the smaller its minimum growth, which keeps little unused.
 //!
-//! Invariants: every chunk is one handle, mapped and accessible; reserved
-//! addresses are in chunks or vacant; physical memory is in chunks or spare.
+//! Invariants: every chunk is one handle, mapped and accessible; reserved addresses are in chunks
+//! or vacant; physical memory is in chunks or spare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,82 +17,81 @@ use fercuda_cuda_sys::types::{
     CUstreamCaptureMode,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_pool::{Backing, Refused, Span};
+use fercuda_pool::{GrowthRefused, MemoryBacking, Span};
 
 use crate::peers::Peers;
 
-/// Handles are a growth's size divided by this, or smaller, until memory moves
-/// for the first time; and from then on.
+/// The size of handles is that of a growth divided by this, or smaller: before memory is remapped
+/// for the first time, and afterwards.
 const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
 /// The largest handle.
 const LARGEST_HANDLE: u64 = 32 << 20;
-/// The least growth is this part of what there is.
+/// The smallest growth is the pool's memory divided by this.
 const LEAST_GROWTH_PART: u64 = 256;
 const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
-/// Addresses are reserved for so many times the device's memory at once, or for
-/// half of that, and so on: what moves to new addresses leaves holes.
+/// Addresses are reserved for the device's memory times this at once, or for half of that, and so
+/// on: remapping leaves holes.
 const RESERVED_TIMES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
-struct Handle {
+struct VmmHandle {
     raw: CUmemGenericAllocationHandle,
     bytes: u64,
 }
 
-/// See the module.
+/// The backing; see the module.
 #[derive(Debug)]
-pub struct Vmm {
+pub struct VmmBacking {
     driver: &'static Driver,
     location: CUmemLocation,
     peers: Arc<Peers>,
     granularity: u64,
-    /// So many addresses are reserved at a time.
+    /// How many addresses are reserved at a time.
     reservation: u64,
-    /// Reserved addresses where nothing is mapped: how many from where on. No
-    /// two are neighbours.
+    /// Reserved addresses without a mapping: length by start. No two are adjacent.
     vacant: BTreeMap<u64, u64>,
-    /// What was reserved, piece by piece.
+    /// All reservations.
     reserved: Vec<(u64, u64)>,
-    chunks: BTreeMap<u64, Handle>,
+    chunks: BTreeMap<u64, VmmHandle>,
     mapped: u64,
-    /// Memory has been taken away to be used elsewhere.
+    /// Set once memory has been unmapped for use elsewhere.
     moves: bool,
-    spare: Vec<Handle>,
+    spare: Vec<VmmHandle>,
 }
 
-/// Whether a call of the table did what it should; else what it was and said.
-pub(crate) fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), Refused> {
+/// Checks the result of a driver call; the error names the call and its result.
+pub(crate) fn done(what: &str, answer: Result<CUresult, Missing>) -> Result<(), GrowthRefused> {
     match answer {
         Ok(CUresult::CUDA_SUCCESS) => Ok(()),
-        Ok(code) => Err(Refused(format!("{what} answered {code:?}"))),
-        Err(missing) => Err(Refused(missing.to_string())),
+        Ok(code) => Err(GrowthRefused(format!("{what} answered {code:?}"))),
+        Err(missing) => Err(GrowthRefused(missing.to_string())),
     }
 }
 
-/// Lets this thread make calls that a capture elsewhere would forbid.
-pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
+/// Guard that lets this thread make calls that a capture elsewhere would forbid.
+pub(crate) struct RelaxedCapture(&'static Driver, CUstreamCaptureMode);
 
-impl Relaxed {
+impl RelaxedCapture {
     pub(crate) fn enter(driver: &'static Driver) -> Option<Self> {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` outlives the call.
         let answer = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // A driver too old to capture has nothing to relax.
+        // A driver too old for captures has nothing to relax.
         matches!(answer, Ok(CUresult::CUDA_SUCCESS)).then_some(Self(driver, mode))
     }
 }
 
-impl Drop for Relaxed {
+impl Drop for RelaxedCapture {
     fn drop(&mut self) {
-        // SAFETY: the mode outlives the call. It is one that the driver gave.
+        // SAFETY: the mode outlives the call. The driver returned it earlier.
         let _it_took_it_before = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
     }
 }
 
-/// How the calling thread lets captures bind it.
+/// The calling thread's capture mode.
 pub(crate) fn thread_capture_mode(driver: &'static Driver) -> Option<CUstreamCaptureMode> {
-    // Entering tells what it was, leaving brings it back.
-    Relaxed::enter(driver).map(|relaxed| relaxed.1)
+    // Entering returns the previous mode, leaving restores it.
+    RelaxedCapture::enter(driver).map(|relaxed| relaxed.1)
 }
 
 fn properties(location: CUmemLocation) -> CUmemAllocationProp {
@@ -104,22 +102,22 @@ fn properties(location: CUmemLocation) -> CUmemAllocationProp {
     }
 }
 
-impl Vmm {
-    /// For a device that can map memory, of which a context was made.
+impl VmmBacking {
+    /// A backing for a device that can map memory, and that has a context.
     ///
     /// # Errors
-    /// [`Refused`] if the driver or the device cannot.
-    pub fn new(driver: &'static Driver, device: CUdevice) -> Result<Self, Refused> {
+    /// [`GrowthRefused`] if the driver or the device does not support it.
+    pub fn new(driver: &'static Driver, device: CUdevice) -> Result<Self, GrowthRefused> {
         let peers = Arc::new(Peers::new(driver, device));
         Self::open_to(peers, driver, device)
     }
 
-    /// The same, where others may come to use the memory.
+    /// As [`VmmBacking::new`], where peers may get access to the memory.
     pub(crate) fn open_to(
         peers: Arc<Peers>,
         driver: &'static Driver,
         device: CUdevice,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, GrowthRefused> {
         let location = CUmemLocation {
             r#type: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
             id: device,
@@ -156,7 +154,7 @@ impl Vmm {
         })
     }
 
-    /// The addresses that it has reserved, piece by piece.
+    /// All its reservations.
     pub(crate) fn reserved(&self) -> &[(u64, u64)] {
         &self.reserved
     }
@@ -176,8 +174,8 @@ impl Vmm {
         })
     }
 
-    /// Spare handles that together have at most `bytes`, large ones first.
-    fn usable(&self, bytes: u64) -> Vec<Handle> {
+    /// Spare handles of at most `bytes` in total, large ones first.
+    fn usable(&self, bytes: u64) -> Vec<VmmHandle> {
         let mut usable = self.spare.clone();
         usable.sort_by_key(|handle| std::cmp::Reverse(handle.bytes));
         let mut left = bytes;
@@ -189,7 +187,7 @@ impl Vmm {
         usable
     }
 
-    fn create(&self, bytes: u64) -> Result<Handle, Refused> {
+    fn create(&self, bytes: u64) -> Result<VmmHandle, GrowthRefused> {
         let mut raw = 0;
         let properties = properties(self.location);
         // SAFETY: both outlive the call.
@@ -197,19 +195,19 @@ impl Vmm {
             self.driver
                 .cuMemCreate(&mut raw, bytes as usize, &properties, 0)
         };
-        done("cuMemCreate", answer).map(|()| Handle { raw, bytes })
+        done("cuMemCreate", answer).map(|()| VmmHandle { raw, bytes })
     }
 
-    /// Where `bytes` fit: at the highest vacant addresses, which are the most,
-    /// or else at the first that suffice.
+    /// The address for a mapping of `bytes`: the highest vacant range, which is the largest, or
+    /// else the first that suffices.
     fn fits(&self, bytes: u64) -> Option<u64> {
         let enough = |(at, len): (&u64, &u64)| (*len >= bytes).then_some(*at);
         let last = self.vacant.last_key_value().and_then(enough);
         last.or_else(|| self.vacant.iter().find_map(enough))
     }
 
-    /// Addresses for `bytes`.
-    fn reserve(&mut self, bytes: u64) -> Result<u64, Refused> {
+    /// Reserves addresses for `bytes`.
+    fn reserve(&mut self, bytes: u64) -> Result<u64, GrowthRefused> {
         if let Some(at) = self.fits(bytes) {
             return Ok(at);
         }
@@ -238,7 +236,7 @@ impl Vmm {
         }
     }
 
-    /// Nothing is mapped there any more.
+    /// Marks a range as unmapped.
     fn vacate(&mut self, mut at: u64, mut len: u64) {
         if let Some(above) = self.vacant.remove(&(at + len)) {
             len += above;
@@ -251,7 +249,7 @@ impl Vmm {
         self.vacant.insert(at, len);
     }
 
-    /// Something is mapped there now.
+    /// Marks a range as mapped.
     fn occupy(&mut self, at: u64, bytes: u64) {
         if let Some(len) = self.vacant.remove(&at)
             && len > bytes
@@ -260,7 +258,7 @@ impl Vmm {
         }
     }
 
-    fn map(&self, at: u64, handle: Handle) -> Result<(), Refused> {
+    fn map(&self, at: u64, handle: VmmHandle) -> Result<(), GrowthRefused> {
         // SAFETY: `at` is reserved and unmapped for the handle's size.
         done("cuMemMap", unsafe {
             self.driver
@@ -268,14 +266,14 @@ impl Vmm {
         })
     }
 
-    fn unmap(&self, at: u64, handle: Handle) {
-        // SAFETY: the caller says that nothing uses what is mapped there.
+    fn unmap(&self, at: u64, handle: VmmHandle) {
+        // SAFETY: the caller guarantees that nothing uses the mapping.
         let answer = unsafe { self.driver.cuMemUnmap(at, handle.bytes as usize) };
         debug_assert!(done("cuMemUnmap", answer).is_ok());
     }
 }
 
-impl Backing for Vmm {
+impl MemoryBacking for VmmBacking {
     fn piece_bytes(&self) -> u64 {
         self.granularity
     }
@@ -297,8 +295,8 @@ impl Backing for Vmm {
         self.fits(bytes)
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
-        let _relaxed = Relaxed::enter(self.driver);
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
+        let _relaxed = RelaxedCapture::enter(self.driver);
         let address = self.reserve(bytes)?;
         let spare = self.usable(bytes);
         let reused: u64 = spare.iter().map(|handle| handle.bytes).sum();
@@ -358,9 +356,9 @@ impl Backing for Vmm {
 
     fn shrink(&mut self, span: Span) {
         self.moves = true;
-        let _relaxed = Relaxed::enter(self.driver);
+        let _relaxed = RelaxedCapture::enter(self.driver);
         let chunks = self.chunks.range(span.address..span.end());
-        let chunks: Vec<(u64, Handle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
+        let chunks: Vec<(u64, VmmHandle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
         for (at, handle) in chunks {
             self.peers.shut(at);
             self.unmap(at, handle);
@@ -379,7 +377,7 @@ impl Backing for Vmm {
         if gone.is_empty() {
             return 0;
         }
-        let _relaxed = Relaxed::enter(self.driver);
+        let _relaxed = RelaxedCapture::enter(self.driver);
         let bytes = gone.iter().map(|handle| handle.bytes).sum();
         for handle in gone {
             self.destroy(handle);
@@ -388,10 +386,10 @@ impl Backing for Vmm {
     }
 }
 
-/// Whoever drops it has seen to it that nothing uses the memory any more.
-impl Drop for Vmm {
+/// The dropping code has ensured that nothing uses the memory any more.
+impl Drop for VmmBacking {
     fn drop(&mut self) {
-        let _relaxed = Relaxed::enter(self.driver);
+        let _relaxed = RelaxedCapture::enter(self.driver);
         for (at, handle) in std::mem::take(&mut self.chunks) {
             self.peers.shut(at);
             self.unmap(at, handle);
@@ -406,8 +404,8 @@ impl Drop for Vmm {
     }
 }
 
-impl Vmm {
-    fn destroy(&self, handle: Handle) {
+impl VmmBacking {
+    fn destroy(&self, handle: VmmHandle) {
         // SAFETY: from cuMemCreate, mapped nowhere, and forgotten by the caller.
         let answer = unsafe { self.driver.cuMemRelease(handle.raw) };
         debug_assert!(done("cuMemRelease", answer).is_ok());

@@ -1,5 +1,5 @@
-//! What is charged to contexts and tenants, on the software device. Memory that
-//! a program would have got past the governor is had here from the driver.
+//! Charges of contexts and tenants, on the software device. Memory that a program would allocate
+//! past the governor is allocated directly from the driver here.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 #[macro_use]
@@ -14,11 +14,11 @@ use std::time::Duration;
 use fercuda_cuda_sys::types::*;
 use fercuda_cuda_sys::{Driver, DriverOrigin, Symbol};
 use fercuda_governor::{
-    Backing, Bytes, Capturing, Config, Denied, Governor, Piece, PoolNumber, Seat, Served,
-    TenantLimit,
+    AllocationDenied, ByteSize, CaptureKey, GovernedPiece, Governor, GovernorConfig, PoolBacking,
+    PoolNumber, PoolProvider, TenantLimit, ThreadContext,
 };
 use fercuda_ledger::{Governed, Ledger, TENANTS};
-use fercuda_pool::Place;
+use fercuda_pool::PoolPlace;
 use fercuda_softgpu::control::{self, Config as Soft};
 
 const MIB: u64 = 1 << 20;
@@ -35,14 +35,14 @@ fn driver() -> &'static Driver {
     })
 }
 
-/// A context of the first device, current.
+/// Creates a context of the first device, which becomes current.
 fn context() -> CUcontext {
     let mut context = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut context, 0, 0));
     context
 }
 
-/// Takes memory past the governor, in the current context.
+/// Allocates memory past the governor, in the current context.
 fn take(bytes: u64) -> CUdeviceptr {
     let mut at = CUdeviceptr::default();
     ok!(cuMemAlloc_v2(&mut at, bytes as usize));
@@ -56,18 +56,18 @@ fn charged_to_contexts(governor: &Governor) -> u64 {
     its.map(|held| held.bytes).sum()
 }
 
-/// One process has one device: who takes memory past the governor takes turns.
+/// One process has one device: tests that allocate past the governor run one at a time.
 fn one() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn what_a_context_took_hides_nothing_once_it_is_gone() {
+fn memory_of_a_destroyed_context_hides_no_ungoverned_memory() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
-    // Two contexts, of which the driver is taken to want 3 and 1 GiB.
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
+    // Two contexts, for which the driver is assumed to take 3 and 1 GiB.
     let (first, second) = (context(), context());
     ok!(cuCtxSetCurrent(first));
     take(3 * GIB);
@@ -85,7 +85,7 @@ fn what_a_context_took_hides_nothing_once_it_is_gone() {
     });
     assert_eq!(charged_to_contexts(&governor), GIB);
     assert_eq!(governor.reconcile(device).unwrap().ungoverned_bytes, 0);
-    // As much again, which nobody was asked for, does not pass for the context's.
+    // The same amount again, allocated past the governor, is not mistaken for the context's.
     let strange = take(3 * GIB);
     let figures = governor.reconcile(device).unwrap();
     assert!(
@@ -103,11 +103,11 @@ fn what_a_context_took_hides_nothing_once_it_is_gone() {
 }
 
 #[test]
-fn what_others_use_stays_charged_when_a_context_ends() {
+fn memory_of_other_processes_stays_charged_when_a_context_ends() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
-    // Somebody else has 2 GiB before the first context is there.
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
+    // Another process has 2 GiB before the first context exists.
     let other = context();
     take(2 * GIB);
     let (first, second) = (context(), context());
@@ -131,28 +131,28 @@ fn what_others_use_stays_charged_when_a_context_ends() {
     }
 }
 
-/// What is asked for in a context, for a tenant; whether it was had.
+/// Allocates in a context, for a tenant; returns whether that succeeded.
 fn asked(governor: &Governor, context: CUcontext, name: &str, bytes: u64) -> bool {
-    let mut seat = Seat::new(governor, 1);
+    let mut thread = ThreadContext::new(governor, 1);
     let of = governor.context(context).unwrap();
     let tenant = governor.tenant(name);
-    match seat.allocate(tenant, of, Place::Anywhere, PoolNumber::NONE, bytes) {
+    match thread.allocate(tenant, of, PoolPlace::Anywhere, PoolNumber::NONE, bytes) {
         Ok(_) => true,
-        Err(Denied::OutOfMemory(_)) => false,
-        Err(Denied::Driver) => panic!("it is not pooled"),
+        Err(AllocationDenied::OutOfMemory(_)) => false,
+        Err(AllocationDenied::Driver) => panic!("it is not pooled"),
     }
 }
 
 #[test]
-fn a_tenants_limit_is_its_own_however_many_came_before() {
+fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
     let _one = one();
     ok!(cuInit(0));
     let context = context();
     let limit = |tenant: &str| TenantLimit {
         tenant: tenant.to_owned(),
-        limit: "1MiB".parse::<Bytes>().unwrap(),
+        limit: "1MiB".parse::<ByteSize>().unwrap(),
     };
-    let mut config = Config::default();
+    let mut config = GovernorConfig::default();
     config.tenant_limits = vec![limit("late"), limit("last")];
     let governor = Governor::new(driver(), Ledger::in_memory(), config);
     // More than there are rows, some before there is a device.
@@ -184,7 +184,7 @@ fn a_tenants_limit_is_its_own_however_many_came_before() {
 fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let first = context();
     governor.context_made(first);
     let (old, _) = governor.context(first).unwrap();
@@ -196,8 +196,8 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
                 std::thread::yield_now();
             }
             is_trying.store(true, Release);
-            governor.in_turn(|| {
-                // What the handle meant is forgotten by now.
+            governor.with_lifecycle_lock(|| {
+                // The handle's old meaning is forgotten by now.
                 assert_eq!(governor.raw(old), None);
                 governor.context_made(first);
                 governor.primary_made(0, first);
@@ -209,7 +209,7 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
             while !is_trying.load(Acquire) {
                 std::thread::yield_now();
             }
-            // Time for the other to note the handle, if nothing keeps it from that.
+            // Time for the other thread to record the handle, if nothing prevents it.
             std::thread::sleep(Duration::from_millis(100));
             (vec![first], CUresult::CUDA_SUCCESS)
         });
@@ -225,15 +225,15 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
 }
 
 #[test]
-fn a_multicast_object_takes_nothing_of_the_budget_and_gives_nothing_back() {
+fn a_multicast_object_is_neither_charged_to_nor_refunded_from_the_budget() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let device = governor.device(0).unwrap();
     assert!(device.budget().charge(8 * MIB));
-    let object = Piece {
+    let object = GovernedPiece {
         device: 0,
-        tenant: governor.tenant("somebody"),
+        tenant: governor.tenant("tenant"),
         kind: Governed::Multicast,
         bytes: 2 * MIB,
         context: None,
@@ -247,23 +247,23 @@ fn a_multicast_object_takes_nothing_of_the_budget_and_gives_nothing_back() {
 }
 
 #[test]
-fn a_capture_of_a_threads_own_stream_ends_by_any_of_its_names() {
+fn a_capture_of_a_threads_default_stream_ends_by_any_of_its_names() {
     let _one = one();
     ok!(cuInit(0));
     let context = context();
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let (id, _) = governor.context(context).unwrap();
     let names = [(CUstream::NULL, true), (CU_STREAM_PER_THREAD, false)];
     for (begun, ended) in [(names[0], names[1]), (names[1], names[0])] {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let own = CU_STREAM_PER_THREAD;
-        let result = governor.begin_capture(Capturing::new(begun.0, begun.1), (id, mode), || {
+        let result = governor.begin_capture(CaptureKey::new(begun.0, begun.1), (id, mode), || {
             ok!(cuStreamBeginCapture_v2(own, mode));
             CUresult::CUDA_SUCCESS
         });
         assert_eq!(result, CUresult::CUDA_SUCCESS);
         assert!(governor.anything_captures());
-        governor.end_capture(Capturing::new(ended.0, ended.1), || {
+        governor.end_capture(CaptureKey::new(ended.0, ended.1), || {
             let mut graph = CUgraph::NULL;
             ok!(cuStreamEndCapture(own, &mut graph));
             ok!(cuGraphDestroy(graph));
@@ -278,21 +278,21 @@ fn a_capture_of_a_threads_own_stream_ends_by_any_of_its_names() {
 fn block_of_the_default_pool(governor: &Governor, context: CUcontext) -> (CUmemoryPool, u64) {
     let mut pool = CUmemoryPool::NULL;
     ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
-    let Served::Here(_, number) = governor.served(pool) else {
+    let PoolProvider::Here(_, number) = governor.served(pool) else {
         panic!("the default pool is the driver's");
     };
-    let tenant = governor.tenant("somebody");
+    let tenant = governor.tenant("tenant");
     let of = governor.context(context).unwrap();
-    let mut seat = Seat::passing(governor, 0);
-    let got = seat.allocate(tenant, of, Place::Anywhere, number, 4 * MIB);
+    let mut thread = ThreadContext::passing(governor, 0);
+    let got = thread.allocate(tenant, of, PoolPlace::Anywhere, number, 4 * MIB);
     (pool, got.unwrap())
 }
 
 #[test]
-fn what_is_in_use_in_streams_order_outlives_its_context() {
+fn stream_ordered_memory_in_use_outlives_its_context() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let first = context();
     governor.context_made(first);
     let (pool, kept) = block_of_the_default_pool(&governor, first);
@@ -305,20 +305,20 @@ fn what_is_in_use_in_streams_order_outlives_its_context() {
     assert_eq!(destroyed.ordered_bytes, 0);
     assert_eq!(governor.pool_figures(pool).unwrap(), before);
     assert_eq!(governor.find(kept).unwrap().1.requested_bytes, 4 * MIB);
-    // No context is left to ask, and nothing left to wait for.
-    let mut seat = Seat::passing(&governor, 0);
-    assert!(seat.free(kept, Place::Anywhere, |_| true).is_some());
+    // No context is left to query, and no work left to wait for.
+    let mut thread = ThreadContext::passing(&governor, 0);
+    assert!(thread.free(kept, PoolPlace::Anywhere, |_| true).is_some());
     governor.reset_pool_marks(pool, true);
     assert_eq!(governor.pool_figures(pool).unwrap()[..2], [0, 0]);
     assert_eq!(governor.device(0).unwrap().trim(), 4 * MIB);
 }
 
 #[test]
-fn what_is_in_use_in_streams_order_ends_with_the_context_of_its_slabs() {
+fn stream_ordered_memory_in_slabs_ends_with_their_context() {
     let _one = one();
     ok!(cuInit(0));
-    let mut slabs = Config::default();
-    slabs.backing = Backing::Slabs;
+    let mut slabs = GovernorConfig::default();
+    slabs.backing = PoolBacking::Slabs;
     let governor = Governor::new(driver(), Ledger::in_memory(), slabs);
     let first = context();
     governor.context_made(first);
@@ -334,26 +334,23 @@ fn what_is_in_use_in_streams_order_ends_with_the_context_of_its_slabs() {
 }
 
 #[test]
-fn what_waited_for_a_context_is_ready_with_its_end_whatever_others_do() {
+fn pending_memory_of_a_context_is_ready_when_it_ends_whatever_other_contexts_do() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let (busy, first) = (context(), context());
     governor.context_made(busy);
     governor.context_made(first);
     let mut raw = CUstream::NULL;
     ok!(cuStreamCreate(&mut raw, 1));
-    let mut seat = Seat::passing(&governor, 0);
-    let stream = seat.stream(raw, false).unwrap();
-    let place = Place::Stream(stream.id);
-    let (tenant, of) = (
-        governor.tenant("somebody"),
-        governor.context(first).unwrap(),
-    );
-    let mut got = || seat.allocate(tenant, of, place, PoolNumber::NONE, 4 * MIB);
+    let mut thread = ThreadContext::passing(&governor, 0);
+    let stream = thread.stream(raw, false).unwrap();
+    let place = PoolPlace::Stream(stream.id);
+    let (tenant, of) = (governor.tenant("tenant"), governor.context(first).unwrap());
+    let mut got = || thread.allocate(tenant, of, place, PoolNumber::NONE, 4 * MIB);
     let block = got().unwrap();
-    assert!(seat.free(block, place, |_| true).is_some());
-    // The other context has work that goes on for a while.
+    assert!(thread.free(block, place, |_| true).is_some());
+    // The other context has work that takes a while.
     unsafe extern "C" fn until_let_go(held: *mut c_void) {
         // SAFETY: the test's own, which outlives the work.
         let held = unsafe { &*held.cast::<AtomicBool>() };
@@ -366,7 +363,7 @@ fn what_waited_for_a_context_is_ready_with_its_end_whatever_others_do() {
     let of_it = (&raw const held).cast_mut().cast();
     ok!(cuLaunchHostFunc(CUstream::NULL, Some(until_let_go), of_it));
     let usage = std::thread::scope(|scope| {
-        // Giving memory back to this device waits for all of its work.
+        // Returning memory to this device waits for all of its work.
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(300));
             held.store(false, Release);
@@ -383,34 +380,34 @@ fn what_waited_for_a_context_is_ready_with_its_end_whatever_others_do() {
 }
 
 #[test]
-fn a_context_that_is_gone_is_not_taken_for_one_that_is_there() {
+fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let mut primary = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
     ok!(cuCtxSetCurrent(primary));
     governor.primary_made(0, primary);
-    let mut seat = Seat::passing(&governor, 0);
-    let (first, _) = seat.current().unwrap();
-    assert!(!seat.is_current_over());
+    let mut thread = ThreadContext::passing(&governor, 0);
+    let (first, _) = thread.current().unwrap();
+    assert!(!thread.is_current_over());
     governor.while_destroying(|| {
         ok!(cuDevicePrimaryCtxReset_v2(0));
         (vec![primary], CUresult::CUDA_SUCCESS)
     });
-    // It can be made current yet, and was never anything else here.
+    // It can still be made current, and was never known here.
     ok!(cuCtxSetCurrent(primary));
-    assert_eq!(seat.current(), None);
-    assert!(seat.is_current_over());
+    assert_eq!(thread.current(), None);
+    assert!(thread.is_current_over());
     assert_eq!(governor.context(primary), None);
     ok!(cuCtxSetCurrent(CUcontext::NULL));
-    assert!(!seat.is_current_over());
+    assert!(!thread.is_current_over());
     ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
     ok!(cuCtxSetCurrent(primary));
     governor.primary_made(0, primary);
-    let (second, _) = seat.current().unwrap();
+    let (second, _) = thread.current().unwrap();
     assert_ne!(first, second);
-    assert!(!seat.is_current_over());
+    assert!(!thread.is_current_over());
     for _ in 0..2 {
         ok!(cuDevicePrimaryCtxRelease_v2(0));
     }
@@ -421,7 +418,7 @@ fn a_context_that_is_gone_is_not_taken_for_one_that_is_there() {
 fn the_driver_serves_no_device_after_its_pool_is_gone() {
     let _one = one();
     ok!(cuInit(0));
-    let governor = Governor::new(driver(), Ledger::in_memory(), Config::default());
+    let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let kind = CUmemPoolProps {
         allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         location: CUmemLocation {
@@ -447,7 +444,7 @@ fn the_driver_serves_no_device_after_its_pool_is_gone() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_for_a_pool_is_told_of_once() {
+fn a_driver_that_is_too_old_for_a_pool_is_reported_once() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let _one = one();
     ok!(cuInit(0));
@@ -461,9 +458,9 @@ fn a_driver_that_is_too_old_for_a_pool_is_told_of_once() {
     // SAFETY: what it finds is another table's function of that name.
     let old = unsafe { Driver::from_resolver(Box::new(resolver), origin) };
     let old: &'static Driver = Box::leak(Box::new(old));
-    let governor = Governor::new(old, Ledger::in_memory(), Config::default());
-    governor.tell_by(|text| SAID.lock().unwrap().push(text.to_owned()));
-    // There is no such device, and that is for the driver to say.
+    let governor = Governor::new(old, Ledger::in_memory(), GovernorConfig::default());
+    governor.on_missing_pool(|text| SAID.lock().unwrap().push(text.to_owned()));
+    // There is no such device, which the driver reports.
     assert!(governor.device(7).is_none());
     assert!(SAID.lock().unwrap().is_empty());
     for _ in 0..2 {

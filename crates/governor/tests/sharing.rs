@@ -1,8 +1,8 @@
-//! Two threads and one block of another process: one closes it, and while it
-//! waits for the block's last use the other opens it again, or closes it first.
+//! Two threads and one block of another process: one thread closes it, and while it waits for the
+//! block's last use the other opens it again, or closes it first.
 //!
-//! The other process is this one: a slab is had from the driver, and shares of
-//! its blocks are left in the folder of ledgers.
+//! The other process is this one: a slab is allocated from the driver, and shares of its blocks are
+//! created in the folder of ledgers.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::ffi::c_void;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
-use fercuda_governor::{Capturing, Config, ContextId, Governor};
-use fercuda_ledger::{Folder, Ledger, Offered, Share, Tenant};
+use fercuda_governor::{CaptureKey, ContextId, Governor, GovernorConfig};
+use fercuda_ledger::{Folder, Ledger, OfferedShare, Share, Tenant};
 
 const BLOCK: u64 = 1 << 20;
-/// Nothing here takes longer.
+/// No step here takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 macro_rules! ok {
@@ -27,13 +27,13 @@ macro_rules! ok {
     };
 }
 
-/// A slab of two blocks, of which both are shared.
+/// A slab of two blocks, both of them shared.
 struct Shared {
     driver: &'static Driver,
     governor: Governor,
     folder: Folder,
     slab: u64,
-    offered: Vec<Offered>,
+    offered: Vec<OfferedShare>,
     context: CUcontext,
     id: ContextId,
     _root: tempfile::TempDir,
@@ -63,7 +63,7 @@ impl Shared {
         let path = ledger.path().unwrap();
         let offered = [0, 1].map(|block| folder.share(&share(block), path).unwrap());
         let offered = offered.into_iter().collect();
-        let governor = Governor::new(driver, ledger, Config::default());
+        let governor = Governor::new(driver, ledger, GovernorConfig::default());
         let (id, _) = governor.context(context).unwrap();
         Shared {
             driver,
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// The handle by which a block travels, as the README lays it out.
+    /// The handle by which a block is passed on, in the layout of the README.
     fn handle(&self, block: usize) -> CUipcMemHandle {
         let mut bytes = Vec::from(*b"feRcuIPC");
         bytes.extend(1u64.to_le_bytes());
@@ -105,15 +105,15 @@ impl Shared {
         address
     }
 
-    /// Its number here, if a block is open.
+    /// Its buffer id here, if a block is open.
     fn number(&self, address: u64) -> Option<u64> {
         self.governor.imported(address).map(|it| it.buffer)
     }
 
-    /// Queues work that ends when it is let.
+    /// Queues work that ends when it is released.
     fn queue(&self, work: &'static Work) {
         unsafe extern "C" fn run(work: *mut c_void) {
-            // SAFETY: what `queue` gave, which is there for ever.
+            // SAFETY: the pointer given by `queue`, which is valid forever.
             let work = unsafe { &*work.cast::<Work>() };
             work.has_begun.store(true, Release);
             // Longer than any test waits for anything; nothing may unwind here.
@@ -127,7 +127,7 @@ impl Shared {
         ok!(driver.cuLaunchHostFunc(CUstream::NULL, Some(run), data));
     }
 
-    /// Whether somebody has a block open, as its owner would find out.
+    /// Whether a block is open in some process, as its owner would find out.
     fn is_open_somewhere(&mut self, block: usize) -> bool {
         let offered = self.offered.remove(block);
         let lingering = self.folder.withdraw(offered);
@@ -161,7 +161,7 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// Time for a thread to come to where it waits.
+/// Time for a thread to reach its wait.
 fn a_while() {
     std::thread::sleep(Duration::from_millis(100));
 }
@@ -191,7 +191,7 @@ fn a_block_that_is_opened_again_while_it_is_closed_stays_open() {
 }
 
 #[test]
-fn a_block_that_was_closed_and_opened_meanwhile_is_waited_for_anew() {
+fn a_block_that_was_closed_and_reopened_meanwhile_is_waited_for_again() {
     let shared = Shared::new();
     let (one, _other) = (shared.open(0), shared.open(1));
     let number = shared.number(one).unwrap();
@@ -201,8 +201,8 @@ fn a_block_that_was_closed_and_opened_meanwhile_is_waited_for_anew() {
         let closing = scope.spawn(|| shared.governor.close_import(one));
         until(|| first.has_begun.load(Acquire));
         a_while();
-        // While anything captures nobody waits; so it is closed here first.
-        let capture = Capturing::new(CUstream::NULL, false);
+        // While anything captures no thread waits; so it is closed here first.
+        let capture = CaptureKey::new(CUstream::NULL, false);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let done = || CUresult::CUDA_SUCCESS;
         shared
@@ -215,7 +215,7 @@ fn a_block_that_was_closed_and_opened_meanwhile_is_waited_for_anew() {
         assert_ne!(shared.number(one), Some(number));
         shared.governor.end_capture(capture, done);
         assert!(!shared.governor.anything_captures());
-        // Work that uses what is open now.
+        // Work that uses the block that is open now.
         shared.queue(second);
         first.may_end.store(true, Release);
         until(|| second.has_begun.load(Acquire));

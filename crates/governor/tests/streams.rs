@@ -1,5 +1,5 @@
-//! Memory of the pool in use by kernels of several streams, on the software
-//! device with its checks: what the pool gives out again is never still in use.
+//! Pool memory in use by kernels of several streams, on the software device with its checks: a
+//! reallocated block is never still in use.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 #[macro_use]
@@ -11,8 +11,11 @@ use std::sync::OnceLock;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
-use fercuda_governor::{DriverClock, Kind, Vmm};
-use fercuda_pool::{Budget, Clock, Place, Pool, Request, Rule, StreamId, TenantId};
+use fercuda_governor::{DriverClock, StreamKind, VmmBacking};
+use fercuda_pool::{
+    AllocationRequest, DeviceClock, MemoryBudget, MemoryPool, PoolPlace, ReuseRule, StreamId,
+    TenantId,
+};
 use fercuda_softgpu::control::{self, Config};
 use fercuda_softgpu::report::FindingKind;
 
@@ -90,16 +93,16 @@ struct Block {
 
 const STREAMS: usize = 4;
 
-/// What the checks found, and how many words differed from what was written.
+/// Findings of the checks, and how many words differed from those written.
 struct Seen {
     hazards: Vec<String>,
     wrong: u32,
     made: u32,
 }
 
-/// A random program; with `broken`, on a pool that breaks a rule; with `arenas`,
-/// as of a thread that meets others all the time.
-fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
+/// Runs a random program; with `broken`, on a pool that breaks a rule; with `arenas`, as a thread
+/// under constant lock contention.
+fn run(seed: u64, broken: Option<ReuseRule>, arenas: bool) -> Seen {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
     let (mut fill, mut differ) = (CUfunction::NULL, CUfunction::NULL);
@@ -114,14 +117,14 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
     for (n, stream) in streams.iter_mut().enumerate() {
         ok!(cuStreamCreate(stream, 1));
         // SAFETY: a stream of the context, which outlives the test.
-        unsafe { clock.add_stream(StreamId(n as u64), context, Kind::Created(*stream)) };
+        unsafe { clock.add_stream(StreamId(n as u64), context, StreamKind::Created(*stream)) };
     }
     let mut counter = 0;
     ok!(cuMemAlloc_v2(&mut counter, 4));
     ok!(cuMemsetD8_v2(counter, 0, 4));
-    let vmm = Vmm::new(driver(), 0).unwrap();
-    // Little memory, so that it is used again all the time.
-    let pool = Pool::new(vmm, clock, Budget::new(16 << 20));
+    let vmm = VmmBacking::new(driver(), 0).unwrap();
+    // Little memory, so that it is reused constantly.
+    let pool = MemoryPool::new(vmm, clock, MemoryBudget::new(16 << 20));
     if let Some(rule) = broken {
         pool.break_rule(rule);
     }
@@ -129,7 +132,7 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
     let mut made = 0;
     for step in 0..3000u64 {
         if arenas && step.is_multiple_of(64) {
-            pool.meets_others();
+            pool.assume_contention();
         }
         let bits = random.u64(..);
         let stream = (bits >> 8) as usize % STREAMS;
@@ -141,10 +144,10 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
                     4000
                 }
                 + 1;
-            let request = Request {
+            let request = AllocationRequest {
                 bytes: words * 4,
                 align_bytes: 512,
-                place: Place::Stream(StreamId(stream as u64)),
+                place: PoolPlace::Stream(StreamId(stream as u64)),
                 tenant: TenantId(0),
                 note: (),
             };
@@ -163,11 +166,10 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
             let block = live.swap_remove((bits >> 16) as usize % live.len());
             let follow = || {
                 let clock = pool.clock();
-                let point = clock.mark(Place::Stream(StreamId(block.stream as u64)));
+                let point = clock.record_fence(PoolPlace::Stream(StreamId(block.stream as u64)));
                 assert!(clock.wait(StreamId(stream as u64), &point.unwrap()));
             };
-            // Read, and freed, in the stream that wrote it, or in another that
-            // waits for that.
+            // Read, and freed, in the stream that wrote it, or in another that waits for that.
             let reader = match bits % 8 {
                 5 if stream != block.stream => {
                     follow();
@@ -181,12 +183,12 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
                 vec![block.address, block.words, block.value, counter],
             );
             let place = match bits % 8 {
-                1 => Place::Anywhere,
+                1 => PoolPlace::Anywhere,
                 3 if stream != block.stream => {
                     follow();
-                    Place::Stream(StreamId(stream as u64))
+                    PoolPlace::Stream(StreamId(stream as u64))
                 }
-                _ => Place::Stream(StreamId(reader as u64)),
+                _ => PoolPlace::Stream(StreamId(reader as u64)),
             };
             pool.free(block.address, place).unwrap();
         }
@@ -205,7 +207,7 @@ fn run(seed: u64, broken: Option<Rule>, arenas: bool) -> Seen {
         .map(ToString::to_string)
         .collect();
     for block in live {
-        pool.free(block.address, Place::Anywhere).unwrap();
+        pool.free(block.address, PoolPlace::Anywhere).unwrap();
     }
     let begun = pool.sync_begins(None);
     ok!(cuCtxSynchronize());
@@ -234,24 +236,24 @@ fn blocks_that_move_between_streams_are_never_in_use_twice_unless_a_rule_is_brok
     for arenas in [false, true] {
         let seen = run(seed, None, arenas);
         assert_eq!(seen.hazards, Vec::<String>::new());
-        assert_eq!(seen.wrong, 0, "words that somebody else had overwritten");
+        assert_eq!(seen.wrong, 0, "words overwritten by another stream");
         assert!(seen.made > 1000, "{} blocks", seen.made);
     }
     for (rule, arenas) in [
-        (Rule::OthersWait, false),
-        (Rule::WaitsHaveAnEnd, false),
-        (Rule::MarksHaveAnEnd, false),
-        (Rule::AnywhereWaits, false),
-        (Rule::ElsewhereIsLost, true),
+        (ReuseRule::OthersWait, false),
+        (ReuseRule::WaitsHaveAnEnd, false),
+        (ReuseRule::FencesHaveAnEnd, false),
+        (ReuseRule::AnywhereWaits, false),
+        (ReuseRule::ElsewhereIsLost, true),
     ] {
-        // Threads keep most of what is freed in a stream for that stream, so
-        // that one program in some may show nothing. Of a wait without an end
-        // it is one in ten to twenty that does: 400 show it but for one time in
-        // a hundred million.
+        // Threads cache most of the blocks freed in a stream for that stream, so a single program
+        // may not trigger the violation. An unbounded wait is detected in one of ten to twenty: 400
+        // programs miss it once in a hundred million runs.
         let seen = (0..400)
             .map(|n| run(seed + n, Some(rule), arenas))
             .find(|seen| !seen.hazards.is_empty());
-        let seen = seen.unwrap_or_else(|| panic!("{rule:?} is broken, and nothing was seen"));
+        let seen =
+            seen.unwrap_or_else(|| panic!("{rule:?} is broken, and no violation was detected"));
         println!("{rule:?}: {}", seen.hazards[0]);
         assert!(seen.hazards.iter().any(|hazard| hazard.contains("hazard")));
     }

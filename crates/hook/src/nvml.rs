@@ -199,7 +199,7 @@ fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, 
         Some(Some(governor)) => {
             let ordinal = nvml.ordinal(device)?;
             match governor.devices().find(|it| it.ordinal() == ordinal) {
-                Some(device) => Some(governor.told_outside(device, free)),
+                Some(device) => Some(governor.reported_memory_without_context(device, free)),
                 None => within_limit(),
             }
         }

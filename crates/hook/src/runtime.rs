@@ -24,8 +24,8 @@ use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdeviceptr, CUstream};
-use fercuda_governor::{Ordered, Seat};
-use fercuda_pool::Place;
+use fercuda_governor::{ResolvedStream, ThreadContext};
+use fercuda_pool::PoolPlace;
 
 use fercuda_regime::{already_seated, tenant, trace};
 
@@ -134,7 +134,7 @@ unsafe extern "C" fn get_device(
 
 /// With the calling thread's seat, if it has one that knows what is current.
 #[inline]
-fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+fn seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
     match IS_LATE.load(Relaxed) {
         true => None,
         false => already_seated(work),
@@ -170,7 +170,7 @@ unsafe fn allocated(
         let address = seat.try_allocate_ordered(&ordered, tenant, of, bytes as u64)?;
         // SAFETY: not null; the program's own.
         unsafe { into.write(address) };
-        trace::allocated(address, bytes as u64, Place::Stream(ordered.stream.id));
+        trace::allocated(address, bytes as u64, PoolPlace::Stream(ordered.stream.id));
         Some(())
     })
 }
@@ -191,7 +191,7 @@ fn freed(address: CUdeviceptr, stream: CUstream) -> Option<()> {
 /// What a call comes to that needs nothing of the runtime library's. That makes
 /// a context current where none is, whatever the stream's is.
 #[inline]
-fn ordered(seat: &mut Seat<'static>, stream: CUstream) -> Option<Ordered<'static>> {
+fn ordered(seat: &mut ThreadContext<'static>, stream: CUstream) -> Option<ResolvedStream<'static>> {
     let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream);
     // A default stream is the current context's.
     if !is_default && !seat.has_current() {

@@ -1,9 +1,8 @@
-//! What a charge costs: each operation alone, in one thread and in several of
-//! one tenant and stream.
+//! Latency of a charge: each operation alone, in one thread and in several of one tenant and
+//! stream.
 //!
-//! `cargo bench -p fercuda-ledger --bench charge`. Prints nanoseconds an
-//! operation, of one thread's time; fails if adding to one counter in one
-//! thread takes more than 5 at the median.
+//! `cargo bench -p fercuda-ledger --bench charge`. Prints nanoseconds per operation, of one
+//! thread's time; fails if adding to one counter in one thread takes more than 5 at the median.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -15,7 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
-use fercuda_ledger::{Device, Event, EventKind, Folder, Gauge, Governed, Ledger, Reader};
+use fercuda_ledger::{
+    EventKind, Folder, Gauge, Governed, Ledger, LedgerDevice, LedgerEvent, LedgerReader,
+};
 
 const ROUNDS: usize = 200;
 const OPERATIONS: u32 = 10_000;
@@ -26,9 +27,9 @@ fn main() -> ExitCode {
     let folder = Folder::at(&root).expect("a folder");
     let (ledger, warning) = Ledger::open_in(&folder, None);
     assert!(warning.is_none(), "{warning:?}");
-    println!("{ROUNDS} rounds of {OPERATIONS}, ns an operation: median, p99");
+    println!("{ROUNDS} rounds of {OPERATIONS}, ns per operation: median, p99");
 
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let torch = ledger.tenant("tenant 0");
     let add = print("add to a counter", &ledger, |ledger| {
         ledger.add(device, Gauge::Ready, black_box(1));
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         black_box(ledger.tenant(black_box("tenant 0")));
     });
     print("record an event", &ledger, |ledger| {
-        ledger.record(Event {
+        ledger.record(LedgerEvent {
             kind: EventKind::Growth,
             device,
             tenant: torch,
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
         .into_iter()
         .filter(|threads| *threads <= most)
     {
-        let (device, torch) = (Device::new(0), ledger.tenant("tenant 0"));
+        let (device, torch) = (LedgerDevice::new(0), ledger.tenant("tenant 0"));
         contend("charge and discharge", threads, |number| {
             let mut local = ledger.local(number);
             move || {
@@ -84,9 +85,9 @@ fn main() -> ExitCode {
                 local.discharge(charge, black_box(64));
             }
         });
-        let shared: [Line; 3] = Default::default();
+        let shared: [BaselineCounters; 3] = Default::default();
         contend("the same in shared counters", threads, |_| {
-            let (shared, own) = (&shared, Line::default());
+            let (shared, own) = (&shared, BaselineCounters::default());
             move || {
                 for line in shared.iter().chain([&own]) {
                     line.live_bytes.fetch_add(black_box(64), Relaxed);
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Measures `operation`, prints and gives back its median.
+/// Measures `operation`; prints and returns its median.
 fn print(name: &str, ledger: &Ledger, mut operation: impl FnMut(&Ledger)) -> f64 {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
@@ -123,10 +124,10 @@ fn print(name: &str, ledger: &Ledger, mut operation: impl FnMut(&Ledger)) -> f64
     median
 }
 
-/// What a reader needs, in microseconds: of a file that nobody writes.
+/// The time of a reader's snapshot, in microseconds, while no thread writes.
 fn snapshots(ledger: &Ledger) {
     let path = ledger.path().expect("it has a file");
-    let reader = Reader::open(path).expect("our own file");
+    let reader = LedgerReader::open(path).expect("our own file");
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let started = Instant::now();
@@ -141,18 +142,18 @@ fn snapshots(ledger: &Ledger) {
     );
 }
 
-/// What the ledger is compared with: one counter each for a device, a tenant
-/// and a stream, which all threads add to, and one for the thread.
+/// The baseline: one counter each for a device, a tenant and a stream, which all threads add to,
+/// and one for the thread.
 #[derive(Default)]
 #[repr(align(64))]
-struct Line {
+struct BaselineCounters {
     live_bytes: AtomicU64,
     allocs: AtomicU64,
     frees: AtomicU64,
 }
 
-/// Runs what `work` makes in several threads at once, as of one tenant and in
-/// one stream.
+/// Runs the operations made by `work` in several threads at once, as of one tenant and in one
+/// stream.
 fn contend<F: FnMut()>(name: &str, threads: usize, work: impl Fn(u64) -> F + Sync) {
     let begin = Barrier::new(threads);
     let mut rounds: Vec<f64> = thread::scope(|scope| {

@@ -1,46 +1,46 @@
-//! The cells that allocations are charged to.
+//! Per-thread counter cells that allocations are charged to.
 //!
-//! A cell is for one thread, device, tenant and stream. Its thread alone
-//! writes the first line of it, with plain loads and stores; a free by another
-//! thread adds to the second. So threads that mind their own blocks share no
-//! line. Every table a reader shows is a sum over cells, and adds up by
-//! construction. Counts of cells grow, and when they move to another cell that
-//! one's grow, so two equal readings of all had nothing between them.
+//! A cell belongs to one thread, device, tenant and stream. Its thread alone writes the cell's
+//! first cache line, with plain loads and stores; a free by another thread adds to the second line.
+//! So threads that free their own blocks share no cache line. Every table a reader shows is a sum
+//! over cells, and adds up by construction. A cell's counts grow, and when they move to another
+//! cell that cell's counts grow, so if two readings of all cells are equal, nothing changed between
+//! them.
 //!
-//! The first [`SHARED`] cells are a tenant's at a device, whoever writes them,
-//! by atomic additions: for those without a cell of their own, and for what a
-//! cell held that is taken anew. So no byte and no count is lost.
+//! The first [`SHARED`] cells are shared: one per tenant and device, written by any thread with
+//! atomic additions. They hold charges of threads without a cell of their own, and the counts of
+//! cells that have been reused. So no byte and no count is lost.
 //!
-//! A cell that its thread has left is taken by one compare-and-swap, once all
-//! its blocks are freed. Then nobody else writes it: the thread's last stores
-//! were released when it left, a stranger's by the addition that counts its
-//! free, and the taker acquires both. While it is folded into its shared cell
-//! its state says so, and readers do not trust the counts.
+//! A cell that its thread has left is taken over by one compare-and-swap, once all its blocks are
+//! freed. After that no other thread writes it: the thread's last stores were released when it
+//! left, another thread's by the addition that counts its free, and the new owner acquires both.
+//! While the cell is folded into its shared cell its state records that, and readers do not trust
+//! the counts.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::format::{CellRow, DEVICES, SHARED};
-use crate::word::Word;
+use crate::word::AtomicWord;
 
 const IN_USE: u64 = 1;
 const LEFT: u64 = 2;
 const FOLDING: u64 = 3;
 
-/// How many cells are looked at for one.
+/// How many cells a search examines.
 const WINDOW: usize = 64;
 
-/// Whose a cell is, packed as in the file.
+/// The account a cell belongs to: device, tenant, thread and stream, packed as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct AccountKey {
     /// Device, tenant and thread.
     pub(crate) packed: u64,
     /// The stream's number.
     pub(crate) stream: u64,
 }
 
-impl Who {
-    pub(crate) fn new(device: u8, tenant: u8, thread: u64, stream: u64) -> Who {
-        Who {
+impl AccountKey {
+    pub(crate) fn new(device: u8, tenant: u8, thread: u64, stream: u64) -> AccountKey {
+        AccountKey {
             packed: u64::from(device) | u64::from(tenant) << 8 | thread << 16,
             stream,
         }
@@ -54,49 +54,49 @@ impl Who {
         (self.packed >> 8 & 0xff) as usize
     }
 
-    /// The lowest 48 bits of its number.
+    /// The lowest 48 bits of the thread's number.
     pub(crate) fn thread(self) -> u64 {
         self.packed >> 16
     }
 
-    /// The shared cell for its device and tenant.
+    /// The index of the shared cell for the same device and tenant.
     pub(crate) fn shared(self) -> usize {
         (self.tenant() * DEVICES + self.device()) % SHARED
     }
 }
 
-/// Whether a cell's state word says that it is being folded.
+/// Whether a cell's state word marks it as being folded.
 pub(crate) fn is_folding(state: u64) -> bool {
     state & 3 == FOLDING
 }
 
-/// Whether a cell's state word says that its thread has left it.
+/// Whether a cell's state word marks it as left by its thread.
 pub(crate) fn is_left(state: u64) -> bool {
     state & 3 == LEFT
 }
 
-impl<T: Word> CellRow<T> {
-    /// Whether the thread that writes as `writer` has it.
+impl<T: AtomicWord> CellRow<T> {
+    /// Whether the cell belongs to the thread that writes as `writer`.
     #[inline]
     pub(crate) fn is_of(&self, writer: u64) -> bool {
         self.state.load(Relaxed) == in_use(writer)
     }
 
-    pub(crate) fn who(&self) -> Who {
-        Who {
-            packed: self.who.load(Relaxed),
+    pub(crate) fn account_key(&self) -> AccountKey {
+        AccountKey {
+            packed: self.account_key.load(Relaxed),
             stream: self.stream.load(Relaxed),
         }
     }
 
-    /// Counts an allocation of its own thread.
+    /// Counts an allocation by the cell's own thread.
     #[inline]
     pub(crate) fn charge(&self, bytes: u64) {
         grow(&self.allocated_bytes, bytes);
         grow(&self.allocs, 1);
     }
 
-    /// Counts a free by its own thread.
+    /// Counts a free by the cell's own thread.
     #[inline]
     pub(crate) fn discharge(&self, bytes: u64) {
         grow(&self.freed_bytes, bytes);
@@ -112,32 +112,32 @@ impl<T: Word> CellRow<T> {
     /// Counts a free by another thread, or in a shared cell.
     pub(crate) fn discharge_foreign(&self, bytes: u64) {
         self.foreign_freed_bytes.fetch_add(bytes, Relaxed);
-        // Whoever counts this free also sees its bytes.
+        // A thread that sees this free counted also sees its bytes.
         self.foreign_frees.fetch_add(1, Release);
     }
 
-    /// Adds to what the levels have not yet heard of, and gives it back to be
-    /// told once it is `step` or more, either way.
+    /// Adds to the change that is not yet published to the levels. Returns the pending change, to
+    /// be published, once it reaches `step` in either direction.
     #[inline]
     pub(crate) fn move_level(&self, change: u64, step: u64) -> Option<u64> {
-        let untold = self.untold_bytes.load(Relaxed).wrapping_add(change);
-        if (untold as i64).unsigned_abs() < step {
-            self.untold_bytes.store(untold, Relaxed);
+        let pending = self.pending_bytes.load(Relaxed).wrapping_add(change);
+        if (pending as i64).unsigned_abs() < step {
+            self.pending_bytes.store(pending, Relaxed);
             return None;
         }
-        self.untold_bytes.store(0, Relaxed);
-        Some(untold)
+        self.pending_bytes.store(0, Relaxed);
+        Some(pending)
     }
 
-    /// Whether every block charged to it is freed. Only for its thread, or
-    /// when that has left.
+    /// Whether every block charged to the cell is freed. Only its thread may call this, or any
+    /// thread once the owner has left.
     fn is_idle(&self) -> bool {
-        // The strangers' count first: it acquires what they did before.
+        // The other threads' count first: acquiring it makes their earlier writes visible.
         let frees = self.foreign_frees.load(Acquire);
         frees.wrapping_add(self.frees.load(Relaxed)) == self.allocs.load(Relaxed)
     }
 
-    /// Moves its counts to `shared`, and gives back what it has not told.
+    /// Moves the cell's counts to `shared`, and returns its unpublished change.
     fn fold(&self, shared: &CellRow<T>) -> u64 {
         let take = |word: &T| {
             let value = word.load(Relaxed);
@@ -157,13 +157,13 @@ impl<T: Word> CellRow<T> {
         for (word, value) in sums {
             word.fetch_add(value, Relaxed);
         }
-        take(&self.untold_bytes)
+        take(&self.pending_bytes)
     }
 }
 
-/// Adds to a word that nobody else writes.
+/// Adds to a word that no other thread writes.
 #[inline]
-fn grow<T: Word>(word: &T, value: u64) {
+fn grow<T: AtomicWord>(word: &T, value: u64) {
     word.store(word.load(Relaxed).wrapping_add(value), Relaxed);
 }
 
@@ -171,38 +171,37 @@ fn in_use(writer: u64) -> u64 {
     writer << 2 | IN_USE
 }
 
-/// The cell of `writer` for `who` among `cells`, of which the first `shared`
-/// are shared. One is taken if it has none; if that held counts they are
-/// folded, and `untold` hears whose they were and what levels had not heard.
-/// `None` if there is none to take.
-pub(crate) fn find_or_take<T: Word>(
+/// Finds the cell of `writer` for `key` among `cells`, of which the first `shared` are shared;
+/// takes one if there is none. If that cell held counts, they are folded, and `publish` is called
+/// with its previous key and its pending change. `None` if no cell is available.
+pub(crate) fn find_or_take<T: AtomicWord>(
     cells: &[CellRow<T>],
     shared: usize,
     writer: u64,
-    who: Who,
-    untold: impl FnOnce(Who, u64),
+    key: AccountKey,
+    publish: impl FnOnce(AccountKey, u64),
 ) -> Option<usize> {
     let own = cells.len() - shared;
-    let start = spread(who, writer) as usize % own;
+    let start = spread(key, writer) as usize % own;
     let window = || (0..WINDOW.min(own)).map(|step| shared + (start + step) % own);
     let mut idle = None;
     for place in window() {
         let cell = &cells[place];
         if cell.is_of(writer) {
-            if cell.who() == who {
+            if cell.account_key() == key {
                 return Some(place);
             }
             if cell.is_idle() {
                 idle = Some(place);
             }
         } else if cell.state.load(Relaxed) == 0 {
-            // It would have taken this one before any behind it, and nobody
-            // gives a cell back unused.
+            // The writer would have taken this cell before any behind it, and no cell is given back
+            // unused.
             break;
         }
     }
-    // One that nobody has, else one of its own that is idle. Taking it may
-    // fail because another was first; then the next will do.
+    // A cell without an owner, else an idle one of its own. Taking it may fail because another
+    // thread took it first; then the next is tried.
     let taken = window()
         .find(|place| {
             let state = cells[*place].state.load(Acquire);
@@ -215,16 +214,16 @@ pub(crate) fn find_or_take<T: Word>(
             Some(place)
         })?;
     let cell = &cells[taken];
-    let was = cell.who();
-    untold(was, cell.fold(&cells[was.shared() % shared]));
-    cell.who.store(who.packed, Relaxed);
-    cell.stream.store(who.stream, Relaxed);
+    let was = cell.account_key();
+    publish(was, cell.fold(&cells[was.shared() % shared]));
+    cell.account_key.store(key.packed, Relaxed);
+    cell.stream.store(key.stream, Relaxed);
     cell.state.store(in_use(writer), Release);
     Some(taken)
 }
 
-/// Lets others take the cells of `writer`, which writes no more.
-pub(crate) fn leave<T: Word>(cells: &[CellRow<T>], writer: u64) {
+/// Lets other threads take the cells of `writer`, which will not write again.
+pub(crate) fn leave<T: AtomicWord>(cells: &[CellRow<T>], writer: u64) {
     for cell in cells {
         if cell.is_of(writer) {
             cell.state.store(writer << 2 | LEFT, Release);
@@ -232,9 +231,9 @@ pub(crate) fn leave<T: Word>(cells: &[CellRow<T>], writer: u64) {
     }
 }
 
-/// Spreads over the cells.
-fn spread(who: Who, writer: u64) -> u64 {
-    [who.packed, who.stream, writer]
+/// Hashes a key and writer, to spread them over the cells.
+fn spread(key: AccountKey, writer: u64) -> u64 {
+    [key.packed, key.stream, writer]
         .into_iter()
         .fold(0, |hash: u64, word| {
             (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -259,13 +258,13 @@ mod tests {
         let word = || AtomicU64::new(0);
         CellRow {
             state: word(),
-            who: word(),
+            account_key: word(),
             stream: word(),
             allocated_bytes: word(),
             allocs: word(),
             freed_bytes: word(),
             frees: word(),
-            untold_bytes: word(),
+            pending_bytes: word(),
             foreign_freed_bytes: word(),
             foreign_frees: word(),
             cell_reserved: [(); 6].map(|()| word()),
@@ -276,10 +275,10 @@ mod tests {
         Arc::new((0..count).map(|_| cell()).collect())
     }
 
-    /// Like the ledger: one shared cell, the others to take.
+    /// As in the ledger: one shared cell, the others to take.
     fn take(cells: &Cells, writer: u64, stream: u64) -> usize {
-        let who = Who::new(0, 0, writer, stream);
-        find_or_take(cells, 1, writer, who, |_, _| {}).unwrap_or(0)
+        let key = AccountKey::new(0, 0, writer, stream);
+        find_or_take(cells, 1, writer, key, |_, _| {}).unwrap_or(0)
     }
 
     fn charge(cells: &Cells, place: usize, bytes: u64) {
@@ -289,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Bytes allocated and freed, allocations and frees, of all cells.
+    /// Allocated bytes, freed bytes, allocations and frees, summed over all cells.
     fn sums(cells: &Cells) -> [u64; 4] {
         let sum = |word: fn(&CellRow<AtomicU64>) -> &AtomicU64| {
             cells
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_come_at_once_get_a_cell_each_and_keep_it() {
+    fn two_concurrent_threads_get_a_cell_each_and_keep_it() {
         explore(3, || {
             let shared = cells(3);
             let other = {
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_whose_blocks_a_stranger_frees_is_taken_by_one_and_loses_nothing() {
+    fn a_cell_whose_blocks_another_thread_frees_is_taken_once_and_loses_nothing() {
         explore(3, || {
             let shared = cells(2);
             let left = take(&shared, 1, 1);
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_leaves_has_told_the_next_all_it_wrote() {
+    fn writes_of_a_thread_that_left_are_visible_to_the_next_owner() {
         static BOTH_HAD_IT: AtomicBool = AtomicBool::new(false);
         explore(3, || {
             let shared = cells(2);
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_cell_of_its_own_is_used_for_another_stream() {
+    fn a_thread_reuses_its_idle_cell_for_another_stream() {
         explore(3, || {
             let cells = cells(2);
             let first = take(&cells, 1, 1);
@@ -388,31 +387,31 @@ mod tests {
             assert_eq!(take(&cells, 1, 2), 0, "a block is live");
             cells[first].discharge(100);
             assert_eq!(take(&cells, 1, 2), first);
-            assert_eq!(cells[first].who().stream, 2);
+            assert_eq!(cells[first].account_key().stream, 2);
             assert_eq!(sums(&cells), [100, 100, 1, 1]);
         });
     }
 
     #[test]
-    fn levels_hear_of_steps_either_way() {
+    fn changes_are_published_once_they_reach_a_step_in_either_direction() {
         explore(3, || {
             let cells = cells(1);
             let cell = &cells[0];
             assert_eq!(cell.move_level(60, 100), None);
             assert_eq!(cell.move_level(60, 100), Some(120));
             assert_eq!(cell.move_level(60u64.wrapping_neg(), 100), None);
-            let told = cell.move_level(50u64.wrapping_neg(), 100);
-            assert_eq!(told, Some(110u64.wrapping_neg()));
+            let published = cell.move_level(50u64.wrapping_neg(), 100);
+            assert_eq!(published, Some(110u64.wrapping_neg()));
         });
     }
 
     #[test]
-    fn who_comes_back_from_its_packing() {
-        let who = Who::new(15, 63, 0xffff_0000_1234, 7);
-        assert_eq!((who.device(), who.tenant()), (15, 63));
-        assert_eq!(who.thread(), 0xffff_0000_1234);
-        assert_eq!(who.shared(), SHARED - 1);
-        let lies = Who {
+    fn account_key_survives_packing() {
+        let key = AccountKey::new(15, 63, 0xffff_0000_1234, 7);
+        assert_eq!((key.device(), key.tenant()), (15, 63));
+        assert_eq!(key.thread(), 0xffff_0000_1234);
+        assert_eq!(key.shared(), SHARED - 1);
+        let lies = AccountKey {
             packed: u64::MAX,
             stream: 0,
         };

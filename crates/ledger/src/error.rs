@@ -1,30 +1,30 @@
-//! What can go wrong: to a reader as errors, to a writer as one warning.
+//! Errors of readers, and the one warning a writer can give.
 //!
-//! Invariant: a message says what, where, and what to try.
+//! Invariant: a message says what failed, where, and what to try.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::format::{FILE_BYTES, VERSION};
 
-/// The result of what looks for ledgers or reads them.
+/// The result of finding or reading ledgers.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why ledgers cannot be found or one cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is nowhere to put ledgers.
+    /// No usable folder for ledgers exists.
     #[error(
         "no folder for ledgers: XDG_RUNTIME_DIR is not a private folder, \
          /run/user/{uid} neither, and HOME is not set\n\
          try: set HOME, or XDG_RUNTIME_DIR to a folder of yours with mode 0700"
     )]
     NoFolder {
-        /// The user.
+        /// The user's id.
         uid: u32,
     },
-    /// The folder could be read or written by others; nothing was read.
+    /// Other users could read or write the folder; nothing was read.
     #[error(
         "{} is not private: it belongs to user {owner} and has mode {mode:04o}, \
          but has to belong to user {uid} with mode 0700\n\
@@ -33,24 +33,24 @@ pub enum Error {
     NotPrivate {
         /// The folder or file.
         path: PathBuf,
-        /// Whose it is.
+        /// The user that owns it.
         owner: u32,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
-        /// The user.
+        /// The current user's id.
         uid: u32,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {doing} {}: {source}", path.display())]
     System {
-        /// What was to be done.
+        /// The attempted operation.
         doing: &'static str,
-        /// To what.
+        /// The path it was attempted on.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is no ledger, or one this program cannot read.
+    /// A file is not a ledger, or one this program cannot read.
     #[error("cannot read {}: {source}", path.display())]
     Format {
         /// The file.
@@ -74,14 +74,14 @@ impl Error {
     }
 }
 
-/// Why bytes are no ledger.
+/// Why bytes are not a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// They are too few or do not begin as a ledger does.
-    #[error("it is no ledger\ntry: remove it, if nothing else put it there")]
+    /// The bytes are too few or do not begin with the magic number.
+    #[error("it is not a ledger\ntry: remove it, if nothing else put it there")]
     NotALedger,
-    /// They are a ledger of another version.
+    /// The bytes are a ledger of another version.
     #[error(
         "its format is version {found}, this program reads version {VERSION}\n\
          try: the fercuda that the process runs under"
@@ -90,36 +90,35 @@ pub enum FormatError {
         /// Its version.
         found: u64,
     },
-    /// They are too many or too few.
+    /// The bytes are too many or too few.
     #[error(
         "it is damaged: {found} B long, version {VERSION} has {FILE_BYTES} B\n\
          try: remove it"
     )]
     Damaged {
-        /// The size that it has or gives, in bytes.
+        /// The actual or declared size, in bytes.
         found: u64,
     },
-    /// Their tables have other numbers of rows.
+    /// The tables have other numbers of rows.
     #[error(
         "it is damaged: its tables have other sizes than those of version {VERSION}\ntry: remove it"
     )]
     Rows,
 }
 
-/// Why a ledger is in memory that no reader can see. The writer works all the
-/// same.
+/// Why a ledger is in memory that no reader can see. The writer works all the same.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "nobody can watch this process's memory ledger: {reason}{}",
+    "this process's memory ledger is not visible to readers: {reason}{}",
     advice(reason)
 )]
-pub struct Warning {
-    /// What was wrong with the file.
+pub struct LedgerWarning {
+    /// The error on the file.
     #[source]
     pub reason: Error,
 }
 
-/// What to try where the reason itself has nothing to say.
+/// What to try, for reasons that suggest nothing themselves.
 fn advice(reason: &Error) -> &'static str {
     match reason {
         Error::System { .. } => {

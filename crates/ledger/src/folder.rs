@@ -1,10 +1,8 @@
-//! The folder where this user's ledgers lie, and the making and sweeping of
-//! files in it.
+//! The folder of this user's ledgers: creating, finding and sweeping files in it.
 //!
-//! Invariant: what is opened here belongs to this user and nobody else may
-//! read or write it; that is asked of the open descriptor, never of a path. A
-//! file gets its name when it is locked and its header written, so whoever
-//! finds a name without a lock finds a ledger whose owner is gone.
+//! Invariant: a file opened here belongs to this user and no other user may read or write it; that
+//! is checked on the open descriptor, never on a path. A file gets its name once it is locked and
+//! its header written, so a named file without a lock is a ledger of an owner that is gone.
 
 use std::env;
 use std::ffi::OsStr;
@@ -22,21 +20,21 @@ use rustix::process::Resource;
 
 use crate::error::{Error, Result};
 use crate::format::FILE_BYTES;
-use crate::owner::{Process, is_locked};
-use crate::reader::Reader;
+use crate::owner::{OwnerProcess, is_locked};
+use crate::reader::LedgerReader;
 use crate::shares::SHARE;
 
-/// How a ledger's name ends.
+/// The suffix of a ledger's name.
 const LEDGER: &str = ".ledger";
-/// How it ends before the ledger is ready.
+/// The suffix before the ledger is ready.
 const DRAFT: &str = ".draft";
-/// How the file ends by which a launcher holds a run.
+/// The suffix of the file by which a launcher holds a run.
 const HELD: &str = ".held";
-/// Ledgers of held runs that a sweep leaves: a bound on the disk they take.
+/// How many ledgers of held runs a sweep leaves: a bound on the disk space they take.
 const LEFT_OF_RUNS: usize = 256;
-/// A draft that is older was left behind.
+/// An older draft was left behind by a process that ended.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
-/// Ledgers that one process may have.
+/// The most ledgers that one process may have.
 const NUMBERS: u32 = 1000;
 
 /// A private folder of ledgers.
@@ -47,10 +45,9 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of this user, made if it is not there:
-    /// `$XDG_RUNTIME_DIR/fercuda` if that variable names a private folder of
-    /// ours, else `/run/user/UID/fercuda` likewise, else
-    /// `$HOME/.cache/fercuda/ledgers`.
+    /// The folder of this user, created if missing: `$XDG_RUNTIME_DIR/fercuda` if that variable
+    /// names a private folder of this user, else `/run/user/UID/fercuda` on the same condition,
+    /// else `$HOME/.cache/fercuda/ledgers`.
     ///
     /// # Errors
     /// [`Error::NoFolder`]; else as [`Folder::at`].
@@ -72,11 +69,11 @@ impl Folder {
         Folder::at(&home.join(".cache/fercuda/ledgers"))
     }
 
-    /// The folder `path`, made with mode 0700 if it is not there.
+    /// The folder `path`, created with mode 0700 if missing.
     ///
     /// # Errors
-    /// [`Error::NotPrivate`] if it is somebody else's or open to others;
-    /// [`Error::System`] if it cannot be made or is a link.
+    /// [`Error::NotPrivate`] if it belongs to another user or is open to others; [`Error::System`]
+    /// if it cannot be created or is a symbolic link.
     pub fn at(path: &Path) -> Result<Folder> {
         DirBuilder::new()
             .mode(0o700)
@@ -95,30 +92,30 @@ impl Folder {
         })
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens every ledger in it, in the order of their names. What cannot be
-    /// opened comes as an error beside the others.
+    /// Opens every ledger in the folder, in the order of their names. A ledger that cannot be
+    /// opened is returned as an error beside the others.
     ///
     /// # Errors
     /// [`Error::System`] if the folder cannot be read.
-    pub fn ledgers(&self) -> Result<Vec<Result<Reader>>> {
+    pub fn ledgers(&self) -> Result<Vec<Result<LedgerReader>>> {
         let mut names = self.names(LEDGER)?;
         names.sort();
         let found = names.iter().map(|name| self.open(OsStr::from_bytes(name)));
-        // One that was swept meanwhile is none.
+        // A ledger swept since the listing is left out.
         Ok(found.filter(|found| !is_absent(found)).collect())
     }
 
-    /// Keeps the ledgers of a run when their owners are gone, until the hold is
-    /// dropped or its process ends: for who will report on the run.
+    /// Keeps the ledgers of a run after their owners are gone, until the hold is dropped or its
+    /// process ends: for a launcher that reports on the run.
     ///
     /// # Errors
-    /// [`Error::System`] if the file cannot be made, or if the run is held.
-    pub fn hold(&self, run: NonZeroU64) -> Result<Hold<'_>> {
+    /// [`Error::System`] if the file cannot be created, or if the run is already held.
+    pub fn hold(&self, run: NonZeroU64) -> Result<RunHold<'_>> {
         let name = held_name(run);
         let flags =
             OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -129,7 +126,7 @@ impl Folder {
             Ok(file)
         };
         let file = make().map_err(Error::system("make", self.path.join(&name)))?;
-        Ok(Hold {
+        Ok(RunHold {
             folder: self,
             name,
             _file: file,
@@ -142,17 +139,17 @@ impl Folder {
             .is_ok_and(|held| is_locked(held.file()))
     }
 
-    /// Removes the ledgers whose owners are gone and whose run nobody holds,
-    /// and says how many. Who has opened one before can still read it.
+    /// Removes the ledgers of owners that are gone and of runs that are not held, and returns how many. A
+    /// reader that has one open can still read it.
     ///
     /// # Errors
-    /// [`Error::System`] if the folder cannot be read or a file not be removed.
+    /// [`Error::System`] if the folder cannot be read or a file cannot be removed.
     pub fn sweep(&self) -> Result<usize> {
         let mut swept = 0;
         let mut left = 0;
         for name in self.names(LEDGER)? {
             let name = OsStr::from_bytes(&name);
-            // What is no file of ours is left to whoever put it there.
+            // Files that are not ours are left alone.
             if let Ok(reader) = self.open(name)
                 && !reader.is_owned()
             {
@@ -166,7 +163,7 @@ impl Folder {
         }
         for name in self.names(HELD)? {
             let name = OsStr::from_bytes(&name);
-            // One that is young may be about to be locked.
+            // A recent file may be about to be locked.
             if let Ok(held) = self.open(name)
                 && is_old(held.file())
                 && !is_locked(held.file())
@@ -176,7 +173,7 @@ impl Folder {
         }
         for name in self.names(SHARE)? {
             let name = OsStr::from_bytes(&name);
-            // One that cannot be read may be about to be written.
+            // An unreadable file may be about to be written.
             if let Ok(file) = self.open_file(name)
                 && self.is_stray(&file).unwrap_or_else(|| is_old(&file))
             {
@@ -195,7 +192,7 @@ impl Folder {
         Ok(swept)
     }
 
-    /// Names in the folder that end so.
+    /// Names in the folder with the suffix `end`.
     fn names(&self, end: &str) -> Result<Vec<Vec<u8>>> {
         let read = || -> io::Result<Vec<Vec<u8>>> {
             let mut names = Vec::new();
@@ -211,18 +208,17 @@ impl Folder {
         read().map_err(Error::system("read the folder", &self.path))
     }
 
-    fn open(&self, name: &OsStr) -> Result<Reader> {
+    fn open(&self, name: &OsStr) -> Result<LedgerReader> {
         let file = self.open_file(name)?;
-        Ok(Reader::new(file, self.path.join(name)))
+        Ok(LedgerReader::new(file, self.path.join(name)))
     }
 
-    /// Opens a file in it that is this user's alone.
+    /// Opens a file in the folder that is accessible to this user alone.
     pub(crate) fn open_file(&self, name: &OsStr) -> Result<File> {
         open_private(&self.file, Path::new(name), &self.path.join(name))
     }
 
-    /// Whether a ledger of this name is there, and its owner; it is unless the
-    /// contrary was seen.
+    /// Whether a ledger of this name and its owner exist; true unless the contrary was observed.
     pub(crate) fn is_owned(&self, ledger: &OsStr) -> bool {
         match self.open(ledger) {
             Ok(reader) => reader.is_owned(),
@@ -235,7 +231,7 @@ impl Folder {
         &self.file
     }
 
-    /// Whether it was there.
+    /// Removes a file; returns whether it existed.
     pub(crate) fn remove(&self, name: &OsStr) -> Result<bool> {
         match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
@@ -244,9 +240,9 @@ impl Folder {
         }
     }
 
-    /// Makes a locked file of [`FILE_BYTES`] zeros for `process`, with space
-    /// on disk, that no reader finds yet.
-    pub(crate) fn draft(&self, process: &Process) -> Result<Draft<'_>> {
+    /// Creates a locked file of [`FILE_BYTES`] zeros for `process`, with disk space reserved, that
+    /// no reader finds yet.
+    pub(crate) fn draft(&self, process: &OwnerProcess) -> Result<LedgerDraft<'_>> {
         let stem = format!("{}-{}", process.pid, process.start_ticks);
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -256,7 +252,7 @@ impl Folder {
             let doing = |doing| Error::system(doing, self.path.join(&name));
             match rustix::fs::openat(&self.file, &name, flags, mode) {
                 Ok(file) => {
-                    let draft = Draft {
+                    let draft = LedgerDraft {
                         folder: self,
                         file: Some(File::from(file)),
                         stem,
@@ -279,16 +275,16 @@ impl Folder {
 
 /// Keeps the ledgers of a run: see [`Folder::hold`].
 #[derive(Debug)]
-pub struct Hold<'a> {
+pub struct RunHold<'a> {
     folder: &'a Folder,
     name: String,
-    /// Its lock says that somebody will read them.
+    /// Its lock marks the run as held.
     _file: File,
 }
 
-impl Drop for Hold<'_> {
+impl Drop for RunHold<'_> {
     fn drop(&mut self) {
-        // What cannot be removed now is swept later.
+        // A file that cannot be removed here is swept later.
         self.folder.remove(OsStr::new(&self.name)).ok();
     }
 }
@@ -297,29 +293,29 @@ fn held_name(run: NonZeroU64) -> String {
     format!("{run:016x}{HELD}")
 }
 
-/// A ledger without a name; removed if it gets none.
-pub(crate) struct Draft<'a> {
+/// An unnamed ledger; removed on drop unless published.
+pub(crate) struct LedgerDraft<'a> {
     folder: &'a Folder,
-    /// None once it has its name.
+    /// `None` once published.
     file: Option<File>,
     stem: String,
     name: String,
 }
 
-impl Draft<'_> {
+impl LedgerDraft<'_> {
     fn prepare(&self) -> io::Result<()> {
         let file = self.file()?;
         let len_bytes = FILE_BYTES as u64;
-        // Beyond this limit the system would not refuse but kill.
+        // Beyond this limit the system would kill the process with SIGXFSZ instead of returning an
+        // error.
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
         if limit.is_some_and(|limit_bytes| limit_bytes < len_bytes) {
             return Err(Errno::FBIG.into());
         }
         rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
-        // A length alone would do until the disk is full: the write that finds
-        // no space then kills the process. Where space cannot be reserved
-        // there is no ledger.
+        // Setting the length alone would do until the disk is full: the write that finds no space
+        // then kills the process. If space cannot be reserved there is no ledger.
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)?;
         Ok(())
     }
@@ -329,7 +325,7 @@ impl Draft<'_> {
         self.file.as_ref().ok_or_else(|| Errno::BADF.into())
     }
 
-    /// Gives it its name: readers find it from now on. The lock is the file's.
+    /// Publishes the draft under its name: readers can find it. The lock belongs to the file.
     pub(crate) fn publish(mut self) -> Result<(File, PathBuf)> {
         let folder = self.folder;
         for number in 0..NUMBERS {
@@ -356,16 +352,16 @@ impl Draft<'_> {
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for LedgerDraft<'_> {
     fn drop(&mut self) {
         if self.file.is_some() {
-            // What cannot be removed now is swept later.
+            // A file that cannot be removed here is swept later.
             self.folder.remove(OsStr::new(&self.name)).ok();
         }
     }
 }
 
-/// Opens a file to be read that must be this user's alone, without following a link or
+/// Opens a file for reading that must be accessible to this user alone, without following a link or
 /// waiting for the other end of a pipe.
 pub(crate) fn open_private(
     folder: impl rustix::fd::AsFd,
@@ -375,7 +371,7 @@ pub(crate) fn open_private(
     open_private_as(OFlags::RDONLY, folder, name, path)
 }
 
-/// The same, to be written too.
+/// As [`open_private`], for reading and writing.
 pub(crate) fn open_private_to_write(path: &Path) -> Result<File> {
     open_private_as(OFlags::RDWR, CWD, path, path)
 }
@@ -399,7 +395,7 @@ fn open_private_as(
     Ok(file)
 }
 
-/// Refuses what belongs to another user or is open to others.
+/// Refuses a file that belongs to another user or is open to others.
 fn private(file: &File, path: &Path) -> Result<fs::Metadata> {
     let meta = file.metadata().map_err(Error::system("examine", path))?;
     let uid = rustix::process::geteuid().as_raw();
@@ -414,7 +410,7 @@ fn private(file: &File, path: &Path) -> Result<fs::Metadata> {
     Ok(meta)
 }
 
-fn is_absent(found: &Result<Reader>) -> bool {
+fn is_absent(found: &Result<LedgerReader>) -> bool {
     matches!(found, Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::NotFound)
 }
 

@@ -1,64 +1,62 @@
-//! The bytes of a ledger file, version 1: README.md's tables as types.
+//! The ledger file's layout, version 1: README.md's tables as types.
 //!
-//! Everything is a little-endian 64-bit word at a multiple of eight, so that
-//! any content is a valid value of these types. `T` is the word: atomic where
-//! it is mapped, `u64` where it was read.
+//! Everything is a little-endian 64-bit word at a multiple of eight, so that any content is a valid
+//! value of these types. `T` is the word: atomic where the file is mapped, `u64` where it was read.
 //!
-//! Invariant: the offsets written here are the compiler's, or it refuses; a
-//! test holds README.md to them. The first 64 bytes mean the same in every
-//! version, so that any reader can tell whose file it is.
+//! Invariant: the offsets written here are the compiler's, or compilation fails; a test compares
+//! README.md with them. The first 64 bytes mean the same in every version, so that any reader can
+//! identify the owner.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 
-use crate::ring::Ring;
+use crate::ring::EventRing;
 
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u64 = 1;
 /// Rows of the table of devices. Ordinals above share the last row.
 pub const DEVICES: usize = 16;
-/// Rows of the table of tenants; row 0 is for those that found no room.
+/// Rows of the table of tenants; row 0 is for tenants without a row of their own.
 pub const TENANTS: usize = 64;
-/// Cells that are a tenant's at a device, whichever thread writes them.
+/// Shared cells, one per tenant and device, written by any thread.
 pub const SHARED: usize = TENANTS * DEVICES;
-/// All cells: the shared ones, then those of one thread each.
+/// All cells: the shared ones, then those owned by one thread each.
 pub const CELLS: usize = 4096;
 /// Entries of the ring of events.
 pub const EVENTS: usize = 4096;
-/// Bytes of a tenant's name that are kept.
+/// Bytes of a tenant's name that are stored.
 pub const NAME_BYTES: usize = 48;
-/// Bytes of the program's name that are kept.
+/// Bytes of the program's name that are stored.
 pub const PROGRAM_BYTES: usize = 64;
 /// The size of a ledger file.
-pub const FILE_BYTES: usize = size_of::<Layout<u64>>();
+pub const FILE_BYTES: usize = size_of::<LedgerLayout<u64>>();
 
-/// What a ledger file begins with.
+/// The magic number at the start of a ledger file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fercledg");
 /// The words of an event besides its sequence number.
 pub(crate) const EVENT_WORDS: usize = 7;
-/// Kinds of governed memory there is room for.
+/// How many kinds of governed memory the file has room for.
 pub(crate) const KINDS: usize = 16;
 
 const _: () = assert!(cfg!(target_endian = "little"), "the file is little-endian");
 
-/// Where a field lies: the row of README.md's tables that is the code's.
+/// A field's position in the file: one row of README.md's tables, as the code has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
-    /// The record it is of.
+pub struct LedgerField {
+    /// The record it belongs to.
     pub record: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// Where it begins in the record.
+    /// Its offset in the record.
     pub offset_bytes: usize,
-    /// How long it is.
+    /// Its length.
     pub len_bytes: usize,
 }
 
-/// Defines records: their fields with the offsets they must have, how they are
-/// read from words, and all of it as data. A field is one word, or as many as
-/// its brackets say.
+/// Defines records: their fields with the offsets they must have, how they are read from words, and
+/// all of it as data. A field is one word, or as many as its brackets give.
 macro_rules! records {
     ($(
         $(#[$doc:meta])*
@@ -79,7 +77,7 @@ macro_rules! records {
                 $( assert!(offset_of!($record<AtomicU64>, $field) == $offset); )*
             };
 
-            impl Record for $record<u64> {
+            impl LedgerRecord for $record<u64> {
                 fn read(words: &[u64]) -> Self {
                     let mut words = words.iter().copied();
                     let mut next = || words.next().unwrap_or(0);
@@ -89,9 +87,9 @@ macro_rules! records {
         )*
 
         /// Every field of every record, in order.
-        pub const FIELDS: &[Field] = &[
+        pub const FIELDS: &[LedgerField] = &[
             $($(
-                Field {
+                LedgerField {
                     record: stringify!($record),
                     name: stringify!($field),
                     offset_bytes: $offset,
@@ -107,12 +105,12 @@ macro_rules! records {
 }
 
 /// A record that can be read from its words; words that are missing are zero.
-pub(crate) trait Record {
+pub(crate) trait LedgerRecord {
     fn read(words: &[u64]) -> Self;
 }
 
 records! {
-    /// What the file is and whose.
+    /// What the file is and which process owns it.
     Header, 512 {
         /// `fercledg`.
         0 magic,
@@ -120,15 +118,15 @@ records! {
         8 version,
         /// [`FILE_BYTES`].
         16 file_bytes,
-        /// The owner's process number in its own namespace.
+        /// The owner's process id in its own PID namespace.
         24 pid,
-        /// When the owner started: clock ticks since the machine did.
+        /// When the owner started, in clock ticks since the machine booted.
         32 start_ticks,
-        /// The inode of the owner's namespace of processes; 0 if unknown.
+        /// The inode of the owner's PID namespace; 0 if unknown.
         40 pid_namespace,
-        /// The machine's boot, as it names it; 0 if unknown.
+        /// The kernel's boot id; 0 if unknown.
         48 boot_id [2],
-        /// When the ledger was begun: nanoseconds since 1970.
+        /// When the ledger was opened, in nanoseconds since 1970.
         64 begun_at_unix_ns,
         72 device_rows,
         80 tenant_rows,
@@ -146,29 +144,29 @@ records! {
 
     /// One device. All zero if the process never used it.
     DeviceRow, 512 {
-        /// About what is live: cells tell it in steps of 256 KiB.
+        /// Approximate live bytes: cells publish changes in steps of 256 KiB.
         0 level_bytes,
-        /// The most that `level_bytes` was.
+        /// The maximum of `level_bytes`.
         8 peak_bytes,
-        // What allocations write has a cache line to itself.
+        // The words that allocations write have a cache line to themselves.
         16 device_reserved [6],
         /// Physical memory that the pool has taken from the driver.
         64 pooled_bytes,
-        /// That part of it which is mapped; the rest is spare.
+        /// The mapped part of it; the rest is spare.
         72 mapped_bytes,
         /// Free, and reusable at once.
         80 ready_bytes,
-        /// Free, and waiting for work that may still touch it.
+        /// Free, but pending work may still access it.
         88 waiting_bytes,
-        /// What the process may use at most; 0 if not limited.
+        /// The process's limit; 0 if unlimited.
         96 limit_bytes,
-        /// What the driver says is used and nothing accounts for.
+        /// Used according to the driver, but accounted for by nothing here.
         104 ungoverned_bytes,
-        /// The device's memory, as the driver said last.
+        /// The device's total memory, as last reported by the driver.
         112 driver_total_bytes,
-        /// What of it was free, as the driver said last.
+        /// The device's free memory, as last reported by the driver.
         120 driver_free_bytes,
-        /// When it said so: nanoseconds since the ledger was begun.
+        /// When the driver reported it, in nanoseconds since the ledger was opened.
         128 reconciled_at_ns,
         /// The pool's epoch.
         136 epoch,
@@ -176,15 +174,15 @@ records! {
         144 events [14],
         /// Governed bytes of each kind, in the order of `Governed`.
         256 governed_bytes [KINDS],
-        /// Runtimes that are open.
+        /// Open runtimes.
         384 runtimes,
-        /// 1 while one of them takes requests.
+        /// 1 while a runtime accepts requests.
         392 takes_requests,
-        /// What is asked (`requests`).
+        /// The current request (`requests`).
         400 request [3],
-        /// How far that is.
+        /// Its status.
         424 answer,
-        /// What came of it, by state.
+        /// Its result, by status.
         432 answer_detail [3],
         456 requests_reserved [7],
     }
@@ -201,41 +199,41 @@ records! {
 
     /// One tenant's account at one device.
     AccountRow, 64 {
-        /// About what is live: cells tell it in steps of 256 KiB.
+        /// Approximate live bytes: cells publish changes in steps of 256 KiB.
         0 level_bytes,
-        /// The most that `level_bytes` was.
+        /// The maximum of `level_bytes`.
         8 peak_bytes,
-        /// What the tenant may use at most; 0 if not limited.
+        /// The tenant's limit; 0 if unlimited.
         16 limit_bytes,
-        /// Its part of the device's governed bytes.
+        /// The tenant's share of the device's governed bytes.
         24 governed_bytes,
         32 account_reserved [4],
     }
 
-    /// What one thread allocated for one tenant in one stream of a device.
+    /// The allocations of one thread for one tenant in one stream of a device.
     CellRow, 128 {
-        /// Its writer times four, plus 1 in use, 2 left or 3 being folded; 0 if
-        /// never used, and in a shared cell.
+        /// The writer's number times four, plus 1 in use, 2 left or 3 being folded; 0 if never
+        /// used, and in a shared cell.
         0 state,
-        /// Device and tenant's row, one byte each from the lowest, then six of
-        /// the thread's number; 0 in a shared cell.
-        8 who,
+        /// The device's row in the lowest byte, the tenant's in the next, then six bytes of the
+        /// thread's number; 0 in a shared cell.
+        8 account_key,
         /// The stream's number.
         16 stream,
-        /// Allocated since the cell was taken.
+        /// Bytes allocated since the cell was taken.
         24 allocated_bytes,
-        /// How many times.
+        /// The number of allocations.
         32 allocs,
-        /// Freed by the thread itself.
+        /// Bytes freed by the thread itself.
         40 freed_bytes,
-        /// How many times.
+        /// The number of those frees.
         48 frees,
-        /// What levels have not heard of.
-        56 untold_bytes,
-        // What other threads write has a cache line to itself.
-        /// Freed by other threads; in a shared cell, by anyone.
+        /// The change not yet published to the levels.
+        56 pending_bytes,
+        // The words that other threads write have a cache line to themselves.
+        /// Bytes freed by other threads; in a shared cell, by any thread.
         64 foreign_freed_bytes,
-        /// How many times.
+        /// The number of those frees.
         72 foreign_frees,
         80 cell_reserved [6],
     }
@@ -243,64 +241,63 @@ records! {
 
 /// A whole file.
 #[repr(C)]
-pub(crate) struct Layout<T> {
+pub(crate) struct LedgerLayout<T> {
     pub(crate) header: Header<T>,
     pub(crate) devices: [DeviceRow<T>; DEVICES],
     pub(crate) tenants: [TenantRow<T>; TENANTS],
     pub(crate) accounts: [[AccountRow<T>; DEVICES]; TENANTS],
     pub(crate) cells: [CellRow<T>; CELLS],
-    pub(crate) ring: Ring<T, EVENTS, EVENT_WORDS>,
+    pub(crate) ring: EventRing<T, EVENTS, EVENT_WORDS>,
 }
 
 const _: () = {
-    assert!(offset_of!(Layout<AtomicU64>, header) == 0);
-    assert!(offset_of!(Layout<AtomicU64>, devices) == 512);
-    assert!(offset_of!(Layout<AtomicU64>, tenants) == 8704);
-    assert!(offset_of!(Layout<AtomicU64>, accounts) == 12800);
-    assert!(offset_of!(Layout<AtomicU64>, cells) == 78336);
-    assert!(offset_of!(Layout<AtomicU64>, ring) == 602_624);
-    assert!(size_of::<Layout<AtomicU64>>() == 864_832);
-    assert!(size_of::<Layout<AtomicU64>>() == FILE_BYTES);
-    assert!(align_of::<Layout<AtomicU64>>() == 8);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, header) == 0);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, devices) == 512);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, tenants) == 8704);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, accounts) == 12800);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, cells) == 78336);
+    assert!(offset_of!(LedgerLayout<AtomicU64>, ring) == 602_624);
+    assert!(size_of::<LedgerLayout<AtomicU64>>() == 864_832);
+    assert!(size_of::<LedgerLayout<AtomicU64>>() == FILE_BYTES);
+    assert!(align_of::<LedgerLayout<AtomicU64>>() == 8);
     assert!(EventKind::ALL.len() <= 14 && Governed::ALL.len() <= KINDS);
 };
 
-/// Why memory that no pool can carve is charged: what asked for it.
+/// The origin of device memory that the pool cannot suballocate but that is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Governed {
-    /// Linear memory that the driver gave in the pool's stead.
+    /// Linear memory that the driver supplied instead of the pool.
     Linear = 0,
     /// Arrays and mipmapped arrays: their layout is the driver's.
     Array = 1,
-    /// Managed memory: it moves between host and device.
+    /// Managed memory: it migrates between host and device.
     Managed = 2,
     /// Memory nodes of graphs, and allocations captured into one.
     Graph = 3,
-    /// Physical memory made with `cuMemCreate` by the program itself.
+    /// Physical memory created with `cuMemCreate` by the program itself.
     Vmm = 4,
     /// Multicast objects.
     Multicast = 5,
-    /// Memory of another process, opened by its handle.
+    /// Memory of another process, opened by its IPC handle.
     IpcImport = 6,
-    /// External memory: of another interface, such as Vulkan.
+    /// External memory, imported from another API such as Vulkan.
     External = 7,
     /// Pinned host memory, allocated or registered.
     Host = 8,
-    /// What a context holds: its stacks, heap and buffers.
+    /// A context's stacks, heap and buffers.
     Context = 9,
     /// Code and variables of loaded modules.
     Module = 10,
-    /// What the driver's own pools hold.
+    /// The driver's own memory pools.
     DriverPool = 11,
 }
 
 impl Governed {
-    /// Whether it is physical memory of the device that the process takes, and
-    /// so part of what the driver says is used. A multicast object is a view of
-    /// memory that is charged by itself.
+    /// Whether it is physical memory of the device taken by this process, and so part of the
+    /// driver's used figure. A multicast object is a view of memory that is charged by itself.
     pub fn is_on_device(self) -> bool {
         !matches!(
             self,
@@ -349,19 +346,19 @@ impl Governed {
 #[non_exhaustive]
 #[repr(u8)]
 pub enum EventKind {
-    /// The pool took `bytes` from the driver; `detail` is what it has now.
+    /// The pool took `bytes` from the driver; `detail` is the new total.
     Growth = 0,
-    /// The pool gave `bytes` back; `detail` is what it has now.
+    /// The pool returned `bytes` to the driver; `detail` is the new total.
     Trim = 1,
-    /// `bytes` were asked for and are nowhere; `detail` is the largest block.
+    /// A request for `bytes` failed; `detail` is the largest free block.
     OutOfMemory = 2,
-    /// `bytes` at `address` came from the driver in the pool's stead.
+    /// `bytes` at `address` came from the driver instead of the pool.
     Fallback = 3,
-    /// `address` was freed and is not ours.
+    /// `address` was freed but does not belong to the pool.
     ForeignFree = 4,
-    /// `bytes` were refused because of the limit `detail`.
+    /// A request for `bytes` was refused because of the limit `detail`.
     Refused = 5,
-    /// `bytes` were refused because of the tenant's limit `detail`.
+    /// A request for `bytes` was refused because of the tenant's limit `detail`.
     TenantLimit = 6,
     /// The pool's epoch became `detail`.
     Epoch = 7,
@@ -395,7 +392,7 @@ impl EventKind {
     }
 }
 
-/// Cuts `text` after at most `limit` bytes, at the end of a character.
+/// Truncates `text` to at most `limit` bytes, on a character boundary.
 pub(crate) fn cut(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
@@ -404,7 +401,7 @@ pub(crate) fn cut(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-/// A name's bytes as words, the last one filled with zeros.
+/// A name's bytes as words, the last one zero-padded.
 pub(crate) fn name_words(name: &str) -> impl Iterator<Item = u64> {
     name.as_bytes().chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -413,8 +410,7 @@ pub(crate) fn name_words(name: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The name that words hold. What a terminal might take for a command, or is
-/// no UTF-8, is replaced.
+/// The name stored in `words`. Control characters and invalid UTF-8 are replaced.
 pub(crate) fn name_from(words: &[u64], len_bytes: u64) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let len = usize::try_from(len_bytes)
@@ -437,14 +433,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_cut_between_characters() {
+    fn a_name_is_truncated_on_a_character_boundary() {
         assert_eq!(cut("torch", 48), "torch");
         assert_eq!(cut("größe", 3), "gr");
         assert_eq!(cut("größe", 4), "grö");
     }
 
     #[test]
-    fn a_name_comes_back_from_its_words_and_commands_do_not() {
+    fn a_name_survives_its_words_and_control_characters_are_replaced() {
         let words: Vec<u64> = name_words("cuBLAS workspace").collect();
         assert_eq!(words.len(), 2);
         assert_eq!(name_from(&words, 16), "cuBLAS workspace");
@@ -455,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_numbered_by_their_place() {
+    fn kinds_are_numbered_in_the_order_of_the_file() {
         for (place, kind) in Governed::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, place);
         }

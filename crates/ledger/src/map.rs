@@ -1,11 +1,11 @@
-//! The writer's memory: a mapped file, anonymous memory, or none to be had.
+//! The writer's memory: a mapped file, anonymous memory, or a static as a last resort.
 //!
-//! All the `unsafe` of this crate. The memory is only ever seen as atomic
-//! words, for which any content is valid and which others may change.
+//! All the `unsafe` of this crate. The memory is accessed only as atomic words, for which any
+//! content is valid and which other processes may change.
 //!
-//! Invariant: the words stay where they are until the mapping is dropped.
-//! Elsewhere: the file (`folder`), what the words mean (`format`). Readers map
-//! nothing: a file that shrinks under a mapping would kill them.
+//! Invariant: the words do not move until the mapping is dropped. Elsewhere: the file (`folder`),
+//! the meaning of the words (`format`). Readers map nothing: a file that shrinks under a mapping
+//! would kill them with SIGBUS.
 
 use std::fs::File;
 use std::io;
@@ -18,29 +18,28 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Pid;
 
-use crate::format::{FILE_BYTES, Layout};
+use crate::format::{FILE_BYTES, LedgerLayout};
 
-/// Words of a ledger.
+/// The number of words in a ledger.
 pub(crate) const WORDS: usize = FILE_BYTES / size_of::<u64>();
 
-/// Memory for a process that cannot even map some. Its ledgers share it.
+/// Memory for a process in which even an anonymous mapping fails. Its ledgers share it.
 static LAST_RESORT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
-/// Counts what changes in a process, from 1 on; in the child of a fork it says 0.
-/// Whoever keeps it beside what is true as long as nothing changes sees by one load
-/// that it is true still.
+/// A counter of changes in a process, starting at 1; it reads as 0 in the child of a fork. Data
+/// cached together with the count is valid as long as the count is the same, which one load checks.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Changes(AtomicU64);
+pub struct ChangeCount(AtomicU64);
 
-impl Changes {
-    /// The count. What was true of a change is seen by who sees it counted.
+impl ChangeCount {
+    /// The current count. A thread that sees a change counted also sees the change.
     #[inline]
     pub fn now(&self) -> u64 {
         self.0.load(Acquire)
     }
 
-    /// Counts one, after it was made; none in the child of a fork.
+    /// Counts a change, after it was made; does nothing in the child of a fork.
     pub fn add(&self) {
         let more = |count: u64| (count != 0).then(|| count + 1);
         let _none_in_a_child = self.0.fetch_update(Release, Relaxed, more);
@@ -49,23 +48,23 @@ impl Changes {
 
 /// A ledger's words.
 #[derive(Debug)]
-pub(crate) struct Map {
+pub(crate) struct LedgerMap {
     /// At least [`WORDS`] words, readable and writable, zero when made.
     words: NonNull<AtomicU64>,
     /// Whether `drop` unmaps them.
     owned: bool,
-    guard: Guard,
+    guard: ForkGuard,
 }
 
-// SAFETY: the memory is seen only as atomics, from any thread alike, and is
-// not tied to the thread that mapped it.
-unsafe impl Send for Map {}
-// SAFETY: as above; `Map` has no other content that `&self` could change.
-unsafe impl Sync for Map {}
+// SAFETY: the memory is accessed only as atomics, from any thread alike, and is not tied to the
+// thread that mapped it.
+unsafe impl Send for LedgerMap {}
+// SAFETY: as above; `LedgerMap` has no other content that `&self` could change.
+unsafe impl Sync for LedgerMap {}
 
-impl Map {
+impl LedgerMap {
     /// Maps `file`, which the caller has made [`FILE_BYTES`] long.
-    pub(crate) fn file(file: &File) -> io::Result<Map> {
+    pub(crate) fn file(file: &File) -> io::Result<LedgerMap> {
         // SAFETY: a null address lets the kernel choose, so no memory in use
         // is replaced. The result is used as atomics only, since other
         // processes may have the file mapped too.
@@ -82,56 +81,55 @@ impl Map {
         Self::owning(address.cast())
     }
 
-    /// Memory that no other process sees.
-    pub(crate) fn anonymous() -> Map {
+    /// Anonymous memory that no other process sees.
+    pub(crate) fn anonymous() -> LedgerMap {
         map_private(FILE_BYTES)
             .and_then(Self::owning)
-            .unwrap_or(Map {
+            .unwrap_or(LedgerMap {
                 words: NonNull::from(&LAST_RESORT).cast(),
                 owned: false,
-                guard: Guard::asking(),
+                guard: ForkGuard::asking(),
             })
     }
 
-    fn owning(address: *mut AtomicU64) -> io::Result<Map> {
-        Ok(Map {
+    fn owning(address: *mut AtomicU64) -> io::Result<LedgerMap> {
+        Ok(LedgerMap {
             words: NonNull::new(address).ok_or(io::ErrorKind::OutOfMemory)?,
             owned: true,
-            guard: Guard::new(),
+            guard: ForkGuard::new(),
         })
     }
 
-    /// The words by name.
+    /// The words as named fields.
     #[inline]
-    pub(crate) fn layout(&self) -> &Layout<AtomicU64> {
-        // SAFETY: `words` leads to `FILE_BYTES` bytes, the size of a `Layout`,
-        // that live as long as `self`. Mappings are aligned to pages and
-        // `LAST_RESORT` as an `AtomicU64`, which is the alignment of `Layout`
-        // (asserted in `format`). It consists of atomics only, so every
-        // content is valid and may change.
-        unsafe { self.words.cast::<Layout<AtomicU64>>().as_ref() }
+    pub(crate) fn layout(&self) -> &LedgerLayout<AtomicU64> {
+        // SAFETY: `words` points to `FILE_BYTES` bytes, the size of a `LedgerLayout`, that live as
+        // long as `self`. Mappings are page-aligned and `LAST_RESORT` is aligned as an `AtomicU64`,
+        // which is the alignment of `LedgerLayout` (asserted in `format`). It consists of atomics
+        // only, so every content is valid and may change.
+        unsafe { self.words.cast::<LedgerLayout<AtomicU64>>().as_ref() }
     }
 
-    /// The words by number.
+    /// The words as a slice.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: as for `layout`: `WORDS` aligned atomics that outlive the
         // borrow.
         unsafe { slice::from_raw_parts(self.words.as_ptr(), WORDS) }
     }
 
-    /// Whether this is the process that made it, and not a child of a fork.
+    /// Whether this is the process that created it, and not a child of a fork.
     #[inline]
     pub(crate) fn is_mine(&self) -> bool {
         self.guard.is_mine()
     }
 
-    /// What changes in this process; none where a fork is known otherwise.
-    pub(crate) fn changes(&self) -> Option<&Changes> {
+    /// The process's change counter; `None` where forks are detected in another way.
+    pub(crate) fn changes(&self) -> Option<&ChangeCount> {
         self.guard.changes()
     }
 }
 
-impl Drop for Map {
+impl Drop for LedgerMap {
     fn drop(&mut self) {
         if self.owned {
             // SAFETY: `owning` got the address from a mapping of this length,
@@ -142,61 +140,59 @@ impl Drop for Map {
     }
 }
 
-/// Knows a fork without asking the kernel: a page of its own which the kernel
-/// empties in the child.
+/// Detects a fork without a system call: a page of its own that the kernel zeroes in the child.
 #[derive(Debug)]
-struct Guard {
-    /// In such a page; none where the kernel does not do that (before Linux
-    /// 4.14).
-    changes: Option<NonNull<Changes>>,
+struct ForkGuard {
+    /// In that page; `None` where the kernel does not support wiping it (before Linux 4.14).
+    changes: Option<NonNull<ChangeCount>>,
     pid: Pid,
 }
 
 const PAGE_BYTES: usize = 4096;
 
-impl Guard {
-    fn new() -> Guard {
-        let mut guard = Guard::asking();
+impl ForkGuard {
+    fn new() -> ForkGuard {
+        let mut guard = ForkGuard::asking();
         let Ok(page) = map_private(PAGE_BYTES) else {
             return guard;
         };
-        // SAFETY: the page was mapped just now, so that nothing else uses it;
-        // the advice changes only what a child will find in it.
+        // SAFETY: the page was mapped just above, so nothing else uses it; the advice changes only
+        // the child's copy.
         let advised =
             unsafe { rustix::mm::madvise(page.cast(), PAGE_BYTES, Advice::LinuxWipeOnFork) };
         guard.changes = NonNull::new(page.cast()).filter(|_| advised.is_ok());
         match guard.changes() {
-            Some(Changes(count)) => count.store(1, Relaxed),
+            Some(ChangeCount(count)) => count.store(1, Relaxed),
             None => unmap_page(page),
         }
         guard
     }
 
-    /// One that asks the kernel each time.
-    fn asking() -> Guard {
-        Guard {
+    /// A guard that calls the kernel each time.
+    fn asking() -> ForkGuard {
+        ForkGuard {
             changes: None,
             pid: rustix::process::getpid(),
         }
     }
 
     #[inline]
-    fn changes(&self) -> Option<&Changes> {
-        // SAFETY: it leads to the start of the page, which is mapped, aligned and
-        // seen as an atomic only, until `drop`; a child has it too, emptied.
+    fn changes(&self) -> Option<&ChangeCount> {
+        // SAFETY: it points to the start of the page, which is mapped, aligned and accessed as an
+        // atomic only, until `drop`; a child has it too, zeroed.
         self.changes.map(|changes| unsafe { changes.as_ref() })
     }
 
     #[inline]
     fn is_mine(&self) -> bool {
         match self.changes() {
-            Some(Changes(count)) => count.load(Relaxed) != 0,
+            Some(ChangeCount(count)) => count.load(Relaxed) != 0,
             None => rustix::process::getpid() == self.pid,
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         if let Some(changes) = self.changes {
             unmap_page(changes.as_ptr().cast());
@@ -204,14 +200,14 @@ impl Drop for Guard {
     }
 }
 
-/// Unmaps a guard's page, which nobody uses any more.
+/// Unmaps a guard's page, which is not used any more.
 fn unmap_page(page: *mut AtomicU64) {
-    // SAFETY: both callers pass a page that `Guard::new` mapped, and forget it.
+    // SAFETY: both callers pass a page that `ForkGuard::new` mapped, and forget it.
     let unmapped = unsafe { rustix::mm::munmap(page.cast(), PAGE_BYTES) };
     debug_assert!(unmapped.is_ok(), "{unmapped:?}");
 }
 
-/// Maps `len_bytes` of zeros that are this process's own.
+/// Maps `len_bytes` of private zeroed memory.
 fn map_private(len_bytes: usize) -> io::Result<*mut AtomicU64> {
     // SAFETY: a null address lets the kernel choose, so no memory in use is
     // replaced.
@@ -232,7 +228,7 @@ mod tests {
 
     #[test]
     fn words_and_layout_are_the_same_memory() {
-        let map = Map::anonymous();
+        let map = LedgerMap::anonymous();
         assert!(map.owned && map.guard.changes.is_some() && map.is_mine());
         assert_eq!(map.words().len(), WORDS);
         map.layout().header.pid.store(7, Relaxed);
@@ -242,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_counted_but_in_a_child() {
-        let changes = Changes(AtomicU64::new(1));
+    fn changes_are_counted_except_in_a_forked_child() {
+        let changes = ChangeCount(AtomicU64::new(1));
         changes.add();
         assert_eq!(changes.now(), 2);
-        let in_a_child = Changes(AtomicU64::new(0));
+        let in_a_child = ChangeCount(AtomicU64::new(0));
         in_a_child.add();
         assert_eq!(in_a_child.now(), 0);
     }
 
     #[test]
-    fn a_guard_without_its_page_knows_its_process_too() {
-        assert!(Guard::asking().is_mine());
+    fn a_guard_without_its_page_recognizes_its_process_too() {
+        assert!(ForkGuard::asking().is_mine());
     }
 }

@@ -1,15 +1,15 @@
-//! Snapshots as Prometheus' text format, version 0.0.4.
+//! Snapshots in Prometheus' text format, version 0.0.4.
 //!
-//! Invariant: one `HELP` and one `TYPE` a metric, its samples together, every
-//! label escaped. Streams, threads and single events are left out: they come
-//! and go, and each would be a time series of its own.
+//! Invariant: one `HELP` and one `TYPE` per metric, its samples together, every label escaped.
+//! Streams, threads and single events are left out: they are short-lived, and each would be a time
+//! series of its own.
 
 use std::fmt::Write as _;
 
 use crate::format::EventKind;
-use crate::snapshot::{DeviceSnapshot, Owner, Snapshot, TenantAccount};
+use crate::snapshot::{DeviceSnapshot, LedgerSnapshot, OwnerState, TenantAccount};
 
-/// A metric with one sample for each `S`.
+/// A metric with one sample per `S`.
 struct Metric<S> {
     name: &'static str,
     kind: &'static str,
@@ -17,29 +17,29 @@ struct Metric<S> {
     value: fn(&S) -> Option<u64>,
 }
 
-const PROCESS: &[Metric<Snapshot>] = &[
+const PROCESS: &[Metric<LedgerSnapshot>] = &[
     Metric {
         name: "fercuda_up",
         kind: "gauge",
         help: "1 while the process lives, 0 when it is gone.",
-        value: |process| Some(u64::from(process.owner == Owner::Alive)),
+        value: |process| Some(u64::from(process.owner == OwnerState::Alive)),
     },
     Metric {
         name: "fercuda_racing",
         kind: "gauge",
-        help: "1 if the figures changed while they were read, so that sums may not come out.",
+        help: "1 if the figures changed while they were read, so sums may be inconsistent.",
         value: |process| Some(u64::from(process.racing)),
     },
     Metric {
         name: "fercuda_events_total",
         kind: "counter",
-        help: "Events of all kinds.",
+        help: "RingEvents of all kinds.",
         value: |process| Some(process.events_written),
     },
     Metric {
         name: "fercuda_events_dropped_total",
         kind: "counter",
-        help: "Events that were counted but not kept.",
+        help: "RingEvents that were counted but dropped from the ring.",
         value: |process| Some(process.events_dropped),
     },
 ];
@@ -48,13 +48,13 @@ const DEVICE: &[Metric<DeviceSnapshot>] = &[
     Metric {
         name: "fercuda_device_live_bytes",
         kind: "gauge",
-        help: "Allocated from the pool and not given back.",
+        help: "Allocated from the pool and not freed.",
         value: |device| Some(device.live_bytes),
     },
     Metric {
         name: "fercuda_device_peak_bytes",
         kind: "gauge",
-        help: "The most that was live.",
+        help: "Peak of live bytes.",
         value: |device| Some(device.peak_bytes),
     },
     Metric {
@@ -66,43 +66,43 @@ const DEVICE: &[Metric<DeviceSnapshot>] = &[
     Metric {
         name: "fercuda_device_mapped_bytes",
         kind: "gauge",
-        help: "That part of the pool's memory which is mapped.",
+        help: "The mapped part of the pool's memory.",
         value: |device| Some(device.mapped_bytes),
     },
     Metric {
         name: "fercuda_device_ready_bytes",
         kind: "gauge",
-        help: "Free in the pool and reusable at once, when the driver was last asked.",
+        help: "Free in the pool and reusable at once, when the driver was last queried.",
         value: |device| Some(device.ready_bytes),
     },
     Metric {
         name: "fercuda_device_waiting_bytes",
         kind: "gauge",
-        help: "Free in the pool and waiting for work, when the driver was last asked.",
+        help: "Free in the pool, but pending work may still access it, when the driver was last queried.",
         value: |device| Some(device.waiting_bytes),
     },
     Metric {
         name: "fercuda_device_limit_bytes",
         kind: "gauge",
-        help: "What the process may use; absent if not limited.",
+        help: "The process's limit; absent if unlimited.",
         value: |device| device.limit_bytes,
     },
     Metric {
         name: "fercuda_device_ungoverned_bytes",
         kind: "gauge",
-        help: "Used as the driver says, and accounted for by nothing.",
+        help: "Used according to the driver, but accounted for by nothing here.",
         value: |device| Some(device.ungoverned_bytes),
     },
     Metric {
         name: "fercuda_device_driver_total_bytes",
         kind: "gauge",
-        help: "Memory of the device, as the driver said last.",
+        help: "Total memory of the device, as last reported by the driver.",
         value: |device| Some(device.driver_total_bytes),
     },
     Metric {
         name: "fercuda_device_driver_free_bytes",
         kind: "gauge",
-        help: "Free memory of the device, as the driver said last.",
+        help: "Free memory of the device, as last reported by the driver.",
         value: |device| Some(device.driver_free_bytes),
     },
     Metric {
@@ -135,25 +135,25 @@ const TENANT: &[Metric<TenantAccount>] = &[
     Metric {
         name: "fercuda_tenant_live_bytes",
         kind: "gauge",
-        help: "Allocated by the tenant and not given back.",
+        help: "Allocated by the tenant and not freed.",
         value: |account| Some(account.live_bytes),
     },
     Metric {
         name: "fercuda_tenant_peak_bytes",
         kind: "gauge",
-        help: "The most that was live of the tenant's.",
+        help: "Peak of the tenant's live bytes.",
         value: |account| Some(account.peak_bytes),
     },
     Metric {
         name: "fercuda_tenant_governed_bytes",
         kind: "gauge",
-        help: "The driver's allocations that are charged to the tenant.",
+        help: "The driver's own allocations charged to the tenant.",
         value: |account| Some(account.governed_bytes),
     },
     Metric {
         name: "fercuda_tenant_limit_bytes",
         kind: "gauge",
-        help: "What the tenant may use; absent if not limited.",
+        help: "The tenant's limit; absent if unlimited.",
         value: |account| account.limit_bytes,
     },
     Metric {
@@ -182,8 +182,8 @@ const TENANT: &[Metric<TenantAccount>] = &[
     },
 ];
 
-/// These processes' figures as Prometheus reads them.
-pub fn prometheus(processes: &[Snapshot]) -> String {
+/// The figures of `processes` in Prometheus' text format.
+pub fn prometheus(processes: &[LedgerSnapshot]) -> String {
     let mut text = String::new();
     let devices = || {
         processes.iter().flat_map(|process| {
@@ -223,10 +223,10 @@ pub fn prometheus(processes: &[Snapshot]) -> String {
         &mut text,
         "fercuda_device_governed_bytes",
         "gauge",
-        "The driver's own allocations that are charged, by what asked for them.",
+        "The driver's own allocations that are charged, by origin.",
         governed,
     );
-    // Kinds that have not happened are 0, so that a rate has a beginning.
+    // Kinds without events are exported as 0, so that a rate has a beginning.
     let events = devices().flat_map(|(labels, device)| {
         EventKind::ALL.into_iter().map(move |kind| {
             let count = device.event_counts.get(&kind).copied();
@@ -237,7 +237,7 @@ pub fn prometheus(processes: &[Snapshot]) -> String {
         &mut text,
         "fercuda_device_events_total",
         "counter",
-        "Events of the device, by kind.",
+        "RingEvents of the device, by kind.",
         events,
     );
     for metric in TENANT {
@@ -276,7 +276,7 @@ fn family(
     }
 }
 
-fn labels(process: &Snapshot) -> String {
+fn labels(process: &LedgerSnapshot) -> String {
     format!(
         "pid=\"{}\",program=\"{}\"",
         process.pid,
@@ -288,7 +288,7 @@ fn with(labels: &str, name: &str, value: &str) -> String {
     format!("{labels},{name}=\"{}\"", Escaped(value))
 }
 
-/// A label's value.
+/// A label's value, escaped.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {
@@ -310,13 +310,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_end_a_label_is_escaped() {
+    fn characters_that_would_end_a_label_are_escaped() {
         let escaped = Escaped("a\"b\\c\nd").to_string();
         assert_eq!(escaped, r#"a\"b\\c\nd"#);
     }
 
     #[test]
-    fn names_are_unique_and_say_their_unit() {
+    fn names_are_unique_and_carry_their_unit() {
         let mut names: Vec<(&str, &str)> = Vec::new();
         names.extend(PROCESS.iter().map(|metric| (metric.name, metric.kind)));
         names.extend(DEVICE.iter().map(|metric| (metric.name, metric.kind)));

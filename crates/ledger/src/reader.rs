@@ -1,12 +1,11 @@
-//! Reading a ledger: the file of a process that may be alive, gone or hostile.
+//! Reader of a ledger file; its process may be alive, gone or hostile.
 //!
-//! The file is read, not mapped, so that one cut short cannot kill the reader.
-//! Counters are read until two readings agree. Those of cells only grow, so
-//! equal readings are what was there between them. A word that a writer changes
-//! during a reading may come out mixed; what does not agree is marked as
-//! racing.
+//! The file is read, not mapped, so that a truncated file cannot kill the reader. Counters are read
+//! until two readings agree. Cell counters only grow, so if two readings are equal, nothing changed
+//! between them. A word that a writer changes during a reading may come out torn; figures that do
+//! not agree are marked as racing.
 //!
-//! Elsewhere: what the words mean (`snapshot`), whole events (`ring`).
+//! Elsewhere: the meaning of the words (`snapshot`), reading whole events (`ring`).
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -21,43 +20,45 @@ use rustix::fs::CWD;
 
 use crate::error::{Error, FormatError, Result};
 use crate::folder::open_private;
-use crate::format::{EVENT_WORDS, EVENTS, FILE_BYTES, Header, Layout, Record, VERSION};
-use crate::owner::{Process, Sight};
-use crate::ring::{self, Events};
-use crate::snapshot::{self, Owner, Snapshot};
+use crate::format::{EVENT_WORDS, EVENTS, FILE_BYTES, Header, LedgerLayout, LedgerRecord, VERSION};
+use crate::owner::{OwnerProcess, PidScope};
+use crate::ring::{self, RingEvents};
+use crate::snapshot::{self, LedgerSnapshot, OwnerState};
 
-/// The first word of the ring; before it are header and tables.
-pub(crate) const RING_WORD: usize = offset_of!(Layout<AtomicU64>, ring) / 8;
-/// Words that every version has.
+/// The index of the ring's first word; header and tables come before it.
+pub(crate) const RING_WORD: usize = offset_of!(LedgerLayout<AtomicU64>, ring) / 8;
+/// Header words that every version has.
 const COMMON_WORDS: usize = 8;
 /// Words that are read and compared at a time, while they are in the cache.
 const CHUNK_WORDS: usize = 4096;
-/// How often tables are read in the hope that nobody writes meanwhile.
+/// How often the tables are read until two readings agree.
 const READINGS: usize = 8;
 
-/// One ledger, open. It stays readable when its owner ends and when its file
-/// is swept.
+/// An open ledger. It stays readable after its owner ends and after its file is swept.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LedgerReader {
     file: File,
     path: PathBuf,
 }
 
-impl Reader {
+impl LedgerReader {
     /// Opens a ledger by its path.
     ///
     /// # Errors
-    /// [`Error::NotPrivate`] or [`Error::System`]; its content is looked at by
-    /// [`Reader::snapshot`].
-    pub fn open(path: &Path) -> Result<Reader> {
-        Ok(Reader::new(open_private(CWD, path, path)?, path.to_owned()))
+    /// [`Error::NotPrivate`] or [`Error::System`]; the content is checked by
+    /// [`LedgerReader::snapshot`].
+    pub fn open(path: &Path) -> Result<LedgerReader> {
+        Ok(LedgerReader::new(
+            open_private(CWD, path, path)?,
+            path.to_owned(),
+        ))
     }
 
-    pub(crate) fn new(file: File, path: PathBuf) -> Reader {
-        Reader { file, path }
+    pub(crate) fn new(file: File, path: PathBuf) -> LedgerReader {
+        LedgerReader { file, path }
     }
 
-    /// Where it was found.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,30 +70,30 @@ impl Reader {
     /// Whether the process that writes it lives.
     ///
     /// # Errors
-    /// [`Error::System`] if the file cannot be read, [`Error::Format`] if it is
-    /// no ledger of any version.
-    pub fn owner(&self) -> Result<Owner> {
+    /// [`Error::System`] if the file cannot be read, [`Error::Format`] if it is not a ledger of any
+    /// version.
+    pub fn owner(&self) -> Result<OwnerState> {
         let process = self.process()?.map_err(self.refused())?;
         Ok(self.state_of(&process))
     }
 
-    /// Whether its process has the number here that the header says: it is of this boot, and of
-    /// the same namespace of processes. Another container's process may have any.
+    /// Whether the process id in the header is valid here: the owner runs under the same boot and
+    /// in the same PID namespace. In another container the id may belong to any process.
     ///
     /// # Errors
-    /// As for [`Reader::owner`].
+    /// As for [`LedgerReader::owner`].
     pub fn is_here(&self) -> Result<bool> {
         Ok(self.process()?.map_err(self.refused())?.is_here())
     }
 
-    /// Whether somebody has it, whatever is in it.
+    /// Whether an owner has it, whatever its content.
     pub(crate) fn is_owned(&self) -> bool {
-        // Without a header only the lock speaks.
+        // Without a header the lock alone decides.
         let process = self.process().ok().and_then(std::result::Result::ok);
         process.unwrap_or_default().owns(&self.file)
     }
 
-    /// The run that it belongs to, if it is of this version and of one.
+    /// The run that the ledger belongs to; `None` if there is none or the version is another.
     pub(crate) fn run(&self) -> Option<NonZeroU64> {
         let mut words = [0; size_of::<Header<u64>>() / 8];
         read_words(&self.file, 0, &mut words, &mut Vec::new()).ok()?;
@@ -101,12 +102,12 @@ impl Reader {
         NonZeroU64::new(header.run).filter(|_| ours)
     }
 
-    /// What is in it now.
+    /// The current content.
     ///
     /// # Errors
-    /// [`Error::System`] if it cannot be read, [`Error::Format`] if it is no
-    /// ledger that this version reads.
-    pub fn snapshot(&self) -> Result<Snapshot> {
+    /// [`Error::System`] if it cannot be read, [`Error::Format`] if it is not a ledger that this
+    /// version reads.
+    pub fn snapshot(&self) -> Result<LedgerSnapshot> {
         let process = self.process()?.map_err(self.refused())?;
         let len_bytes = self
             .file
@@ -116,21 +117,21 @@ impl Reader {
         let mut bytes = Vec::new();
         let collected = collect(|first, words| read_words(&self.file, first, words, &mut bytes))
             .map_err(Error::system("read", &self.path))?;
-        // Asked last: an owner that lived at the end lived all along.
+        // Checked last: an owner that lives at the end lived all along.
         let owner = self.state_of(&process);
         snapshot::assemble(&collected, len_bytes, owner).map_err(self.refused())
     }
 
-    pub(crate) fn state_of(&self, process: &Process) -> Owner {
+    pub(crate) fn state_of(&self, process: &OwnerProcess) -> OwnerState {
         if process.owns(&self.file) {
-            Owner::Alive
+            OwnerState::Alive
         } else {
-            Owner::Gone
+            OwnerState::Gone
         }
     }
 
-    /// Whose it is: the part of the header that all versions share.
-    pub(crate) fn process(&self) -> Result<std::result::Result<Process, FormatError>> {
+    /// The owner: the part of the header that all versions share.
+    pub(crate) fn process(&self) -> Result<std::result::Result<OwnerProcess, FormatError>> {
         let mut words = [0; COMMON_WORDS];
         read_words(&self.file, 0, &mut words, &mut Vec::new())
             .map_err(Error::system("read", &self.path))?;
@@ -138,10 +139,10 @@ impl Reader {
         if header.magic != crate::format::MAGIC {
             return Ok(Err(FormatError::NotALedger));
         }
-        Ok(Ok(Process {
+        Ok(Ok(OwnerProcess {
             pid: header.pid,
             start_ticks: header.start_ticks,
-            sight: Sight {
+            sight: PidScope {
                 pid_namespace: header.pid_namespace,
                 boot_id: header.boot_id,
             },
@@ -156,21 +157,21 @@ impl Reader {
     }
 }
 
-/// All that was read of a ledger.
+/// Everything read of a ledger.
 #[derive(Debug)]
-pub(crate) struct Collected {
+pub(crate) struct RawLedger {
     /// Header and tables.
     pub(crate) tables: Vec<u64>,
     /// Whether two readings of the tables agreed.
     pub(crate) settled: bool,
-    pub(crate) events: Events<EVENT_WORDS>,
+    pub(crate) events: RingEvents<EVENT_WORDS>,
 }
 
-/// Reads a ledger through `copy(first, words)`, which fills `words` with those
-/// from number `first` on.
+/// Reads a ledger through `copy(first, words)`, which fills `words` with the words from index
+/// `first` on.
 fn collect<E>(
     mut copy: impl FnMut(usize, &mut [u64]) -> std::result::Result<(), E>,
-) -> std::result::Result<Collected, E> {
+) -> std::result::Result<RawLedger, E> {
     let mut tables = vec![0; RING_WORD];
     let mut chunk = vec![0; CHUNK_WORDS];
     let mut settled = false;
@@ -184,14 +185,14 @@ fn collect<E>(
                 words.copy_from_slice(chunk);
             }
         }
-        // The first has nothing to agree with.
+        // The first reading has nothing to agree with.
         settled = agrees && reading > 0;
         if settled {
             break;
         }
     }
     let events = ring::read::<EVENTS, EVENT_WORDS, E>(|words| copy(RING_WORD, words))?;
-    Ok(Collected {
+    Ok(RawLedger {
         tables,
         settled,
         events,
@@ -199,7 +200,7 @@ fn collect<E>(
 }
 
 /// Reads a ledger in this process's own memory.
-pub(crate) fn collect_memory(memory: &[AtomicU64]) -> Collected {
+pub(crate) fn collect_memory(memory: &[AtomicU64]) -> RawLedger {
     let Ok(collected) = collect(|first, words| {
         for (word, shared) in words.iter_mut().zip(&memory[first..]) {
             // The ring's argument needs acquire; the tables would do without.
@@ -210,8 +211,8 @@ pub(crate) fn collect_memory(memory: &[AtomicU64]) -> Collected {
     collected
 }
 
-/// Reads a ledger that is bytes and will not change.
-pub(crate) fn collect_bytes(bytes: &[u8]) -> Collected {
+/// Reads a ledger from bytes that do not change.
+pub(crate) fn collect_bytes(bytes: &[u8]) -> RawLedger {
     let Ok(collected) = collect(|first, words| {
         fill(words, bytes.get(first * 8..).unwrap_or_default());
         Ok::<(), Infallible>(())
@@ -219,8 +220,8 @@ pub(crate) fn collect_bytes(bytes: &[u8]) -> Collected {
     collected
 }
 
-/// Reads words from a file. Calls of the system are in order, and the kernel
-/// reads what a mapping of the same file writes.
+/// Reads words from a file. System calls are ordered, and the kernel reads what a mapping of the
+/// same file writes.
 pub(crate) fn read_words(
     file: &File,
     first: usize,
@@ -241,7 +242,7 @@ pub(crate) fn read_words(
     Ok(())
 }
 
-/// Fills words from bytes; what is missing is zero.
+/// Fills words from bytes; missing bytes are zero.
 fn fill(words: &mut [u64], bytes: &[u8]) {
     let mut chunks = bytes.chunks_exact(size_of::<u64>());
     for word in words {

@@ -1,22 +1,22 @@
-//! What others ask of the process that writes a ledger, and what it answers.
+//! Reboot requests to the process that writes a ledger, and their answers.
 //!
-//! One who asks writes a record into the file, and a runtime in the process that has said it
-//! takes requests looks at it now and then. All of it may be written by anybody
-//! who may write the file, at any time: nothing here trusts a word, waits, or panics.
+//! A requester writes a record into the file, and a runtime in the process polls it if it has
+//! announced that it accepts requests. Any process that may write the file may write any of it at
+//! any time: nothing here trusts a word, waits, or panics.
 //!
-//! - A request is three words: number, device and kind; until when it may be taken; and a
-//!   mixture of both. It is written by a call of the system, since a file cut short kills who
-//!   has mapped it, and such a write is seen in any order of its bytes. A reader takes the
-//!   three for a request only if the third is that of the other two.
-//! - Who asks may give up, and then nothing happens later: he writes that nothing is asked,
-//!   and then reads the answer; the process answers that it has taken the request, and then
-//!   reads that again. Between the two steps of each is a sequentially consistent fence, so
-//!   that at least one sees the other: the process lets go, or the asker hears that
-//!   it was taken. One who was killed cannot give up; for him there is the time.
-//! - The answer's word is stored last, by a release, and names the request. Who reads all of
-//!   it twice, and the same, has what was stored before.
+//! - A request is three words: number, device and kind; its deadline; and a checksum of both. It is
+//!   written by a system call, since a truncated file kills a process that has mapped it, and the
+//!   bytes of such a write become visible in any order. A reader accepts the three words as a
+//!   request only if the third is the checksum of the other two.
+//! - A requester may withdraw, and then nothing happens later: it writes that there is no request,
+//!   and then reads the answer; the process answers that it has taken the request, and then reads
+//!   the request again. Between the two steps of each side is a sequentially consistent fence, so
+//!   that at least one sees the other: the process abandons the request, or the requester sees that
+//!   it was taken. A requester that was killed cannot withdraw; the deadline covers that case.
+//! - The answer's word is stored last, with release, and names the request. A reader that reads all
+//!   of it twice, with equal results, has the values stored before.
 //!
-//! Elsewhere: doing what is asked (`fercuda-runtime`).
+//! Elsewhere: carrying out the reboot (`fercuda-runtime`).
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher as _, RandomState};
@@ -31,18 +31,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, FormatError};
 use crate::folder::open_private_to_write;
-use crate::format::{DEVICES, DeviceRow, Layout, Record as _};
-use crate::owner::Process;
-use crate::reader::{Reader, read_words};
-use crate::snapshot::Owner;
-use crate::word::Word;
-use crate::writer::{Device, Ledger};
+use crate::format::{DEVICES, DeviceRow, LedgerLayout, LedgerRecord as _};
+use crate::owner::OwnerProcess;
+use crate::reader::{LedgerReader, read_words};
+use crate::snapshot::OwnerState;
+use crate::word::AtomicWord;
+use crate::writer::{Ledger, LedgerDevice};
 
-/// The only thing that can be asked: to reboot.
+/// The only kind of request: reboot.
 const REBOOT: u64 = 1;
-/// Nothing is asked.
-const NOTHING: [u64; 3] = [0, 0, MIXED];
-const MIXED: u64 = 0x6665_7263_7265_7173;
+/// No request.
+const NO_REQUEST: [u64; 3] = [0, 0, CHECKSUM_SEED];
+const CHECKSUM_SEED: u64 = 0x6665_7263_7265_7173;
 
 const TAKEN: u64 = 1;
 const WITHDRAWN: u64 = 2;
@@ -50,47 +50,51 @@ const REBOOTED: u64 = 3;
 const REFUSED: u64 = 4;
 const FAILED: u64 = 5;
 
-/// How long after its time others leave a request where it is, so that who gives up then takes
-/// back his own and not theirs.
-const KEPT: Duration = Duration::from_secs(1);
-/// How often an answer is read in the hope that nobody writes meanwhile.
+/// How long after its deadline other requesters leave a request in place, so that a requester that
+/// withdraws at the deadline removes its own request and not theirs.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often an answer is read until two readings agree.
 const READINGS: usize = 8;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RebootOutcome {
     /// The runtime was rebooted.
     Rebooted {
-        /// How often the device's memory has begun anew.
+        /// The epoch of the device's memory after the reboot.
         epoch: u64,
         /// Sessions that were ended.
         sessions: u64,
-        /// Bytes that went back to the driver.
+        /// Bytes that were returned to the driver.
         returned_bytes: u64,
     },
-    /// The program did not want to now.
+    /// The program declined.
     Refused,
-    /// It was tried.
-    Failed(Failure),
+    /// The reboot was tried and failed.
+    Failed(RebootFailure),
 }
 
 /// Why a reboot failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The context has failed: sessions have ended, and only the program itself may reset it.
+pub enum RebootFailure {
+    /// The context has faulted: sessions have ended, and only the program itself may reset it.
     Context,
     /// The driver does not recover in this process.
     Lost,
-    /// Something else, which the program knows.
+    /// Another reason, known to the program.
     Other,
 }
 
-impl Failure {
-    const ALL: [Failure; 3] = [Failure::Context, Failure::Lost, Failure::Other];
+impl RebootFailure {
+    const ALL: [RebootFailure; 3] = [
+        RebootFailure::Context,
+        RebootFailure::Lost,
+        RebootFailure::Other,
+    ];
 }
 
-impl Outcome {
-    /// As words: the state, and what came of it.
+impl RebootOutcome {
+    /// Encodes the result as words: the status, and its details.
     pub fn words(self) -> (u64, [u64; 3]) {
         match self {
             Self::Rebooted {
@@ -103,8 +107,8 @@ impl Outcome {
         }
     }
 
-    /// Of words that anybody may have written.
-    pub fn of_words(state: u64, detail: [u64; 3]) -> Option<Outcome> {
+    /// Decodes words that any process may have written.
+    pub fn from_words(state: u64, detail: [u64; 3]) -> Option<RebootOutcome> {
         match state {
             REBOOTED => Some(Self::Rebooted {
                 epoch: detail[0],
@@ -114,95 +118,97 @@ impl Outcome {
             REFUSED => Some(Self::Refused),
             FAILED => {
                 let why = usize::try_from(detail[0]).ok();
-                let why = why.and_then(|at| Failure::ALL.get(at).copied());
-                Some(Self::Failed(why.unwrap_or(Failure::Other)))
+                let why = why.and_then(|at| RebootFailure::ALL.get(at).copied());
+                Some(Self::Failed(why.unwrap_or(RebootFailure::Other)))
             }
             _ => None,
         }
     }
 }
 
-/// How far a request is.
+/// The status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The process has not taken it.
     Waiting,
-    /// It is being done.
+    /// It is being carried out.
     Taken,
-    /// It is over.
-    Over(Outcome),
-    /// It was taken back, and nothing is done.
+    /// It is finished.
+    Over(RebootOutcome),
+    /// It was withdrawn, and nothing is done.
     Withdrawn,
-    /// Somebody else has asked since, and this one was not taken.
+    /// Another requester has replaced it, and this one was not taken.
     Overtaken,
-    /// Somebody else has asked since and was heard: whether this one was taken before, and what
-    /// came of it, is not to be known any more.
+    /// Another requester has replaced it and was answered: whether this one was taken before, and
+    /// with what result, cannot be determined any more.
     Unknown,
 }
 
-/// Why a process cannot be asked. It was not.
+/// Why a request could not be made. The process did not receive it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
-    /// It has ended.
+pub enum RequestError {
+    /// The process has ended.
     #[error(
-        "process {pid} has ended; its ledger is what it left\n\
-         try: fercuda top --once, which lists those that run"
+        "process {pid} has ended; this is the ledger it left\n\
+         try: fercuda top --once, which lists the running processes"
     )]
     Gone {
-        /// Its number.
+        /// The process id.
         pid: u64,
     },
-    /// Its number is that of another process here.
+    /// The process id is not valid in this scope.
     #[error(
         "process {pid} runs in another container, or its start is not known:\n\
-         which process that is cannot be told here\n\
-         try: fercuda reboot where it runs"
+         its process id does not identify it here\n\
+         try: run fercuda reboot in that container"
     )]
     Elsewhere {
-        /// Its number there.
+        /// The process id there.
         pid: u64,
     },
-    /// It is another user's.
-    #[error("process {pid} is user {owner}'s, and you are user {uid}\ntry: as that user")]
+    /// The process belongs to another user.
+    #[error(
+        "process {pid} is user {owner}'s, and you are user {uid}\ntry: run this command as that user"
+    )]
     OtherUser {
-        /// Its number.
+        /// The process id.
         pid: u64,
-        /// Whose it is.
+        /// The process's user.
         owner: u32,
-        /// Who asks.
+        /// The requesting user.
         uid: u32,
     },
-    /// There is no runtime in it.
+    /// The process has no runtime.
     #[error(
-        "process {pid} has no runtime of feRcuda's for device {device}:\n\
+        "process {pid} has no feRcuda runtime for device {device}:\n\
          its memory is governed, and there is nothing to reboot\n\
-         try: to end it and start it again; fercuda top {pid} says what it holds"
+         try: restart the process; fercuda top {pid} shows what it holds"
     )]
     NoRuntime {
-        /// Its number.
+        /// The process id.
         pid: u64,
         /// The device's ordinal.
         device: u32,
     },
-    /// Its runtime takes no requests.
+    /// The process's runtime accepts no requests.
     #[error(
-        "the runtime of process {pid} for device {device} does not take requests\n\
-         try: Runtime::serve_requests in that program, which lets it be asked"
+        "the runtime of process {pid} for device {device} does not accept requests\n\
+         try: call Runtime::serve_requests in that program"
     )]
     TakesNone {
-        /// Its number.
+        /// The process id.
         pid: u64,
         /// The device's ordinal.
         device: u32,
     },
-    /// Another request is there.
+    /// Another request is pending.
     #[error(
-        "device {device} of process {pid} is being asked by somebody else\n\
-         try: again when that is done"
+        "device {device} of process {pid} already has a pending request\n\
+         try: again when that request is finished"
     )]
     Busy {
-        /// Its number.
+        /// The process id.
         pid: u64,
         /// The device's ordinal.
         device: u32,
@@ -212,10 +218,10 @@ pub enum AskError {
     Ledger(#[from] Error),
 }
 
-/// One whole request.
+/// One decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
-    /// Names it: 40 random bits, never 0.
+struct RebootRequest {
+    /// Identifies it: 40 random bits, never 0.
     number: u64,
     /// The device's ordinal.
     device: u16,
@@ -223,43 +229,43 @@ struct Request {
     until_unix_ns: u64,
 }
 
-impl Request {
+impl RebootRequest {
     fn words(self) -> [u64; 3] {
         let what = self.number << 24 | u64::from(self.device) << 8 | self.kind;
-        [what, self.until_unix_ns, mixture(what, self.until_unix_ns)]
+        [what, self.until_unix_ns, checksum(what, self.until_unix_ns)]
     }
 
-    /// None if they are no whole request, or say that nothing is asked.
-    fn of_words([what, until_unix_ns, check]: [u64; 3]) -> Option<Request> {
-        let request = Request {
+    /// `None` if the words are not a valid request, or mean that there is none.
+    fn from_words([what, until_unix_ns, check]: [u64; 3]) -> Option<RebootRequest> {
+        let request = RebootRequest {
             number: what >> 24,
             device: (what >> 8) as u16,
             kind: what & 0xff,
             until_unix_ns,
         };
-        (check == mixture(what, until_unix_ns) && request.number != 0).then_some(request)
+        (check == checksum(what, until_unix_ns) && request.number != 0).then_some(request)
     }
 }
 
-/// Differs if a byte does, but for one time in 2^64 or so.
-fn mixture(what: u64, until: u64) -> u64 {
+/// A checksum: it differs if any byte does, except with a probability of about 2^-64.
+fn checksum(what: u64, until: u64) -> u64 {
     let mix = |word: u64| (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mix(mix(what) ^ until) ^ mix(until) ^ MIXED
+    mix(mix(what) ^ until) ^ mix(until) ^ CHECKSUM_SEED
 }
 
-/// The words by which a device's runtime is asked.
-struct Line<'a, T> {
+/// The words through which a device's runtime receives requests.
+struct RequestSlot<'a, T> {
     request: &'a [T; 3],
     answer: &'a T,
     detail: &'a [T; 3],
 }
 
-impl<T: Word> Line<'_, T> {
-    fn read(&self) -> Option<Request> {
-        Request::of_words(self.request.each_ref().map(|word| word.load(Acquire)))
+impl<T: AtomicWord> RequestSlot<'_, T> {
+    fn read(&self) -> Option<RebootRequest> {
+        RebootRequest::from_words(self.request.each_ref().map(|word| word.load(Acquire)))
     }
 
-    /// Takes what is asked of a device, unless that is the request `last`.
+    /// Takes the pending request for a device, unless it is the request `last`.
     fn take(&self, device: u32, last: u64, now_unix_ns: u64) -> Option<NonZeroU64> {
         let asked = self.read()?;
         let is_due = asked.kind == REBOOT
@@ -286,8 +292,8 @@ impl<T: Word> Line<'_, T> {
     }
 }
 
-fn line(row: &DeviceRow<AtomicU64>) -> Line<'_, AtomicU64> {
-    Line {
+fn line(row: &DeviceRow<AtomicU64>) -> RequestSlot<'_, AtomicU64> {
+    RequestSlot {
         request: &row.request,
         answer: &row.answer,
         detail: &row.answer_detail,
@@ -299,61 +305,65 @@ fn now_unix_ns() -> u64 {
     since_1970.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The process's side.
+/// The owner's side.
 impl Ledger {
-    /// A runtime for a device was opened, or was closed.
-    pub fn note_runtime(&self, device: Device, is_open: bool) {
+    /// Records that a runtime for a device was opened, or closed.
+    pub fn note_runtime(&self, device: LedgerDevice, is_open: bool) {
         let Some(layout) = self.layout() else { return };
         let change = if is_open { 1 } else { u64::MAX };
         device.row(layout).runtimes.fetch_add(change, Relaxed);
     }
 
-    /// A runtime for a device takes requests from now on, or no more.
-    pub fn note_requests(&self, device: Device, are_taken: bool) {
+    /// Records whether a runtime for a device accepts requests.
+    pub fn note_requests(&self, device: LedgerDevice, are_taken: bool) {
         let Some(layout) = self.layout() else { return };
         let takes = &device.row(layout).takes_requests;
         takes.store(u64::from(are_taken), Release);
     }
 
-    /// Takes what somebody asks of a device, by its ordinal: that its runtime be rebooted. What
-    /// comes back is the request's number; `last` is that of the one before, which is not
-    /// taken again. Whoever has one answers it. For one thread at a time.
+    /// Takes a pending reboot request for a device, by its ordinal. Returns the request's number;
+    /// `last` is the number of the previous one, which is not taken again. A caller that takes a
+    /// request must answer it. For one thread at a time.
     pub fn take_request(&self, device: u32, last: u64) -> Option<NonZeroU64> {
-        let row = Device::new(device).row(self.layout()?);
+        let row = LedgerDevice::new(device).row(self.layout()?);
         line(row).take(device, last, now_unix_ns())
     }
 
-    /// Says what a request came to.
-    pub fn answer(&self, device: Device, number: NonZeroU64, outcome: Outcome) {
+    /// Answers a request with its result.
+    pub fn answer(&self, device: LedgerDevice, number: NonZeroU64, outcome: RebootOutcome) {
         let Some(layout) = self.layout() else { return };
         line(device.row(layout)).finish(number, outcome.words());
     }
 }
 
-/// A request that was made. Dropping it takes nothing back.
+/// A request that was made. Dropping it does not withdraw it.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingRequest {
     file: File,
     path: PathBuf,
     row: usize,
     number: u64,
-    /// The answer's word before it was asked. Each that is taken changes it, so while it is
-    /// there none was.
+    /// The answer's word before the request was made. Each request that is taken changes it, so
+    /// while it is unchanged none was.
     before: u64,
 }
 
-impl Reader {
-    /// Asks the process to reboot its runtime for a device, which it may begin within `wait`.
+impl LedgerReader {
+    /// Requests that the process reboot its runtime for a device, starting within `wait`.
     ///
     /// # Errors
-    /// [`AskError`]; the process was not asked then.
-    pub fn ask_to_reboot(&self, device: u32, wait: Duration) -> Result<Asked, AskError> {
+    /// [`RequestError`]; the process did not receive a request then.
+    pub fn request_reboot(
+        &self,
+        device: u32,
+        wait: Duration,
+    ) -> Result<PendingRequest, RequestError> {
         let process = self.process()?.map_err(self.refused())?;
         let pid = process.pid;
-        self.may_be_asked(&process)?;
+        self.check_requestable(&process)?;
         let file = self.to_write()?;
         let path = self.path().to_owned();
-        let mut asked = Asked {
+        let mut asked = PendingRequest {
             file,
             path,
             row: row_word(device),
@@ -364,26 +374,26 @@ impl Reader {
         asked.before = row.answer;
         match (row.takes_requests, row.runtimes) {
             (1, _) => {}
-            (_, 0) => return Err(AskError::NoRuntime { pid, device }),
-            _ => return Err(AskError::TakesNone { pid, device }),
+            (_, 0) => return Err(RequestError::NoRuntime { pid, device }),
+            _ => return Err(RequestError::TakesNone { pid, device }),
         }
         let now = now_unix_ns();
-        let is_busy = Request::of_words(row.request).is_some_and(|other| {
+        let is_busy = RebootRequest::from_words(row.request).is_some_and(|other| {
             let is_answered = row.answer >> 24 == other.number;
             let state = row.answer & 0xff_ffff;
             match is_answered {
                 true => state == TAKEN,
-                false => now < other.until_unix_ns.saturating_add(KEPT.as_nanos() as u64),
+                false => now < other.until_unix_ns.saturating_add(GRACE.as_nanos() as u64),
             }
         });
         let Ok(device_word) = u16::try_from(device) else {
-            return Err(AskError::NoRuntime { pid, device });
+            return Err(RequestError::NoRuntime { pid, device });
         };
         if is_busy {
-            return Err(AskError::Busy { pid, device });
+            return Err(RequestError::Busy { pid, device });
         }
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        let request = Request {
+        let request = RebootRequest {
             number: asked.number,
             device: device_word,
             kind: REBOOT,
@@ -393,24 +403,25 @@ impl Reader {
         Ok(asked)
     }
 
-    /// Whether the owner is a process here that is this user's, and not another of its number.
-    fn may_be_asked(&self, process: &Process) -> Result<(), AskError> {
+    /// Whether the owner is a live process in this scope, belongs to this user, and is not another
+    /// process with the same id.
+    fn check_requestable(&self, process: &OwnerProcess) -> Result<(), RequestError> {
         let pid = process.pid;
         if !process.is_here() || process.start_ticks == 0 {
-            return Err(AskError::Elsewhere { pid });
+            return Err(RequestError::Elsewhere { pid });
         }
-        if self.state_of(process) != Owner::Alive {
-            return Err(AskError::Gone { pid });
+        if self.state_of(process) != OwnerState::Alive {
+            return Err(RequestError::Gone { pid });
         }
         let uid = rustix::process::geteuid().as_raw();
         match fs::read_to_string(format!("/proc/{pid}/status")) {
             Ok(status) => check_user(pid, uid, &status),
-            Err(_) => Err(AskError::Gone { pid }),
+            Err(_) => Err(RequestError::Gone { pid }),
         }
     }
 
-    /// The file that this one reads, to be written.
-    fn to_write(&self) -> Result<File, AskError> {
+    /// Opens the file of this reader for writing.
+    fn to_write(&self) -> Result<File, RequestError> {
         let file = open_private_to_write(self.path())?;
         let of = |file: &File| {
             let meta = file.metadata();
@@ -418,10 +429,10 @@ impl Reader {
         };
         let (ours, theirs) = (of(self.file())?, of(&file)?);
         if (ours.dev(), ours.ino()) != (theirs.dev(), theirs.ino()) {
-            let why = io::Error::other("another file has its name now");
+            let why = io::Error::other("another file has taken its name");
             return Err(Error::system("write", self.path())(why).into());
         }
-        // Of another version or size the words would be others.
+        // In another version or size the words would have other offsets.
         self.header_is_known(theirs.len())?;
         Ok(file)
     }
@@ -436,40 +447,40 @@ impl Reader {
     }
 }
 
-/// Whether user `uid` may ask process `pid`, of which `/proc` says this.
-fn check_user(pid: u64, uid: u32, status: &str) -> Result<(), AskError> {
+/// Whether user `uid` may send requests to process `pid`, which has the `/proc/PID/status` text `status`.
+fn check_user(pid: u64, uid: u32, status: &str) -> Result<(), RequestError> {
     match user_of(status) {
         Some(owner) if owner == uid => Ok(()),
-        Some(owner) => Err(AskError::OtherUser { pid, owner, uid }),
-        None => Err(AskError::Elsewhere { pid }),
+        Some(owner) => Err(RequestError::OtherUser { pid, owner, uid }),
+        None => Err(RequestError::Elsewhere { pid }),
     }
 }
 
-/// The effective user that `/proc/PID/status` names.
+/// The effective user named in `/proc/PID/status`.
 fn user_of(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The first word of a device's row.
+/// The index of the first word of a device's row.
 fn row_word(device: u32) -> usize {
     let row = (device as usize).min(DEVICES - 1);
-    let rows = offset_of!(Layout<AtomicU64>, devices);
+    let rows = offset_of!(LedgerLayout<AtomicU64>, devices);
     (rows + row * size_of::<DeviceRow<u64>>()) / 8
 }
 
 fn fresh_number() -> u64 {
-    // Keys of its hash are random.
+    // The keys of its hasher are random.
     (RandomState::new().build_hasher().finish() >> 24).max(1)
 }
 
-impl Asked {
-    /// How far it is.
+impl PendingRequest {
+    /// The current status.
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be read.
     pub fn progress(&self) -> Result<Progress, Error> {
-        // That what was written is seen before what is read now.
+        // So that the write is visible before the reads below.
         fence(SeqCst);
         let row = self.device_row()?;
         Ok(progress(
@@ -480,18 +491,18 @@ impl Asked {
         ))
     }
 
-    /// Gives up: from now on it is not begun. How far it had come; after [`Progress::Withdrawn`]
-    /// and [`Progress::Overtaken`] nothing has happened or will.
+    /// Withdraws the request: from here on it is not started. Returns the status reached; after
+    /// [`Progress::Withdrawn`] and [`Progress::Overtaken`] nothing has happened or will.
     ///
-    /// At the latest a second after its time: then somebody else may be asking, and could be
-    /// taken back in its stead.
+    /// To be called at most a second after the deadline: later another request may be pending, and
+    /// could be withdrawn instead.
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be read or written.
     pub fn withdraw(&self) -> Result<Progress, Error> {
         match self.progress()? {
             Progress::Waiting => {
-                self.write(NOTHING)?;
+                self.write(NO_REQUEST)?;
                 Ok(match self.progress()? {
                     Progress::Overtaken => Progress::Withdrawn,
                     came => came,
@@ -501,10 +512,10 @@ impl Asked {
         }
     }
 
-    /// The device's row, the same in two readings if that can be had.
+    /// The device's row, read until two readings agree, if possible.
     fn device_row(&self) -> Result<DeviceRow<u64>, Error> {
         let mut words = [[0; size_of::<DeviceRow<u64>>() / 8]; 2];
-        // Allocations go on in it; what is asked and answered does not change so often.
+        // Allocations keep changing the row's first part; requests and answers change less often.
         let first = offset_of!(DeviceRow<u64>, runtimes) / 8;
         for reading in 0..READINGS {
             read_words(
@@ -530,8 +541,8 @@ impl Asked {
     }
 }
 
-/// What words that anybody may have written say of a request with this number, before which the
-/// answer's word was `before`.
+/// The status, according to words that any process may have written, of the request with this
+/// number; before it was made, the answer's word was `before`.
 fn progress(
     (number, before): (u64, u64),
     request: [u64; 3],
@@ -543,12 +554,14 @@ fn progress(
         return match state {
             TAKEN => Progress::Taken,
             WITHDRAWN => Progress::Withdrawn,
-            state => Outcome::of_words(state, detail).map_or(Progress::Waiting, Progress::Over),
+            state => {
+                RebootOutcome::from_words(state, detail).map_or(Progress::Waiting, Progress::Over)
+            }
         };
     }
-    match Request::of_words(request) {
+    match RebootRequest::from_words(request) {
         Some(request) if request.number == number => Progress::Waiting,
-        // It is not there any more. Had it been taken before that, its answer would be.
+        // It is not there any more. Had it been taken before that, its answer would be there.
         _ if answer == before => Progress::Overtaken,
         _ => Progress::Unknown,
     }
@@ -573,22 +586,22 @@ mod tests {
     fn words() -> Arc<Words> {
         let word = |_| AtomicU64::new(0);
         Arc::new(Words {
-            request: NOTHING.map(AtomicU64::new),
+            request: NO_REQUEST.map(AtomicU64::new),
             answer: word(0),
             detail: [0; 3].map(word),
         })
     }
 
     impl Words {
-        fn line(&self) -> Line<'_, AtomicU64> {
-            Line {
+        fn line(&self) -> RequestSlot<'_, AtomicU64> {
+            RequestSlot {
                 request: &self.request,
                 answer: &self.answer,
                 detail: &self.detail,
             }
         }
 
-        /// As a call of the system writes, in the worst order.
+        /// Writes as a system call does, in the worst order.
         fn write(&self, values: [u64; 3]) {
             for (word, value) in self.request.iter().zip(values).rev() {
                 word.store(value, Relaxed);
@@ -601,8 +614,8 @@ mod tests {
         }
     }
 
-    fn request(number: u64) -> Request {
-        Request {
+    fn request(number: u64) -> RebootRequest {
+        RebootRequest {
             number,
             device: 0,
             kind: REBOOT,
@@ -611,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_withdrawn_is_not_done_unless_the_asker_hears_that_it_was_taken() {
+    fn a_withdrawn_request_is_not_taken_unless_the_requester_sees_that_it_was() {
         explore(3, || {
             let words = words();
             words.write(request(7).words());
@@ -619,7 +632,7 @@ mod tests {
                 let words = Arc::clone(&words);
                 thread::spawn(move || words.line().take(0, 0, 5))
             };
-            words.write(NOTHING);
+            words.write(NO_REQUEST);
             let heard = words.state() == 7 << 24 | TAKEN;
             let taken = process.join().unwrap();
             assert!(taken.is_none() || heard, "{taken:?}");
@@ -630,9 +643,9 @@ mod tests {
     }
 
     #[test]
-    fn of_two_who_ask_at_once_no_mixture_is_taken_and_none_twice() {
-        // One is too late: who takes it has taken its number with the other's time.
-        let late = Request {
+    fn of_two_concurrent_requests_no_mixture_is_taken_and_none_twice() {
+        // One is too late: taking it would mean taking its number with the other's deadline.
+        let late = RebootRequest {
             until_unix_ns: 5,
             ..request(7)
         };
@@ -654,18 +667,18 @@ mod tests {
             asker.join().unwrap();
             let (first, second) = process.join().unwrap();
             for taken in [first, second].into_iter().flatten() {
-                assert_eq!(taken.get(), 9, "a mixture");
+                assert_eq!(taken.get(), 9, "a checksum");
             }
             assert!(first.is_none() || first != second);
         });
     }
 
     #[test]
-    fn who_sees_that_it_is_over_sees_what_came_of_it() {
+    fn a_requester_that_sees_the_end_sees_the_result() {
         explore(3, || {
             let words = words();
             words.write(request(7).words());
-            let outcome = Outcome::Rebooted {
+            let outcome = RebootOutcome::Rebooted {
                 epoch: 3,
                 sessions: 2,
                 returned_bytes: 1,
@@ -687,10 +700,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_due_is_taken() {
+    fn only_a_request_that_is_due_is_taken() {
         loom::model(|| {
             let words = words();
-            let take = |request: Request, device, last, now| {
+            let take = |request: RebootRequest, device, last, now| {
                 words.write(request.words());
                 words.line().take(device, last, now).map(NonZeroU64::get)
             };
@@ -699,18 +712,18 @@ mod tests {
             assert_eq!(take(it, 0, 7, 106), None, "a second time");
             assert_eq!(take(it, 0, 6, 107), None, "too late");
             assert_eq!(take(it, 1, 6, 106), None, "of another device");
-            assert_eq!(take(Request { kind: 2, ..it }, 0, 6, 106), None);
-            assert_eq!(take(Request { number: 0, ..it }, 0, 6, 106), None);
+            assert_eq!(take(RebootRequest { kind: 2, ..it }, 0, 6, 106), None);
+            assert_eq!(take(RebootRequest { number: 0, ..it }, 0, 6, 106), None);
         });
     }
 
     #[test]
-    fn a_request_of_which_a_byte_is_anothers_is_none() {
+    fn a_request_with_a_byte_of_another_is_rejected() {
         let (one, other) = (request(7), request(9));
-        assert_eq!(Request::of_words(one.words()), Some(one));
-        assert_eq!(Request::of_words(NOTHING), None);
-        assert_eq!(Request::of_words([0; 3]), None);
-        let bytes = |of: Request| of.words().map(u64::to_le_bytes).concat();
+        assert_eq!(RebootRequest::from_words(one.words()), Some(one));
+        assert_eq!(RebootRequest::from_words(NO_REQUEST), None);
+        assert_eq!(RebootRequest::from_words([0; 3]), None);
+        let bytes = |of: RebootRequest| of.words().map(u64::to_le_bytes).concat();
         let (one, other) = (bytes(one), bytes(other));
         let mut mixed = one.clone();
         for at in 0..mixed.len() - 1 {
@@ -719,23 +732,27 @@ mod tests {
                 continue;
             }
             let word = |at: usize| u64::from_le_bytes(mixed[at * 8..][..8].try_into().unwrap());
-            assert_eq!(Request::of_words([word(0), word(1), word(2)]), None, "{at}");
+            assert_eq!(
+                RebootRequest::from_words([word(0), word(1), word(2)]),
+                None,
+                "{at}"
+            );
         }
     }
 
     #[test]
-    fn no_words_make_an_answer_that_is_not_there() {
+    fn no_words_are_taken_for_an_answer_that_was_not_given() {
         let asked = request(7).words();
         let of = |answer, detail| progress((7, 0), asked, answer, detail);
         assert_eq!(of(0, [0; 3]), Progress::Waiting);
         assert_eq!(of(7 << 24 | 99, [0; 3]), Progress::Waiting);
         assert_eq!(of(u64::MAX, [u64::MAX; 3]), Progress::Waiting);
-        let failed = Progress::Over(Outcome::Failed(Failure::Other));
+        let failed = Progress::Over(RebootOutcome::Failed(RebootFailure::Other));
         assert_eq!(of(7 << 24 | FAILED, [u64::MAX; 3]), failed);
-        for failure in Failure::ALL {
-            let (state, detail) = Outcome::Failed(failure).words();
+        for failure in RebootFailure::ALL {
+            let (state, detail) = RebootOutcome::Failed(failure).words();
             let seen = of(7 << 24 | state, detail);
-            assert_eq!(seen, Progress::Over(Outcome::Failed(failure)));
+            assert_eq!(seen, Progress::Over(RebootOutcome::Failed(failure)));
         }
         let anothers =
             |answer| progress((7, 5 << 24 | REFUSED), request(9).words(), answer, [0; 3]);
@@ -745,16 +762,16 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_that_of_its_effective_user_and_asked_by_nobody_else() {
+    fn a_process_belongs_to_its_effective_user_and_accepts_requests_of_no_other() {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let uid = rustix::process::geteuid().as_raw();
         check_user(9, uid, &status).unwrap();
         let named = "Name:\tUid: 1 2\nState:\tS\nUid:\t5\t6\t7\t8\nGid:\t1\t1\t1\t1\n";
         check_user(9, 6, named).unwrap();
-        // Nor by root, who may read and write the file all the same.
+        // Root is refused too, although it may read and write the file.
         for uid in [5, 7, 0] {
             let refused = check_user(9, uid, named);
-            let Err(AskError::OtherUser {
+            let Err(RequestError::OtherUser {
                 pid: 9, owner: 6, ..
             }) = refused
             else {
@@ -764,7 +781,7 @@ mod tests {
         for unknown in ["Uid:\t5\n", ""] {
             let refused = check_user(9, 5, unknown);
             assert!(
-                matches!(refused, Err(AskError::Elsewhere { pid: 9 })),
+                matches!(refused, Err(RequestError::Elsewhere { pid: 9 })),
                 "{refused:?}"
             );
         }

@@ -1,45 +1,43 @@
-//! The ring of events: many writers, many readers, no lock, nobody waits.
+//! Lock-free ring buffer of events with many writers and many readers.
 //!
-//! A writer draws a ticket, which names the entry and its turn. It claims the
-//! entry by making its sequence number odd, stores the data and makes it even:
-//! `2 ticket + 1`, then `2 ticket + 2`. An entry that another writer holds, or
-//! that a later one has had, is not waited for: the event is dropped and
-//! counted.
+//! A writer draws a ticket, which names the entry and its generation. It claims the entry by making
+//! its sequence number odd, stores the data and makes it even: `2 ticket + 1`, then `2 ticket + 2`.
+//! A writer does not wait for an entry that another writer holds, or that a later one has
+//! overwritten: the event is dropped and counted.
 //!
-//! Why a reader never takes torn data for whole. It reads the numbers, then
-//! the data, then the numbers again, and believes an entry whose number was
-//! both times that of its ticket written.
-//! - Data of an earlier turn: the first number was read with acquire from the
-//!   release that ended this turn's stores, so nothing older is left to see.
-//! - Data of a later turn: every data word is stored with release and read
-//!   with acquire, so who sees one also sees that turn's claim, made before
-//!   it; the number read last is then not this ticket's. Numbers only grow.
-//! - Two writers in one entry: the claim is a compare-and-swap from an even
-//!   number, so there is one at a time; it acquires what the one before
-//!   released, so its stores are later in every word.
+//! Why a reader never takes torn data for whole: it reads the sequence numbers, then the data, then
+//! the sequence numbers again, and accepts an entry only if both numbers are that of its ticket,
+//! written.
+//! - Data of an earlier generation: the first number was read with acquire from the release that
+//!   ended this generation's stores, so nothing older is visible.
+//! - Data of a later generation: every data word is stored with release and read with acquire, so a
+//!   reader that sees one also sees that generation's claim, made before it; the number read last
+//!   is then not this ticket's. Numbers only grow.
+//! - Two writers in one entry: the claim is a compare-and-swap from an even number, so there is one
+//!   at a time; it acquires the previous writer's release, so its stores are later in every word.
 //!
-//! A process killed inside leaves an odd number: that entry is never read, and
-//! nobody else is left to write it.
+//! A process killed while writing leaves an odd number: that entry is never read, and no other
+//! process writes it.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use crate::word::Word;
+use crate::word::AtomicWord;
 
-/// A ring of `N` entries of `WORDS` words of data.
+/// A ring of `N` entries of `WORDS` data words.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Ring<T, const N: usize, const WORDS: usize> {
+pub(crate) struct EventRing<T, const N: usize, const WORDS: usize> {
     /// Tickets drawn.
     written: T,
-    /// Events that found their entry taken.
+    /// Events dropped because their entry was not available.
     dropped: T,
     reserved: [T; 6],
-    entries: [Entry<T, WORDS>; N],
+    entries: [RingEntry<T, WORDS>; N],
 }
 
 #[repr(C)]
 #[derive(Debug)]
-struct Entry<T, const WORDS: usize> {
+struct RingEntry<T, const WORDS: usize> {
     sequence: T,
     data: [T; WORDS],
 }
@@ -47,7 +45,7 @@ struct Entry<T, const WORDS: usize> {
 /// Words before the first entry.
 const HEAD_WORDS: usize = 8;
 
-impl<T: Word, const N: usize, const WORDS: usize> Ring<T, N, WORDS> {
+impl<T: AtomicWord, const N: usize, const WORDS: usize> EventRing<T, N, WORDS> {
     /// Writes an event, or counts it as dropped.
     pub(crate) fn write(&self, data: [u64; WORDS]) {
         let ticket = self.written.fetch_add(1, Relaxed);
@@ -65,23 +63,22 @@ impl<T: Word, const N: usize, const WORDS: usize> Ring<T, N, WORDS> {
     }
 }
 
-/// What a reader has of a ring.
+/// The events that a reader found in a ring.
 #[derive(Debug, Default)]
-pub(crate) struct Events<const WORDS: usize> {
+pub(crate) struct RingEvents<const WORDS: usize> {
     /// Whole events, oldest first, with their tickets.
     pub(crate) events: Vec<(u64, [u64; WORDS])>,
-    /// Tickets drawn since the beginning.
+    /// Tickets drawn since the ledger was opened.
     pub(crate) written: u64,
-    /// Events that their writers dropped.
+    /// Events dropped by their writers.
     pub(crate) dropped: u64,
 }
 
-/// Reads a ring of `N` entries through `copy`, which fills a buffer with the
-/// ring's words, each read with acquire and later than what an earlier call
-/// read.
+/// Reads a ring of `N` entries through `copy`, which fills a buffer with the ring's words, each
+/// read with acquire and later than the reads of an earlier call.
 pub(crate) fn read<const N: usize, const WORDS: usize, E>(
     mut copy: impl FnMut(&mut [u64]) -> Result<(), E>,
-) -> Result<Events<WORDS>, E> {
+) -> Result<RingEvents<WORDS>, E> {
     let stride = WORDS + 1;
     let mut before = vec![0; HEAD_WORDS + N * stride];
     let (mut data, mut after) = (before.clone(), before.clone());
@@ -98,7 +95,7 @@ pub(crate) fn read<const N: usize, const WORDS: usize, E>(
             events.push((ticket, std::array::from_fn(|word| words[word])));
         }
     }
-    Ok(Events {
+    Ok(RingEvents {
         events,
         written,
         dropped,
@@ -117,28 +114,28 @@ mod tests {
     use super::*;
     use crate::word::explore;
 
-    type Small = Ring<AtomicU64, 2, 2>;
+    type Small = EventRing<AtomicU64, 2, 2>;
 
     fn ring() -> Small {
         let word = || AtomicU64::new(0);
-        Ring {
+        EventRing {
             written: word(),
             dropped: word(),
             reserved: [(); 6].map(|()| word()),
-            entries: [(); 2].map(|()| Entry {
+            entries: [(); 2].map(|()| RingEntry {
                 sequence: word(),
                 data: [word(), word()],
             }),
         }
     }
 
-    fn read_small(ring: &Small) -> Events<2> {
+    fn read_small(ring: &Small) -> RingEvents<2> {
         let load = |word: &AtomicU64| word.load(Acquire);
         let Ok(events) = read::<2, 2, Infallible>(|words| {
             words[0] = load(&ring.written);
             words[1] = load(&ring.dropped);
             for (entry, words) in ring.entries.iter().zip(words[8..].chunks_mut(3)) {
-                // The worst order: a reader may not count on any.
+                // The worst order: a reader may not rely on any.
                 words[2] = load(&entry.data[1]);
                 words[0] = load(&entry.sequence);
                 words[1] = load(&entry.data[0]);
@@ -148,7 +145,7 @@ mod tests {
         events
     }
 
-    /// Data that shows by itself whether it is whole.
+    /// Data that can be checked for being whole.
     fn event(number: u64) -> [u64; 2] {
         [number, number * 1000]
     }
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_that_meet_in_an_entry_leave_one_whole_event_or_say_what_they_dropped() {
+    fn writers_that_meet_in_an_entry_leave_one_whole_event_or_count_it_as_dropped() {
         explore(2, || {
             let ring = Arc::new(ring());
             let writers: Vec<_> = [1, 3]

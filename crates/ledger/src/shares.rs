@@ -1,15 +1,14 @@
-//! Files that say how another process opens memory of this one.
+//! Share files, through which another process opens memory of this one.
 //!
-//! Who exports a piece of memory leaves a file of a random name; the name is
-//! what travels. Who has the name reads there what the driver needs to open the
-//! memory, and holds a lock on the file as long as it has it open. So the owner
-//! learns, when it frees the memory, whether somebody still uses it; and that
-//! somebody may end in any way, for then its locks are gone.
+//! A process that exports a piece of memory leaves a file of a random name; the name is passed to
+//! other processes. A process that has the name reads in the file what the driver needs to open the
+//! memory, and holds a lock on the file while it has the memory open. So the owner learns, when it
+//! frees the memory, whether another process still uses it; such a process may end in any way,
+//! since the kernel then releases its locks.
 //!
-//! Invariants: the name is removed, or the file emptied, before the owner asks
-//! for locks, and both are looked at by who has just taken one: so no lock that
-//! counts is missed. A file whose owner has no ledger any more is nobody's, and
-//! swept.
+//! Invariants: the name is removed, or the file emptied, before the owner checks for locks, and a
+//! process that has just taken a lock checks both: so no lock that counts is missed. A share
+//! is stale if its owner has no ledger any more, and swept.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -25,28 +24,28 @@ use rustix::process::{Pid, getpid};
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 
-/// How the names of these files end.
+/// The suffix of these files' names.
 pub(crate) const SHARE: &str = ".share";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"feRshare");
 const FORMAT: u64 = 1;
-/// Bytes of the driver's own handle.
+/// Bytes of the driver's IPC handle.
 const HANDLE_BYTES: usize = 64;
 /// The most bytes of a ledger's name.
 const OWNER_BYTES: usize = 64;
 const WORDS: usize = 5;
 const FILE_BYTES: usize = WORDS * 8 + OWNER_BYTES + HANDLE_BYTES;
 
-/// What is needed to open a piece of memory.
+/// The data needed to open a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The driver's handle of what it is a part of.
+    /// The driver's handle of the allocation it is a part of.
     pub handle: [u8; HANDLE_BYTES],
-    /// How far in it begins.
+    /// Its offset in that allocation.
     pub offset_bytes: u64,
     /// Its size.
     pub bytes: u64,
-    /// The size of what the handle stands for.
+    /// The size of the allocation that the handle stands for.
     pub whole_bytes: u64,
 }
 
@@ -72,47 +71,45 @@ impl fmt::Debug for ShareName {
     }
 }
 
-/// A share that this process has left for others.
+/// A share that this process offers to others.
 #[derive(Debug)]
-pub struct Offered {
-    /// What others open it by.
+pub struct OfferedShare {
+    /// The name that others open it by.
     pub name: ShareName,
-    /// Open since it was made: to withdraw it nothing has to be opened, which
-    /// could fail, or find another file.
+    /// Open since it was created: withdrawing opens nothing, which could fail or find another file.
     file: File,
 }
 
 /// A share that this process has open.
 #[derive(Debug)]
-pub struct Opened {
-    /// What it says.
+pub struct OpenedShare {
+    /// Its content.
     pub share: Share,
-    /// Its lock says that somebody uses the memory.
+    /// Its lock marks the memory as in use.
     file: File,
-    /// Who opened it.
+    /// The process that opened it.
     process: Pid,
 }
 
-impl Drop for Opened {
+impl Drop for OpenedShare {
     fn drop(&mut self) {
-        // A child that was forked meanwhile has the same lock, and would keep it
-        // when this descriptor is closed. In that child it is the parent's.
+        // A child forked in between holds the same lock, and would keep it when this descriptor is
+        // closed. In that child the lock is the parent's.
         if self.process == getpid() {
             let _else_it_goes_with_the_last_descriptor = flock(&self.file, FlockOperation::Unlock);
         }
     }
 }
 
-/// A share that was withdrawn while somebody had it open, as far as could be
-/// found out.
+/// A share that was withdrawn while another process had it open, or may have had.
 #[derive(Debug)]
-pub struct Lingering(File);
+pub struct LingeringShare(File);
 
-impl Lingering {
-    /// Whether nobody has it open any more, and nobody will. What cannot be
-    /// found out counts as open.
+impl LingeringShare {
+    /// Whether no process has it open any more, and none will. An undetermined state counts as
+    /// open.
     pub fn is_over(&self) -> bool {
-        // What has a name still, as it could not be removed, is emptied.
+        // A file that could not be removed still has a name, so it is emptied.
         let is_nameless = self.0.metadata().is_ok_and(|meta| meta.nlink() == 0);
         (is_nameless || self.0.set_len(0).is_ok())
             && flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -137,7 +134,7 @@ fn encoded(share: &Share, owner: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// A share and the ledger of its owner; none if it is no whole file of ours.
+/// A share and the name of its owner's ledger; `None` if the file is not a whole share of ours.
 fn decoded(file: &File) -> Option<(Share, Vec<u8>)> {
     if file.metadata().ok()?.len() != FILE_BYTES as u64 {
         return None;
@@ -151,7 +148,7 @@ fn decoded(file: &File) -> Option<(Share, Vec<u8>)> {
     }
     let (owner, handle) = bytes[WORDS * 8..].split_at(OWNER_BYTES);
     let owner = owner.split(|byte| *byte == 0).next()?;
-    // A name in the folder, not a way to somewhere else.
+    // A name in the folder, not a path out of it.
     if owner.contains(&b'/') {
         return None;
     }
@@ -166,12 +163,11 @@ fn decoded(file: &File) -> Option<(Share, Vec<u8>)> {
 }
 
 impl Folder {
-    /// Leaves a share in the folder, for as long as the process lives whose
-    /// ledger this is.
+    /// Creates a share in the folder, for as long as the process lives that owns `ledger`.
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn share(&self, share: &Share, ledger: &Path) -> Result<Offered> {
+    pub fn share(&self, share: &Share, ledger: &Path) -> Result<OfferedShare> {
         let make = || {
             let name = ShareName::fresh()?;
             let owner = ledger.file_name().map_or(&b""[..], OsStr::as_bytes);
@@ -183,9 +179,9 @@ impl Folder {
             let made = rustix::fs::openat(self.file(), name.file(), flags, mode)?;
             let mut file = File::from(made);
             match file.write_all(&bytes) {
-                Ok(()) => Ok(Offered { name, file }),
+                Ok(()) => Ok(OfferedShare { name, file }),
                 Err(error) => {
-                    // A part of it is nobody's, and swept later if it stays.
+                    // A partial file has no owner, and is swept later if it stays.
                     self.remove(OsStr::new(&name.file())).ok();
                     Err(error)
                 }
@@ -194,15 +190,15 @@ impl Folder {
         make().map_err(Error::system("share memory in", self.path()))
     }
 
-    /// Opens a share by its name, if it is there and all of it can be read.
+    /// Opens a share by its name, if it exists and can be read as a whole.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::NotPrivate`].
-    pub fn open_share(&self, name: ShareName) -> Result<Opened> {
+    pub fn open_share(&self, name: ShareName) -> Result<OpenedShare> {
         let file = self.open_file(OsStr::new(&name.file()))?;
         let look = || {
             flock(&file, FlockOperation::NonBlockingLockShared)?;
-            // Withdrawn before it was locked, it is the owner's alone.
+            // If it was withdrawn before the lock was taken, only the owner has it.
             match (file.metadata()?.nlink(), decoded(&file)) {
                 (0, _) => Err(io::Error::other("it has just been withdrawn")),
                 (_, None) => Err(io::Error::other("it is damaged")),
@@ -211,23 +207,23 @@ impl Folder {
         };
         let path = self.path().join(name.file());
         let share = look().map_err(Error::system("open", path))?;
-        Ok(Opened {
+        Ok(OpenedShare {
             share,
             file,
             process: getpid(),
         })
     }
 
-    /// Takes a share back: nobody opens it any more. What is returned says
-    /// whether somebody still has it open; what cannot be found out counts so.
-    pub fn withdraw(&self, offered: Offered) -> Option<Lingering> {
-        // Not there, it was swept; still there, it is emptied below.
+    /// Withdraws a share: no process opens it any more. Returns `Some` if a process still has it
+    /// open, or if that could not be determined.
+    pub fn withdraw(&self, offered: OfferedShare) -> Option<LingeringShare> {
+        // If the file is not there, it was swept; if it is still there, it is emptied below.
         self.remove(OsStr::new(&offered.name.file())).ok();
-        let lingering = Lingering(offered.file);
+        let lingering = LingeringShare(offered.file);
         (!lingering.is_over()).then_some(lingering)
     }
 
-    /// Whether a share is one that nobody owns, as far as can be found out.
+    /// Whether a share has no living owner; `None` if the share cannot be decoded.
     pub(crate) fn is_stray(&self, file: &File) -> Option<bool> {
         let (_, ledger) = decoded(file)?;
         Some(!self.is_owned(OsStr::from_bytes(&ledger)))
@@ -239,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_of_one_that_is_closed_does_not_stay_with_a_forked_child() {
+    fn a_closed_shares_lock_does_not_stay_with_a_forked_child() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::at(&root.path().join("ledgers")).unwrap();
         let share = Share {
@@ -250,7 +246,7 @@ mod tests {
         };
         let offered = folder.share(&share, Path::new("1-1-0.ledger")).unwrap();
         let opened = folder.open_share(offered.name).unwrap();
-        // What a child has: another descriptor of the same open file.
+        // The child's view: another descriptor of the same open file.
         let childs = opened.file.try_clone().unwrap();
         let lingering = folder.withdraw(offered).unwrap();
         assert!(!lingering.is_over());

@@ -1,7 +1,7 @@
-//! What a ledger said at one moment, as plain data.
+//! Snapshot of a ledger as plain data.
 //!
-//! Invariant: made from any words whatever, without panicking; every string is
-//! free of control characters; sums that do not come out set `racing`.
+//! Invariant: created from any words without panicking; every string is free of control characters;
+//! inconsistent sums set `racing`.
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
@@ -10,61 +10,62 @@ use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 
-use crate::cells::{Who, is_folding, is_left};
+use crate::cells::{AccountKey, is_folding, is_left};
 use crate::error::FormatError;
 use crate::format::{
     AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENT_WORDS, EVENTS, EventKind, FILE_BYTES,
-    Governed, Header, Layout, MAGIC, Record, SHARED, TENANTS, TenantRow, VERSION, name_from,
+    Governed, Header, LedgerLayout, LedgerRecord, MAGIC, SHARED, TENANTS, TenantRow, VERSION,
+    name_from,
 };
-use crate::reader::{Collected, collect_bytes};
+use crate::reader::{RawLedger, collect_bytes};
 use crate::writer::OTHERS;
 
-/// Whether the process that writes a ledger lives.
+/// The state of the process that owns a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Owner {
-    /// It does.
+pub enum OwnerState {
+    /// The process lives.
     Alive,
-    /// It ended, however it did. The figures are its last ones.
+    /// The process ended, in whatever way. The figures are its last ones.
     Gone,
-    /// Bytes alone do not tell.
+    /// Unknown: bytes alone carry no liveness information.
     Unknown,
 }
 
-/// What a ledger said at one moment.
+/// A ledger's content at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Snapshot {
+pub struct LedgerSnapshot {
     /// The format's version.
     pub version: u64,
-    /// Whether the process lives.
-    pub owner: Owner,
-    /// The process, as numbered where it runs.
+    /// The state of the owning process.
+    pub owner: OwnerState,
+    /// The process id, in the process's own namespace.
     pub pid: u64,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// The run that it belongs to; `None` if no launcher started it.
+    /// The run that the process belongs to; `None` if no launcher started it.
     pub run: Option<NonZeroU64>,
-    /// When the ledger was begun, in nanoseconds since 1970.
+    /// When the ledger was opened, in nanoseconds since 1970.
     pub begun_at_unix_ns: u64,
-    /// The figures were written while they were read, or do not add up: they
-    /// are each of a moment, but not all of one. Of a process that was killed
-    /// in the middle of a charge this stays so.
+    /// The figures were written while they were read, or do not add up: each is of some moment, but
+    /// not all of the same one. For a process that was killed in the middle of a charge this stays
+    /// set.
     pub racing: bool,
     /// Devices that the process has used, by ordinal.
     pub devices: Vec<DeviceSnapshot>,
     /// Tenants, in the order in which they first allocated; `others` first.
     pub tenants: Vec<TenantSnapshot>,
-    /// Streams in which running threads allocated or something is live, by
-    /// number; what has no stream first.
+    /// Streams in which running threads allocated or allocations are live, by number; charges
+    /// without a stream first.
     pub streams: Vec<StreamSnapshot>,
-    /// Threads that allocated and run, or of which something is live, by
-    /// number; what has no thread first.
+    /// Running threads that allocated, and ended ones with live allocations, by number; charges
+    /// without a thread first.
     pub threads: Vec<ThreadSnapshot>,
     /// The last events, oldest first; at most as many as the ring holds.
     pub events: Vec<EventSnapshot>,
-    /// Events since the beginning.
+    /// The number of events since the ledger was opened.
     pub events_written: u64,
-    /// Events that found their place in the ring taken and are nowhere.
+    /// Events that were dropped because their entry in the ring was not available.
     pub events_dropped: u64,
 }
 
@@ -73,53 +74,52 @@ pub struct Snapshot {
 pub struct DeviceSnapshot {
     /// Its ordinal.
     pub device: u32,
-    /// Allocated from the pool and not given back.
+    /// Allocated from the pool and not freed.
     pub live_bytes: u64,
-    /// The most that was live; up to 256 KiB of each thread may be missing.
+    /// The peak of live bytes; up to 256 KiB per thread may be missing.
     pub peak_bytes: u64,
     /// Physical memory that the pool has taken from the driver.
     pub pooled_bytes: u64,
-    /// That part of it which is mapped; the rest is spare.
+    /// The mapped part of it; the rest is spare.
     pub mapped_bytes: u64,
-    /// Free and reusable at once, when the driver was last asked what is used.
+    /// Free and reusable at once, when the driver's usage was last queried.
     pub ready_bytes: u64,
-    /// Free and waiting for work that may still touch it, at that time.
+    /// Free, but pending work may still access it, at that time.
     pub waiting_bytes: u64,
     /// The limit; `None` if there is none.
     pub limit_bytes: Option<u64>,
-    /// Passed through to the driver and charged, by kind; kinds without any
-    /// are left out.
+    /// The driver's own allocations that are charged, by kind; kinds without any are left out.
     pub governed: Vec<GovernedBytes>,
-    /// Used as the driver says, and accounted for by nothing.
+    /// Used according to the driver, but accounted for by nothing here.
     pub ungoverned_bytes: u64,
-    /// The device's memory, as the driver said last.
+    /// The device's total memory, as last reported by the driver.
     pub driver_total_bytes: u64,
-    /// What of it was free then.
+    /// The device's free memory at that time.
     pub driver_free_bytes: u64,
-    /// When that was, in nanoseconds since the ledger was begun.
+    /// That time, in nanoseconds since the ledger was opened.
     pub reconciled_at_ns: u64,
     /// The pool's epoch.
     pub epoch: u64,
-    /// Allocated from the pool since the beginning.
+    /// Allocated from the pool in total.
     pub allocated_bytes: u64,
-    /// Allocations.
+    /// The number of allocations.
     pub allocs: u64,
-    /// Frees.
+    /// The number of frees.
     pub frees: u64,
-    /// Events since the beginning, by kind; kinds without any are left out.
+    /// Events in total, by kind; kinds without any are left out.
     pub event_counts: BTreeMap<EventKind, u64>,
-    /// Runtimes for it that are open in the process.
+    /// Runtimes open for the device in the process.
     pub runtimes: u64,
-    /// Whether one of them can be asked to reboot.
+    /// Whether one of them accepts reboot requests.
     pub takes_requests: bool,
 }
 
 /// Governed bytes of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GovernedBytes {
-    /// What asked for them.
+    /// The origin of the bytes.
     pub kind: Governed,
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -128,57 +128,57 @@ pub struct GovernedBytes {
 pub struct TenantSnapshot {
     /// Its name.
     pub name: String,
-    /// Its accounts, at the devices where it has one.
+    /// Its accounts, on the devices where it has one.
     pub accounts: Vec<TenantAccount>,
 }
 
-/// What a tenant has at one device.
+/// A tenant's figures on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TenantAccount {
     /// The device's ordinal.
     pub device: u32,
-    /// Allocated and not given back, in bytes.
+    /// Allocated and not freed, in bytes.
     pub live_bytes: u64,
-    /// The most that was live; up to 256 KiB of each thread may be missing.
+    /// The peak of live bytes; up to 256 KiB per thread may be missing.
     pub peak_bytes: u64,
-    /// Allocations that are live.
+    /// The number of live allocations.
     pub blocks: u64,
-    /// Allocated since the beginning, in bytes.
+    /// Allocated in total, in bytes.
     pub allocated_bytes: u64,
-    /// Allocations.
+    /// The number of allocations.
     pub allocs: u64,
-    /// Frees.
+    /// The number of frees.
     pub frees: u64,
     /// The limit in bytes; `None` if there is none.
     pub limit_bytes: Option<u64>,
-    /// Its part of the device's governed bytes.
+    /// Its share of the device's governed bytes.
     pub governed_bytes: u64,
 }
 
 /// One stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StreamSnapshot {
-    /// Its number; `None` for what was charged to none.
+    /// Its number; `None` for charges without a stream.
     pub stream: Option<u64>,
-    /// The device's ordinal; `None` for what was charged to no stream.
+    /// The device's ordinal; `None` for charges without a stream.
     pub device: Option<u32>,
-    /// Allocated in it and not given back.
+    /// Allocated in it and not freed.
     pub live_bytes: u64,
-    /// Allocations in it by the cells it has now: of threads that ended, and
-    /// that have nothing live in it, it knows nothing.
+    /// Allocations in it according to its present cells: allocations of ended threads that have
+    /// nothing live in it are not included.
     pub allocs: u64,
 }
 
 /// One thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ThreadSnapshot {
-    /// Its number; `None` for what was charged to none.
+    /// Its number; `None` for charges without a thread.
     pub thread: Option<u64>,
-    /// Allocated by it and not given back by anyone.
+    /// Allocated by it and not freed by any thread.
     pub live_bytes: u64,
-    /// Allocations it made by the cells it has now.
+    /// Its allocations according to its present cells.
     pub allocs: u64,
-    /// It ended, and something that it allocated is live.
+    /// Whether it ended while allocations of it are live.
     pub ended: bool,
 }
 
@@ -187,13 +187,13 @@ pub struct ThreadSnapshot {
 pub struct EventSnapshot {
     /// Its number, from 0.
     pub number: u64,
-    /// When it was, in nanoseconds since the ledger was begun.
+    /// When it happened, in nanoseconds since the ledger was opened.
     pub at_ns: u64,
-    /// What happened; the other fields mean what [`EventKind`] says.
+    /// The kind; the other fields are documented at [`EventKind`].
     pub kind: EventKind,
     /// The device's ordinal.
     pub device: u32,
-    /// Whose request it was.
+    /// The tenant that caused it.
     pub tenant: String,
     /// Bytes.
     pub bytes: u64,
@@ -207,26 +207,30 @@ pub struct EventSnapshot {
     pub thread: u64,
 }
 
-impl Snapshot {
-    /// Reads a ledger's bytes, whatever they are.
+impl LedgerSnapshot {
+    /// Decodes a ledger's bytes; any bytes are accepted.
     ///
     /// # Errors
-    /// Says why they are not a ledger that this version reads.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Snapshot, FormatError> {
-        assemble(&collect_bytes(bytes), bytes.len() as u64, Owner::Unknown)
+    /// The reason why they are not a ledger that this version reads.
+    pub fn from_bytes(bytes: &[u8]) -> Result<LedgerSnapshot, FormatError> {
+        assemble(
+            &collect_bytes(bytes),
+            bytes.len() as u64,
+            OwnerState::Unknown,
+        )
     }
 
-    /// All of it as JSON. Numbers may exceed 2^53.
+    /// The snapshot as JSON. Numbers may exceed 2^53.
     ///
     /// # Errors
-    /// Never for what this crate made; the signature is `serde_json`'s.
+    /// Never for snapshots made by this crate; the signature is `serde_json`'s.
     pub fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 }
 
 impl DeviceSnapshot {
-    /// Of the pool's memory, what is in no live block.
+    /// The pool's memory that is in no live block.
     pub fn free_bytes(&self) -> u64 {
         self.pooled_bytes.saturating_sub(self.live_bytes)
     }
@@ -236,15 +240,14 @@ impl DeviceSnapshot {
         sum(self.governed.iter().map(|part| part.bytes))
     }
 
-    /// Everything of the device's memory that the ledger accounts for.
+    /// All of the device's memory that the ledger accounts for.
     pub fn accounted_bytes(&self) -> u64 {
         let parts = self.governed.iter();
         let on_device = parts.filter(|part| part.kind.is_on_device());
         sum(on_device.map(|part| part.bytes)).saturating_add(self.pooled_bytes)
     }
 
-    /// What the driver said last is used of the device; `None` if it was never
-    /// asked.
+    /// The device's used memory as last reported by the driver; `None` if it was never queried.
     pub fn driver_used_bytes(&self) -> Option<u64> {
         let used = self
             .driver_total_bytes
@@ -254,26 +257,25 @@ impl DeviceSnapshot {
 }
 
 impl TenantSnapshot {
-    /// Live bytes at all devices.
+    /// Live bytes on all devices.
     pub fn live_bytes(&self) -> u64 {
         sum(self.accounts.iter().map(|account| account.live_bytes))
     }
 }
 
-/// Adds up, and stays at the largest number that there is.
+/// Adds up with saturation.
 fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Reads counters, noting what cannot be.
+/// Reads counters, and records implausible values.
 #[derive(Debug, Default)]
-struct Counters {
+struct CheckedCounters {
     doubtful: bool,
 }
 
-impl Counters {
-    /// A counter below zero is one that is being changed, or a lie: it reads
-    /// as 0.
+impl CheckedCounters {
+    /// A counter below zero is being changed, or false: it reads as 0.
     fn read(&mut self, word: u64) -> u64 {
         if word > i64::MAX as u64 {
             self.doubtful = true;
@@ -283,21 +285,21 @@ impl Counters {
     }
 }
 
-/// Makes a snapshot of words that came from `len_bytes` bytes.
+/// Builds a snapshot from words that were read from `len_bytes` bytes.
 pub(crate) fn assemble(
-    collected: &Collected,
+    collected: &RawLedger,
     len_bytes: u64,
-    owner: Owner,
-) -> Result<Snapshot, FormatError> {
+    owner: OwnerState,
+) -> Result<LedgerSnapshot, FormatError> {
     let words = &collected.tables[..];
     let header = Header::read(words);
     check(&header, len_bytes)?;
 
-    let mut counters = Counters::default();
-    let sums = Sums::of(words, &mut counters);
+    let mut counters = CheckedCounters::default();
+    let sums = CellSums::of(words, &mut counters);
     let accounts: Vec<Vec<TenantAccount>> = (0..TENANTS)
         .map(|tenant| {
-            let base = offset_of!(Layout<AtomicU64>, accounts)
+            let base = offset_of!(LedgerLayout<AtomicU64>, accounts)
                 + tenant * size_of::<[AccountRow<u64>; DEVICES]>();
             rows::<AccountRow<u64>, DEVICES>(words, base)
                 .enumerate()
@@ -308,7 +310,7 @@ pub(crate) fn assemble(
         })
         .collect();
     let devices: Vec<DeviceSnapshot> =
-        rows::<DeviceRow<u64>, DEVICES>(words, offset_of!(Layout<AtomicU64>, devices))
+        rows::<DeviceRow<u64>, DEVICES>(words, offset_of!(LedgerLayout<AtomicU64>, devices))
             .enumerate()
             .map(|(ordinal, row)| {
                 let theirs = || accounts.iter().map(|tenant| &tenant[ordinal]);
@@ -325,11 +327,11 @@ pub(crate) fn assemble(
             .collect();
 
     let names: Vec<Option<String>> =
-        rows::<TenantRow<u64>, TENANTS>(words, offset_of!(Layout<AtomicU64>, tenants))
+        rows::<TenantRow<u64>, TENANTS>(words, offset_of!(LedgerLayout<AtomicU64>, tenants))
             .enumerate()
             .map(|(place, row)| tenant_name(place, &row))
             .collect();
-    Ok(Snapshot {
+    Ok(LedgerSnapshot {
         version: header.version,
         owner,
         pid: header.pid,
@@ -346,7 +348,7 @@ pub(crate) fn assemble(
                 accounts: accounts.into_iter().filter(is_open).collect(),
                 name: name.unwrap_or_default(),
             })
-            // A named tenant is one even before its first allocation.
+            // A named tenant is included even before its first allocation.
             .enumerate()
             .filter(|(place, tenant)| {
                 let unnamed = *place == OTHERS || tenant.name.is_empty();
@@ -393,7 +395,7 @@ pub(crate) fn check(header: &Header<u64>, len_bytes: u64) -> Result<(), FormatEr
 }
 
 /// `N` records from the byte `base` on.
-fn rows<R: Record, const N: usize>(words: &[u64], base: usize) -> impl Iterator<Item = R> {
+fn rows<R: LedgerRecord, const N: usize>(words: &[u64], base: usize) -> impl Iterator<Item = R> {
     let stride = size_of::<R>() / size_of::<u64>();
     let first = base / size_of::<u64>();
     (0..N).map(move |row| {
@@ -405,14 +407,14 @@ fn rows<R: Record, const N: usize>(words: &[u64], base: usize) -> impl Iterator<
 fn account(
     device: usize,
     row: &AccountRow<u64>,
-    cells: &Sum,
-    counters: &mut Counters,
+    cells: &CellSum,
+    counters: &mut CheckedCounters,
 ) -> TenantAccount {
     TenantAccount {
         device: device as u32,
         live_bytes: cells.live_bytes,
         peak_bytes: counters.read(row.peak_bytes).max(cells.live_bytes),
-        // Less than 0 only while a free is being read without its allocation.
+        // Negative only while a free is being read without its allocation.
         blocks: counters.read(cells.allocs.wrapping_sub(cells.frees)),
         allocated_bytes: cells.allocated_bytes,
         allocs: cells.allocs,
@@ -422,20 +424,20 @@ fn account(
     }
 }
 
-/// What cells come to.
+/// The sum of the counters of cells.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sum {
+struct CellSum {
     live_bytes: u64,
     allocated_bytes: u64,
     allocs: u64,
     frees: u64,
 }
 
-impl Sum {
-    fn of(cell: &CellRow<u64>, counters: &mut Counters) -> Sum {
+impl CellSum {
+    fn of(cell: &CellRow<u64>, counters: &mut CheckedCounters) -> CellSum {
         let freed_bytes = cell.freed_bytes.wrapping_add(cell.foreign_freed_bytes);
         let frees = cell.frees.wrapping_add(cell.foreign_frees);
-        Sum {
+        CellSum {
             live_bytes: counters.read(cell.allocated_bytes.wrapping_sub(freed_bytes)),
             allocated_bytes: counters.read(cell.allocated_bytes),
             allocs: counters.read(cell.allocs),
@@ -443,7 +445,7 @@ impl Sum {
         }
     }
 
-    fn add(&mut self, other: &Sum) {
+    fn add(&mut self, other: &CellSum) {
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
         self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
         self.allocs = self.allocs.saturating_add(other.allocs);
@@ -451,40 +453,40 @@ impl Sum {
     }
 }
 
-/// The cells, added up in each way.
+/// The cells' counters, summed in each way.
 #[derive(Debug)]
-struct Sums {
+struct CellSums {
     /// By tenant and device.
-    places: Vec<[Sum; DEVICES]>,
-    /// By device and number; shared cells, which have none, first.
+    places: Vec<[CellSum; DEVICES]>,
+    /// By device and number; shared cells, which have no stream, first.
     streams: BTreeMap<Option<(u64, u32)>, StreamSnapshot>,
-    /// By number; shared cells, which have none, first.
+    /// By number; shared cells, which have no thread, first.
     threads: BTreeMap<Option<u64>, ThreadSnapshot>,
 }
 
-impl Sums {
-    fn of(words: &[u64], counters: &mut Counters) -> Sums {
-        let mut sums = Sums {
-            places: vec![[Sum::default(); DEVICES]; TENANTS],
+impl CellSums {
+    fn of(words: &[u64], counters: &mut CheckedCounters) -> CellSums {
+        let mut sums = CellSums {
+            places: vec![[CellSum::default(); DEVICES]; TENANTS],
             streams: BTreeMap::new(),
             threads: BTreeMap::new(),
         };
-        let base = offset_of!(Layout<AtomicU64>, cells);
+        let base = offset_of!(LedgerLayout<AtomicU64>, cells);
         for (place, cell) in rows::<CellRow<u64>, CELLS>(words, base).enumerate() {
-            let sum = Sum::of(&cell, counters);
+            let sum = CellSum::of(&cell, counters);
             let (tenant, device, names) = if place < SHARED {
                 (place / DEVICES, place % DEVICES, None)
             } else if cell.state == 0 {
                 continue;
             } else {
-                let who = Who {
-                    packed: cell.who,
+                let key = AccountKey {
+                    packed: cell.account_key,
                     stream: cell.stream,
                 };
                 counters.doubtful |= is_folding(cell.state);
-                // Only a lie names others than there are.
-                counters.doubtful |= who.tenant() >= TENANTS || who.device() >= DEVICES;
-                (who.tenant() % TENANTS, who.device() % DEVICES, Some(who))
+                // Only a false key is out of range.
+                counters.doubtful |= key.tenant() >= TENANTS || key.device() >= DEVICES;
+                (key.tenant() % TENANTS, key.device() % DEVICES, Some(key))
             };
             sums.places[tenant][device].add(&sum);
             sums.name(names, device as u32, is_left(cell.state), &sum);
@@ -493,24 +495,23 @@ impl Sums {
     }
 
     /// Adds a cell to its stream and thread.
-    fn name(&mut self, names: Option<Who>, device: u32, left: bool, sum: &Sum) {
-        // Only what is live there keeps a place to those who are gone, or to
-        // those without a cell.
+    fn name(&mut self, names: Option<AccountKey>, device: u32, left: bool, sum: &CellSum) {
+        // Ended threads and charges without a cell are listed only while they have live bytes.
         if (left || names.is_none()) && sum.live_bytes == 0 {
             return;
         }
         let stream = self
             .streams
-            .entry(names.map(|who| (who.stream, device)))
+            .entry(names.map(|key| (key.stream, device)))
             .or_insert(StreamSnapshot {
-                stream: names.map(|who| who.stream),
+                stream: names.map(|key| key.stream),
                 device: names.map(|_| device),
                 live_bytes: 0,
                 allocs: 0,
             });
         stream.live_bytes = stream.live_bytes.saturating_add(sum.live_bytes);
         stream.allocs = stream.allocs.saturating_add(sum.allocs);
-        let number = names.map(Who::thread);
+        let number = names.map(AccountKey::thread);
         let thread = self.threads.entry(number).or_insert(ThreadSnapshot {
             thread: number,
             live_bytes: 0,
@@ -523,8 +524,8 @@ impl Sums {
     }
 }
 
-/// Without what its tenants' cells come to.
-fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut Counters) -> DeviceSnapshot {
+/// A device's figures, except the sums over its tenants' cells.
+fn device(ordinal: usize, row: &DeviceRow<u64>, counters: &mut CheckedCounters) -> DeviceSnapshot {
     let governed = Governed::ALL
         .into_iter()
         .zip(row.governed_bytes)
@@ -568,13 +569,13 @@ fn tenant_name(place: usize, row: &TenantRow<u64>) -> Option<String> {
     match (place, row.key, row.name_len) {
         (OTHERS, _, _) => Some("others".to_owned()),
         (_, 0, _) => None,
-        // Taken a moment ago.
+        // The row was taken a moment ago.
         (_, _, 0) => Some("unnamed".to_owned()),
         (_, _, len_bytes) => Some(name_from(&row.name, len_bytes)),
     }
 }
 
-fn events(collected: &Collected, names: &[Option<String>]) -> Vec<EventSnapshot> {
+fn events(collected: &RawLedger, names: &[Option<String>]) -> Vec<EventSnapshot> {
     let event = |(number, data): &(u64, [u64; EVENT_WORDS])| {
         let [at_ns, what, bytes, address, detail, stream, thread] = *data;
         let [kind, device, tenant, ..] = what.to_le_bytes();
@@ -594,7 +595,7 @@ fn events(collected: &Collected, names: &[Option<String>]) -> Vec<EventSnapshot>
     collected.events.events.iter().filter_map(event).collect()
 }
 
-/// Whether a process ever did something at a device.
+/// Whether the process has ever used the device.
 fn is_used(device: &DeviceSnapshot) -> bool {
     let DeviceSnapshot {
         peak_bytes,
@@ -621,7 +622,7 @@ fn is_used(device: &DeviceSnapshot) -> bool {
         || !device.event_counts.is_empty()
 }
 
-/// Whether a tenant ever did something at a device.
+/// Whether the tenant has ever used the device.
 fn is_open(account: &TenantAccount) -> bool {
     account.allocs != 0
         || account.live_bytes != 0

@@ -1,17 +1,17 @@
-//! The operations on a shared word that the lock-free parts are written in.
+//! Atomic operations on a shared word, abstracted for model checking.
 //!
-//! Two implementations: the machine's, and in tests loom's, which tries the
-//! orders that the machine could. So what loom has checked is what runs.
+//! Two implementations: the machine's, and in tests loom's, which explores the orders that the
+//! machine could produce. So the code that loom checks is the code that runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A shared 64-bit word.
-pub(crate) trait Word {
+pub(crate) trait AtomicWord {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
-    /// Whether `old` was there and is now `new`; orders as an acquire-release
-    /// if so, and not at all if not.
+    /// Compare-and-swap: whether `old` was there and has been replaced by `new`. Acquire-release on
+    /// success, relaxed on failure.
     fn replace(&self, old: u64, new: u64) -> bool;
     /// A sequentially consistent fence.
     fn fence();
@@ -19,7 +19,7 @@ pub(crate) trait Word {
 
 macro_rules! word {
     ($word:ty, $fence:path) => {
-        impl Word for $word {
+        impl AtomicWord for $word {
             #[inline]
             fn load(&self, order: Ordering) -> u64 {
                 self.load(order)
@@ -49,8 +49,8 @@ word!(AtomicU64, std::sync::atomic::fence);
 #[cfg(test)]
 word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);
 
-/// Runs `model` in every order that its threads and atomics allow in which a
-/// thread is interrupted at most so often.
+/// Runs `model` in every order that its threads and atomics allow, with at most `preemptions`
+/// preemptions.
 #[cfg(test)]
 pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

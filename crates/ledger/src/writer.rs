@@ -1,12 +1,12 @@
-//! The writer: what the hooked program's threads do to their process's ledger.
+//! Writer side of the ledger, used by the threads of the governed process.
 //!
-//! Invariants: after it was opened nothing here fails, waits or allocates.
-//! What is charged to a cell is given back there, so sums hold whoever frees.
-//! In the child of a fork every call does nothing.
+//! Invariants: once a ledger is open, nothing here fails, waits or allocates. A charge is given
+//! back to the cell it was made to, so sums hold whichever thread frees. In the child of a fork
+//! every call does nothing.
 //!
-//! Counters are relaxed: each is a number by itself. What is live is what was
-//! allocated less what was freed, which no cell has less of than 0, since a
-//! block is given back by someone who learned of its allocation.
+//! Counters are relaxed: each is a number by itself. Live bytes are the allocated ones less the
+//! freed ones, which are never negative in a cell, since a block is freed by a thread that learned
+//! of its allocation.
 
 use std::env;
 use std::fs::File;
@@ -16,103 +16,102 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::cells::{self, Who};
-use crate::error::{Error, FormatError, Result, Warning};
+use crate::cells::{self, AccountKey};
+use crate::error::{Error, FormatError, LedgerWarning, Result};
 use crate::folder::Folder;
 use crate::format::{
     AccountRow, CELLS, CellRow, DEVICES, DeviceRow, EVENTS, EventKind, FILE_BYTES, Governed,
-    Layout, MAGIC, NAME_BYTES, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut, name_words,
+    LedgerLayout, MAGIC, NAME_BYTES, PROGRAM_BYTES, SHARED, TENANTS, VERSION, cut, name_words,
 };
-use crate::map::{Changes, Map};
-use crate::owner::Process;
+use crate::map::{ChangeCount, LedgerMap};
+use crate::owner::OwnerProcess;
 use crate::reader::collect_memory;
-use crate::snapshot::{self, Owner, Snapshot};
+use crate::snapshot::{self, LedgerSnapshot, OwnerState};
 
 /// A process's ledger, for writing; any number of threads may use it.
 #[derive(Debug)]
 pub struct Ledger {
-    map: Map,
-    /// The file, whose lock says that this process lives, and its path.
+    map: LedgerMap,
+    /// The file and its path. Its lock marks this process as alive.
     file: Option<(File, PathBuf)>,
     begun: Instant,
-    /// Numbers for [`Local`]s.
+    /// The next writer number for a [`ThreadLedger`].
     writers: AtomicU64,
 }
 
-/// A thread tells levels, and so peaks, once what it holds has changed by this
-/// much: a peak may miss as much of each thread.
+/// A thread publishes its change to the levels, and so to the peaks, once it reaches this many
+/// bytes: a peak may miss as much per thread.
 pub const STEP_BYTES: u64 = 256 << 10;
 
-/// The row for tenants that found no room.
+/// The row for tenants without a row of their own.
 pub(crate) const OTHERS: usize = 0;
 
 /// A device's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Device(u8);
+pub struct LedgerDevice(u8);
 
-/// A tenant's row; the default is that of all who have none.
+/// A tenant's row; the default is the one shared by tenants without their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tenant(u8);
 
 impl Tenant {
-    /// All who have no row of their own.
+    /// The row shared by all tenants without a row of their own.
     pub const OTHERS: Tenant = Tenant(OTHERS as u8);
 
-    /// That of a row; none if there is no such row.
-    pub fn of_index(index: u32) -> Option<Tenant> {
+    /// The tenant of row `index`; `None` if there is no such row.
+    pub fn from_index(index: u32) -> Option<Tenant> {
         let index = u8::try_from(index).ok()?;
         (usize::from(index) < TENANTS).then_some(Tenant(index))
     }
 
-    /// Its row.
+    /// The index of its row.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// The cell that an allocation was charged to: kept with the block, since it is
-/// given back there.
+/// The cell that an allocation was charged to: stored with the block, and its free is counted there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Charge(u16);
+pub struct CellId(u16);
 
-/// One thread's way into the ledger. When it is dropped its cells are others'
-/// once nothing charged to them is live.
+/// One thread's handle to the ledger. When it is dropped, other threads can take its cells once
+/// nothing charged to them is live.
 #[derive(Debug)]
-pub struct Local<'a> {
+pub struct ThreadLedger<'a> {
     ledger: &'a Ledger,
-    /// Different from that of every other one there ever was.
+    /// Unique among all handles of this ledger.
     writer: u64,
     /// The thread's number.
     thread: u64,
-    /// The cell used last.
-    last: Option<(Who, u16)>,
+    /// The cell used last, with its key.
+    last: Option<(AccountKey, u16)>,
 }
 
-/// Figures of a device that the pool sets.
+/// Figures of a device that are set by the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gauge {
     /// Physical memory taken from the driver.
     Pooled,
-    /// That part of it which is mapped.
+    /// The mapped part of it.
     Mapped,
     /// Free and reusable at once.
     Ready,
-    /// Free and waiting for work that may still touch it.
+    /// Free, but pending work may still access it.
     Waiting,
-    /// What the process may use at most; 0 for no limit.
+    /// The process's limit; 0 for no limit.
     Limit,
 }
 
-/// Something worth telling. The fields mean what [`EventKind`] says of them.
+/// An event for the ring. [`EventKind`] documents the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Event {
-    /// What happened.
+pub struct LedgerEvent {
+    /// Its kind.
     pub kind: EventKind,
-    /// Where.
-    pub device: Device,
-    /// At whose request.
+    /// The device it happened on.
+    pub device: LedgerDevice,
+    /// The tenant that caused it.
     pub tenant: Tenant,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
     /// A device address, or 0.
     pub address: u64,
@@ -124,47 +123,46 @@ pub struct Event {
     pub thread: u64,
 }
 
-impl Device {
-    /// The row of the device with this ordinal. All from the last row on share
-    /// it, so that no byte is lost.
-    pub fn new(ordinal: u32) -> Device {
-        Device(ordinal.min(DEVICES as u32 - 1) as u8)
+impl LedgerDevice {
+    /// The row of the device with this ordinal. All ordinals from the last row on share it, so that
+    /// no byte is lost.
+    pub fn new(ordinal: u32) -> LedgerDevice {
+        LedgerDevice(ordinal.min(DEVICES as u32 - 1) as u8)
     }
 
-    pub(crate) fn row(self, layout: &Layout<AtomicU64>) -> &DeviceRow<AtomicU64> {
+    pub(crate) fn row(self, layout: &LedgerLayout<AtomicU64>) -> &DeviceRow<AtomicU64> {
         &layout.devices[usize::from(self.0) % DEVICES]
     }
 }
 
 impl Ledger {
-    /// Opens this process's ledger in the user's folder ([`Folder::from_env`])
-    /// and sweeps those whose owners are gone. If there can be no file, the
-    /// ledger is in memory that only [`Ledger::snapshot`] sees, and the warning
-    /// says why. `run` is the run that the process belongs to, if a launcher
-    /// started it.
-    pub fn open(run: Option<NonZeroU64>) -> (Ledger, Option<Warning>) {
+    /// Opens this process's ledger in the user's folder ([`Folder::from_env`]) and sweeps those
+    /// of processes that are gone. If there can be no file, the ledger is in memory that only
+    /// [`Ledger::snapshot`] sees, and the warning gives the reason. `run` is the run that the
+    /// process belongs to, if a launcher started it.
+    pub fn open(run: Option<NonZeroU64>) -> (Ledger, Option<LedgerWarning>) {
         Self::fallible(Folder::from_env().and_then(|folder| Self::in_file(&folder, run)))
     }
 
-    /// [`Ledger::open`] in a folder of the caller's choice.
-    pub fn open_in(folder: &Folder, run: Option<NonZeroU64>) -> (Ledger, Option<Warning>) {
+    /// As [`Ledger::open`], in the given folder.
+    pub fn open_in(folder: &Folder, run: Option<NonZeroU64>) -> (Ledger, Option<LedgerWarning>) {
         Self::fallible(Self::in_file(folder, run))
     }
 
-    fn fallible(opened: Result<Ledger>) -> (Ledger, Option<Warning>) {
+    fn fallible(opened: Result<Ledger>) -> (Ledger, Option<LedgerWarning>) {
         match opened {
             Ok(ledger) => (ledger, None),
-            Err(reason) => (Self::in_memory(), Some(Warning { reason })),
+            Err(reason) => (Self::in_memory(), Some(LedgerWarning { reason })),
         }
     }
 
     fn in_file(folder: &Folder, run: Option<NonZeroU64>) -> Result<Ledger> {
-        // What cannot be swept is no reason to go without.
+        // A failed sweep does not prevent opening a ledger.
         folder.sweep().ok();
-        let process = Process::this();
+        let process = OwnerProcess::this();
         let draft = folder.draft(&process)?;
         let mapping = Error::system("map a ledger in", folder.path());
-        let map = draft.file().and_then(Map::file).map_err(mapping)?;
+        let map = draft.file().and_then(LedgerMap::file).map_err(mapping)?;
         write_header(map.layout(), &process, run);
         Ok(Ledger {
             map,
@@ -176,8 +174,8 @@ impl Ledger {
 
     /// A ledger in memory that only this process sees.
     pub fn in_memory() -> Ledger {
-        let map = Map::anonymous();
-        write_header(map.layout(), &Process::this(), None);
+        let map = LedgerMap::anonymous();
+        write_header(map.layout(), &OwnerProcess::this(), None);
         Ledger {
             map,
             file: None,
@@ -191,27 +189,27 @@ impl Ledger {
         self.file.as_ref().map(|(_, path)| path.as_path())
     }
 
-    /// Whether this process opened it. The child of a fork has to open its
-    /// own: in this one it can write nothing.
+    /// Whether this process opened it. The child of a fork has to open its own: it cannot write
+    /// this one.
     #[inline]
     pub fn is_mine(&self) -> bool {
         self.map.is_mine()
     }
 
-    /// Counts for its owner what changes in this process; none where the kernel
-    /// is too old to empty it in the child of a fork.
-    pub fn changes(&self) -> Option<&Changes> {
+    /// The process's change counter, for its owner to count in; `None` where the kernel is too old
+    /// to zero it in the child of a fork.
+    pub fn changes(&self) -> Option<&ChangeCount> {
         self.map.changes()
     }
 
     /// The ledger's words, unless this is the child of a fork.
     #[inline]
-    pub(crate) fn layout(&self) -> Option<&Layout<AtomicU64>> {
+    pub(crate) fn layout(&self) -> Option<&LedgerLayout<AtomicU64>> {
         self.map.is_mine().then(|| self.map.layout())
     }
 
-    /// The row of the tenant of this name, made if there is room. Names of
-    /// which the first 48 bytes agree are told apart, but look alike.
+    /// The row of the tenant named `name`, created if there is room. Names that agree in their
+    /// first 48 bytes have different rows, but look alike.
     pub fn tenant(&self, name: &str) -> Tenant {
         let Some(layout) = self.layout() else {
             return Tenant::default();
@@ -235,10 +233,10 @@ impl Ledger {
         Tenant::default()
     }
 
-    /// A way into the ledger for the thread with this number, of which the
-    /// lowest 48 bits are kept. For as long as the thread runs.
-    pub fn local(&self, thread: u64) -> Local<'_> {
-        Local {
+    /// A handle for the thread with this number, of which the lowest 48 bits are kept. To be kept
+    /// as long as the thread runs.
+    pub fn local(&self, thread: u64) -> ThreadLedger<'_> {
+        ThreadLedger {
             ledger: self,
             writer: self.writers.fetch_add(1, Relaxed),
             thread,
@@ -246,38 +244,38 @@ impl Ledger {
         }
     }
 
-    /// Charges an allocation of a thread that has no [`Local`], or has it no
-    /// more: to `tenant`, and to no stream and thread.
-    pub fn charge(&self, device: Device, tenant: Tenant, bytes: u64) -> Charge {
+    /// Charges an allocation of a thread that has no [`ThreadLedger`] (any more): to `tenant`, and
+    /// to no stream and thread.
+    pub fn charge(&self, device: LedgerDevice, tenant: Tenant, bytes: u64) -> CellId {
         let charge = self.cell(device, tenant);
         self.count(charge, bytes);
         charge
     }
 
-    /// The shared cell of `tenant`, for an allocation that is not made yet.
-    pub fn cell(&self, device: Device, tenant: Tenant) -> Charge {
-        Charge(Who::new(device.0, tenant.0, 0, 0).shared() as u16)
+    /// The shared cell of `tenant`, for an allocation that is yet to be made.
+    pub fn cell(&self, device: LedgerDevice, tenant: Tenant) -> CellId {
+        CellId(AccountKey::new(device.0, tenant.0, 0, 0).shared() as u16)
     }
 
     /// Counts an allocation of `bytes` in the cell that [`Ledger::cell`] named.
-    pub fn count(&self, charge: Charge, bytes: u64) {
+    pub fn count(&self, charge: CellId, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         let cell = charge.cell(layout);
         cell.charge_shared(bytes);
-        move_levels(layout, charge.who(cell), bytes);
+        move_levels(layout, charge.account_key(cell), bytes);
     }
 
-    /// Gives back an allocation of `bytes`, for a thread that has no [`Local`].
-    pub fn discharge(&self, charge: Charge, bytes: u64) {
+    /// Counts a free of `bytes`, for a thread that has no [`ThreadLedger`].
+    pub fn discharge(&self, charge: CellId, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         let cell = charge.cell(layout);
         cell.discharge_foreign(bytes);
-        move_levels(layout, charge.who(cell), bytes.wrapping_neg());
+        move_levels(layout, charge.account_key(cell), bytes.wrapping_neg());
     }
 
-    /// Charges memory that the driver gave by itself.
+    /// Charges memory that the driver allocated itself.
     #[inline]
-    pub fn govern(&self, device: Device, tenant: Tenant, kind: Governed, bytes: u64) {
+    pub fn govern(&self, device: LedgerDevice, tenant: Tenant, kind: Governed, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         device.row(layout).governed_bytes[kind as usize].fetch_add(bytes, Relaxed);
         account(layout, device, tenant)
@@ -285,9 +283,9 @@ impl Ledger {
             .fetch_add(bytes, Relaxed);
     }
 
-    /// Gives back what [`Ledger::govern`] charged.
+    /// Reverts a charge of [`Ledger::govern`].
     #[inline]
-    pub fn release(&self, device: Device, tenant: Tenant, kind: Governed, bytes: u64) {
+    pub fn release(&self, device: LedgerDevice, tenant: Tenant, kind: Governed, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         device.row(layout).governed_bytes[kind as usize].fetch_sub(bytes, Relaxed);
         account(layout, device, tenant)
@@ -295,54 +293,53 @@ impl Ledger {
             .fetch_sub(bytes, Relaxed);
     }
 
-    /// How often a device's memory has begun anew.
-    pub fn epoch(&self, device: Device) -> u64 {
+    /// The epoch of a device's memory: how often it was reset.
+    pub fn epoch(&self, device: LedgerDevice) -> u64 {
         self.layout()
             .map_or(0, |it| device.row(it).epoch.load(Relaxed))
     }
 
-    /// What [`Ledger::govern`] has charged to a tenant and is not given back, in bytes.
-    pub fn governed(&self, device: Device, tenant: Tenant) -> u64 {
+    /// The bytes that [`Ledger::govern`] has charged to a tenant and that are not released.
+    pub fn governed(&self, device: LedgerDevice, tenant: Tenant) -> u64 {
         self.layout().map_or(0, |layout| {
             account(layout, device, tenant).governed_bytes.load(Relaxed)
         })
     }
 
-    /// Sets a figure of the pool. For whoever holds the pool of that device:
-    /// of two at once, one stays.
+    /// Sets a figure of the pool. Only for the holder of that device's pool lock: of two concurrent
+    /// writes, one is lost.
     #[inline]
-    pub fn set(&self, device: Device, gauge: Gauge, bytes: u64) {
+    pub fn set(&self, device: LedgerDevice, gauge: Gauge, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         gauge.word(device.row(layout)).store(bytes, Relaxed);
     }
 
-    /// Adds to a figure of the pool; any thread may.
+    /// Adds to a figure of the pool; any thread may call it.
     #[inline]
-    pub fn add(&self, device: Device, gauge: Gauge, bytes: u64) {
+    pub fn add(&self, device: LedgerDevice, gauge: Gauge, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         gauge.word(device.row(layout)).fetch_add(bytes, Relaxed);
     }
 
-    /// Takes away from a figure of the pool what was added before.
+    /// Subtracts from a figure of the pool what was added before.
     #[inline]
-    pub fn subtract(&self, device: Device, gauge: Gauge, bytes: u64) {
+    pub fn subtract(&self, device: LedgerDevice, gauge: Gauge, bytes: u64) {
         let Some(layout) = self.layout() else { return };
         gauge.word(device.row(layout)).fetch_sub(bytes, Relaxed);
     }
 
-    /// Says what `tenant` may use at most at `device`; 0 for no limit.
-    pub fn set_tenant_limit(&self, device: Device, tenant: Tenant, limit_bytes: u64) {
+    /// Sets the limit of `tenant` on `device`; 0 for no limit.
+    pub fn set_tenant_limit(&self, device: LedgerDevice, tenant: Tenant, limit_bytes: u64) {
         let Some(layout) = self.layout() else { return };
         account(layout, device, tenant)
             .limit_bytes
             .store(limit_bytes, Relaxed);
     }
 
-    /// Notes what the driver says of a device, and how much of what is used
-    /// nothing here accounts for.
+    /// Stores the driver's figures for a device, and the used bytes that nothing here accounts for.
     pub fn reconcile(
         &self,
-        device: Device,
+        device: LedgerDevice,
         total_bytes: u64,
         free_bytes: u64,
         ungoverned_bytes: u64,
@@ -356,7 +353,7 @@ impl Ledger {
     }
 
     /// Counts an event and writes it into the ring.
-    pub fn record(&self, event: Event) {
+    pub fn record(&self, event: LedgerEvent) {
         let Some(layout) = self.layout() else { return };
         let row = event.device.row(layout);
         row.events[event.kind as usize].fetch_add(1, Relaxed);
@@ -376,16 +373,16 @@ impl Ledger {
         ]);
     }
 
-    /// What is in it now.
+    /// The current content.
     ///
     /// # Errors
-    /// [`FormatError`] if somebody has overwritten the file's header.
-    pub fn snapshot(&self) -> std::result::Result<Snapshot, FormatError> {
+    /// [`FormatError`] if another process has overwritten the file's header.
+    pub fn snapshot(&self) -> std::result::Result<LedgerSnapshot, FormatError> {
         let collected = collect_memory(self.map.words());
-        snapshot::assemble(&collected, FILE_BYTES as u64, Owner::Alive)
+        snapshot::assemble(&collected, FILE_BYTES as u64, OwnerState::Alive)
     }
 
-    /// Nanoseconds since it was opened. The clock is read in user space.
+    /// Nanoseconds since the ledger was opened. The clock is read in user space.
     fn now_ns(&self) -> u64 {
         self.begun.elapsed().as_nanos() as u64
     }
@@ -403,38 +400,43 @@ impl Gauge {
     }
 }
 
-impl Local<'_> {
-    /// Charges an allocation to `tenant` and `stream`, before its address is
-    /// given to anyone. The stream's number must be the process's only one for
-    /// it, as `cuStreamGetId` gives it.
+impl ThreadLedger<'_> {
+    /// Charges an allocation to `tenant` and `stream`, before its address is given to any caller.
+    /// The stream's number must be unique in the process, as `cuStreamGetId` returns it.
     #[inline]
-    pub fn charge(&mut self, device: Device, tenant: Tenant, stream: u64, bytes: u64) -> Charge {
+    pub fn charge(
+        &mut self,
+        device: LedgerDevice,
+        tenant: Tenant,
+        stream: u64,
+        bytes: u64,
+    ) -> CellId {
         let charge = self.cell(device, tenant, stream);
         self.count(charge, bytes);
         charge
     }
 
-    /// The cell for an allocation of `tenant` in `stream` that is not made yet:
-    /// one that is refused was none. Good until the next call of this.
+    /// The cell for an allocation of `tenant` in `stream` that is yet to be made: a refused one is
+    /// not counted. Valid until the next call of this method.
     #[inline]
-    pub fn cell(&mut self, device: Device, tenant: Tenant, stream: u64) -> Charge {
+    pub fn cell(&mut self, device: LedgerDevice, tenant: Tenant, stream: u64) -> CellId {
         let Some(layout) = self.ledger.layout() else {
-            return Charge(0);
+            return CellId(0);
         };
-        let who = Who::new(device.0, tenant.0, self.thread, stream);
+        let key = AccountKey::new(device.0, tenant.0, self.thread, stream);
         match self.last {
-            Some((last, place)) if last == who => Charge(place),
-            _ => match self.find(layout, who) {
-                Some(place) => Charge(place),
+            Some((last, place)) if last == key => CellId(place),
+            _ => match self.find(layout, key) {
+                Some(place) => CellId(place),
                 None => self.ledger.cell(device, tenant),
             },
         }
     }
 
-    /// Counts an allocation of `bytes` in the cell that [`Local::cell`] named,
-    /// before its address is given to anyone.
+    /// Counts an allocation of `bytes` in the cell returned by [`ThreadLedger::cell`], before its
+    /// address is given to any caller.
     #[inline]
-    pub fn count(&mut self, charge: Charge, bytes: u64) {
+    pub fn count(&mut self, charge: CellId, bytes: u64) {
         if usize::from(charge.0) < SHARED {
             return self.ledger.count(charge, bytes);
         }
@@ -444,40 +446,40 @@ impl Local<'_> {
         let cell = charge.cell(layout);
         cell.charge(bytes);
         if let Some(change) = cell.move_level(bytes, STEP_BYTES) {
-            move_levels(layout, cell.who(), change);
+            move_levels(layout, cell.account_key(), change);
         }
     }
 
-    /// Gives back an allocation of `bytes`, whoever made it.
+    /// Counts a free of `bytes`, whichever thread allocated them.
     #[inline]
-    pub fn discharge(&mut self, charge: Charge, bytes: u64) {
+    pub fn discharge(&mut self, charge: CellId, bytes: u64) {
         let Some(layout) = self.ledger.layout() else {
             return;
         };
         let cell = charge.cell(layout);
-        // A cell with a live block is taken by nobody, so this stays true.
+        // A cell with a live block is never taken over, so this stays true.
         if !cell.is_of(self.writer) {
             return self.ledger.discharge(charge, bytes);
         }
         cell.discharge(bytes);
         if let Some(change) = cell.move_level(bytes.wrapping_neg(), STEP_BYTES) {
-            move_levels(layout, cell.who(), change);
+            move_levels(layout, cell.account_key(), change);
         }
     }
 
-    /// Finds or takes a cell; `None` if there is none.
+    /// Finds or takes a cell; `None` if none is available.
     #[cold]
-    fn find(&mut self, layout: &Layout<AtomicU64>, who: Who) -> Option<u16> {
-        // The one used last may be taken for `who`.
+    fn find(&mut self, layout: &LedgerLayout<AtomicU64>, key: AccountKey) -> Option<u16> {
+        // The cell used last may be taken for `key`.
         self.last = None;
-        let untold = |was, bytes| move_levels(layout, was, bytes);
-        let place = cells::find_or_take(&layout.cells, SHARED, self.writer, who, untold)?;
-        self.last = Some((who, place as u16));
+        let publish = |was, bytes| move_levels(layout, was, bytes);
+        let place = cells::find_or_take(&layout.cells, SHARED, self.writer, key, publish)?;
+        self.last = Some((key, place as u16));
         Some(place as u16)
     }
 }
 
-impl Drop for Local<'_> {
+impl Drop for ThreadLedger<'_> {
     fn drop(&mut self) {
         if let Some(layout) = self.ledger.layout() {
             cells::leave(&layout.cells[SHARED..], self.writer);
@@ -485,43 +487,47 @@ impl Drop for Local<'_> {
     }
 }
 
-impl Charge {
+impl CellId {
     #[inline]
-    fn cell(self, layout: &Layout<AtomicU64>) -> &CellRow<AtomicU64> {
+    fn cell(self, layout: &LedgerLayout<AtomicU64>) -> &CellRow<AtomicU64> {
         // The remainder tells the compiler what the constructors ensure.
         &layout.cells[usize::from(self.0) % CELLS]
     }
 
-    /// Whose the cell is; a shared one's place says it.
-    fn who(self, cell: &CellRow<AtomicU64>) -> Who {
+    /// The account the cell belongs to; that of a shared cell follows from its index.
+    fn account_key(self, cell: &CellRow<AtomicU64>) -> AccountKey {
         let place = usize::from(self.0);
         if place < SHARED {
-            return Who::new((place % DEVICES) as u8, (place / DEVICES) as u8, 0, 0);
+            return AccountKey::new((place % DEVICES) as u8, (place / DEVICES) as u8, 0, 0);
         }
-        cell.who()
+        cell.account_key()
     }
 }
 
-fn account(layout: &Layout<AtomicU64>, device: Device, tenant: Tenant) -> &AccountRow<AtomicU64> {
+fn account(
+    layout: &LedgerLayout<AtomicU64>,
+    device: LedgerDevice,
+    tenant: Tenant,
+) -> &AccountRow<AtomicU64> {
     // The remainders tell the compiler what the constructors ensure.
     &layout.accounts[usize::from(tenant.0) % TENANTS][usize::from(device.0) % DEVICES]
 }
 
-/// Tells the levels of a device and a tenant's account, and lifts their peaks.
-/// Not part of its callers: whoever has large blocks comes here each time.
+/// Publishes a change to the levels of a device and a tenant's account, and raises their peaks. Not
+/// inlined: threads with large blocks call it each time.
 #[inline(never)]
-fn move_levels(layout: &Layout<AtomicU64>, who: Who, change: u64) {
+fn move_levels(layout: &LedgerLayout<AtomicU64>, key: AccountKey, change: u64) {
     if change == 0 {
         return;
     }
-    let device = &layout.devices[who.device() % DEVICES];
-    let account = &layout.accounts[who.tenant() % TENANTS][who.device() % DEVICES];
+    let device = &layout.devices[key.device() % DEVICES];
+    let account = &layout.accounts[key.tenant() % TENANTS][key.device() % DEVICES];
     for (level, peak) in [
         (&device.level_bytes, &device.peak_bytes),
         (&account.level_bytes, &account.peak_bytes),
     ] {
         let now = level.fetch_add(change, Relaxed).wrapping_add(change);
-        // A free may be told before its allocation: then it is below zero.
+        // A free may be published before its allocation: then the level is negative.
         let is_positive = now <= i64::MAX as u64;
         if is_positive && now > peak.load(Relaxed) {
             peak.fetch_max(now, Relaxed);
@@ -533,12 +539,12 @@ fn store_name(words: &[AtomicU64], len_bytes: &AtomicU64, name: &str) {
     for (word, value) in words.iter().zip(name_words(name)) {
         word.store(value, Relaxed);
     }
-    // The length last: until then the name is not there.
+    // The length last: until then the name is not visible.
     len_bytes.store(name.len() as u64, Release);
 }
 
-/// A name's key, never 0: FNV-1a. Should two ever agree they share a row, and
-/// its sums stay right.
+/// A name's key, never 0: FNV-1a. Two names with the same hash would share a row, and its sums stay
+/// right.
 fn key_of(name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -546,7 +552,7 @@ fn key_of(name: &str) -> u64 {
     hash.max(1)
 }
 
-fn write_header(layout: &Layout<AtomicU64>, process: &Process, run: Option<NonZeroU64>) {
+fn write_header(layout: &LedgerLayout<AtomicU64>, process: &OwnerProcess, run: Option<NonZeroU64>) {
     let header = &layout.header;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let begun_at = since_1970.map_or(0, |since| since.as_nanos() as u64);

@@ -1,5 +1,5 @@
-//! What needs processes: owners that are killed, that fork, that are several,
-//! and limits that hold for a whole process.
+//! Tests that need processes: owners that are killed, that fork, that are several, and process-wide
+//! limits.
 //!
 //! Each scenario is a process of this program, and so is each owner.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
@@ -13,7 +13,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use fercuda_ledger::{
-    Device, Error, Event, EventKind, Folder, Gauge, Ledger, Owner, Reader, Share, Snapshot,
+    Error, EventKind, Folder, Gauge, Ledger, LedgerDevice, LedgerEvent, LedgerReader,
+    LedgerSnapshot, OwnerState, Share,
 };
 
 type Scenario = (&'static str, fn());
@@ -39,7 +40,7 @@ const SCENARIOS: &[Scenario] = &[
         forked_with_share,
     ),
     (
-        "an_owner_is_alive_for_who_has_no_descriptor_left_to_look",
+        "an_owner_is_alive_for_a_reader_without_a_free_descriptor",
         few_descriptors,
     ),
     (
@@ -109,11 +110,11 @@ fn this_program(arguments: &[&str]) -> Command {
     command
 }
 
-/// An owner in a process of its own, which ends when told or killed.
+/// An owner in a process of its own, which ends when its standard input is closed or it is killed.
 struct Process {
     child: Child,
-    /// What it said first: its ledger's path, or what it has to say.
-    said: String,
+    /// Its first line of output: its ledger's path, or another message.
+    first_line: String,
 }
 
 impl Process {
@@ -128,13 +129,13 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut said)
+            .read_line(&mut output)
             .unwrap();
         Process {
             child,
-            said: said.trim().to_owned(),
+            first_line: output.trim().to_owned(),
         }
     }
 
@@ -149,8 +150,8 @@ impl Process {
     }
 }
 
-/// Says `text` and waits until standard input ends.
-fn say_and_wait(text: &str) {
+/// Prints `text` and waits until standard input is closed.
+fn print_and_wait(text: &str) {
     println!("{text}");
     std::io::stdout().flush().unwrap();
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -170,20 +171,20 @@ fn open(folder: &Folder) -> Ledger {
 
 fn charge(ledger: &Ledger, bytes: u64) {
     let mut local = ledger.local(u64::from(std::process::id()));
-    local.charge(Device::new(0), ledger.tenant("torch"), 7, bytes);
+    local.charge(LedgerDevice::new(0), ledger.tenant("torch"), 7, bytes);
 }
 
-fn live_bytes(snapshot: &Snapshot) -> u64 {
+fn live_bytes(snapshot: &LedgerSnapshot) -> u64 {
     snapshot.devices.iter().map(|row| row.live_bytes).sum()
 }
 
-fn readers(folder: &Folder) -> Vec<Reader> {
+fn readers(folder: &Folder) -> Vec<LedgerReader> {
     let found = folder.ledgers().unwrap();
     found.into_iter().map(|reader| reader.unwrap()).collect()
 }
 
-/// What `owner` says of each ledger in the folder.
-fn owners(folder: &Folder) -> Vec<Owner> {
+/// The owner's state of each ledger in the folder.
+fn owners(folder: &Folder) -> Vec<OwnerState> {
     let readers = readers(folder);
     readers
         .iter()
@@ -196,10 +197,10 @@ fn owners(folder: &Folder) -> Vec<Owner> {
 fn own(folder: &Path) {
     let ledger = open(&Folder::at(folder).unwrap());
     charge(&ledger, 1 << 20);
-    ledger.set(Device::new(0), Gauge::Pooled, 2 << 20);
-    ledger.record(Event {
+    ledger.set(LedgerDevice::new(0), Gauge::Pooled, 2 << 20);
+    ledger.record(LedgerEvent {
         kind: EventKind::Growth,
-        device: Device::new(0),
+        device: LedgerDevice::new(0),
         tenant: ledger.tenant("torch"),
         bytes: 2 << 20,
         address: 0x7000,
@@ -207,11 +208,11 @@ fn own(folder: &Path) {
         stream: 7,
         thread: 1,
     });
-    say_and_wait(ledger.path().unwrap().to_str().unwrap());
+    print_and_wait(ledger.path().unwrap().to_str().unwrap());
 }
 
-/// The child keeps the mapping and the lock, and lives on when its parent is
-/// killed. It says its number, and ends with its input.
+/// The child keeps the mapping and the lock, and survives when its parent is killed. The parent
+/// prints the child's process id; the child ends when its input is closed.
 fn own_and_fork(folder: &Path) {
     let ledger = open(&Folder::at(folder).unwrap());
     charge(&ledger, 100);
@@ -220,7 +221,7 @@ fn own_and_fork(folder: &Path) {
     if child == 0 {
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     } else {
-        say_and_wait(&child.to_string());
+        print_and_wait(&child.to_string());
     }
 }
 
@@ -232,7 +233,7 @@ fn own_in_thread(folder: &Path) {
         while !stat().contains(") Z ") {
             std::thread::yield_now();
         }
-        say_and_wait(ledger.path().unwrap().to_str().unwrap());
+        print_and_wait(ledger.path().unwrap().to_str().unwrap());
         std::process::exit(0);
     });
     // SAFETY: ends this thread alone; nothing refers to its stack.
@@ -251,8 +252,8 @@ fn own_and_exec(folder: &Path) {
 fn own_from_env(_: &Path) {
     let (ledger, warning) = Ledger::open(None);
     match warning {
-        Some(warning) => say_and_wait(&warning.to_string().replace('\n', "; ")),
-        None => say_and_wait(ledger.path().unwrap().to_str().unwrap()),
+        Some(warning) => print_and_wait(&warning.to_string().replace('\n', "; ")),
+        None => print_and_wait(ledger.path().unwrap().to_str().unwrap()),
     }
 }
 
@@ -261,13 +262,13 @@ fn own_from_env(_: &Path) {
 fn killed() {
     let (_root, folder) = folder();
     let mut process = Process::start("plain", &folder);
-    assert_eq!(owners(&folder), [Owner::Alive]);
+    assert_eq!(owners(&folder), [OwnerState::Alive]);
     assert_eq!(folder.sweep().unwrap(), 0);
 
     process.kill();
-    assert_eq!(owners(&folder), [Owner::Gone]);
+    assert_eq!(owners(&folder), [OwnerState::Gone]);
     let snapshot = readers(&folder)[0].snapshot().unwrap();
-    assert_eq!(snapshot.owner, Owner::Gone);
+    assert_eq!(snapshot.owner, OwnerState::Gone);
     assert_eq!(snapshot.pid, u64::from(process.child.id()));
     assert!(snapshot.program.starts_with("process"), "{snapshot:?}");
     assert!(!snapshot.racing);
@@ -281,19 +282,19 @@ fn killed() {
     let left = readers(&folder);
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].path(), next.path().unwrap());
-    assert!(!Path::new(&process.said).exists());
+    assert!(!Path::new(&process.first_line).exists());
 }
 
 fn outlived() {
     let (_root, folder) = folder();
     let process = Process::start("plain", &folder);
-    let reader = Reader::open(Path::new(&process.said)).unwrap();
-    assert_eq!(reader.snapshot().unwrap().owner, Owner::Alive);
+    let reader = LedgerReader::open(Path::new(&process.first_line)).unwrap();
+    assert_eq!(reader.snapshot().unwrap().owner, OwnerState::Alive);
     process.end();
     assert_eq!(folder.sweep().unwrap(), 1);
     assert!(readers(&folder).is_empty());
     let snapshot = reader.snapshot().unwrap();
-    assert_eq!(snapshot.owner, Owner::Gone);
+    assert_eq!(snapshot.owner, OwnerState::Gone);
     assert_eq!(live_bytes(&snapshot), 1 << 20);
 }
 
@@ -301,10 +302,10 @@ fn two() {
     let (_root, folder) = folder();
     let mut one = Process::start("plain", &folder);
     let other = Process::start("plain", &folder);
-    assert_ne!(one.said, other.said);
+    assert_ne!(one.first_line, other.first_line);
     let mine = open(&folder);
     charge(&mine, 5);
-    assert_eq!(owners(&folder), [Owner::Alive; 3]);
+    assert_eq!(owners(&folder), [OwnerState::Alive; 3]);
     let mut bytes: Vec<u64> = readers(&folder)
         .iter()
         .map(|reader| live_bytes(&reader.snapshot().unwrap()))
@@ -314,22 +315,22 @@ fn two() {
 
     one.kill();
     assert_eq!(folder.sweep().unwrap(), 1);
-    assert_eq!(owners(&folder), [Owner::Alive; 2]);
-    assert!(Path::new(&other.said).exists());
+    assert_eq!(owners(&folder), [OwnerState::Alive; 2]);
+    assert!(Path::new(&other.first_line).exists());
     other.end();
 }
 
 fn killed_parent() {
     let (_root, folder) = folder();
     let mut parent = Process::start("parent", &folder);
-    let child: i32 = parent.said.parse().unwrap();
-    assert_eq!(owners(&folder), [Owner::Alive]);
+    let child: i32 = parent.first_line.parse().unwrap();
+    assert_eq!(owners(&folder), [OwnerState::Alive]);
     // The child shares the parent's input: it lives until that is closed.
     let input = parent.child.stdin.take();
     parent.child.kill().unwrap();
     parent.child.wait().unwrap();
     assert!(Path::new("/proc").join(child.to_string()).exists());
-    assert_eq!(owners(&folder), [Owner::Gone]);
+    assert_eq!(owners(&folder), [OwnerState::Gone]);
     assert_eq!(folder.sweep().unwrap(), 1);
     drop(input);
 }
@@ -337,7 +338,7 @@ fn killed_parent() {
 fn forked() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let mut local = Some(ledger.local(1));
     let torch = ledger.tenant("torch");
     let charged = local.as_mut().unwrap().charge(device, torch, 7, 100);
@@ -356,25 +357,25 @@ fn forked() {
         assert!(own.is_mine());
         charge(&own, 7);
         assert_eq!(live_bytes(&own.snapshot().unwrap()), 7);
-        assert_eq!(owners(&folder), [Owner::Alive; 2]);
+        assert_eq!(owners(&folder), [OwnerState::Alive; 2]);
     });
     assert!(ledger.is_mine());
     assert_eq!(ledger.snapshot().unwrap(), before);
     assert_eq!(folder.sweep().unwrap(), 1);
-    assert_eq!(owners(&folder), [Owner::Alive]);
+    assert_eq!(owners(&folder), [OwnerState::Alive]);
 }
 
-/// Does some work in a forked child, which has to come to its end.
+/// Runs `work` in a forked child, and checks that the child succeeds.
 fn in_child(work: impl FnOnce()) {
     // SAFETY: this process has one thread, so its child may do anything.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = std::panic::catch_unwind(AssertUnwindSafe(work)).is_ok();
-        // SAFETY: ends the child without what its parent has yet to do.
+        // SAFETY: ends the child without running its parent's exit handlers.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = 0;
-    // SAFETY: `status` is a place for the answer.
+    // SAFETY: `status` is a valid place for the result.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
 }
@@ -397,12 +398,12 @@ fn forked_with_share() {
     assert!(lingering.is_over());
 }
 
-/// Others take descriptors and give them back while an owner is asked for: one
-/// that reads the owner's file finds none at any point of that.
+/// Another thread takes and releases all descriptors while the owner's state is queried: the reader
+/// may find none free at any point.
 fn few_descriptors() {
     let (_root, folder) = folder();
     let process = Process::start("plain", &folder);
-    let reader = Reader::open(Path::new(&process.said)).unwrap();
+    let reader = LedgerReader::open(Path::new(&process.first_line)).unwrap();
     set_limit(libc::RLIMIT_NOFILE, 32);
     let until = Instant::now() + Duration::from_secs(2);
     std::thread::scope(|scope| {
@@ -413,19 +414,19 @@ fn few_descriptors() {
             }
         });
         while Instant::now() < until {
-            assert_eq!(reader.owner().unwrap(), Owner::Alive);
+            assert_eq!(reader.owner().unwrap(), OwnerState::Alive);
         }
     });
     process.end();
-    assert_eq!(reader.owner().unwrap(), Owner::Gone);
+    assert_eq!(reader.owner().unwrap(), OwnerState::Gone);
 }
 
 fn first_thread() {
     let (_root, folder) = folder();
     let process = Process::start("threads", &folder);
-    assert_eq!(owners(&folder), [Owner::Alive]);
+    assert_eq!(owners(&folder), [OwnerState::Alive]);
     process.end();
-    assert_eq!(owners(&folder), [Owner::Gone]);
+    assert_eq!(owners(&folder), [OwnerState::Gone]);
 }
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
@@ -466,8 +467,8 @@ fn assert_works_in_memory(folder: &Folder, doing: &str) {
 fn replaced() {
     let (_root, folder) = folder();
     let process = Process::start("exec", &folder);
-    assert_eq!(process.said, "replaced");
-    assert_eq!(owners(&folder), [Owner::Gone]);
+    assert_eq!(process.first_line, "replaced");
+    assert_eq!(owners(&folder), [OwnerState::Gone]);
     let mut child = process.child;
     drop(child.stdin.take());
     child.wait().unwrap();
@@ -490,9 +491,9 @@ fn from_env() {
             };
         }
         let process = Process::spawn(command);
-        let said = process.said.clone();
+        let output = process.first_line.clone();
         process.end();
-        PathBuf::from(said)
+        PathBuf::from(output)
     };
     let (private, open, home) = (at("private"), at("open"), at("house"));
     mode(&private, 0o700);
@@ -501,24 +502,26 @@ fn from_env() {
 
     let found = owner(Some(&private), Some(&home));
     assert_eq!(found.parent().unwrap(), private.join("fercuda"));
-    // Without a private folder for this session the house is next, unless the
-    // system has made one.
-    // SAFETY: asks for a number.
+    // Without a private folder for this session the home folder is next, unless the system has
+    // created `/run/user/UID`.
+    // SAFETY: returns a number.
     let usual = format!("/run/user/{}", unsafe { libc::geteuid() });
     if !Path::new(&usual).exists() {
         let cache = home.join(".cache/fercuda/ledgers");
         for runtime in [Some(&open), None] {
             assert_eq!(owner(runtime, Some(&home)).parent().unwrap(), cache);
         }
-        let said = owner(None, None);
-        let said = said.to_str().unwrap();
-        assert!(said.contains("HOME is not set; try: set HOME"), "{said}");
+        let output = owner(None, None);
+        let output = output.to_str().unwrap();
+        assert!(
+            output.contains("HOME is not set; try: set HOME"),
+            "{output}"
+        );
     }
-    // A folder in the right place that is open to others is refused, not
-    // passed over.
+    // A folder in the right place that is open to others is refused, not skipped.
     mode(&private.join("fercuda"), 0o750);
-    let said = owner(Some(&private), Some(&home));
-    let said = said.to_str().unwrap();
-    assert!(said.contains("has mode 0750"), "{said}");
-    assert!(said.contains("try: chown"), "{said}");
+    let output = owner(Some(&private), Some(&home));
+    let output = output.to_str().unwrap();
+    assert!(output.contains("has mode 0750"), "{output}");
+    assert!(output.contains("try: chown"), "{output}");
 }

@@ -1,8 +1,8 @@
-//! What a block costs the host: taken and given back among holes.
+//! Host-side latency of an allocate/free pair among holes.
 //!
-//! `cargo bench -p fercuda-pool`. Nanoseconds a pair: median, 99th and 99.9th of batches of 64 pairs, so that
-//! reading the clock does not count; one core. Sizes are random up to 1 MiB; half of the blocks were given back before, in random
-//! order, so that so many holes are left.
+//! `cargo bench -p fercuda-pool`. Nanoseconds per pair: median, 99th and 99.9th percentile of
+//! batches of 64 pairs, so that reading the clock does not count; one core. Sizes are random up to
+//! 1 MiB; half of the blocks were freed before, in random order, which leaves the holes.
 #![expect(clippy::print_stdout, reason = "printing is what this program does")]
 
 #[path = "../tests/idle/mod.rs"]
@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    Backing, Blocks, Budget, Place, Pool, Refused, Request, SetId, Span, StreamId, TenantId,
-    UNIT_BYTES, Want,
+    AllocationRequest, BlockAllocator, BlockLayout, GrowthRefused, MemoryBacking, MemoryBudget,
+    MemoryPool, PoolPlace, SetId, Span, StreamId, TenantId, UNIT_BYTES,
 };
 use idle::Idle;
 
@@ -25,7 +25,7 @@ fn random_bytes(random: &mut Rng) -> u64 {
     random.u64(1..=4096) * UNIT_BYTES
 }
 
-/// Nanoseconds a pair, sorted, of batches that `pair` takes the number of pairs for.
+/// Sorted nanoseconds per pair; `batch` runs the given number of pairs.
 fn measure(mut batch: impl FnMut(usize)) -> Vec<f64> {
     let mut times: Vec<f64> = (0..BATCHES)
         .map(|_| {
@@ -50,7 +50,7 @@ fn print(what: &str, holes: usize, times: &[f64]) {
 
 fn core(holes: usize) {
     let mut random = Rng::with_seed(1);
-    let mut blocks = Blocks::new();
+    let mut blocks = BlockAllocator::new();
     let span = Span {
         address: 1 << 40,
         bytes: 1 << 46,
@@ -59,11 +59,15 @@ fn core(holes: usize) {
     let mut live: Vec<_> = (0..2 * holes)
         .map(|_| {
             blocks
-                .take(SetId::READY, Want::new(random_bytes(&mut random), 512), 0)
+                .take(
+                    SetId::READY,
+                    BlockLayout::new(random_bytes(&mut random), 512),
+                    0,
+                )
                 .expect("there is room")
         })
         .collect();
-    // Every other one, in any order.
+    // Every other block, in random order.
     let mut gone: Vec<_> = live.iter().copied().step_by(2).collect();
     for n in (1..gone.len()).rev() {
         gone.swap(n, random.usize(..=n));
@@ -74,17 +78,21 @@ fn core(holes: usize) {
     live.clear();
     let times = measure(|n| {
         for _ in 0..n {
-            let id = blocks.take(SetId::READY, Want::new(random_bytes(&mut random), 512), 0);
+            let id = blocks.take(
+                SetId::READY,
+                BlockLayout::new(random_bytes(&mut random), 512),
+                0,
+            );
             blocks.give(black_box(id).expect("there is room"), SetId::READY, 0);
         }
     });
     print("core: take + give", holes, &times);
 }
 
-/// Memory without end.
+/// A backing with unlimited memory.
 struct Endless(u64);
 
-impl Backing for Endless {
+impl MemoryBacking for Endless {
     fn piece_bytes(&self) -> u64 {
         2 << 20
     }
@@ -97,7 +105,7 @@ impl Backing for Endless {
     fn site(&self, _: u64) -> Option<u64> {
         Some(self.0)
     }
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         let address = self.0;
         self.0 += bytes;
         Ok(Span { address, bytes })
@@ -111,12 +119,12 @@ impl Backing for Endless {
     }
 }
 
-/// Blocks of any size, or (`one`) of one.
-fn pool(holes: usize, place: Place, one: bool, what: &str) {
+/// Blocks of any size, or (`one`) of a single size.
+fn pool(holes: usize, place: PoolPlace, one: bool, what: &str) {
     let mut random = Rng::with_seed(1);
-    let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
+    let pool = MemoryPool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
     let mut allocate = |one: bool| {
-        let request = Request {
+        let request = AllocationRequest {
             bytes: if one { 4096 } else { random_bytes(&mut random) },
             align_bytes: 512,
             place,
@@ -138,20 +146,21 @@ fn pool(holes: usize, place: Place, one: bool, what: &str) {
     print(what, holes, &times);
 }
 
-/// Each in a stream of its own, blocks of ten sizes or of any, so many live all the time. Prints pairs a second, all together, and
-/// how long single pairs take, the clock included.
+/// Threads with a stream each, and blocks of ten sizes or of any, with a constant number live.
+/// Prints the total throughput in pairs per second, and the latency of single pairs, the clock
+/// included.
 fn threads(count: u64, any: bool, live: usize) {
     const PAIRS: u64 = 200_000;
-    let pool = Pool::new(Endless(1 << 40), Idle, Budget::new(u64::MAX));
+    let pool = MemoryPool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
     let pool = &pool;
     let work = move |n: u64, mut each: Option<&mut Vec<f64>>| {
-        let place = Place::Stream(StreamId(n));
+        let place = PoolPlace::Stream(StreamId(n));
         let mut random = Rng::with_seed(n);
         let mut live = vec![0; live];
         let count = live.len();
         for _ in 0..PAIRS {
             let bits = random.u64(..);
-            let request = Request {
+            let request = AllocationRequest {
                 bytes: if any {
                     (bits % 4096 + 1) * UNIT_BYTES
                 } else {
@@ -206,15 +215,15 @@ fn threads(count: u64, any: bool, live: usize) {
 }
 
 fn main() {
-    println!("{:<47} median     99 %   99.9 %  ns a pair", "");
+    println!("{:<47} median     99 %   99.9 %  ns per pair", "");
     for holes in [4 << 10, 16 << 10, 64 << 10] {
         core(holes);
     }
     for holes in [4 << 10, 16 << 10, 64 << 10] {
-        let stream = Place::Stream(StreamId(7));
+        let stream = PoolPlace::Stream(StreamId(7));
         pool(holes, stream, true, "pool, one size in a stream");
         pool(holes, stream, false, "pool, any size in a stream");
-        pool(holes, Place::Anywhere, false, "pool, any size anywhere");
+        pool(holes, PoolPlace::Anywhere, false, "pool, any size anywhere");
     }
     for (any, live) in [(false, 8), (true, 1), (true, 8)] {
         for count in [1, 4, 16, 32] {

@@ -1,4 +1,4 @@
-//! What the pool holds beside what is live, for traces made from real models.
+//! Memory that the pool retains beyond its live bytes, for traces made from real models.
 //!
 //! `cargo run --release -p fercuda-pool --example replay`
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]

@@ -1,9 +1,7 @@
-//! Random programs on the pool and the shadow, on all cores, for as long as one
-//! likes.
+//! Random programs on the pool and the shadow model, on all cores, for as many operations as given.
 //!
-//! `cargo run --release -p fercuda-pool --example simulate -- [OPERATIONS] [SEED]`
-//! Without a number of operations, FERCUDA_SIM_OPS says how many; else a hundred
-//! million. Each thread has the next seed.
+//! `cargo run --release -p fercuda-pool --example simulate -- [OPERATIONS] [SEED]` Without a number
+//! of operations, FERCUDA_SIM_OPS is used, else a hundred million. Each thread has the next seed.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 #[path = "../tests/model/mod.rs"]
@@ -15,7 +13,7 @@ use std::time::{Instant, SystemTime};
 use model::{Counts, Kind, Op, World};
 
 const OPERATIONS: u64 = 100_000_000;
-/// Operations of one program; then another begins, in an empty pool.
+/// Operations per program; then another begins, in an empty pool.
 const PROGRAM: u64 = 1_000_000;
 const AUDIT: u64 = 10_000;
 
@@ -24,7 +22,7 @@ fn run(seed: u64, operations: u64, all: &AtomicU64) -> Result<Counts, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut done, mut counts) = (0, Counts::default());
     while done < operations {
-        // Every other program has memory in slabs.
+        // Every other program uses slabs.
         let is_odd = done / PROGRAM % 2 == 1;
         let kind = if is_odd { Kind::Slabs } else { Kind::Pieces };
         let mut world = World::new(kind);
@@ -50,7 +48,7 @@ fn run(seed: u64, operations: u64, all: &AtomicU64) -> Result<Counts, String> {
 fn main() -> Result<(), String> {
     let number = |text: String| {
         let number = text.parse();
-        number.map_err(|_| format!("`{text}` is no number of operations, nor a seed"))
+        number.map_err(|_| format!("`{text}` is not a number of operations, nor a seed"))
     };
     let mut arguments = std::env::args().skip(1);
     let operations = arguments.next().or(std::env::var("FERCUDA_SIM_OPS").ok());

@@ -1,91 +1,89 @@
-//! Memory that threads cut blocks of their own from.
+//! Per-thread arenas, from which threads under lock contention cut small blocks.
 //!
-//! Threads that allocate all the time meet at the lock of [`crate::order`]. To hand
-//! it from processor to processor, and with it all that is written behind it, takes
-//! ten times as long as what is done there. So a thread that meets others often
-//! takes chunks out of the pool and cuts its small blocks from them, behind a lock
-//! that is as good as its own.
+//! Threads that allocate all the time contend for the lock of [`crate::order`]. Handing the lock
+//! from processor to processor, with all the cache lines written under it, takes ten times as long
+//! as the work done there. So a thread that finds contention often takes chunks out of the pool and
+//! cuts its small blocks from them, behind a lock that is nearly always uncontended.
 //!
-//! An arena is of one stream. Its chunks were taken in that stream's order, so what
-//! is cut from them may be used by work that the stream gets later; what is freed
-//! in the stream may be cut again at once. What is freed elsewhere is lost: nothing
-//! is cut there until all blocks of the arena are freed. Then its chunks go back,
-//! behind all work queued so far.
+//! An arena belongs to one stream. Its chunks were taken in that stream's order, so blocks cut from
+//! them may be used by later work of the stream, and blocks freed in the stream may be cut again at
+//! once. A block freed elsewhere is lost: its memory is not cut again until all blocks of the arena
+//! are freed. Then the arena's chunks are returned, behind all work queued so far.
 //!
-//! Invariants: a chunk is a live block of the pool's, and in one arena. Arenas hold
-//! a few chunks each, however many threads and streams there are, and no more of a
-//! limit than a part; who runs out of memory takes those away of which nothing is
-//! live. No other lock of the pool is taken while an arena's is held.
+//! Invariants: a chunk is a live block of the pool's, and in one arena. Arenas hold a few chunks
+//! each, however many threads and streams there are, and together no more than a fraction of a
+//! limit; a thread that runs out of memory takes back those without live blocks. No other lock of
+//! the pool is taken while an arena's is held.
 //!
-//! Elsewhere: which blocks are live ([`crate::held`]); where chunks come from
-//! ([`crate::pool`], [`crate::growth`]).
+//! Elsewhere: the table of live blocks ([`crate::held`]); the source of chunks ([`crate::pool`],
+//! [`crate::growth`]).
 
-use crate::blocks::{BlockId, Blocks, SetId, Span, Want};
-use crate::held::{Apart, Lock, Word};
-use crate::order::{Place, StreamId};
+use crate::blocks::{BlockAllocator, BlockId, BlockLayout, SetId, Span};
+use crate::held::{CachePadded, Lock, SharedWord};
+use crate::order::{PoolPlace, StreamId};
 
-/// Blocks that are cut from chunks are no larger.
+/// The largest block that is cut from a chunk.
 pub(crate) const LARGEST_CUT: u64 = 1 << 20;
-/// What a chunk has, and how many chunks an arena has at most.
+/// The size of a chunk, and how many chunks an arena has at most.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
 const CHUNKS: usize = 2;
-/// Of a limit all chunks together are about one part of so many at most, or as
-/// much as one arena has: what is free in them is nobody else's.
-const LIMIT_PART: u64 = 8;
-/// Threads share arenas when there are more.
+/// All chunks together take at most about the limit divided by this, or as much as one arena has:
+/// memory free in them is not available to other threads.
+const LIMIT_DIVISOR: u64 = 8;
+/// The number of arenas; more threads than that share them.
 pub(crate) const ARENAS: usize = 64;
 
-/// What meeting another thread counts, what is enough to have an arena, and the
-/// most that is counted. Not to meet one counts one less: who meets another at
-/// less than one of 16 requests has none.
+/// The weight of one contended request, the score that justifies an arena, and the highest score.
+/// An uncontended request subtracts one: a thread that finds contention in less than one of 16
+/// requests has no arena.
 const MEETING: u64 = 16;
 const ENOUGH: u64 = 1024;
 const MOST: u64 = 2048;
 
-/// What a block was cut from.
+/// The origin of a block: the pool, or an arena it was cut from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home(u8);
+pub(crate) struct BlockOrigin(u8);
 
-impl Home {
+impl BlockOrigin {
     /// The pool itself.
-    pub(crate) const POOL: Home = Home(0);
+    pub(crate) const POOL: BlockOrigin = BlockOrigin(0);
 
-    /// A number below [`ARENAS`] + 1.
+    /// Its number, below [`ARENAS`] + 1.
     pub(crate) fn number(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// What becomes of a request.
+/// The outcome of a request to an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    /// Here it is.
-    Block(BlockId, Span, Home),
-    /// There would be with another chunk.
-    Hungry,
-    /// Not from an arena.
+pub(crate) enum CutOutcome {
+    /// The block.
+    Block(BlockId, Span, BlockOrigin),
+    /// The arena needs another chunk.
+    NeedsChunk,
+    /// The request is not for an arena.
     No,
 }
 
-/// Chunks that go back, each behind the work queued at a place.
-pub(crate) type Chunks = Vec<(BlockId, Place)>;
+/// Chunks to be returned, each behind the work queued at a place.
+pub(crate) type ReturnedChunks = Vec<(BlockId, PoolPlace)>;
 
-pub(crate) struct Arena {
+pub(crate) struct StreamArena {
     stream: StreamId,
-    blocks: Blocks,
+    blocks: BlockAllocator,
     chunks: Vec<BlockId>,
-    /// Blocks that are live, and those that were freed elsewhere.
+    /// The number of live blocks, and the blocks that were freed elsewhere.
     live: usize,
     lost: usize,
-    /// The stream is gone.
+    /// The stream has ended.
     closed: bool,
 }
 
-impl Arena {
+impl StreamArena {
     fn new(stream: StreamId) -> Self {
         Self {
             stream,
-            blocks: Blocks::new(),
+            blocks: BlockAllocator::new(),
             chunks: Vec::new(),
             live: 0,
             lost: 0,
@@ -93,54 +91,56 @@ impl Arena {
         }
     }
 
-    fn into_chunks(self) -> Chunks {
+    fn into_chunks(self) -> ReturnedChunks {
         let place = match self.lost > 0 || self.closed {
-            true => Place::Anywhere,
-            false => Place::Stream(self.stream),
+            true => PoolPlace::Anywhere,
+            false => PoolPlace::Stream(self.stream),
         };
         let chunks = self.chunks.into_iter();
         chunks.map(|chunk| (chunk, place)).collect()
     }
 }
 
-struct Own<L, W> {
+struct ThreadArena<L, W> {
     arena: L,
-    /// How often the thread has met others lately.
-    met: W,
-    /// Whether there is an arena.
+    /// The thread's contention score.
+    contention: W,
+    /// Nonzero if there is an arena.
     open: W,
 }
 
-impl<L, W: Word> Own<L, W> {
-    /// Takes the arena away; with its chunks, which `all` counts.
-    fn leave(&self, arena: &mut Option<Arena>, all: &W) -> Chunks {
+impl<L, W: SharedWord> ThreadArena<L, W> {
+    /// Removes the arena; returns its chunks and subtracts them from `all`.
+    fn leave(&self, arena: &mut Option<StreamArena>, all: &W) -> ReturnedChunks {
         self.open.set(0);
-        let gone = arena.take().map_or_else(Chunks::new, Arena::into_chunks);
+        let gone = arena
+            .take()
+            .map_or_else(ReturnedChunks::new, StreamArena::into_chunks);
         all.add((gone.len() as u64).wrapping_neg());
         gone
     }
 }
 
-/// See the module.
+/// The arenas of all threads; see the module.
 pub(crate) struct Arenas<L, W> {
-    all: Box<[Apart<Own<L, W>>]>,
-    /// How many chunks there are.
+    all: Box<[CachePadded<ThreadArena<L, W>>]>,
+    /// The number of chunks.
     chunks: W,
     #[cfg(feature = "broken-rules")]
     broken: std::sync::atomic::AtomicBool,
 }
 
-impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
+impl<L: Lock<Option<StreamArena>>, W: SharedWord> Arenas<L, W> {
     pub(crate) fn new() -> Self {
         Self::of(ARENAS)
     }
 
-    /// A power of two.
+    /// `count` is a power of two.
     fn of(count: usize) -> Self {
         let own = |_| {
-            Apart(Own {
+            CachePadded(ThreadArena {
                 arena: L::new(None),
-                met: W::default(),
+                contention: W::default(),
                 open: W::default(),
             })
         };
@@ -152,14 +152,14 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         }
     }
 
-    /// Cuts what was freed elsewhere again from now on.
+    /// Lets blocks freed elsewhere be cut again, which breaks the rule.
     #[cfg(feature = "broken-rules")]
     pub(crate) fn break_rule(&self) {
         self.broken
             .store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Without tests that break the rule, it is.
+    /// Always true, unless a test breaks the rule.
     fn is_lost_elsewhere(&self) -> bool {
         #[cfg(feature = "broken-rules")]
         let broken = self.broken.load(std::sync::atomic::Ordering::Relaxed);
@@ -169,87 +169,86 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
     }
 
     #[inline]
-    fn own(&self, thread: usize) -> &Own<L, W> {
+    fn own(&self, thread: usize) -> &ThreadArena<L, W> {
         &self.all[thread & (self.all.len() - 1)].0
     }
 
-    fn home(&self, thread: usize) -> Home {
-        Home((thread & (self.all.len() - 1)) as u8 + 1)
+    fn origin(&self, thread: usize) -> BlockOrigin {
+        BlockOrigin((thread & (self.all.len() - 1)) as u8 + 1)
     }
 
-    /// A thread found another one at the lock of all.
-    pub(crate) fn meets(&self, thread: usize) {
-        let met = &self.own(thread).met;
-        met.set((met.get() + MEETING).min(MOST));
+    /// Counts a request that found the pool's lock held.
+    pub(crate) fn note_contention(&self, thread: usize) {
+        let contention = &self.own(thread).contention;
+        contention.set((contention.get() + MEETING).min(MOST));
     }
 
-    /// A thread found nobody there.
+    /// Counts a request that found the pool's lock free.
     #[inline]
-    pub(crate) fn meets_nobody(&self, thread: usize) {
-        let met = &self.own(thread).met;
-        let often = met.get();
+    pub(crate) fn note_no_contention(&self, thread: usize) {
+        let contention = &self.own(thread).contention;
+        let often = contention.get();
         if often > 0 {
-            met.set(often - 1);
+            contention.set(often - 1);
         }
     }
 
-    /// Whether a thread's blocks are to be cut from chunks.
+    /// Whether the thread's contention justifies an arena.
     #[inline]
-    pub(crate) fn is_worth_it(&self, thread: usize) -> bool {
+    pub(crate) fn is_contended(&self, thread: usize) -> bool {
         let own = self.own(thread);
-        own.open.get() != 0 || own.met.get() >= ENOUGH
+        own.open.get() != 0 || own.contention.get() >= ENOUGH
     }
 
-    /// As if a thread had met others all the time.
-    pub(crate) fn meets_all_the_time(&self, thread: usize) {
-        self.own(thread).met.set(MOST);
+    /// Sets the thread's contention score to the maximum.
+    pub(crate) fn assume_contention(&self, thread: usize) {
+        self.own(thread).contention.set(MOST);
     }
 
-    /// There was no chunk to be had: the thread goes on as it did.
-    pub(crate) fn had_none(&self, thread: usize) {
-        self.own(thread).met.set(0);
+    /// Resets the score after no chunk was available: the thread continues without an arena.
+    pub(crate) fn reset_contention(&self, thread: usize) {
+        self.own(thread).contention.set(0);
     }
 
     /// Cuts a block for work in `stream`.
-    pub(crate) fn cut(&self, thread: usize, stream: StreamId, want: Want) -> Cut {
+    pub(crate) fn cut(&self, thread: usize, stream: StreamId, layout: BlockLayout) -> CutOutcome {
         let own = self.own(thread);
         own.arena.with(|arena| {
-            let hungry = match own.met.get() >= ENOUGH {
-                true => Cut::Hungry,
-                false => Cut::No,
+            let hungry = match own.contention.get() >= ENOUGH {
+                true => CutOutcome::NeedsChunk,
+                false => CutOutcome::No,
             };
             let Some(arena) = arena else {
                 return hungry;
             };
             if arena.stream != stream || arena.closed {
-                return Cut::No;
+                return CutOutcome::No;
             }
-            let id = arena.blocks.take(SetId::READY, want, 0);
+            let id = arena.blocks.take(SetId::READY, layout, 0);
             let found = id.and_then(|id| Some((id, arena.blocks.span(id)?)));
             match found {
                 Some((id, span)) => {
                     arena.live += 1;
-                    Cut::Block(id, span, self.home(thread))
+                    CutOutcome::Block(id, span, self.origin(thread))
                 }
                 None if arena.chunks.len() < CHUNKS => hungry,
-                None => Cut::No,
+                None => CutOutcome::No,
             }
         })
     }
 
-    /// Whether there may be another chunk where there is so much memory at most.
+    /// Whether another chunk is permitted under this memory limit.
     pub(crate) fn has_room(&self, limit_bytes: u64) -> bool {
-        let most = (limit_bytes / LIMIT_PART / CHUNK_BYTES).max(CHUNKS as u64);
+        let most = (limit_bytes / LIMIT_DIVISOR / CHUNK_BYTES).max(CHUNKS as u64);
         self.chunks.get() < most
     }
 
-    /// Adds a chunk that was taken in the order of `stream`; whether it is wanted
-    /// still.
+    /// Adds a chunk that was taken in the order of `stream`; returns whether it is still wanted.
     pub(crate) fn add(&self, thread: usize, stream: StreamId, id: BlockId, span: Span) -> bool {
         let own = self.own(thread);
         own.arena.with(|arena| {
             own.open.set(1);
-            let arena = arena.get_or_insert_with(|| Arena::new(stream));
+            let arena = arena.get_or_insert_with(|| StreamArena::new(stream));
             let wanted = arena.stream == stream && !arena.closed && arena.chunks.len() < CHUNKS;
             let added = wanted && arena.blocks.add_apart(span).is_ok();
             if added {
@@ -260,38 +259,43 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         })
     }
 
-    /// Takes a block back that was cut here; with what goes back to the pool.
-    pub(crate) fn give(&self, home: Home, id: BlockId, place: Place) -> Chunks {
-        let own = home.number().checked_sub(1).and_then(|n| self.all.get(n));
-        let Some(Apart(own)) = own else {
-            return Chunks::new();
+    /// Frees a block that was cut here; returns the chunks to return to the pool.
+    pub(crate) fn give(
+        &self,
+        origin: BlockOrigin,
+        id: BlockId,
+        place: PoolPlace,
+    ) -> ReturnedChunks {
+        let own = origin.number().checked_sub(1).and_then(|n| self.all.get(n));
+        let Some(CachePadded(own)) = own else {
+            return ReturnedChunks::new();
         };
         own.arena.with(|there| {
             let Some(arena) = there else {
-                return Chunks::new();
+                return ReturnedChunks::new();
             };
-            let here = place == Place::Stream(arena.stream) || !self.is_lost_elsewhere();
+            let here = place == PoolPlace::Stream(arena.stream) || !self.is_lost_elsewhere();
             if arena.closed || !here {
                 arena.lost += 1;
             } else if arena.blocks.give(id, SetId::READY, 0).is_none() {
-                return Chunks::new();
+                return ReturnedChunks::new();
             }
             arena.live -= 1;
             let over = arena.live == 0 && (arena.lost > 0 || arena.closed);
             match over {
                 true => own.leave(there, &self.chunks),
-                false => Chunks::new(),
+                false => ReturnedChunks::new(),
             }
         })
     }
 
-    /// Takes those away of which nothing is live; all, or those of a stream that
-    /// gets no more work, which also get no new blocks.
-    pub(crate) fn clear(&self, stream: Option<StreamId>) -> Chunks {
-        let mut chunks = Chunks::new();
-        // Most have none, and a look costs less than a lock.
+    /// Removes the arenas without live blocks: all of them, or those of a stream that has ended,
+    /// which also get no new blocks.
+    pub(crate) fn clear(&self, stream: Option<StreamId>) -> ReturnedChunks {
+        let mut chunks = ReturnedChunks::new();
+        // Most threads have no arena, and a load costs less than a lock.
         let open = self.all.iter().filter(|own| own.0.open.get() != 0);
-        for Apart(own) in open {
+        for CachePadded(own) in open {
             own.arena.with(|there| {
                 let Some(arena) = there else {
                     return;
@@ -301,7 +305,7 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
                 }
                 arena.closed |= stream.is_some() && arena.live > 0;
                 if arena.live == 0 {
-                    own.met.set(0);
+                    own.contention.set(0);
                     chunks.extend(own.leave(there, &self.chunks));
                 }
             });
@@ -309,26 +313,28 @@ impl<L: Lock<Option<Arena>>, W: Word> Arenas<L, W> {
         chunks
     }
 
-    /// A block that was cut here and is live.
-    pub(crate) fn span(&self, home: Home, id: BlockId) -> Option<Span> {
-        let Apart(own) = self.all.get(home.number().checked_sub(1)?)?;
+    /// The span of a live block that was cut here.
+    pub(crate) fn span(&self, origin: BlockOrigin, id: BlockId) -> Option<Span> {
+        let CachePadded(own) = self.all.get(origin.number().checked_sub(1)?)?;
         own.arena.with(|arena| arena.as_ref()?.blocks.span(id))
     }
 
-    /// Walks everything; how many chunks there are. `held` says how many blocks of
-    /// each home are live.
+    /// Checks all invariants; returns the number of chunks. `held` gives the number of live blocks
+    /// per origin.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first violation.
     pub(crate) fn audit(&self, held: &[usize]) -> Result<usize, String> {
         let mut chunks = 0;
-        for (n, Apart(own)) in self.all.iter().enumerate() {
+        for (n, CachePadded(own)) in self.all.iter().enumerate() {
             let held = held.get(n + 1).copied().unwrap_or(0);
             own.arena.with(|arena| {
                 let Some(arena) = arena else {
                     return match held {
                         0 => Ok(()),
-                        _ => Err(format!("arena {n} is gone, and {held} blocks of it live")),
+                        _ => Err(format!(
+                            "arena {n} is gone, but {held} of its blocks are live"
+                        )),
                     };
                 };
                 arena.blocks.audit()?;
@@ -358,34 +364,34 @@ mod tests {
 
     use super::*;
 
-    type Modelled = Arenas<Mutex<Option<Arena>>, AtomicU64>;
+    type Modelled = Arenas<Mutex<Option<StreamArena>>, AtomicU64>;
 
     const STREAM: StreamId = StreamId(1);
-    const PLACE: Place = Place::Stream(STREAM);
+    const PLACE: PoolPlace = PoolPlace::Stream(STREAM);
 
-    /// Arenas of one thread, and chunks to be had.
+    /// The arenas of one thread, and a pool with chunks.
     struct Shared {
         arenas: Modelled,
-        pool: Mutex<Blocks>,
+        pool: Mutex<BlockAllocator>,
     }
 
     impl Shared {
-        fn cut(&self, want: Want) -> Option<(BlockId, Span, Home)> {
-            if !self.arenas.is_worth_it(0) {
+        fn cut(&self, layout: BlockLayout) -> Option<(BlockId, Span, BlockOrigin)> {
+            if !self.arenas.is_contended(0) {
                 return None;
             }
             for _ in 0..2 {
-                match self.arenas.cut(0, STREAM, want) {
-                    Cut::Block(id, span, home) => return Some((id, span, home)),
-                    Cut::No => return None,
-                    Cut::Hungry => {}
+                match self.arenas.cut(0, STREAM, layout) {
+                    CutOutcome::Block(id, span, origin) => return Some((id, span, origin)),
+                    CutOutcome::No => return None,
+                    CutOutcome::NeedsChunk => {}
                 }
                 let mut pool = self.pool.lock().expect("no test panics with it");
-                let chunk = pool.take(SetId::READY, Want::new(CHUNK_BYTES, 512), 0);
+                let chunk = pool.take(SetId::READY, BlockLayout::new(CHUNK_BYTES, 512), 0);
                 let chunk = chunk.and_then(|id| Some((id, pool.span(id)?)));
                 drop(pool);
                 let Some((id, span)) = chunk else {
-                    self.arenas.had_none(0);
+                    self.arenas.reset_contention(0);
                     return None;
                 };
                 if !self.arenas.add(0, STREAM, id, span) {
@@ -395,7 +401,7 @@ mod tests {
             None
         }
 
-        fn back(&self, chunks: Chunks) {
+        fn back(&self, chunks: ReturnedChunks) {
             let mut pool = self.pool.lock().expect("no test panics with it");
             for (chunk, _) in chunks {
                 let given = pool.give(chunk, SetId::READY, 0);
@@ -408,13 +414,13 @@ mod tests {
         one.address < other.end() && other.address < one.end()
     }
 
-    /// Threads cut, and free in their stream or elsewhere, while the stream ends
-    /// or memory is wanted.
+    /// Threads cut, and free in their stream or elsewhere, while the stream ends or memory is
+    /// reclaimed.
     fn explore(elsewhere: bool, cleared: Option<StreamId>) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let mut pool = Blocks::new();
+            let mut pool = BlockAllocator::new();
             let all = Span {
                 address: 1 << 30,
                 bytes: 2 * CHUNK_BYTES,
@@ -424,70 +430,85 @@ mod tests {
                 arenas: Modelled::of(1),
                 pool: Mutex::new(pool),
             });
-            shared.arenas.meets_all_the_time(0);
-            let place = if elsewhere { Place::Anywhere } else { PLACE };
+            shared.arenas.assume_contention(0);
+            let place = if elsewhere {
+                PoolPlace::Anywhere
+            } else {
+                PLACE
+            };
             let other = {
                 let shared = shared.clone();
-                thread::spawn(move || shared.cut(Want::new(4096, 512)))
+                thread::spawn(move || shared.cut(BlockLayout::new(4096, 512)))
             };
             let clearing = {
                 let shared = shared.clone();
                 thread::spawn(move || shared.back(shared.arenas.clear(cleared)))
             };
-            let mine = shared.cut(Want::new(4096, 512));
+            let thread_number = shared.cut(BlockLayout::new(4096, 512));
             let other = other.join().expect("it does not panic");
-            if let (Some(mine), Some(other)) = (mine, other) {
-                assert!(!overlap(mine.1, other.1), "{mine:?} and {other:?}");
+            if let (Some(thread_number), Some(other)) = (thread_number, other) {
+                assert!(
+                    !overlap(thread_number.1, other.1),
+                    "{thread_number:?} and {other:?}"
+                );
             }
             clearing.join().expect("it does not panic");
-            let held = usize::from(mine.is_some()) + usize::from(other.is_some());
+            let held = usize::from(thread_number.is_some()) + usize::from(other.is_some());
             shared.arenas.audit(&[0, held]).expect("sound");
-            for (id, _, home) in [mine, other].into_iter().flatten() {
-                shared.back(shared.arenas.give(home, id, place));
+            for (id, _, origin) in [thread_number, other].into_iter().flatten() {
+                shared.back(shared.arenas.give(origin, id, place));
             }
             shared.back(shared.arenas.clear(None));
-            let pool = shared.pool.lock().expect("nobody panicked");
+            let pool = shared.pool.lock().expect("no thread panicked");
             assert_eq!(pool.free_bytes(SetId::READY), all.bytes, "a chunk is lost");
         });
     }
 
     #[test]
-    fn chunks_go_back_once_while_threads_cut_and_memory_is_wanted() {
+    fn chunks_are_returned_once_while_threads_cut_and_memory_is_reclaimed() {
         explore(false, None);
     }
 
     #[test]
-    fn chunks_go_back_once_when_their_stream_ends() {
+    fn chunks_are_returned_once_when_their_stream_ends() {
         explore(false, Some(STREAM));
         explore(true, Some(STREAM));
     }
 
     #[test]
-    fn what_was_freed_elsewhere_is_not_cut_again_and_goes_back_behind_all_work() {
+    fn a_block_freed_elsewhere_is_not_cut_again_and_is_returned_behind_all_work() {
         let span = Span {
             address: 1 << 30,
             bytes: CHUNK_BYTES,
         };
-        let half = Want::new(CHUNK_BYTES / 2, 512);
+        let half = BlockLayout::new(CHUNK_BYTES / 2, 512);
         loom::model(move || {
             let arenas = Modelled::of(1);
-            arenas.meets_all_the_time(0);
-            let mut pool = Blocks::new();
+            arenas.assume_contention(0);
+            let mut pool = BlockAllocator::new();
             pool.add(span).expect("a range");
-            let chunk = pool.take(SetId::READY, Want::new(CHUNK_BYTES, 512), 0);
+            let chunk = pool.take(SetId::READY, BlockLayout::new(CHUNK_BYTES, 512), 0);
             let chunk = chunk.expect("there is one");
-            assert_eq!(arenas.cut(0, STREAM, half), Cut::Hungry);
+            assert_eq!(arenas.cut(0, STREAM, half), CutOutcome::NeedsChunk);
             assert!(arenas.add(0, STREAM, chunk, span));
             let cut = || match arenas.cut(0, STREAM, half) {
-                Cut::Block(id, span, home) => (id, span, home),
+                CutOutcome::Block(id, span, origin) => (id, span, origin),
                 other => panic!("{other:?}"),
             };
             let (first, second) = (cut(), cut());
-            assert!(arenas.give(first.2, first.0, Place::Anywhere).is_empty());
-            assert_eq!(arenas.cut(0, STREAM, half), Cut::Hungry, "it is lost");
-            assert_eq!(arenas.cut(0, StreamId(2), half), Cut::No);
+            assert!(
+                arenas
+                    .give(first.2, first.0, PoolPlace::Anywhere)
+                    .is_empty()
+            );
+            assert_eq!(
+                arenas.cut(0, STREAM, half),
+                CutOutcome::NeedsChunk,
+                "it is lost"
+            );
+            assert_eq!(arenas.cut(0, StreamId(2), half), CutOutcome::No);
             let gone = arenas.give(second.2, second.0, PLACE);
-            assert_eq!(gone, [(chunk, Place::Anywhere)]);
+            assert_eq!(gone, [(chunk, PoolPlace::Anywhere)]);
         });
     }
 }

@@ -1,73 +1,71 @@
-//! Blocks of memory and the sets in which free ones wait.
+//! Segregated-fit allocator of blocks, and the sets of free blocks.
 //!
-//! Two-level segregated fit (Masmano, Ripoll, Crespo and Real, 2004), with all
-//! bookkeeping beside the memory instead of in it: device memory is not the
-//! host's to write to. A set keeps its free blocks in lists by size: a first
-//! level for each power of two, cut into 32 second levels, with bit maps that
-//! say which lists hold something. A search rounds its size up to the next
-//! second level, so that the first block it finds fits; only where that finds
-//! nothing, or for large blocks, are a few of the list below looked at. So taking and giving
-//! back touch a bounded number of blocks, however many there are.
+//! Two-level segregated fit (Masmano, Ripoll, Crespo and Real, 2004), with all bookkeeping beside
+//! the memory instead of in it: the host cannot write device memory. A set keeps its free blocks in
+//! free lists by size: a first level for each power of two, divided into 32 second levels, with bit
+//! maps of the nonempty lists. A search rounds its size up to the next second level, so that the
+//! first block it finds fits; only if that finds nothing, or for large blocks, does it examine a
+//! few blocks of the list below. So taking and giving back touch a bounded number of blocks,
+//! however many there are.
 //!
-//! All sets share one table of neighbours: a block that moves from one set to
-//! another is joined there with what it lies beside.
+//! All sets share one table of adjacent blocks: a block that moves from one set to another is
+//! merged there with its neighbours.
 //!
-//! Invariants: every unit of every range is in exactly one block; no two
-//! neighbours are free in the same set; the blocks of a set stand in the order
-//! of their epochs.
+//! Invariants: every unit of every range is in exactly one block; no two adjacent blocks are free
+//! in the same set; the blocks of a set are in the order of their epochs.
 //!
-//! Elsewhere: which sizes one list has (`classes`), what sets and epochs mean
-//! ([`crate::order`]), a walk through everything (`audit`).
+//! Elsewhere: size classes (`classes`), the meaning of sets and epochs ([`crate::order`]), checking
+//! all invariants (`audit`).
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use crate::classes::{Class, FIRST, SECOND};
+use crate::classes::{FIRST, SECOND, SizeClass};
 
 mod audit;
 
-/// What addresses and sizes are multiples of.
+/// The granularity of addresses and sizes.
 pub const UNIT_BYTES: u64 = 256;
 
-/// A block is of whole parts of its alignment up to this, so that blocks that
-/// begin at its multiples also end there, and no slivers lie between them.
+/// Up to this alignment, a block's size is a multiple of its alignment, so that aligned blocks also
+/// end aligned, and no slivers lie between them.
 const WHOLE_BYTES: u64 = 512;
 
-/// Blocks that are looked at in the list below the one a search rounds up to.
+/// How many blocks of the list below the rounded-up size are examined.
 const PEEK: usize = 8;
 
-/// From this size on, the block that fits best is taken of those looked at: a
-/// large block that is cut without need is seldom whole again.
+/// From this size on, the best fit among the examined blocks is taken: a large block that is split
+/// needlessly is seldom whole again.
 const LARGE_UNITS: u64 = 4096;
 
 const NONE: u32 = u32::MAX;
 
-/// Names a live block. One that was given back names nothing, also after its
-/// place is used again.
+/// The identifier of a live block. It becomes invalid when the block is given back, and stays so
+/// when its slot is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     index: u32,
     generation: u32,
 }
 
-/// A free block that holds what was asked for, as long as no block changes.
+/// A free block that satisfies a request, valid until any block changes.
 #[derive(Debug)]
 pub struct Fit {
     index: u32,
-    want: Want,
+    layout: BlockLayout,
 }
 
-/// A stretch of memory.
+/// A contiguous range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Where it begins, a multiple of [`UNIT_BYTES`].
+    /// Its start, a multiple of [`UNIT_BYTES`].
     pub address: u64,
     /// Its size, a multiple of [`UNIT_BYTES`].
     pub bytes: u64,
 }
 
 impl Span {
-    /// Where it ends.
+    /// The first address behind it.
     pub fn end(self) -> u64 {
         self.address + self.bytes
     }
@@ -78,39 +76,39 @@ impl Span {
 pub struct SetId(u32);
 
 impl SetId {
-    /// The set of blocks that anybody may take; it knows no epochs.
+    /// The set of blocks that any stream may take; it has no epochs.
     pub const READY: SetId = SetId(0);
 }
 
-/// A range that was refused: it is empty, not made of whole units, too long,
-/// or shares addresses with memory that is there.
+/// A range that cannot be added: it is empty, not made of whole units, too long, or overlaps memory
+/// that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} bytes at {:#x} cannot be added: empty, uneven, too many or there already", .0.bytes, .0.address)]
 pub struct BadRange(pub Span);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// No block: the place is free to be used.
+enum NodeState {
+    /// No block: the slot is available.
     Vacant,
     Free,
-    Live,
-    /// Not a block but where a range ends; of no length.
+    LiveBlock,
+    /// Not a block but the sentinel at the end of a range; of length zero.
     End,
 }
 
-/// A block, or a vacant place: a cache line. Addresses and sizes are in units.
+/// A block, or a vacant slot: one cache line. Addresses and sizes are in units.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Node {
+struct BlockNode {
     start: u64,
     len: u64,
-    /// When a free block came to its set.
+    /// The epoch in which a free block entered its set.
     epoch: u64,
-    /// Physical neighbours in the same range.
+    /// The blocks adjacent in the same range.
     below: u32,
     above: u32,
-    /// Neighbours in the list of its size, or of vacant places; the first of a
-    /// list has no previous one, whatever it says.
+    /// Neighbours in the list of its size, or of vacant slots; `previous` is meaningless in the
+    /// first node of a list.
     previous: u32,
     next: u32,
     /// Neighbours in the order of its set.
@@ -118,15 +116,15 @@ struct Node {
     later: u32,
     generation: u32,
     set: SetId,
-    state: State,
+    state: NodeState,
 }
 
 const _: () = assert!(
-    size_of::<Node>() == 64,
+    size_of::<BlockNode>() == 64,
     "a block's bookkeeping is a cache line"
 );
 
-impl Node {
+impl BlockNode {
     fn span(&self) -> Span {
         Span {
             address: self.start * UNIT_BYTES,
@@ -135,30 +133,30 @@ impl Node {
     }
 }
 
-/// Where a free block was.
+/// The former state of a free block that was unlisted.
 #[derive(Clone, Copy, Debug)]
-struct Was {
+struct ListPosition {
     set: SetId,
     epoch: u64,
     later: u32,
 }
 
-/// The free blocks of one set, in the order in which it is read.
+/// The free blocks of one set. Fields are in the order in which they are read.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Set {
+struct FreeSet {
     units: u64,
     first: u64,
-    /// The ends of the order; not kept for the set of ready blocks.
+    /// The ends of the order; not maintained for the set of ready blocks.
     oldest: u32,
     newest: u32,
     second: [u32; FIRST],
-    /// Not dropped.
+    /// False if the set was dropped.
     there: bool,
     heads: [u32; FIRST * SECOND],
 }
 
-impl Default for Set {
+impl Default for FreeSet {
     fn default() -> Self {
         Self {
             first: 0,
@@ -172,16 +170,16 @@ impl Default for Set {
     }
 }
 
-impl Set {
-    /// The first block of the first list from `class` on that has one.
+impl FreeSet {
+    /// The first block of the first nonempty list from `class` on.
     #[inline]
-    fn first_from(&self, class: Class) -> Option<u32> {
+    fn first_from(&self, class: SizeClass) -> Option<u32> {
         Some(self.heads[self.first_class(class)?.0])
     }
 
-    /// The first class from `class` on of which there is a block.
+    /// The first class from `class` on with a nonempty list.
     #[inline]
-    fn first_class(&self, class: Class) -> Option<Class> {
+    fn first_class(&self, class: SizeClass) -> Option<SizeClass> {
         let first = class.first();
         let here = self.second.get(first)? & (u32::MAX << class.second());
         let (first, second) = if here != 0 {
@@ -194,12 +192,12 @@ impl Set {
             let first = higher.trailing_zeros() as usize;
             (first, self.second[first])
         };
-        Some(Class(first * SECOND + second.trailing_zeros() as usize))
+        Some(SizeClass(first * SECOND + second.trailing_zeros() as usize))
     }
 
     /// Puts a block into the list of its size.
     #[inline(always)]
-    fn insert(&mut self, nodes: &mut [Node], index: u32, class: Class) {
+    fn insert(&mut self, nodes: &mut [BlockNode], index: u32, class: SizeClass) {
         self.first |= 1 << class.first();
         self.second[class.first()] |= 1 << class.second();
         let next = std::mem::replace(&mut self.heads[class.0], index);
@@ -211,7 +209,7 @@ impl Set {
 
     /// Takes a block out of the list of its size.
     #[inline(always)]
-    fn remove(&mut self, nodes: &mut [Node], index: u32, class: Class) {
+    fn remove(&mut self, nodes: &mut [BlockNode], index: u32, class: SizeClass) {
         let node = &nodes[index as usize];
         let (previous, next) = (node.previous, node.next);
         let head = &mut self.heads[class.0];
@@ -232,9 +230,9 @@ impl Set {
         }
     }
 
-    /// Puts a block into the order, just before `later`, or as the newest.
+    /// Inserts a block into the order, just before `later`, or as the newest.
     #[inline]
-    fn remember(&mut self, nodes: &mut [Node], index: u32, later: u32) {
+    fn remember(&mut self, nodes: &mut [BlockNode], index: u32, later: u32) {
         let earlier = match nodes.get_mut(later as usize) {
             Some(node) => std::mem::replace(&mut node.earlier, index),
             None => std::mem::replace(&mut self.newest, index),
@@ -247,9 +245,9 @@ impl Set {
         (node.earlier, node.later) = (earlier, later);
     }
 
-    /// Takes a block out of the order.
+    /// Removes a block from the order.
     #[inline]
-    fn forget(&mut self, nodes: &mut [Node], index: u32) {
+    fn forget(&mut self, nodes: &mut [BlockNode], index: u32) {
         let node = &nodes[index as usize];
         let (earlier, later) = (node.earlier, node.later);
         match nodes.get_mut(later as usize) {
@@ -262,9 +260,9 @@ impl Set {
         }
     }
 
-    /// Another block takes a block's place in the order.
+    /// Replaces a block by another at the same position of the order.
     #[inline]
-    fn replace(&mut self, nodes: &mut [Node], index: u32, other: u32) {
+    fn replace(&mut self, nodes: &mut [BlockNode], index: u32, other: u32) {
         let node = &nodes[index as usize];
         let (earlier, later) = (node.earlier, node.later);
         match nodes.get_mut(later as usize) {
@@ -279,9 +277,9 @@ impl Set {
         (node.earlier, node.later) = (earlier, later);
     }
 
-    /// A block becomes the newest.
+    /// Moves a block to the newest end of the order.
     #[inline]
-    fn renew(&mut self, nodes: &mut [Node], index: u32) {
+    fn renew(&mut self, nodes: &mut [BlockNode], index: u32) {
         if self.newest != index {
             self.forget(nodes, index);
             self.remember(nodes, index, NONE);
@@ -290,30 +288,30 @@ impl Set {
 
     /// The first block of a list.
     #[inline]
-    fn head(&self, class: Class) -> Option<u32> {
+    fn head(&self, class: SizeClass) -> Option<u32> {
         self.heads.get(class.0).copied()
     }
 }
 
-/// A run of neighbours; known by the address where it begins.
+/// A contiguous run of blocks, keyed by its start.
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct MemoryRange {
     first: u32,
     end: u32,
 }
 
-/// What is asked for.
+/// The size and alignment of a requested block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct BlockLayout {
     units: NonZeroU64,
     /// In units.
     align: u64,
 }
 
-impl Want {
-    /// `bytes`, at a multiple of `align_bytes`, which is a power of two (one that
-    /// is none is rounded up to one). A block is of whole units, and of whole
-    /// parts of its alignment up to 512 bytes.
+impl BlockLayout {
+    /// A layout for `bytes` at a multiple of `align_bytes`, a power of two (other values are
+    /// rounded up to one). The block's size is a multiple of the unit, and of its alignment up to
+    /// 512 bytes.
     #[inline]
     pub fn new(bytes: u64, align_bytes: u64) -> Self {
         let align = align_bytes.max(UNIT_BYTES);
@@ -326,82 +324,81 @@ impl Want {
         }
     }
 
-    /// How many bytes a block has that answers it.
+    /// The size of a block that satisfies it, in bytes.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.units.get().saturating_mul(UNIT_BYTES)
     }
 
-    /// Whether the block that fits best is worth looking for.
+    /// Whether it is large enough to search for the best fit.
     #[inline]
     pub(crate) fn is_large(self) -> bool {
         self.units.get() >= LARGE_UNITS
     }
 
-    /// What its address is a multiple of.
+    /// Its alignment in bytes.
     #[inline]
     pub fn align_bytes(self) -> u64 {
         self.align.saturating_mul(UNIT_BYTES)
     }
 
-    /// How many bytes memory must have that surely holds such a block.
+    /// The size of memory that holds such a block at any address.
     pub fn padded_bytes(self) -> u64 {
         let units = self.units.get().saturating_add(self.align - 1);
         units.saturating_mul(UNIT_BYTES)
     }
 }
 
-/// See the module. Not for several threads at a time; whoever shares it locks. In
-/// the order in which it is read.
+/// The block allocator; see the module. Not thread-safe: shared users lock it. Fields are in the
+/// order in which they are read.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Blocks {
-    nodes: Vec<Node>,
-    sets: Vec<Set>,
+pub struct BlockAllocator {
+    nodes: Vec<BlockNode>,
+    sets: Vec<FreeSet>,
     units: u64,
-    /// The first vacant place.
+    /// The first vacant slot.
     vacant: u32,
-    /// By where they begin, in units.
-    ranges: BTreeMap<u64, Range>,
+    /// By start address, in units.
+    ranges: BTreeMap<u64, MemoryRange>,
 }
 
-impl Default for Blocks {
+impl Default for BlockAllocator {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
             vacant: NONE,
-            sets: vec![Set::default()],
+            sets: vec![FreeSet::default()],
             ranges: BTreeMap::new(),
             units: 0,
         }
     }
 }
 
-impl Blocks {
-    /// No memory, and the set of ready blocks.
+impl BlockAllocator {
+    /// An allocator without memory, with the set of ready blocks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for `blocks` blocks, so that taking and giving back that
-    /// many allocates nothing on the host.
+    /// Reserves host memory for `blocks` blocks, so that taking and giving back that many allocates
+    /// nothing.
     pub fn reserve(&mut self, blocks: usize) {
         self.nodes.reserve(blocks);
     }
 
-    /// Another set, empty.
+    /// Creates an empty set.
     pub fn new_set(&mut self) -> SetId {
         let vacant = self.sets.iter().position(|set| !set.there);
         let at = vacant.unwrap_or(self.sets.len());
         match self.sets.get_mut(at) {
             Some(set) => set.there = true,
-            None => self.sets.push(Set::default()),
+            None => self.sets.push(FreeSet::default()),
         }
         SetId(at as u32)
     }
 
-    /// Forgets a set that is empty; whether it was. The set of ready blocks
-    /// stays.
+    /// Drops a set if it is empty; returns whether it was. The set of ready blocks stays.
     pub fn drop_set(&mut self, set: SetId) -> bool {
         let empty = set != SetId::READY && self.set(set).units == 0;
         if empty {
@@ -410,7 +407,7 @@ impl Blocks {
         empty
     }
 
-    /// Bytes of all ranges.
+    /// Total bytes of all ranges.
     pub fn bytes(&self) -> u64 {
         self.units * UNIT_BYTES
     }
@@ -426,14 +423,14 @@ impl Blocks {
         (self.units - free) * UNIT_BYTES
     }
 
-    /// How many blocks are live; for tests, as it looks at all of them.
+    /// The number of live blocks; for tests, as it visits all of them.
     #[doc(hidden)]
     pub fn live_blocks(&self) -> usize {
-        let live = |node: &&Node| node.state == State::Live;
+        let live = |node: &&BlockNode| node.state == NodeState::LiveBlock;
         self.nodes.iter().filter(live).count()
     }
 
-    /// A size that a free block of `set` has at least; zero if there is none.
+    /// A lower bound of the largest free block in `set`; zero if there is none.
     pub fn largest_free_bytes(&self, set: SetId) -> u64 {
         let set = self.set(set);
         if set.first == 0 {
@@ -453,7 +450,7 @@ impl Blocks {
 
     // ---- memory -------------------------------------------------------------
 
-    /// Adds memory, ready; it becomes one with what it lies beside.
+    /// Adds memory as ready; it is merged with adjacent memory.
     ///
     /// # Errors
     /// [`BadRange`]; nothing has changed then.
@@ -461,11 +458,10 @@ impl Blocks {
         self.add_range(span, true)
     }
 
-    /// Adds memory, ready; no block is ever part of it and of what it lies
-    /// beside.
+    /// Adds memory as ready; it is never merged with adjacent memory.
     ///
     /// # Errors
-    /// As for [`Blocks::add`].
+    /// As for [`BlockAllocator::add`].
     pub fn add_apart(&mut self, span: Span) -> Result<(), BadRange> {
         self.add_range(span, false)
     }
@@ -476,7 +472,7 @@ impl Blocks {
         let (start, len) = (address / UNIT_BYTES, bytes / UNIT_BYTES);
         let end = address.checked_add(bytes).ok_or(refused)? / UNIT_BYTES;
         let even = address.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES);
-        let class = Class::of(NonZeroU64::new(len).ok_or(refused)?);
+        let class = SizeClass::of(NonZeroU64::new(len).ok_or(refused)?);
         // Sums of a size and an alignment must not wrap either.
         if !even || class.first() >= FIRST {
             return Err(refused);
@@ -486,9 +482,9 @@ impl Blocks {
         if before.is_some_and(|(_, range)| self.nodes[range.end as usize].start > start) {
             return Err(refused);
         }
-        let ends_here = |range: &Range| self.nodes[range.end as usize].start == start;
+        let ends_here = |range: &MemoryRange| self.nodes[range.end as usize].start == start;
         let below = before.filter(|(_, range)| joins && ends_here(range));
-        let new = self.occupy(start, len, State::Live);
+        let new = self.occupy(start, len, NodeState::LiveBlock);
         let above = joins.then(|| self.ranges.remove(&end)).flatten();
         let last = match above {
             Some(above) => {
@@ -496,7 +492,7 @@ impl Blocks {
                 above.end
             }
             None => {
-                let last = self.occupy(end, 0, State::End);
+                let last = self.occupy(end, 0, NodeState::End);
                 self.link(new, last);
                 last
             }
@@ -510,14 +506,13 @@ impl Blocks {
             }
             None => (start, new),
         };
-        self.ranges.insert(at, Range { first, end: last });
+        self.ranges.insert(at, MemoryRange { first, end: last });
         self.units += len;
         self.settle(new, SetId::READY, 0);
         Ok(())
     }
 
-    /// Takes memory away that is part of the ready block at `around`; whether
-    /// it was.
+    /// Removes memory that is part of the ready block at `around`; returns whether it was.
     pub fn remove(&mut self, span: Span, around: Span) -> bool {
         let Some(node) = self.ready_at(around, span) else {
             return false;
@@ -526,25 +521,26 @@ impl Blocks {
         let was = self.unlist(node);
         let node = self.cut_front(node, start, &was);
         self.cut_back(node, len, &was);
-        let Node { below, above, .. } = self.nodes[node as usize];
+        let BlockNode { below, above, .. } = self.nodes[node as usize];
         let Some((&at, &range)) = self.ranges.range(..=start).next_back() else {
             unreachable!("a block lies in a range");
         };
-        let rest = self.nodes[above as usize].state != State::End;
+        let rest = self.nodes[above as usize].state != NodeState::End;
         if rest {
             self.nodes[above as usize].below = NONE;
             let end = range.end;
-            self.ranges.insert(start + len, Range { first: above, end });
+            self.ranges
+                .insert(start + len, MemoryRange { first: above, end });
         }
         if below == NONE {
-            // Where something is left it begins further on, and is there.
+            // If a part remains, it starts further up and is inserted below.
             self.ranges.remove(&at);
             if !rest {
                 self.vacate(range.end);
             }
         } else {
             let end = match rest {
-                true => self.occupy(start, 0, State::End),
+                true => self.occupy(start, 0, NodeState::End),
                 false => {
                     self.nodes[range.end as usize].start = start;
                     range.end
@@ -552,18 +548,18 @@ impl Blocks {
             };
             self.link(below, end);
             let first = range.first;
-            self.ranges.insert(at, Range { first, end });
+            self.ranges.insert(at, MemoryRange { first, end });
         }
         self.vacate(node);
         self.units -= len;
         true
     }
 
-    /// Ready blocks of at least `bytes`, the larger sizes first.
+    /// Ready blocks of at least `bytes`, larger size classes first.
     pub fn ready(&self, bytes: u64) -> impl Iterator<Item = Span> {
-        let least = Class::of(Want::new(bytes, 1).units);
+        let least = SizeClass::of(BlockLayout::new(bytes, 1).units);
         let set = self.set(SetId::READY);
-        // There is no list for what is larger than any block.
+        // No list holds blocks larger than the maximum.
         let heads = set.heads.get(least.0..).unwrap_or_default();
         let blocks = heads.iter().rev().flat_map(|head| self.list_at(*head));
         blocks
@@ -577,106 +573,108 @@ impl Blocks {
         let Some((_, range)) = self.ranges.range(..end).next_back() else {
             return 0;
         };
-        let Node { start, below, .. } = self.nodes[range.end as usize];
+        let BlockNode { start, below, .. } = self.nodes[range.end as usize];
         match start == end && self.is_free(below, SetId::READY) {
             true => self.nodes[below as usize].len * UNIT_BYTES,
             false => 0,
         }
     }
 
-    /// The ready block at `around`, if it holds all of `span`.
+    /// The ready block at `around`, if it contains all of `span`.
     fn ready_at(&self, around: Span, span: Span) -> Option<u32> {
         if span.bytes == 0 || span.address < around.address || span.end() > around.end() {
             return None;
         }
-        let class = Class::of(NonZeroU64::new(around.bytes / UNIT_BYTES)?);
+        let class = SizeClass::of(NonZeroU64::new(around.bytes / UNIT_BYTES)?);
         let mut nodes = self.list_at(self.set(SetId::READY).head(class)?);
         nodes.find_map(|(index, node)| (node.span() == around).then_some(index))
     }
 
     // ---- taking and giving back ---------------------------------------------
 
-    /// Takes a block from `set`, of an epoch up to `epoch`; none if there is
-    /// none that is found at once.
+    /// Takes a block from `set`, of an epoch up to `epoch`; `None` if the bounded search finds
+    /// none.
     #[inline(always)]
-    pub fn take(&mut self, set: SetId, want: Want, epoch: u64) -> Option<BlockId> {
-        let fit = self.fit(set, want, epoch)?;
+    pub fn take(&mut self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<BlockId> {
+        let fit = self.fit(set, layout, epoch)?;
         Some(self.take_of(fit))
     }
 
-    /// What [`Blocks::take`] would take.
+    /// The block that [`BlockAllocator::take`] would take from.
     #[inline(always)]
-    pub fn fit(&self, set: SetId, want: Want, epoch: u64) -> Option<Fit> {
-        let index = self.find(set, want, epoch)?;
-        Some(Fit { index, want })
+    pub fn fit(&self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<Fit> {
+        let index = self.find(set, layout, epoch)?;
+        Some(Fit { index, layout })
     }
 
-    /// The same, or a ready one if that fits better.
+    /// As [`BlockAllocator::fit`], or a ready block if that fits better.
     #[inline]
-    pub fn best_fit(&self, set: SetId, want: Want) -> Option<Fit> {
+    pub fn best_fit(&self, set: SetId, layout: BlockLayout) -> Option<Fit> {
         let len = |index: u32| self.nodes[index as usize].len;
-        let own = self.find(set, want, u64::MAX);
+        let own = self.find(set, layout, u64::MAX);
         let index = match own {
-            Some(own) if len(own) == want.units.get() => own,
+            Some(own) if len(own) == layout.units.get() => own,
             own => {
-                // Among larger ones none fits better.
-                let nearest = self.set(SetId::READY).first_class(Class::of(want.units));
-                let is_nearer = nearest
-                    .is_some_and(|class| own.is_none_or(|own| class <= Class::of_some(len(own))));
-                let ready = is_nearer.then(|| self.find(SetId::READY, want, u64::MAX));
+                // Among larger blocks none fits better.
+                let nearest = self
+                    .set(SetId::READY)
+                    .first_class(SizeClass::of(layout.units));
+                let is_nearer = nearest.is_some_and(|class| {
+                    own.is_none_or(|own| class <= SizeClass::of_some(len(own)))
+                });
+                let ready = is_nearer.then(|| self.find(SetId::READY, layout, u64::MAX));
                 let fits = own.into_iter().chain(ready.flatten());
                 fits.min_by_key(|index| (len(*index), self.nodes[*index as usize].start))?
             }
         };
-        Some(Fit { index, want })
+        Some(Fit { index, layout })
     }
 
-    /// Where the block that is taken of a free one will begin.
+    /// The start of the block that [`BlockAllocator::take_of`] would cut.
     #[inline]
     pub fn address(&self, fit: &Fit) -> u64 {
-        self.begin(fit.index, fit.want) * UNIT_BYTES
+        self.begin(fit.index, fit.layout) * UNIT_BYTES
     }
 
-    /// Takes a block of a free one that holds it.
+    /// Cuts the requested block from the free block that holds it.
     #[inline(always)]
-    pub fn take_of(&mut self, Fit { index, want }: Fit) -> BlockId {
-        debug_assert_eq!(self.nodes[index as usize].state, State::Free);
-        debug_assert!(self.fits(index, want, u64::MAX));
-        let start = self.begin(index, want);
+    pub fn take_of(&mut self, Fit { index, layout }: Fit) -> BlockId {
+        debug_assert_eq!(self.nodes[index as usize].state, NodeState::Free);
+        debug_assert!(self.fits(index, layout, u64::MAX));
+        let start = self.begin(index, layout);
         let index = match self.nodes[index as usize].start == start {
-            true => self.take_front(index, want.units),
+            true => self.take_front(index, layout.units),
             false => {
                 let was = self.unlist(index);
                 let index = self.cut_front(index, start, &was);
-                self.cut_back(index, want.units.get(), &was);
+                self.cut_back(index, layout.units.get(), &was);
                 index
             }
         };
         let node = &mut self.nodes[index as usize];
-        node.state = State::Live;
+        node.state = NodeState::LiveBlock;
         BlockId {
             index,
             generation: node.generation,
         }
     }
 
-    /// The epoch of the block that [`Blocks::take`] would take without regard
-    /// to epochs.
-    pub fn would_take(&self, set: SetId, want: Want) -> Option<u64> {
-        let index = self.find(set, want, u64::MAX)?;
+    /// The epoch of the block that [`BlockAllocator::take`] would take if it ignored epochs.
+    pub fn would_take(&self, set: SetId, layout: BlockLayout) -> Option<u64> {
+        let index = self.find(set, layout, u64::MAX)?;
         Some(self.nodes[index as usize].epoch)
     }
 
-    /// A live block.
+    /// The span of a live block.
     #[inline]
     pub fn span(&self, id: BlockId) -> Option<Span> {
         let node = self.nodes.get(id.index as usize)?;
-        let live = node.state == State::Live && node.generation == id.generation;
+        let live = node.state == NodeState::LiveBlock && node.generation == id.generation;
         live.then(|| node.span())
     }
 
-    /// Puts a live block into `set` at `epoch`, which is no earlier than that
-    /// of any other there; none if it is not live.
+    /// Puts a live block into `set` at `epoch`, which is no earlier than that of any other block
+    /// there; `None` if it is not live.
     #[inline(always)]
     pub fn give(&mut self, id: BlockId, set: SetId, epoch: u64) -> Option<Span> {
         let span = self.span(id)?;
@@ -686,14 +684,13 @@ impl Blocks {
 
     #[inline(always)]
     fn give_live(&mut self, id: BlockId, set: SetId, epoch: u64) {
-        // The identifier names nothing any more, whoever has the place next.
+        // Invalidates the identifier, whichever block reuses the slot.
         let node = &mut self.nodes[id.index as usize];
         node.generation = node.generation.wrapping_add(1);
         self.settle(id.index, set, epoch);
     }
 
-    /// The same with what is ready beside the block and has up to `most` bytes, so
-    /// that all of it is one.
+    /// As [`BlockAllocator::give`], merged with ready blocks of up to `most` bytes on either side.
     #[inline]
     pub fn give_with_ready(
         &mut self,
@@ -703,7 +700,7 @@ impl Blocks {
         most: u64,
     ) -> Option<Span> {
         let span = self.span(id)?;
-        let Node { below, above, .. } = self.nodes[id.index as usize];
+        let BlockNode { below, above, .. } = self.nodes[id.index as usize];
         if self.is_ready_and_small(below, most) {
             self.join(below, set, epoch);
         }
@@ -719,15 +716,15 @@ impl Blocks {
         self.is_free(index, SetId::READY) && self.nodes[index as usize].len * UNIT_BYTES <= most
     }
 
-    /// A free block comes to another set. Its neighbours may be free there.
+    /// Moves a free block to another set, merging it with free neighbours there.
     #[inline(never)]
     fn join(&mut self, index: u32, set: SetId, epoch: u64) {
         self.unlist(index);
         self.settle(index, set, epoch);
     }
 
-    /// Moves the blocks of `from` that came up to `epoch` to `into`, where
-    /// they come at `at`. How many bytes that were.
+    /// Moves the blocks of `from` with epochs up to `epoch` to `into`, at epoch `at`. Returns their
+    /// bytes.
     pub fn move_to(&mut self, from: SetId, epoch: u64, into: SetId, at: u64) -> u64 {
         let before = self.set(from).units;
         while let Some(node) = self.nodes.get(self.set(from).oldest as usize)
@@ -741,8 +738,8 @@ impl Blocks {
         (before - self.set(from).units) * UNIT_BYTES
     }
 
-    /// Moves what is ready beside blocks of `set` to it, where it comes at
-    /// `at`, so that they are one. How many bytes that were.
+    /// Moves ready memory adjacent to blocks of `set` into the set at epoch `at`, merged with them.
+    /// Returns its bytes.
     pub fn join_ready(&mut self, set: SetId, at: u64) -> u64 {
         let before = self.set(set).units;
         let mut beside = Vec::new();
@@ -760,76 +757,86 @@ impl Blocks {
         (self.set(set).units - before) * UNIT_BYTES
     }
 
-    /// A free block of `set` that holds `want`: most often the first one of the
-    /// first list that holds larger ones.
+    /// A free block of `set` that holds `layout`: usually the first one of the first list of larger
+    /// sizes.
     #[inline(always)]
-    fn find(&self, set: SetId, want: Want, epoch: u64) -> Option<u32> {
-        if self.set(set).units < want.units.get() {
+    fn find(&self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<u32> {
+        if self.set(set).units < layout.units.get() {
             return None;
         }
-        if !want.is_large()
-            && let Some(index) = self.set(set).first_from(Class::holding(want.units))
-            && self.fits(index, want, epoch)
+        if !layout.is_large()
+            && let Some(index) = self.set(set).first_from(SizeClass::holding(layout.units))
+            && self.fits(index, layout, epoch)
         {
             return Some(index);
         }
-        let found = self.find_among(set, want.units, want, epoch);
+        let found = self.find_among(set, layout.units, layout, epoch);
         found.or_else(|| {
-            // Where lists of such blocks are empty, those of larger ones are.
-            self.set(set).first_from(Class::of(want.units))?;
-            // Where blocks begin anywhere, one must be as much larger.
-            let padded = (want.align > 1).then(|| want.units.checked_add(want.align - 1));
-            self.find_among(set, padded??, want, epoch)
+            // If no list from this size on has a block, the search ends.
+            self.set(set).first_from(SizeClass::of(layout.units))?;
+            // A block at an arbitrary address must be larger by the alignment's padding.
+            let padded = (layout.align > 1).then(|| layout.units.checked_add(layout.align - 1));
+            self.find_among(set, padded??, layout, epoch)
         })
     }
 
-    /// Where in a block `want` would begin.
+    /// The address in a block at which `layout` would start.
     #[inline]
-    fn begin(&self, index: u32, want: Want) -> u64 {
-        // A power of two; a division would take longer than all the rest.
-        (self.nodes[index as usize].start + (want.align - 1)) & !(want.align - 1)
+    fn begin(&self, index: u32, layout: BlockLayout) -> u64 {
+        // The alignment is a power of two; a division would take longer than the rest.
+        (self.nodes[index as usize].start + (layout.align - 1)) & !(layout.align - 1)
     }
 
-    /// Whether a block holds `want`, and is of an epoch up to `epoch`.
+    /// Whether a block holds `layout`, and has an epoch up to `epoch`.
     #[inline]
-    fn fits(&self, index: u32, want: Want, epoch: u64) -> bool {
+    fn fits(&self, index: u32, layout: BlockLayout, epoch: u64) -> bool {
         let node = &self.nodes[index as usize];
-        let end = self.begin(index, want) + want.units.get();
+        let end = self.begin(index, layout) + layout.units.get();
         end <= node.start + node.len && node.epoch <= epoch
     }
 
-    /// A free block of `set` that holds `want`, looked for among blocks of
-    /// `least` and more.
+    /// Searches the blocks of at least `least` units in `set` for one that holds `layout`.
     #[cold]
-    fn find_among(&self, set: SetId, least: NonZeroU64, want: Want, epoch: u64) -> Option<u32> {
+    fn find_among(
+        &self,
+        set: SetId,
+        least: NonZeroU64,
+        layout: BlockLayout,
+        epoch: u64,
+    ) -> Option<u32> {
         let lists = self.set(set);
-        let fits = |index: u32| self.fits(index, want, epoch);
-        if want.is_large() {
+        let fits = |index: u32| self.fits(index, layout, epoch);
+        if layout.is_large() {
             return self.find_best(lists, least, fits);
         }
-        let larger = lists.first_from(Class::holding(least));
+        let larger = lists.first_from(SizeClass::holding(least));
         larger.filter(|index| fits(*index)).or_else(|| {
-            let mut nodes = self.list_at(lists.head(Class::of(least))?).take(PEEK);
+            let mut nodes = self.list_at(lists.head(SizeClass::of(least))?).take(PEEK);
             nodes.find_map(|(index, _)| fits(index).then_some(index))
         })
     }
 
-    /// Of the first blocks of two lists, that which `fits` with the least left; the
-    /// lowest of several, so that requests that come again in the same order get
-    /// the same blocks, in whatever order those came here.
-    fn find_best(&self, lists: &Set, least: NonZeroU64, fits: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Of the first blocks of two lists, the one that `fits` with the least left over; the lowest
+    /// address of several, so that requests repeated in the same order get the same blocks, in
+    /// whatever order those were freed.
+    fn find_best(
+        &self,
+        lists: &FreeSet,
+        least: NonZeroU64,
+        fits: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let best = |head: u32| {
             let nodes = self.list_at(head).take(PEEK);
             let fitting = nodes
                 .filter_map(|(index, node)| fits(index).then_some((node.len, node.start, index)));
             Some(fitting.min()?.2)
         };
-        best(lists.head(Class::of(least))?)
-            .or_else(|| best(lists.first_from(Class::holding(least))?))
+        best(lists.head(SizeClass::of(least))?)
+            .or_else(|| best(lists.first_from(SizeClass::holding(least))?))
     }
 
     /// The blocks of a list.
-    fn list_at(&self, head: u32) -> impl Iterator<Item = (u32, &Node)> {
+    fn list_at(&self, head: u32) -> impl Iterator<Item = (u32, &BlockNode)> {
         let get = |index: u32| Some((index, self.nodes.get(index as usize)?));
         std::iter::successors(get(head), move |(_, node)| get(node.next))
     }
@@ -837,16 +844,16 @@ impl Blocks {
     // ---- inside -------------------------------------------------------------
 
     #[inline]
-    fn set(&self, set: SetId) -> &Set {
+    fn set(&self, set: SetId) -> &FreeSet {
         &self.sets[set.0 as usize]
     }
 
     #[inline]
-    fn set_mut(&mut self, set: SetId) -> &mut Set {
+    fn set_mut(&mut self, set: SetId) -> &mut FreeSet {
         &mut self.sets[set.0 as usize]
     }
 
-    /// Makes two nodes neighbours.
+    /// Makes two nodes adjacent.
     #[inline]
     fn link(&mut self, below: u32, above: u32) {
         if let Some(node) = self.nodes.get_mut(below as usize) {
@@ -857,18 +864,18 @@ impl Blocks {
         }
     }
 
-    /// Cuts `len` off the front of a free block, of which the rest takes its
-    /// place; the node of what was cut off, which is in no list.
+    /// Cuts `len` off the front of a free block, and keeps the rest in its place; returns the node
+    /// of the front, which is in no list.
     #[inline(always)]
     fn take_front(&mut self, index: u32, len: NonZeroU64) -> u32 {
-        let new = self.vacant_place();
+        let new = self.vacant_slot();
         let nodes = &mut self.nodes[..];
         let node = &nodes[index as usize];
         let (start, whole, epoch) = (node.start, node.len, node.epoch);
         let (below, above, id) = (node.below, node.above, node.set);
         let set = &mut self.sets[id.0 as usize];
         set.units -= len.get();
-        let class = Class::of_some(whole);
+        let class = SizeClass::of_some(whole);
         let Some(rest) = NonZeroU64::new(whole - len.get()) else {
             set.remove(nodes, index, class);
             if id != SetId::READY {
@@ -878,8 +885,8 @@ impl Blocks {
         };
         let vacant = &mut nodes[new as usize];
         self.vacant = vacant.next;
-        let rests = Class::of(rest);
-        // The first block of a range is known to the range.
+        let rests = SizeClass::of(rest);
+        // The first block of a range is recorded in the range.
         if rests == class && below != NONE {
             vacant.start = start;
             vacant.len = len.get();
@@ -895,7 +902,7 @@ impl Blocks {
         vacant.len = rest.get();
         vacant.epoch = epoch;
         (vacant.below, vacant.above) = (index, above);
-        (vacant.set, vacant.state) = (id, State::Free);
+        (vacant.set, vacant.state) = (id, NodeState::Free);
         nodes[above as usize].below = new;
         let node = &mut nodes[index as usize];
         node.len = len.get();
@@ -908,8 +915,7 @@ impl Blocks {
         index
     }
 
-    /// A node that is in no list becomes free in `set`, one with its
-    /// neighbours there.
+    /// Makes a node that is in no list free in `set`, merged with its neighbours there.
     #[inline(always)]
     fn settle(&mut self, index: u32, id: SetId, epoch: u64) {
         let node = &self.nodes[index as usize];
@@ -918,9 +924,9 @@ impl Blocks {
             (false, false) => self.list(index, id, epoch, NONE),
             (true, true) => {
                 self.unlist(above);
-                self.swallow_above(index);
+                self.merge_above(index);
                 self.unlist(below);
-                self.swallow_above(below);
+                self.merge_above(below);
                 self.list(below, id, epoch, NONE);
             }
             (low, _) => {
@@ -929,9 +935,9 @@ impl Blocks {
                 set.units += len;
                 let into = if low { below } else { above };
                 let before = nodes[into as usize].len;
-                let (was, class) = (Class::of_some(before), Class::of_some(before + len));
-                // One of the two nodes stays: that which is in the lists if it
-                // stays there; else the lower one, which a range may know.
+                let (was, class) = (SizeClass::of_some(before), SizeClass::of_some(before + len));
+                // One of the two nodes remains: the one that keeps its list position, if any; else
+                // the lower one, which a range may refer to.
                 let stays = if low || (was == class && below != NONE) {
                     into
                 } else {
@@ -958,7 +964,7 @@ impl Blocks {
                 node.len = before + len;
                 node.epoch = epoch;
                 node.above = upper;
-                (node.set, node.state) = (id, State::Free);
+                (node.set, node.state) = (id, NodeState::Free);
                 if !low {
                     node.start = start;
                     node.below = below;
@@ -974,27 +980,27 @@ impl Blocks {
         }
     }
 
-    /// Joins the neighbour above, which is in no list either.
+    /// Merges with the block above, which is in no list either.
     #[inline]
-    fn swallow_above(&mut self, index: u32) {
+    fn merge_above(&mut self, index: u32) {
         let gone = self.nodes[index as usize].above;
-        let Node { len, above, .. } = self.nodes[gone as usize];
+        let BlockNode { len, above, .. } = self.nodes[gone as usize];
         self.nodes[index as usize].len += len;
         self.link(index, above);
         self.vacate(gone);
     }
 
-    /// Makes what is before `start` a free block of its own, where the whole
-    /// `was`; returns the rest.
+    /// Makes the memory before `start` a free block of its own, in the former position `was` of the
+    /// whole; returns the rest.
     #[inline]
-    fn cut_front(&mut self, index: u32, start: u64, was: &Was) -> u32 {
+    fn cut_front(&mut self, index: u32, start: u64, was: &ListPosition) -> u32 {
         let node = &self.nodes[index as usize];
         let above = node.above;
         if node.start == start {
             return index;
         }
         let front = start - node.start;
-        let rest = self.occupy(start, node.len - front, State::Live);
+        let rest = self.occupy(start, node.len - front, NodeState::LiveBlock);
         self.link(rest, above);
         self.link(index, rest);
         self.nodes[index as usize].len = front;
@@ -1002,16 +1008,16 @@ impl Blocks {
         rest
     }
 
-    /// Makes what is behind `len` units a free block of its own, where the
-    /// whole `was`.
+    /// Makes the memory behind `len` units a free block of its own, in the former position `was` of
+    /// the whole.
     #[inline]
-    fn cut_back(&mut self, index: u32, len: u64, was: &Was) {
+    fn cut_back(&mut self, index: u32, len: u64, was: &ListPosition) {
         let node = &self.nodes[index as usize];
         let above = node.above;
         if node.len == len {
             return;
         }
-        let rest = self.occupy(node.start + len, node.len - len, State::Live);
+        let rest = self.occupy(node.start + len, node.len - len, NodeState::LiveBlock);
         self.link(rest, above);
         self.link(index, rest);
         self.nodes[index as usize].len = len;
@@ -1022,60 +1028,59 @@ impl Blocks {
     fn is_free(&self, index: u32, set: SetId) -> bool {
         self.nodes
             .get(index as usize)
-            .is_some_and(|node| node.state == State::Free && node.set == set)
+            .is_some_and(|node| node.state == NodeState::Free && node.set == set)
     }
 
-    /// Puts a node into the lists of a set; in its order just before `later`,
-    /// or as the newest.
+    /// Puts a node into the lists of a set; in the order just before `later`, or as the newest.
     #[inline]
     fn list(&mut self, index: u32, id: SetId, epoch: u64, later: u32) {
         let nodes = &mut self.nodes[..];
         let set = &mut self.sets[id.0 as usize];
         let node = &mut nodes[index as usize];
-        (node.set, node.epoch, node.state) = (id, epoch, State::Free);
+        (node.set, node.epoch, node.state) = (id, epoch, NodeState::Free);
         let len = node.len;
         set.units += len;
-        set.insert(nodes, index, Class::of_some(len));
+        set.insert(nodes, index, SizeClass::of_some(len));
         if id != SetId::READY {
             set.remember(nodes, index, later);
         }
     }
 
-    /// Takes a free block out of its lists; where it was.
+    /// Removes a free block from its lists; returns its former position.
     #[inline]
-    fn unlist(&mut self, index: u32) -> Was {
+    fn unlist(&mut self, index: u32) -> ListPosition {
         let nodes = &mut self.nodes[..];
         let node = &mut nodes[index as usize];
-        node.state = State::Live;
+        node.state = NodeState::LiveBlock;
         let (len, id) = (node.len, node.set);
-        let was = Was {
+        let was = ListPosition {
             set: id,
             epoch: node.epoch,
             later: node.later,
         };
         let set = &mut self.sets[id.0 as usize];
         set.units -= len;
-        set.remove(nodes, index, Class::of_some(len));
+        set.remove(nodes, index, SizeClass::of_some(len));
         if id != SetId::READY {
             set.forget(nodes, index);
         }
         was
     }
 
-    /// A vacant place, the first.
+    /// Returns the first vacant slot.
     #[inline]
-    fn vacant_place(&mut self) -> u32 {
+    fn vacant_slot(&mut self) -> u32 {
         if self.vacant == NONE {
-            self.add_place();
+            self.add_slot();
         }
         self.vacant
     }
 
     #[cold]
-    fn add_place(&mut self) {
+    fn add_slot(&mut self) {
         let index = self.nodes.len();
-        assert!(index < NONE as usize, "four thousand million blocks");
-        self.nodes.push(Node {
+        assert!(index < NONE as usize, "more than 2^32 - 2 blocks");
+        self.nodes.push(BlockNode {
             start: 0,
             len: 0,
             epoch: 0,
@@ -1087,14 +1092,14 @@ impl Blocks {
             later: NONE,
             generation: 0,
             set: SetId::READY,
-            state: State::Vacant,
+            state: NodeState::Vacant,
         });
         self.vacant = index as u32;
     }
 
-    /// A place for a node, which is in no list and has no neighbours yet.
-    fn occupy(&mut self, start: u64, len: u64, state: State) -> u32 {
-        let index = self.vacant_place();
+    /// Takes a slot for a node, which is in no list and has no neighbours yet.
+    fn occupy(&mut self, start: u64, len: u64, state: NodeState) -> u32 {
+        let index = self.vacant_slot();
         let node = &mut self.nodes[index as usize];
         self.vacant = node.next;
         (node.start, node.len, node.state) = (start, len, state);
@@ -1104,7 +1109,7 @@ impl Blocks {
 
     fn vacate(&mut self, index: u32) {
         let node = &mut self.nodes[index as usize];
-        node.state = State::Vacant;
+        node.state = NodeState::Vacant;
         node.generation = node.generation.wrapping_add(1);
         node.next = std::mem::replace(&mut self.vacant, index);
     }

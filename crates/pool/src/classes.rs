@@ -1,41 +1,40 @@
-//! Which sizes of free blocks are in one list.
+//! Size classes of free blocks.
 //!
-//! A first level for each power of two is cut into second levels of one width.
-//! All are numbered from the smallest on, so the lists of larger blocks are those
-//! of higher numbers.
+//! A first level for each power of two is divided into second levels of equal width. All are
+//! numbered from the smallest on, so the lists of larger blocks have higher numbers.
 //!
-//! Elsewhere: the lists ([`crate::blocks`]).
+//! Elsewhere: the free lists ([`crate::blocks`]).
 
 use std::num::NonZeroU64;
 
-/// Second levels of a first level, as a power of two.
+/// Second levels per first level, as a power of two.
 const SECOND_BITS: u32 = 5;
 pub(crate) const SECOND: usize = 1 << SECOND_BITS;
 /// First levels: blocks below 32 units, and one for each power of two up to
 /// 2^40 units, which is 256 TiB.
 pub(crate) const FIRST: usize = 40 - SECOND_BITS as usize + 2;
-/// A list of free blocks: the number of its second level, over all first levels.
+/// A free list: the number of its second level, over all first levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Class(pub(crate) usize);
+pub(crate) struct SizeClass(pub(crate) usize);
 
-/// How far sizes of so many units are shifted to have the bits of a second level.
+/// How far a size in units is shifted to obtain its second-level bits.
 #[inline]
 fn shift_of(len: NonZeroU64) -> u32 {
     (len.get() | SECOND as u64).ilog2() - SECOND_BITS
 }
 
-impl Class {
-    /// That of blocks of `len` units. Has no branch: sizes come in no order that
-    /// a processor could learn.
+impl SizeClass {
+    /// The class of blocks of `len` units. Branch-free: sizes come in no order that a branch
+    /// predictor could learn.
     #[inline]
     pub(crate) fn of(len: NonZeroU64) -> Self {
         let shift = shift_of(len);
-        // Of the highest bits the first one, which is always set from the
-        // second shift on, is what leads to the next first level.
+        // The highest of these bits, always set from the second shift on, advances to the next
+        // first level.
         Self(((shift as usize) << SECOND_BITS) + (len.get() >> shift) as usize)
     }
 
-    /// That of a block.
+    /// The class of an existing block.
     #[inline]
     pub(crate) fn of_some(len: u64) -> Self {
         let Some(len) = NonZeroU64::new(len) else {
@@ -44,7 +43,7 @@ impl Class {
         Self::of(len)
     }
 
-    /// The first of which every block has at least `len` units.
+    /// The first class in which every block has at least `len` units.
     #[inline]
     pub(crate) fn holding(len: NonZeroU64) -> Self {
         Self::of(len.saturating_add((1 << shift_of(len)) - 1))
@@ -69,8 +68,8 @@ mod tests {
         NonZeroU64::new(n).expect("not zero")
     }
 
-    /// The least size of any block of a class.
-    fn least_of(class: Class) -> u64 {
+    /// The smallest size of any block of a class.
+    fn least_of(class: SizeClass) -> u64 {
         match class.first() {
             0 => class.second() as u64,
             first => ((SECOND + class.second()) as u64) << (first - 1),
@@ -78,16 +77,16 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_in_order_and_hold_what_they_say() {
-        let mut last = Class(0);
+    fn classes_are_in_order_and_hold_the_sizes_they_promise() {
+        let mut last = SizeClass(0);
         for len in (1..100_000).chain((17..40).map(|log| 1 << log)) {
-            let class = Class::of(units(len));
+            let class = SizeClass::of(units(len));
             assert!(class >= last, "{len}");
             assert!(least_of(class) <= len);
-            assert!(least_of(Class(class.0 + 1)) > len);
-            let holding = Class::holding(units(len));
+            assert!(least_of(SizeClass(class.0 + 1)) > len);
+            let holding = SizeClass::holding(units(len));
             assert!(least_of(holding) >= len);
-            // No more than a second level is lost.
+            // No more than a second level's width is lost.
             assert!(least_of(holding) - len <= len / 32, "{len}");
             last = class;
         }

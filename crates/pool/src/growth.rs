@@ -1,104 +1,100 @@
-//! More memory, and less.
+//! Growing and trimming the pool's physical memory.
 //!
-//! Physical memory is dear, addresses are not. A request that finds no block gets
-//! new memory as long as there is little more than was ever live ([`Thrift`]).
-//! From then on it gets what is ready in whole pieces elsewhere, mapped anew at
-//! the pool's top, after waiting for the device where that helps. Only where
-//! there is not enough of that, there is new memory.
+//! Physical memory is scarce, addresses are not. A request that finds no block gets new memory as
+//! long as the pool exceeds its peak of live bytes by little ([`RetentionPolicy`]). Beyond that it
+//! gets ready memory in whole pieces from elsewhere, remapped at the pool's top, after waiting for
+//! the device where that helps. Only if that is not enough is new memory added.
 //!
-//! Invariants: `growth` is locked by whoever changes what memory there is, and
-//! by nobody who waits without an end;
-//! memory that is mapped nowhere is there only as long; memory that is pinned
+//! Invariants: a thread that changes the pool's memory holds the lock of `growth`, and no thread
+//! holds it through an unbounded wait; unmapped memory exists only while it is held; pinned memory
 //! stays mapped where it is.
 //!
-//! Elsewhere: which blocks may be taken when ([`crate::order`]), blocks that
-//! are found at once ([`crate::pool`]).
+//! Elsewhere: where a freed block may be reused ([`crate::order`]), the fast path to a block
+//! ([`crate::pool`]).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::blocks::{BadRange, SetId, Span, Want};
-use crate::order::{Mark, Newest, Order, Place};
-use crate::pool::{Asked, Clock, Error, Found, Pins, Pool, lock};
+use crate::blocks::{BadRange, BlockLayout, SetId, Span};
+use crate::order::{Fence, NewestFences, PoolPlace, ReuseOrder};
+use crate::pool::{BlockRequest, DeviceClock, Error, FoundBlock, MemoryPool, Pins, lock};
 
-/// Other streams that one request waits for at most.
+/// The most other streams that one request waits for.
 const LENDERS: usize = 4;
-/// How long a request waits for thrift's sake. A device may wait for what the
-/// host does after the request, so there is an end to it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a request waits to stay within the slack. The device may wait for what the host does
+/// after the request, so the wait is bounded.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who waits for as long as it takes lets others in when a device has not gone
-/// on for so long.
+/// A thread in an unbounded wait releases the lock whenever the device has made no progress for
+/// this long.
 const STEP: Duration = Duration::from_millis(10);
 
-/// How often such a one waits for all that the device has to do then. What it
-/// waited for another thread may have taken; but while others go on there is
-/// always something to wait for, and who asks for too much is to be told.
+/// How often such a thread waits for all the work the device has then. Another thread may have
+/// taken the memory it waited for; but while others continue there is always something to wait for,
+/// and a request that is too large must fail.
 const ROUNDS: usize = 16;
 
-/// Streams and threads that add to the slack, at most.
+/// The most streams or threads that add to the slack.
 const MOST_OTHERS: u64 = 64;
 
-/// Why there is no more memory to be had.
+/// Why memory cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(pub String);
+pub struct GrowthRefused(pub String);
 
-/// Where memory comes from.
-pub trait Backing: Send {
-    /// The least memory that could come or go by itself.
+/// The source of the pool's memory.
+pub trait MemoryBacking: Send {
+    /// The smallest amount of memory that can be added or removed.
     fn piece_bytes(&self) -> u64;
 
-    /// What growths begin at multiples of.
+    /// The alignment of growths.
     fn align_bytes(&self) -> u64 {
         self.piece_bytes()
     }
 
-    /// Whether a growth stays apart from memory that it happens to lie beside,
-    /// as one allocation of the driver's does from another.
+    /// Whether a growth is never merged with memory that it happens to be adjacent to, as separate
+    /// allocations of the driver's are not.
     fn is_apart(&self) -> bool {
         false
     }
 
-    /// How many bytes a growth by `bytes` really adds.
+    /// The bytes that a growth by `bytes` actually adds.
     fn rounded(&self, bytes: u64) -> u64;
 
-    /// How many of them are not there yet as physical memory.
+    /// How many of them need new physical memory.
     fn new_bytes(&self, bytes: u64) -> u64;
 
-    /// Where a growth by `bytes`, which were rounded, would begin, if that is
-    /// known.
+    /// The start address of a growth by `bytes`, already rounded, if known.
     fn site(&self, bytes: u64) -> Option<u64>;
 
-    /// Adds memory of `bytes`, which were rounded, at their site.
+    /// Adds memory of `bytes`, already rounded, at its site.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing was added.
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused>;
+    /// [`GrowthRefused`]; then nothing was added.
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused>;
 
-    /// The part of `span` that could go away by itself.
+    /// The part of `span` that can be removed by itself.
     fn separable(&self, span: Span) -> Option<Span>;
 
-    /// Takes memory away that was separable. Physically it stays, for the next
-    /// growth.
+    /// Unmaps a separable span. Its physical memory is kept as spare, for the next growth.
     fn shrink(&mut self, span: Span);
 
-    /// Gives physical memory that is nowhere mapped back to the driver, but for
-    /// what a growth by `but_for` bytes would use; how many bytes.
+    /// Returns spare physical memory to the driver, except what a growth by `but_for` bytes would
+    /// use; returns the bytes released.
     fn release(&mut self, but_for: u64) -> u64;
 }
 
-/// How much physical memory a process may have on a device, and has.
+/// The physical memory that a process may use and uses on a device.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     limit: AtomicU64,
     used: AtomicU64,
 }
 
-impl Budget {
-    /// Of `limit_bytes`.
+impl MemoryBudget {
+    /// A budget of `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             limit: AtomicU64::new(limit_bytes),
@@ -106,45 +102,45 @@ impl Budget {
         })
     }
 
-    /// How much there may be.
+    /// The limit.
     pub fn limit_bytes(&self) -> u64 {
         self.limit.load(Relaxed)
     }
 
-    /// How much there is.
+    /// The bytes charged.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Sets another limit. What is there already stays.
+    /// Changes the limit. Memory charged already stays.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }
 
-    /// Whether there is room for so many.
+    /// Whether `bytes` more are within the limit.
     fn has_room(&self, bytes: u64) -> bool {
         let sum = self.used_bytes().checked_add(bytes);
         sum.is_some_and(|sum| sum <= self.limit_bytes())
     }
 
-    /// Charges `bytes` if there is room for them.
+    /// Charges `bytes` if they are within the limit.
     pub fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit_bytes();
         let room = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         self.used.fetch_update(Relaxed, Relaxed, room).is_ok()
     }
 
-    /// Takes a charge back.
+    /// Reverts a charge.
     pub fn refund(&self, bytes: u64) {
         let less = |used: u64| Some(used.saturating_sub(bytes));
         let _always = self.used.fetch_update(Relaxed, Relaxed, less);
     }
 }
 
-/// A size in words: `1.5 GiB`.
-pub(crate) struct Size(pub(crate) u64);
+/// Displays a size with its unit: `1.5 GiB`.
+pub(crate) struct DisplaySize(pub(crate) u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for DisplaySize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
@@ -157,93 +153,92 @@ impl fmt::Display for Size {
     }
 }
 
-/// How much memory a pool may hold beside what is live.
+/// How much memory a pool may retain beyond its live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thrift {
-    /// Before there is more than this beside the most that was ever live, or
-    /// than `slack_part` of that, memory that is ready is used elsewhere, and
-    /// memory that waits for the device is waited for.
+pub struct RetentionPolicy {
+    /// Beyond the peak of live bytes plus this, or plus the peak divided by `slack_divisor` if that
+    /// is more, ready memory is reused and pending memory is waited for before memory is added.
     pub slack_bytes: u64,
-    /// One part of so many.
-    pub slack_part: u64,
-    /// So much more for each stream, or each thread that keeps what it freed, but
-    /// the first: else they take it from each other all the time.
+    /// The divisor of the peak; see `slack_bytes`.
+    pub slack_divisor: u64,
+    /// The additional slack for each stream, or each thread that caches freed blocks, after the
+    /// first: without it they would take memory from each other constantly.
     pub others_bytes: u64,
-    /// When more than this is ready, memory is given back to the driver.
+    /// The high-water mark: if more than this is ready, memory is returned to the driver.
     pub high_bytes: u64,
-    /// So much of it stays then.
+    /// The low-water mark: how much stays ready then.
     pub low_bytes: u64,
 }
 
-impl Default for Thrift {
+impl Default for RetentionPolicy {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl Thrift {
-    /// 8 MiB or one part of 64, and 2 MiB for each of the others; nothing is
-    /// given back unasked.
+impl RetentionPolicy {
+    /// 8 MiB or 1/64, and 2 MiB for each further stream or thread; memory is returned only by
+    /// explicit trimming.
     pub const DEFAULT: Self = Self {
         slack_bytes: 8 << 20,
-        slack_part: 64,
+        slack_divisor: 64,
         others_bytes: 2 << 20,
         high_bytes: u64::MAX,
         low_bytes: u64::MAX,
     };
 
     fn slack(&self, live: u64) -> u64 {
-        self.slack_bytes.max(live / self.slack_part.max(1))
+        self.slack_bytes.max(live / self.slack_divisor.max(1))
     }
 }
 
-/// What is locked while memory comes and goes.
-pub(crate) struct Growth<B> {
+/// The state locked while memory is added or removed.
+pub(crate) struct PoolGrowth<B> {
     backing: B,
-    thrift: Thrift,
-    /// The most that was seen live when memory came, since some was given back.
+    retention: RetentionPolicy,
+    /// The peak of live bytes as seen when memory was added, since the last trim.
     peak_live: u64,
-    /// How long the next request waits for thrift's sake.
-    patience: Duration,
+    /// How long the next request waits to stay within the slack.
+    timeout: Duration,
 }
 
-impl<B> Growth<B> {
+impl<B> PoolGrowth<B> {
     pub(crate) fn new(backing: B) -> Self {
         Self {
             backing,
-            thrift: Thrift::default(),
+            retention: RetentionPolicy::default(),
             peak_live: 0,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     }
 }
 
-impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
-    /// How much memory it may hold that is not live, from now on.
-    pub fn set_thrift(&self, thrift: Thrift) {
-        lock(&self.growth).thrift = thrift;
-        self.high_bytes.store(thrift.high_bytes, Relaxed);
-        self.order().watch(thrift.high_bytes < u64::MAX);
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
+    /// Sets how much memory the pool may retain beyond its live bytes.
+    pub fn set_retention(&self, retention: RetentionPolicy) {
+        lock(&self.growth).retention = retention;
+        self.high_bytes.store(retention.high_bytes, Relaxed);
+        self.order().watch(retention.high_bytes < u64::MAX);
     }
 
-    /// The long way to a block.
+    /// The slow path to a block.
     #[cold]
-    pub(crate) fn find(&self, asked: &Asked) -> Result<Found, Error> {
-        let mut refused = match self.find_now(asked) {
+    pub(crate) fn find(&self, wanted: &BlockRequest) -> Result<FoundBlock, Error> {
+        let mut refused = match self.find_now(wanted) {
             Ok(found) => return Ok(found),
             Err(refused) => refused,
         };
         let callbacks = lock(&self.on_exhausted).clone();
         for (_, on_exhausted) in callbacks {
-            if on_exhausted(asked.want.padded_bytes()) {
-                match self.find_now(asked) {
+            if on_exhausted(wanted.layout.padded_bytes()) {
+                match self.find_now(wanted) {
                     Ok(span) => return Ok(span),
                     Err(again) => refused = again,
                 }
             }
         }
         Err(Error::Exhausted {
-            bytes: asked.bytes,
+            bytes: wanted.bytes,
             usage: self.usage(),
             used_bytes: self.budget.used_bytes(),
             limit_bytes: self.budget.limit_bytes(),
@@ -251,50 +246,51 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         })
     }
 
-    fn find_now(&self, asked: &Asked) -> Result<Found, Refused> {
-        // One at a time: who waited here finds what the one before has made.
+    fn find_now(&self, wanted: &BlockRequest) -> Result<FoundBlock, GrowthRefused> {
+        // One thread at a time: a thread that waited here finds what the previous one made
+        // available.
         let mut growth = lock(&self.growth);
-        let take = || self.take_now(asked);
-        if let Some(span) = take().or_else(|| self.look_at_all().then(take)?) {
+        let take = || self.take_now(wanted);
+        if let Some(span) = take().or_else(|| self.poll_all().then(take)?) {
             return Ok(span);
         }
-        // What threads keep stays theirs while there may be a little more.
-        let (bytes, _) = self.addition(&growth.backing, asked.want);
-        if self.is_modest(&growth, bytes)
-            && let Ok(span) = self.extend(&mut growth.backing, asked)
+        // Threads keep their caches as long as the pool may still grow a little.
+        let (bytes, _) = self.addition(&growth.backing, wanted.layout);
+        if self.is_within_slack(&growth, bytes)
+            && let Ok(span) = self.extend(&mut growth.backing, wanted)
         {
             return Ok(span);
         }
-        self.give_back_all(None);
-        let found = take().or_else(|| self.gather(asked));
-        let found = found.or_else(|| self.borrow(asked)).or_else(|| {
-            self.mark_all();
-            self.look_at_all().then(take)?
+        self.return_cached(None);
+        let found = take().or_else(|| self.coalesce(wanted));
+        let found = found.or_else(|| self.borrow(wanted)).or_else(|| {
+            self.record_fences();
+            self.poll_all().then(take)?
         });
         if let Some(span) = found {
             return Ok(span);
         }
-        let refused = match self.grow(&mut growth, asked, false) {
+        let refused = match self.grow(&mut growth, wanted, false) {
             Ok(span) => return Ok(span),
             Err(refused) => refused,
         };
-        // Whatever the device has still to do is worth waiting for now.
+        // All of the device's pending work is worth waiting for now.
         for _ in 0..ROUNDS {
-            self.mark_all();
-            let until = self.order().newest_marks();
+            self.record_fences();
+            let until = self.order().newest_fences();
             if until.is_empty() {
                 break;
             }
             loop {
                 let begun = Instant::now();
-                if !self.join_oldest(STEP, &until) {
+                if !self.wait_oldest(STEP, &until) {
                     if begun.elapsed() < STEP {
                         break;
                     }
-                    // It does not go on. It may be waiting for the host itself, and
-                    // that for a little memory: so others have their way meanwhile.
+                    // The device makes no progress. It may be waiting for the host, which may need
+                    // a little memory: so other threads may proceed meanwhile.
                     drop(growth);
-                    self.join_oldest(STEP, &until);
+                    self.wait_oldest(STEP, &until);
                     growth = lock(&self.growth);
                 }
                 if let Some(span) = take() {
@@ -302,84 +298,83 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
                 }
             }
         }
-        let found = self.gather(asked);
-        let found = found.or_else(|| self.grow(&mut growth, asked, true).ok());
-        // Others may want what is mapped nowhere.
+        let found = self.coalesce(wanted);
+        let found = found.or_else(|| self.grow(&mut growth, wanted, true).ok());
+        // Other users may need the spare physical memory.
         self.budget.refund(growth.backing.release(0));
         found.ok_or(refused)
     }
 
-    /// Takes a block that is there, or that a little more memory makes, if that
-    /// needs no waiting.
+    /// Takes a block that is available, or becomes available by a small growth, without waiting.
     #[cold]
-    pub(crate) fn find_soon(&self, asked: &Asked) -> Option<Found> {
-        self.take_now(asked).or_else(|| {
+    pub(crate) fn find_soon(&self, wanted: &BlockRequest) -> Option<FoundBlock> {
+        self.take_now(wanted).or_else(|| {
             let mut growth = self.growth.try_lock().ok()?;
-            let (bytes, _) = self.addition(&growth.backing, asked.want);
-            let live = self.order().blocks().live_bytes() + asked.want.bytes();
+            let (bytes, _) = self.addition(&growth.backing, wanted.layout);
+            let live = self.order().blocks().live_bytes() + wanted.layout.bytes();
             growth.peak_live = growth.peak_live.max(live);
-            let modest = self.is_modest(&growth, bytes);
-            modest.then(|| self.extend(&mut growth.backing, asked).ok())?
+            let modest = self.is_within_slack(&growth, bytes);
+            modest.then(|| self.extend(&mut growth.backing, wanted).ok())?
         })
     }
 
-    /// Takes a block of another stream, after a wait.
-    fn borrow(&self, asked: &Asked) -> Option<Found> {
-        let Place::Stream(stream) = asked.place else {
+    /// Takes a block of another stream, by making this stream wait for it.
+    fn borrow(&self, wanted: &BlockRequest) -> Option<FoundBlock> {
+        let PoolPlace::Stream(stream) = wanted.place else {
             return None;
         };
         for _ in 0..LENDERS {
-            let lender = self.order().lender(stream, asked.want)?;
-            let mark = match lender {
-                Ok(mark) => mark,
+            let lender = self.order().lender(stream, wanted.layout)?;
+            let fence = match lender {
+                Ok(fence) => fence,
                 Err(place) => {
-                    if !self.mark(place) {
+                    if !self.record_fence(place) {
                         return None;
                     }
                     continue;
                 }
             };
-            if !self.clock.wait(stream, &mark.point) {
+            if !self.clock.wait(stream, &fence.point) {
                 return None;
             }
-            self.order().waits(stream, &mark);
-            if let Some(span) = self.take_now(asked) {
+            self.order().note_wait(stream, &fence);
+            if let Some(span) = self.take_now(wanted) {
                 return Some(span);
             }
         }
         None
     }
 
-    /// Takes a block of what the stream may use and what is ready beside it.
-    fn gather(&self, asked: &Asked) -> Option<Found> {
-        let Place::Stream(stream) = asked.place else {
+    /// Takes a block of the memory that the stream may use, merged with adjacent ready memory.
+    fn coalesce(&self, wanted: &BlockRequest) -> Option<FoundBlock> {
+        let PoolPlace::Stream(stream) = wanted.place else {
             return None;
         };
-        self.order().gather(stream);
-        self.take_now(asked)
+        self.order().coalesce(stream);
+        self.take_now(wanted)
     }
 
-    /// Sets a mark wherever something waits for one.
-    fn mark_all(&self) {
-        let unmarked = self.order().unmarked();
-        for place in unmarked {
-            self.mark(place);
+    /// Records a fence wherever freed blocks wait for one.
+    fn record_fences(&self) {
+        let unfenced = self.order().unfenced();
+        for place in unfenced {
+            self.record_fence(place);
         }
     }
 
-    /// Waits for the oldest mark of every place that is not behind the one of
-    /// `until`; whether one has been passed.
-    fn join_oldest(&self, patience: Duration, until: &Newest) -> bool {
-        let mut marks = self.order().oldest_marks();
-        marks.retain(|mark| until.get(&mark.place) >= Some(&mark.epoch));
+    /// Waits for the oldest fence of every place, as far as it is not behind that of `until`;
+    /// returns whether one has been passed.
+    fn wait_oldest(&self, timeout: Duration, until: &NewestFences) -> bool {
+        let mut fences = self.order().oldest_fences();
+        fences.retain(|fence| until.get(&fence.place) >= Some(&fence.epoch));
         let mut passed = false;
-        for Mark {
+        for Fence {
             place,
             epoch,
             point,
-        } in marks
+        } in fences
         {
-            if self.clock.join(&point, patience) {
+            if self.clock.join(&point, timeout) {
                 self.order().passed(place, epoch);
                 passed = true;
             }
@@ -387,24 +382,29 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         passed
     }
 
-    /// Takes a block of memory that comes, from elsewhere if there is much.
-    /// `sparing`: there is no more new memory, or too little.
-    fn grow(&self, growth: &mut Growth<B>, asked: &Asked, sparing: bool) -> Result<Found, Refused> {
-        let want = asked.want;
+    /// Adds memory and takes a block of it; remaps ready memory if there is much. `sparing`: new
+    /// memory is not available, or too little.
+    fn grow(
+        &self,
+        growth: &mut PoolGrowth<B>,
+        wanted: &BlockRequest,
+        sparing: bool,
+    ) -> Result<FoundBlock, GrowthRefused> {
+        let layout = wanted.layout;
         let mut until = None;
         loop {
-            let (bytes, site) = self.addition(&growth.backing, want);
-            let live = self.order().blocks().live_bytes() + want.bytes();
+            let (bytes, site) = self.addition(&growth.backing, layout);
+            let live = self.order().blocks().live_bytes() + layout.bytes();
             growth.peak_live = growth.peak_live.max(live);
             let fits = !sparing && self.budget.has_room(growth.backing.new_bytes(bytes));
-            if fits && self.is_modest(growth, bytes) {
+            if fits && self.is_within_slack(growth, bytes) {
                 break;
             }
             let backing = &mut growth.backing;
             self.empty_out(backing, backing.new_bytes(bytes), site);
-            // Little that waits would not change much.
+            // Too little memory is pending to make a difference.
             let new = backing.new_bytes(bytes);
-            let slack = growth.thrift.slack(growth.peak_live);
+            let slack = growth.retention.slack(growth.peak_live);
             let waiting = self.order().waiting_bytes();
             if new == 0 || waiting <= slack.min(new) / 4 {
                 break;
@@ -412,65 +412,64 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             let until = match &until {
                 Some(until) => until,
                 None => {
-                    if let Some(span) = self.gather(asked) {
+                    if let Some(span) = self.coalesce(wanted) {
                         return Ok(span);
                     }
-                    self.mark_all();
-                    until.insert(self.order().newest_marks())
+                    self.record_fences();
+                    until.insert(self.order().newest_fences())
                 }
             };
             let begun = Instant::now();
-            let passed = self.join_oldest(growth.patience, until);
-            growth.patience = match begun.elapsed() < growth.patience {
-                true => (growth.patience * 2).min(PATIENCE),
-                false => growth.patience / 2,
+            let passed = self.wait_oldest(growth.timeout, until);
+            growth.timeout = match begun.elapsed() < growth.timeout {
+                true => (growth.timeout * 2).min(TIMEOUT),
+                false => growth.timeout / 2,
             };
             if !passed {
                 break;
             }
-            if let Some(span) = self.take_now(asked) {
+            if let Some(span) = self.take_now(wanted) {
                 return Ok(span);
             }
         }
-        self.extend(&mut growth.backing, asked)
+        self.extend(&mut growth.backing, wanted)
     }
 
-    /// Adds memory that holds what is asked for, and takes it.
-    fn extend(&self, backing: &mut B, asked: &Asked) -> Result<Found, Refused> {
-        let want = asked.want;
-        let (bytes, _) = self.addition(backing, want);
-        if let Some(span) = self.add(backing, bytes, asked)? {
+    /// Adds memory that holds the request, and takes the block.
+    fn extend(&self, backing: &mut B, wanted: &BlockRequest) -> Result<FoundBlock, GrowthRefused> {
+        let layout = wanted.layout;
+        let (bytes, _) = self.addition(backing, layout);
+        if let Some(span) = self.add(backing, bytes, wanted)? {
             return Ok(span);
         }
-        // What was ready below it has been taken meanwhile.
-        let bytes = backing.rounded(want.padded_bytes());
-        let added = self.add(backing, bytes, asked)?;
-        added.ok_or_else(|| Refused(format!("{bytes} bytes were added and do not hold it")))
+        // The ready memory just below it was taken by another thread.
+        let bytes = backing.rounded(layout.padded_bytes());
+        let added = self.add(backing, bytes, wanted)?;
+        added.ok_or_else(|| GrowthRefused(format!("{bytes} bytes were added and do not hold it")))
     }
 
-    /// Whether there is little more memory than was ever live, also after a
-    /// growth.
-    fn is_modest(&self, growth: &Growth<B>, bytes: u64) -> bool {
+    /// Whether the pool is within its slack, also after a growth of `bytes`.
+    fn is_within_slack(&self, growth: &PoolGrowth<B>, bytes: u64) -> bool {
         let peak = growth.peak_live;
         let order = self.order();
         let bytes = order.blocks().bytes().saturating_add(bytes);
-        let others = (order.queues() as u64).max(self.held.keepers());
+        let others = (order.queues() as u64).max(self.held.caching_threads());
         let others = others.clamp(1, MOST_OTHERS) - 1;
-        let slack = growth.thrift.slack(peak) + others * growth.thrift.others_bytes;
+        let slack = growth.retention.slack(peak) + others * growth.retention.others_bytes;
         bytes <= peak.saturating_add(slack)
     }
 
-    /// How many bytes to add, and where what is ready just below is part of the
-    /// block to be.
-    fn addition(&self, backing: &B, want: Want) -> (u64, Option<u64>) {
-        let padding = want.align_bytes().saturating_sub(backing.align_bytes());
-        let bytes = backing.rounded(want.bytes().saturating_add(padding));
+    /// How many bytes to add, and the site if ready memory just below it is to be part of the
+    /// block.
+    fn addition(&self, backing: &B, layout: BlockLayout) -> (u64, Option<u64>) {
+        let padding = layout.align_bytes().saturating_sub(backing.align_bytes());
+        let bytes = backing.rounded(layout.bytes().saturating_add(padding));
         let Some(site) = backing.site(bytes) else {
             return (bytes, None);
         };
         let there = self.order().blocks().ready_below(site);
-        let begin = (site - there).checked_next_multiple_of(want.align_bytes());
-        let end = begin.and_then(|begin| begin.checked_add(want.bytes()));
+        let begin = (site - there).checked_next_multiple_of(layout.align_bytes());
+        let end = begin.and_then(|begin| begin.checked_add(layout.bytes()));
         let Some(end) = end.filter(|_| there > 0) else {
             return (bytes, None);
         };
@@ -481,14 +480,21 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Adds `bytes`, which were rounded, and takes a block; none if there is
-    /// none with them.
-    fn add(&self, backing: &mut B, bytes: u64, asked: &Asked) -> Result<Option<Found>, Refused> {
-        // Spare memory of the wrong size is given back before there is more.
+    /// Adds `bytes`, already rounded, and takes a block; `None` if the memory holds none.
+    fn add(
+        &self,
+        backing: &mut B,
+        bytes: u64,
+        wanted: &BlockRequest,
+    ) -> Result<Option<FoundBlock>, GrowthRefused> {
+        // Spare memory of the wrong size is released before memory is added.
         self.budget.refund(backing.release(bytes));
         let new = backing.new_bytes(bytes);
         if !self.budget.charge(new) {
-            return Err(Refused(format!("{} more are above the limit", Size(new))));
+            return Err(GrowthRefused(format!(
+                "{} more are above the limit",
+                DisplaySize(new)
+            )));
         }
         let span = match backing.grow(bytes) {
             Ok(span) => span,
@@ -506,14 +512,17 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
             drop(order);
             backing.shrink(span);
             self.budget.refund(backing.release(0));
-            return Err(Refused(format!("{} bytes were added twice", span.bytes)));
+            return Err(GrowthRefused(format!(
+                "{} bytes were added twice",
+                span.bytes
+            )));
         }
-        // Nobody else gets it.
-        Ok(self.take_locked(&mut order, asked))
+        // The lock has been held since, so no other thread gets it.
+        Ok(self.take_locked(&mut order, wanted))
     }
 
-    /// Unmaps ready memory of at least `bytes`, or as much as can go by
-    /// itself, without what lies just below `site`.
+    /// Unmaps ready memory of at least `bytes`, or as much as is separable, except the memory just
+    /// below `site`.
     fn empty_out(&self, backing: &mut B, bytes: u64, site: Option<u64>) {
         if bytes > 0 {
             let pinned = lock(&self.pinned).clone();
@@ -522,7 +531,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     fn empty(
-        mut order: MutexGuard<'_, Order<C::Point>>,
+        mut order: MutexGuard<'_, ReuseOrder<C::Point>>,
         backing: &mut B,
         bytes: u64,
         site: Option<u64>,
@@ -555,39 +564,38 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Gives all memory that is ready back to the driver; how many bytes.
+    /// Returns all ready memory to the driver; returns the bytes released.
     pub fn trim(&self) -> u64 {
         self.trim_to(0)
     }
 
-    /// The same, once what was given back is behind no work of the device any more, for
-    /// which it waits about `patience` at most. Work that comes meanwhile is not waited
-    /// for.
-    pub fn trim_within(&self, patience: Duration) -> u64 {
-        self.give_back_all(None);
-        self.mark_all();
-        let until = self.order().newest_marks();
+    /// As [`MemoryPool::trim`], after waiting up to about `timeout` for the device's work on freed
+    /// memory. Work queued during the call is not waited for.
+    pub fn trim_within(&self, timeout: Duration) -> u64 {
+        self.return_cached(None);
+        self.record_fences();
+        let until = self.order().newest_fences();
         let begun = Instant::now();
-        while let Some(left) = patience.checked_sub(begun.elapsed()) {
-            let (step, asked) = (STEP.min(left), Instant::now());
-            // There is nothing more, or somebody captures, who can not be asked.
-            if !self.join_oldest(step, &until) && asked.elapsed() < step {
+        while let Some(left) = timeout.checked_sub(begun.elapsed()) {
+            let (step, began) = (STEP.min(left), Instant::now());
+            // No fence is left, or a stream capture is active, during which the clock refuses.
+            if !self.wait_oldest(step, &until) && began.elapsed() < step {
                 break;
             }
         }
         self.trim()
     }
 
-    /// Gives ready memory back to the driver until no more than `bytes` is
-    /// ready, as far as whole pieces of it are; how many bytes.
+    /// Returns ready memory to the driver until at most `bytes` are ready, as far as it consists of
+    /// whole pieces; returns the bytes released.
     pub fn trim_to(&self, bytes: u64) -> u64 {
         self.trim_now(&mut lock(&self.growth), bytes)
     }
 
-    fn trim_now(&self, growth: &mut Growth<B>, bytes: u64) -> u64 {
-        self.give_back_all(None);
-        self.mark_all();
-        self.look_at_all();
+    fn trim_now(&self, growth: &mut PoolGrowth<B>, bytes: u64) -> u64 {
+        self.return_cached(None);
+        self.record_fences();
+        self.poll_all();
         let ready = self.order().blocks().free_bytes(SetId::READY);
         self.empty_out(&mut growth.backing, ready.saturating_sub(bytes), None);
         growth.peak_live = self.order().blocks().live_bytes();
@@ -596,14 +604,14 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         released
     }
 
-    /// The driver has taken the memory back by itself, as when the context ends
-    /// that it belonged to: whatever is not live is forgotten at once, also
-    /// what waits or is pinned. How many bytes.
+    /// The driver has reclaimed the memory itself, as when its context is destroyed: all memory
+    /// that is not live is forgotten at once, pending and pinned memory included. Returns its
+    /// bytes.
     pub fn abandon(&self) -> u64 {
         let growth = &mut *lock(&self.growth);
-        self.give_back_all(None);
+        self.return_cached(None);
         lock(&self.pinned).clear();
-        // Under one lock, so that nobody takes what is ready in between.
+        // Under one lock, so that no other thread takes ready memory in between.
         let mut order = self.order();
         order.all_passed();
         Self::empty(order, &mut growth.backing, u64::MAX, None, &Pins::new());
@@ -613,23 +621,23 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         released
     }
 
-    /// Gives memory back if more is ready than may be; unless memory comes or
-    /// goes just now.
-    pub(crate) fn relieve(&self) {
+    /// Trims if more memory is ready than the high-water mark; skipped while another thread adds or
+    /// removes memory.
+    pub(crate) fn trim_excess(&self) {
         let high = self.high_bytes.load(Relaxed);
         if high < u64::MAX
             && self.order().blocks().free_bytes(SetId::READY) > high
             && let Ok(mut growth) = self.growth.try_lock()
         {
-            let low = growth.thrift.low_bytes;
+            let low = growth.retention.low_bytes;
             self.trim_now(&mut growth, low);
         }
     }
 
-    /// Bytes that are ready and cannot be used elsewhere: they share a piece
-    /// of memory with what is not ready, or are pinned.
+    /// Ready bytes that cannot be reused elsewhere: they share a piece of memory with live or
+    /// pending blocks, or are pinned.
     pub fn stranded_bytes(&self) -> u64 {
-        let Growth { backing, .. } = &*lock(&self.growth);
+        let PoolGrowth { backing, .. } = &*lock(&self.growth);
         let pinned = lock(&self.pinned).clone();
         let order = self.order();
         let ready = order.blocks().ready(backing.piece_bytes());
@@ -647,7 +655,7 @@ fn between(address: u64, end: u64) -> Span {
     }
 }
 
-/// What of a span is not pinned. Pins are by where they begin, and may overlap.
+/// The parts of a span that are not pinned. Pins are keyed by their start, and may overlap.
 fn gaps(span: Span, pinned: &Pins) -> impl Iterator<Item = Span> {
     let before = pinned.range(..span.end());
     let mut at = span.address;
@@ -662,8 +670,8 @@ fn gaps(span: Span, pinned: &Pins) -> impl Iterator<Item = Span> {
     gaps.into_iter()
 }
 
-/// Pieces of a span of `bytes` together, or the first one.
-fn some_of<B: Backing>(backing: &B, span: Span, bytes: u64) -> Option<Span> {
+/// Consecutive separable pieces of a span, `bytes` in total, or the first one.
+fn some_of<B: MemoryBacking>(backing: &B, span: Span, bytes: u64) -> Option<Span> {
     let mut bytes = bytes.max(backing.piece_bytes()).min(span.bytes);
     loop {
         if let Some(some) = backing.separable(Span { bytes, ..span }) {

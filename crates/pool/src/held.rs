@@ -1,22 +1,20 @@
-//! Blocks that programs hold, and those kept for whoever freed them.
+//! Sharded table of live blocks, and per-thread caches of freed ones.
 //!
-//! The table is in parts, each with a lock. A block that was freed in a stream
-//! may stay here: work that the stream gets later runs later, so it may have the
-//! block again at once, and neither the lock of [`crate::order`] is taken nor
-//! the block joined and cut again. Where such a block is, a thread finds by its
-//! own hints, which are words without a lock: they may be wrong, as what is so is
-//! decided under the lock of the part.
+//! The table is divided into shards, each with a lock. A block that was freed in a stream may stay
+//! cached here: later work of the stream runs later, so the stream may have the block again at
+//! once, and neither is the lock of [`crate::order`] taken nor the block merged and split again. A
+//! thread finds such a block through its own hints, which are words without a lock: they may be
+//! wrong, since the truth is decided under the lock of the shard.
 //!
-//! Only blocks of sizes that a thread asks for again and again stay, so that
-//! sizes that come once cost nothing here.
+//! Only blocks of sizes that a thread requests repeatedly are cached, so that sizes requested once
+//! cost nothing here.
 //!
-//! Invariants: a block is live, or kept and in the list of its part, which holds
-//! so many and so many bytes at most; whoever runs out of memory takes all kept
-//! blocks away. What is live is counted by threads, each change under the lock of
-//! the block's part; for a tenant with a limit in one counter besides, before
-//! there is a block.
+//! Invariants: a block is live, or cached and in the list of its shard, which holds a bounded
+//! number of blocks and of bytes; a thread that runs out of memory evicts all cached blocks. Live
+//! bytes are counted per thread, each change under the lock of the block's shard; for a tenant with
+//! a limit in one counter besides, before the block exists.
 //!
-//! Elsewhere: what blocks are ([`crate::blocks`]), when they may be reused
+//! Elsewhere: the blocks themselves ([`crate::blocks`]), when they may be reused
 //! ([`crate::order`]).
 
 use std::cell::Cell;
@@ -26,49 +24,49 @@ use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::arenas::{ARENAS, Home};
-use crate::blocks::{BlockId, Span, UNIT_BYTES, Want};
-use crate::order::{Place, StreamId};
-use crate::pool::{Account, Live, Request, TenantId};
+use crate::arenas::{ARENAS, BlockOrigin};
+use crate::blocks::{BlockId, BlockLayout, Span, UNIT_BYTES};
+use crate::order::{PoolPlace, StreamId};
+use crate::pool::{AllocationRequest, LiveBlock, TenantId, TenantUsage};
 
-/// Tenants that are told apart; further ones count as the last.
+/// The number of distinct tenants; further ones count as the last.
 pub(crate) const TENANTS: usize = u64::BITS as usize;
-/// Parts of the table: so many that the blocks of some dozen threads are seldom
-/// in one, since processors that write the same lines wait for each other.
-const PARTS: usize = 1024;
-/// Threads that have hints of their own.
+/// The number of shards: enough that the blocks of some dozen threads are seldom in one, since
+/// writes to the same cache line contend.
+const SHARDS: usize = 1024;
+/// The number of threads with hints of their own.
 const THREADS: usize = 64;
-/// Blocks that lie in their part itself.
+/// How many blocks are stored in the shard itself.
 const HERE: usize = 3;
-/// Blocks that a part keeps, their bytes, and those of the largest.
-const KEPT: usize = 16;
-const KEPT_BYTES: u64 = 2 << 20;
-const LARGEST_KEPT: u64 = 1 << 20;
-/// Bytes of one size that a thread keeps in a stream, or up to twice as many: what
-/// is kept is in the way of larger blocks.
+/// How many blocks a shard caches, how many bytes, and the size of the largest.
+const CACHED: usize = 16;
+const CACHED_BYTES: u64 = 2 << 20;
+const LARGEST_CACHED: u64 = 1 << 20;
+/// Bytes of one size that a thread caches in a stream, up to twice as many: cached blocks fragment
+/// memory for larger ones.
 const HINTED_BYTES: u64 = 2 << 20;
-/// Hints of a thread: so many sets, and so many hints of one.
+/// The hint sets of a thread, and the hints per set.
 const SETS: usize = 32;
-// The model's orders grow with every word that is shared.
+// The state space of the loom model grows with every shared word.
 const WAYS: usize = if cfg!(test) { 2 } else { 8 };
-/// Sizes that a thread has asked for lately.
-const ASKED: usize = 128;
+/// How many recently requested sizes a thread remembers.
+const REQUESTED: usize = 128;
 
-/// What is locked.
+/// A lock around a value; abstracted for loom.
 pub(crate) trait Lock<T> {
     fn new(value: T) -> Self;
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
 }
 
-/// A word that threads share without order.
-pub(crate) trait Word: Default {
+/// A word that threads share with relaxed ordering; abstracted for loom.
+pub(crate) trait SharedWord: Default {
     fn get(&self) -> u64;
     fn set(&self, value: u64);
-    /// Sets these bits, or takes them away.
+    /// Sets these bits, or clears them.
     fn change(&self, bits: u64, there: bool);
-    /// Adds, and wraps.
+    /// Adds, wrapping around.
     fn add(&self, value: u64);
-    /// The same to one that nobody else writes.
+    /// As [`SharedWord::add`], for a word that no other thread writes.
     #[inline]
     fn add_own(&self, value: u64) {
         self.set(self.get().wrapping_add(value));
@@ -81,12 +79,12 @@ impl<T> Lock<T> for Mutex<T> {
     }
     #[inline]
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // What is behind it is changed in steps that do not panic.
+        // The protected state is changed in steps that do not panic.
         f(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Word for AtomicU64 {
+impl SharedWord for AtomicU64 {
     #[inline]
     fn get(&self) -> u64 {
         self.load(Relaxed)
@@ -107,25 +105,25 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A block of a part.
+/// A block in a shard.
 #[derive(Clone, Copy, Debug)]
-struct Held<N> {
+struct HeldBlock<N> {
     id: BlockId,
-    home: Home,
+    origin: BlockOrigin,
     bytes: u64,
     requested_bytes: u64,
     note: N,
     tenant: TenantId,
-    /// Its size is asked for again and again.
-    often: bool,
-    /// If it is kept: one more than where in the list.
-    kept: u8,
+    /// Whether its size is requested repeatedly.
+    frequent: bool,
+    /// If cached: its index in the list plus one.
+    cached: u8,
 }
 
-impl<N: Copy> Held<N> {
-    /// What the program knows, if it is live.
-    fn live(&self, address: u64) -> Option<Live<N>> {
-        (self.kept == 0).then_some(Live {
+impl<N: Copy> HeldBlock<N> {
+    /// The block as its user knows it, if it is live.
+    fn live(&self, address: u64) -> Option<LiveBlock<N>> {
+        (self.cached == 0).then_some(LiveBlock {
             span: Span {
                 address,
                 bytes: self.bytes,
@@ -137,25 +135,25 @@ impl<N: Copy> Held<N> {
     }
 }
 
-/// A kept block that nobody will take here any more.
+/// A block that was evicted from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct EvictedBlock {
     pub(crate) id: BlockId,
     pub(crate) stream: StreamId,
 }
 
-/// What is live of a tenant, or of all.
+/// Live blocks and bytes of a tenant, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
+pub(crate) struct LiveCount {
     pub(crate) bytes: u64,
     pub(crate) blocks: u64,
 }
 
-/// A count as it is summed: blocks above, units below. Sums of some threads may
-/// be below nothing, that of all is not.
+/// A count as it is summed: blocks in the upper bits, units in the lower ones. The sum of some
+/// threads may be negative, that of all is not.
 const BLOCK: u64 = 1 << 36;
 
-impl Count {
+impl LiveCount {
     fn unpack(sum: u64) -> Self {
         Self {
             bytes: sum % BLOCK * UNIT_BYTES,
@@ -163,29 +161,29 @@ impl Count {
         }
     }
 
-    /// One block of so many bytes.
+    /// One block of this many bytes.
     #[inline]
     fn packed(bytes: u64) -> u64 {
         BLOCK + bytes / UNIT_BYTES
     }
 
-    fn add(&mut self, other: Count) {
+    fn add(&mut self, other: LiveCount) {
         self.bytes += other.bytes;
         self.blocks += other.blocks;
     }
 }
 
-/// Blocks by address. A program that does other work between two calls finds
-/// none of this in its processor's caches, and each line that it must fetch takes
-/// as long as all the rest of a call: so the first blocks lie beside the lock of
-/// their part, where a map's would be three lines further on.
+/// Blocks by address. In a program that does other work between two calls none of this is in the
+/// processor's caches, and each cache miss takes as long as all the rest of a call: so the first
+/// blocks are stored beside the lock of their shard, where a hash map's would be three lines
+/// further on.
 #[repr(C)]
-struct Blocks<N> {
-    more: FxHashMap<u64, Held<N>>,
-    here: [Option<(u64, Held<N>)>; HERE],
+struct BlockMap<N> {
+    more: FxHashMap<u64, HeldBlock<N>>,
+    here: [Option<(u64, HeldBlock<N>)>; HERE],
 }
 
-impl<N> Blocks<N> {
+impl<N> BlockMap<N> {
     fn new() -> Self {
         Self {
             more: FxHashMap::default(),
@@ -194,7 +192,7 @@ impl<N> Blocks<N> {
     }
 
     #[inline]
-    fn get_mut(&mut self, address: u64) -> Option<&mut Held<N>> {
+    fn get_mut(&mut self, address: u64) -> Option<&mut HeldBlock<N>> {
         let mut here = self.here.iter_mut().flatten();
         match here.find(|(at, _)| *at == address) {
             Some((_, held)) => Some(held),
@@ -203,9 +201,9 @@ impl<N> Blocks<N> {
         }
     }
 
-    /// One that is not there.
+    /// Inserts a block that is not present.
     #[inline]
-    fn insert(&mut self, address: u64, held: Held<N>) {
+    fn insert(&mut self, address: u64, held: HeldBlock<N>) {
         match self.here.iter_mut().find(|here| here.is_none()) {
             Some(here) => *here = Some((address, held)),
             None => {
@@ -215,7 +213,7 @@ impl<N> Blocks<N> {
     }
 
     #[inline]
-    fn remove(&mut self, address: u64) -> Option<Held<N>> {
+    fn remove(&mut self, address: u64) -> Option<HeldBlock<N>> {
         let is_it = |here: &mut (u64, _)| here.0 == address;
         let mut here = self.here.iter_mut();
         match here.find_map(|here| here.take_if(is_it)) {
@@ -224,145 +222,142 @@ impl<N> Blocks<N> {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (u64, &Held<N>)> {
+    fn iter(&self) -> impl Iterator<Item = (u64, &HeldBlock<N>)> {
         let here = self.here.iter().flatten().map(|(at, held)| (*at, held));
         here.chain(self.more.iter().map(|(at, held)| (*at, held)))
     }
 }
 
-/// A part of the table, in the order in which it is read.
+/// A shard of the table; fields are in the order in which they are read.
 #[repr(C)]
-pub(crate) struct Part<N> {
-    /// Which places of kept blocks are taken.
+pub(crate) struct Shard<N> {
+    /// A bit for each occupied slot of cached blocks.
     taken: u32,
-    /// The next that must go when there is no place.
+    /// The slot to evict next when all are occupied.
     oldest: u32,
-    kept_bytes: u64,
-    blocks: Blocks<N>,
-    /// Kept blocks: where, and for which stream.
-    kept: [(u64, StreamId); KEPT],
+    cached_bytes: u64,
+    blocks: BlockMap<N>,
+    /// Cached blocks: their addresses and streams.
+    cached: [(u64, StreamId); CACHED],
 }
 
-impl<N: Copy> Part<N> {
+impl<N: Copy> Shard<N> {
     fn new() -> Self {
         Self {
             taken: 0,
             oldest: 0,
-            kept_bytes: 0,
-            blocks: Blocks::new(),
-            kept: [(0, StreamId(0)); KEPT],
+            cached_bytes: 0,
+            blocks: BlockMap::new(),
+            cached: [(0, StreamId(0)); CACHED],
         }
     }
 
-    /// Takes the oldest kept block out.
+    /// Evicts the oldest cached block.
     #[cold]
-    fn evict_oldest(&mut self) -> Option<Gone> {
+    fn evict_oldest(&mut self) -> Option<EvictedBlock> {
         let at = self.oldest as usize;
-        self.oldest = (self.oldest + 1) % KEPT as u32;
+        self.oldest = (self.oldest + 1) % CACHED as u32;
         self.evict(at)
     }
 
-    /// Takes a kept block out.
-    fn evict(&mut self, at: usize) -> Option<Gone> {
-        let (address, stream) = self.kept[at];
+    /// Evicts a cached block.
+    fn evict(&mut self, at: usize) -> Option<EvictedBlock> {
+        let (address, stream) = self.cached[at];
         self.taken &= !(1 << at);
         let held = self.blocks.remove(address)?;
-        self.kept_bytes -= held.bytes;
-        Some(Gone {
+        self.cached_bytes -= held.bytes;
+        Some(EvictedBlock {
             id: held.id,
             stream,
         })
     }
 }
 
-/// On cache lines of its own.
+/// Padded to cache lines of its own.
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
-/// A part and its lock.
+/// A shard and its lock.
 #[repr(C)]
-struct Locked<L, W> {
-    /// Means nothing: written by who will want the lock's line soon.
+struct LockedShard<L, W> {
+    /// Has no meaning: stores to it prefetch the lock's cache line.
     line: W,
-    part: L,
+    shard: L,
 }
 
-/// What a thread remembers.
-struct Hints<W> {
-    /// Addresses of kept blocks with eight bits of their stream's and size's
-    /// hash, in each set the newest first, and zeros behind them (where threads share
-    /// a set, most often).
+/// A thread's hints to cached blocks.
+struct CacheHints<W> {
+    /// Addresses of cached blocks with eight bits of their stream's and size's hash; in each set
+    /// the newest first, followed by zeros (almost always, where threads share a set).
     sets: [[W; WAYS]; SETS],
-    /// Hashes that were asked for and not found; the lowest bit: twice.
-    asked: [W; ASKED],
+    /// Hashes that were requested and not found; the lowest bit: twice.
+    requested: [W; REQUESTED],
 }
 
 /// The counter of a tenant that has a limit.
 #[derive(Default)]
-struct Exact {
+struct ExactCounter {
     bytes: AtomicU64,
     peak: AtomicU64,
 }
 
-/// See the module. In the order in which it is read.
+/// The table; see the module. Fields are in the order in which they are read.
 #[repr(C, align(64))]
-pub(crate) struct Table<N, L = Mutex<Part<N>>, W = AtomicU64> {
-    parts: Box<[Apart<Locked<L, W>>]>,
-    hints: Box<[Apart<Hints<W>>]>,
-    /// What is live, by thread and tenant; changed under the lock of the block's
-    /// part. The last are of all threads that have none of their own.
-    counts: Box<[Apart<[W; TENANTS]>]>,
-    /// A bit for each part, 0 if it keeps nothing; changed under its lock.
-    keeps: Box<[W]>,
-    /// A bit for each tenant that has a limit. Where none has, no more than this
-    /// word is read of limits.
+pub(crate) struct BlockTable<N, L = Mutex<Shard<N>>, W = AtomicU64> {
+    shards: Box<[CachePadded<LockedShard<L, W>>]>,
+    hints: Box<[CachePadded<CacheHints<W>>]>,
+    /// Live counts by thread and tenant; changed under the lock of the block's shard. The last one
+    /// is shared by all threads without their own.
+    counts: Box<[CachePadded<[W; TENANTS]>]>,
+    /// A bit for each shard, 0 if it caches nothing; changed under its lock.
+    caching: Box<[W]>,
+    /// A bit for each tenant that has a limit. If none has, this word is all that is read of
+    /// limits.
     limited: AtomicU64,
-    /// A bit for each thread with hints that has kept something since all was
-    /// taken away.
-    keepers: W,
+    /// A bit for each thread with hints that has cached a block since the last drain.
+    caching_threads: W,
     limits: Box<[AtomicU64]>,
-    exact: Box<[Apart<Exact>]>,
+    exact: Box<[CachePadded<ExactCounter>]>,
     note: std::marker::PhantomData<fn(N) -> N>,
 }
 
-/// How a request was charged before there is a block.
+/// Whether a request was charged to its tenant's limit before its block exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Charged(bool);
+pub(crate) struct TenantCharge(bool);
 
-/// What became of a freed block.
+/// What happened to a freed block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Freeing {
-    /// It is kept, instead of another.
-    Kept(Option<Gone>),
-    /// It is here no more.
-    Away(BlockId, Home),
+pub(crate) enum FreeOutcome {
+    /// It is cached; the block evicted for it, if any.
+    Cached(Option<EvictedBlock>),
+    /// It is not in the table any more.
+    Away(BlockId, BlockOrigin),
 }
 
 /// Why a block is not freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum FreeRefusal {
     /// No live block begins there.
     Unknown,
-    /// It may not be freed so.
-    Kept,
+    /// The caller's condition does not hold.
+    NotPermitted,
 }
 
-/// The calling thread's number, which no other has. Those above [`THREADS`] share
-/// hints and counts.
+/// The calling thread's unique number. Threads above [`THREADS`] share hints and counts.
 #[inline]
-pub(crate) fn mine() -> usize {
+pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    // A thread that is at its end has no such variable any more.
-    let mine = MINE.try_with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Relaxed));
+    // The thread-local variable is gone while a thread is being torn down.
+    let thread_number = MINE.try_with(|thread_number| {
+        if thread_number.get() == usize::MAX {
+            thread_number.set(NEXT.fetch_add(1, Relaxed));
         }
-        mine.get()
+        thread_number.get()
     });
-    mine.unwrap_or(usize::MAX)
+    thread_number.unwrap_or(usize::MAX)
 }
 
 #[inline]
@@ -370,63 +365,65 @@ fn hash(stream: StreamId, bytes: u64) -> u64 {
     (stream.0 ^ bytes.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A hint: addresses are multiples of 256.
+/// Encodes a hint: addresses are multiples of 256.
 #[inline]
 fn hint(address: u64, hash: u64) -> u64 {
     address | (hash >> 40 & 0xff)
 }
 
-impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
-    /// An empty one.
+impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
+    /// An empty table.
     pub(crate) fn new() -> Self {
-        Self::of(PARTS, THREADS)
+        Self::of(SHARDS, THREADS)
     }
 
-    /// Of `parts` parts, for `threads` threads; both are powers of two.
-    fn of(parts: usize, threads: usize) -> Self {
-        let hints = || Hints {
+    /// With `shards` shards, for `threads` threads; both are powers of two.
+    fn of(shards: usize, threads: usize) -> Self {
+        let hints = || CacheHints {
             sets: std::array::from_fn(|_| std::array::from_fn(|_| W::default())),
-            asked: std::array::from_fn(|_| W::default()),
+            requested: std::array::from_fn(|_| W::default()),
         };
-        let part = |_| {
-            let (line, part) = (W::default(), L::new(Part::new()));
-            Apart(Locked { line, part })
+        let shard = |_| {
+            let (line, shard) = (W::default(), L::new(Shard::new()));
+            CachePadded(LockedShard { line, shard })
         };
         let none = || std::array::from_fn(|_| W::default());
         Self {
-            parts: (0..parts).map(part).collect(),
-            keeps: (0..parts.div_ceil(64)).map(|_| W::default()).collect(),
-            keepers: W::default(),
-            hints: (0..threads).map(|_| Apart(hints())).collect(),
-            counts: (0..=threads).map(|_| Apart(none())).collect(),
+            shards: (0..shards).map(shard).collect(),
+            caching: (0..shards.div_ceil(64)).map(|_| W::default()).collect(),
+            caching_threads: W::default(),
+            hints: (0..threads).map(|_| CachePadded(hints())).collect(),
+            counts: (0..=threads).map(|_| CachePadded(none())).collect(),
             limited: AtomicU64::new(0),
             limits: (0..TENANTS).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            exact: (0..TENANTS).map(|_| Apart(Exact::default())).collect(),
+            exact: (0..TENANTS)
+                .map(|_| CachePadded(ExactCounter::default()))
+                .collect(),
             note: std::marker::PhantomData,
         }
     }
 
     #[inline]
-    fn part(&self, address: u64) -> &L {
-        &self.parts[self.place(address)].0.part
+    fn shard(&self, address: u64) -> &L {
+        &self.shards[self.place(address)].0.shard
     }
 
-    /// Has the line of a block's lock fetched while its caller does other things.
+    /// Prefetches the cache line of a block's lock while the caller does other work.
     #[inline]
     pub(crate) fn touch(&self, address: u64) {
-        // Nobody waits for a store, as one would for a load.
-        self.parts[self.place(address)].0.line.set(0);
+        // A store does not stall, as a load would.
+        self.shards[self.place(address)].0.line.set(0);
     }
 
     #[inline]
     fn place(&self, address: u64) -> usize {
-        // Neighbouring blocks are in different parts.
+        // Adjacent blocks are in different shards.
         let mixed = (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 32) as usize & (self.parts.len() - 1)
+        (mixed >> 32) as usize & (self.shards.len() - 1)
     }
 
     #[inline]
-    fn hints(&self, thread: usize) -> &Hints<W> {
+    fn hints(&self, thread: usize) -> &CacheHints<W> {
         &self.hints[thread & (self.hints.len() - 1)].0
     }
 
@@ -437,82 +434,82 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
 
     // ---- limits -------------------------------------------------------------
 
-    /// Whether a tenant has a limit; while a part is locked that does not change.
+    /// Whether a tenant has a limit; that does not change while a shard is locked.
     #[inline]
     fn is_limited(&self, tenant: TenantId) -> bool {
         self.limited.load(Acquire) >> tenant.index() & 1 != 0
     }
 
-    /// Charges a tenant that has a limit; none if it may not have as much.
+    /// Charges a tenant that has a limit; `None` if the limit does not permit it.
     #[inline]
-    pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<Charged> {
+    pub(crate) fn charge(&self, tenant: TenantId, bytes: u64) -> Option<TenantCharge> {
         if !self.is_limited(tenant) {
-            return Some(Charged(false));
+            return Some(TenantCharge(false));
         }
-        let Exact { bytes: live, peak } = &self.exact[tenant.index()].0;
+        let ExactCounter { bytes: live, peak } = &self.exact[tenant.index()].0;
         let limit = self.limits[tenant.index()].load(Relaxed);
         let fits = |live: u64| live.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = live.fetch_update(Relaxed, Relaxed, fits).ok()?;
         peak.fetch_max(before + bytes, Relaxed);
-        Some(Charged(true))
+        Some(TenantCharge(true))
     }
 
-    /// Takes a charge back for which there is no block.
-    pub(crate) fn refund(&self, tenant: TenantId, bytes: u64, charged: Charged) {
+    /// Reverts a charge for which no block was made.
+    pub(crate) fn refund(&self, tenant: TenantId, bytes: u64, charged: TenantCharge) {
         if charged.0 {
             self.exact[tenant.index()].0.bytes.fetch_sub(bytes, Relaxed);
         }
     }
 
-    /// A block is live; under the lock of its part.
+    /// Counts a block as live; under the lock of its shard.
     #[inline]
-    fn settle(&self, tenant: TenantId, bytes: u64, charged: Charged) {
-        // The limit may have come after the charge.
+    fn settle(&self, tenant: TenantId, bytes: u64, charged: TenantCharge) {
+        // The limit may have been set after the charge.
         if !charged.0 && self.is_limited(tenant) {
             self.exact[tenant.index()].0.bytes.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// A block is live no more; under the lock of its part.
+    /// Stops counting a block as live; under the lock of its shard.
     #[inline]
     fn unsettle(&self, tenant: TenantId, bytes: u64) {
-        self.refund(tenant, bytes, Charged(self.is_limited(tenant)));
+        self.refund(tenant, bytes, TenantCharge(self.is_limited(tenant)));
     }
 
-    /// How much a tenant may hold. What it holds already stays.
+    /// Sets a tenant's limit. Blocks it holds already stay.
     pub(crate) fn set_limit(&self, tenant: TenantId, bytes: u64) {
         self.limits[tenant.index()].store(bytes, Relaxed);
         if !self.is_limited(tenant) {
-            // From one moment on every block is counted in one place.
+            // All shards are locked, so every block is counted in one place from one moment on.
             self.count_exactly(tenant, 0);
         }
     }
 
-    /// With the parts locked from `at` on, and those before by the caller.
+    /// With the shards from `at` on locked here, and those before by the caller.
     fn count_exactly(&self, tenant: TenantId, at: usize) {
-        if let Some(part) = self.parts.get(at) {
-            return part.0.part.with(|_| self.count_exactly(tenant, at + 1));
+        if let Some(shard) = self.shards.get(at) {
+            return shard.0.shard.with(|_| self.count_exactly(tenant, at + 1));
         }
         if !self.is_limited(tenant) {
-            let Exact { bytes, .. } = &self.exact[tenant.index()].0;
+            let ExactCounter { bytes, .. } = &self.exact[tenant.index()].0;
             bytes.store(self.count(tenant).bytes, Relaxed);
-            // Who sees this adds to what was stored before, also if others have
-            // got a limit since.
+            // A thread that sees this bit adds to the counter stored above, also if other tenants
+            // have got a limit since.
             self.limited.fetch_or(1 << tenant.index(), Release);
         }
     }
 
-    /// What is live of a tenant.
-    fn count(&self, tenant: TenantId) -> Count {
+    /// The live blocks of a tenant.
+    fn count(&self, tenant: TenantId) -> LiveCount {
         let counts = self.counts.iter().map(|of| of.0[tenant.index()].get());
-        Count::unpack(counts.fold(0, u64::wrapping_add))
+        LiveCount::unpack(counts.fold(0, u64::wrapping_add))
     }
 
-    /// What a tenant holds.
-    pub(crate) fn account(&self, tenant: TenantId) -> Account {
+    /// A tenant's usage.
+    pub(crate) fn account(&self, tenant: TenantId) -> TenantUsage {
         let live = self.count(tenant);
         let peak = &self.exact[tenant.index()].0.peak;
-        Account {
+        TenantUsage {
             live_bytes: live.bytes,
             peak_bytes: peak.fetch_max(live.bytes, Relaxed).max(live.bytes),
             limit_bytes: self.limits[tenant.index()].load(Relaxed),
@@ -520,16 +517,16 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         }
     }
 
-    /// What all hold.
-    pub(crate) fn live(&self) -> Count {
-        let mut live = Count::default();
+    /// All live blocks.
+    pub(crate) fn live(&self) -> LiveCount {
+        let mut live = LiveCount::default();
         for tenant in 0..TENANTS {
             live.add(self.count(TenantId(tenant as u16)));
         }
         live
     }
 
-    /// Adds to what is counted for a thread; under the lock of some part.
+    /// Adds to the counts of a thread; under the lock of a shard.
     #[inline]
     fn add(&self, thread: usize, tenant: TenantId, change: u64) {
         let shared = self.counts.len() - 1;
@@ -542,179 +539,180 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
 
     // ---- blocks -------------------------------------------------------------
 
-    /// A block that was found elsewhere is live.
+    /// Makes a block live that was found elsewhere.
     #[inline]
     pub(crate) fn insert(
         &self,
         thread: usize,
-        (id, home): (BlockId, Home),
+        (id, origin): (BlockId, BlockOrigin),
         span: Span,
-        request: &Request<N>,
-        charged: Charged,
-        often: bool,
+        request: &AllocationRequest<N>,
+        charged: TenantCharge,
+        frequent: bool,
     ) {
-        let held = Held {
+        let held = HeldBlock {
             id,
-            home,
+            origin,
             bytes: span.bytes,
             requested_bytes: request.bytes,
             note: request.note,
             tenant: request.tenant,
-            often,
-            kept: 0,
+            frequent,
+            cached: 0,
         };
-        self.part(span.address).with(|part| {
-            part.blocks.insert(span.address, held);
-            self.add(thread, request.tenant, Count::packed(span.bytes));
+        self.shard(span.address).with(|shard| {
+            shard.blocks.insert(span.address, held);
+            self.add(thread, request.tenant, LiveCount::packed(span.bytes));
             self.settle(request.tenant, span.bytes, charged);
         });
     }
 
-    /// Takes a block that was kept for the stream; else says whether the size
-    /// is asked for again and again.
+    /// Takes a block that is cached for the stream; otherwise returns whether the size is requested
+    /// repeatedly.
     #[inline]
     pub(crate) fn take(
         &self,
         thread: usize,
-        request: &Request<N>,
-        want: Want,
-        charged: Charged,
+        request: &AllocationRequest<N>,
+        layout: BlockLayout,
+        charged: TenantCharge,
     ) -> Result<Span, bool> {
-        let Place::Stream(stream) = request.place else {
+        let PoolPlace::Stream(stream) = request.place else {
             return Err(false);
         };
-        if want.bytes() > LARGEST_KEPT {
+        if layout.bytes() > LARGEST_CACHED {
             return Err(false);
         }
-        let hash = hash(stream, want.bytes());
+        let hash = hash(stream, layout.bytes());
         let ways = self.set(thread, hash);
         for way in 0..WAYS {
             let found = ways[way].get();
             if found == 0 {
-                // So are those behind it, or they go unfound until they are in the way.
+                // Hints behind an empty one are ignored until they are overwritten.
                 break;
             }
             if found & 0xff != hint(0, hash) {
                 continue;
             }
             let address = found & !0xff;
-            if address & (want.align_bytes() - 1) != 0 {
+            if address & (layout.align_bytes() - 1) != 0 {
                 continue;
             }
-            // Found or not, there is nothing any more.
+            // Removes the hint, whether the block is found or not.
             for way in way + 1..WAYS {
                 ways[way - 1].set(ways[way].get());
             }
             ways[WAYS - 1].set(0);
-            if self.retake(thread, address, stream, request, want, charged) {
+            if self.retake(thread, address, stream, request, layout, charged) {
                 return Ok(Span {
                     address,
-                    bytes: want.bytes(),
+                    bytes: layout.bytes(),
                 });
             }
         }
-        let asked = &self.hints(thread).asked[(hash >> 50) as usize % ASKED];
-        // Twice may be by chance, three times is a habit.
+        let requested = &self.hints(thread).requested[(hash >> 50) as usize % REQUESTED];
+        // A second request may be chance, a third shows a pattern.
         let (first, again) = (hash & !1, hash | 1);
-        match asked.get() {
+        match requested.get() {
             before if before == again => Err(true),
             before => {
-                asked.set(if before == first { again } else { first });
+                requested.set(if before == first { again } else { first });
                 Err(false)
             }
         }
     }
 
-    /// Makes a kept block live, if it is there and such; whether it was.
+    /// Makes a cached block live, if it is present and matches; returns whether it did.
     #[inline]
     fn retake(
         &self,
         thread: usize,
         address: u64,
         stream: StreamId,
-        request: &Request<N>,
-        want: Want,
-        charged: Charged,
+        request: &AllocationRequest<N>,
+        layout: BlockLayout,
+        charged: TenantCharge,
     ) -> bool {
-        self.part(address).with(|part| {
-            let Some(held) = part.blocks.get_mut(address) else {
+        self.shard(address).with(|shard| {
+            let Some(held) = shard.blocks.get_mut(address) else {
                 return false;
             };
-            let at = usize::from(held.kept);
-            if at == 0 || held.bytes != want.bytes() || part.kept[at - 1].1 != stream {
+            let at = usize::from(held.cached);
+            if at == 0 || held.bytes != layout.bytes() || shard.cached[at - 1].1 != stream {
                 return false;
             }
-            held.kept = 0;
+            held.cached = 0;
             held.tenant = request.tenant;
             held.requested_bytes = request.bytes;
             held.note = request.note;
-            part.taken &= !(1 << (at - 1));
-            part.kept_bytes -= want.bytes();
-            self.add(thread, request.tenant, Count::packed(want.bytes()));
-            self.settle(request.tenant, want.bytes(), charged);
+            shard.taken &= !(1 << (at - 1));
+            shard.cached_bytes -= layout.bytes();
+            self.add(thread, request.tenant, LiveCount::packed(layout.bytes()));
+            self.settle(request.tenant, layout.bytes(), charged);
             true
         })
     }
 
-    /// Frees a live block that may be freed so; with what else goes away for it.
+    /// Frees a live block if `may` permits it; returns the block, and what happened to it.
     #[inline]
     pub(crate) fn free(
         &self,
         thread: usize,
         address: u64,
-        place: Place,
+        place: PoolPlace,
         may: impl FnOnce(&N) -> bool,
-    ) -> Result<(Live<N>, Freeing), Refusal> {
+    ) -> Result<(LiveBlock<N>, FreeOutcome), FreeRefusal> {
         let place_of_it = self.place(address);
-        let (was, freeing) = self.parts[place_of_it].0.part.with(|part| {
-            let held = part.blocks.get_mut(address).ok_or(Refusal::Unknown)?;
-            let was = held.live(address).ok_or(Refusal::Unknown)?;
+        let (was, freeing) = self.shards[place_of_it].0.shard.with(|shard| {
+            let held = shard.blocks.get_mut(address).ok_or(FreeRefusal::Unknown)?;
+            let was = held.live(address).ok_or(FreeRefusal::Unknown)?;
             if !may(&was.note) {
-                return Err(Refusal::Kept);
+                return Err(FreeRefusal::NotPermitted);
             }
             let bytes = was.span.bytes;
-            // An arena's block costs little, and what is kept would clutter it.
-            let fits =
-                held.often && held.home == Home::POOL && part.kept_bytes + bytes <= KEPT_BYTES;
+            // An arena's block is cheap to cut, and caching it would clutter the arena.
+            let fits = held.frequent
+                && held.origin == BlockOrigin::POOL
+                && shard.cached_bytes + bytes <= CACHED_BYTES;
             let freeing = match place {
-                Place::Stream(stream) if fits && !self.is_full(thread, stream, bytes) => {
-                    let vacant = part.taken.trailing_ones() as usize;
-                    let at = if vacant < KEPT {
+                PoolPlace::Stream(stream) if fits && !self.is_full(thread, stream, bytes) => {
+                    let vacant = shard.taken.trailing_ones() as usize;
+                    let at = if vacant < CACHED {
                         vacant
                     } else {
-                        part.oldest as usize
+                        shard.oldest as usize
                     };
-                    held.kept = at as u8 + 1;
-                    let other = (vacant >= KEPT).then(|| part.evict_oldest()).flatten();
-                    part.kept[at] = (address, stream);
-                    part.taken |= 1 << at;
-                    part.kept_bytes += bytes;
-                    // Read first: others read it all the time.
-                    let (keeps, bit) = (&self.keeps[place_of_it / 64], 1 << (place_of_it % 64));
-                    if keeps.get() & bit == 0 {
-                        keeps.change(bit, true);
+                    held.cached = at as u8 + 1;
+                    let other = (vacant >= CACHED).then(|| shard.evict_oldest()).flatten();
+                    shard.cached[at] = (address, stream);
+                    shard.taken |= 1 << at;
+                    shard.cached_bytes += bytes;
+                    // Load first: other threads load this word constantly.
+                    let (caching, bit) = (&self.caching[place_of_it / 64], 1 << (place_of_it % 64));
+                    if caching.get() & bit == 0 {
+                        caching.change(bit, true);
                     }
-                    Freeing::Kept(other)
+                    FreeOutcome::Cached(other)
                 }
                 _ => {
-                    let (id, home) = (held.id, held.home);
-                    part.blocks.remove(address);
-                    Freeing::Away(id, home)
+                    let (id, origin) = (held.id, held.origin);
+                    shard.blocks.remove(address);
+                    FreeOutcome::Away(id, origin)
                 }
             };
-            self.add(thread, was.tenant, Count::packed(bytes).wrapping_neg());
+            self.add(thread, was.tenant, LiveCount::packed(bytes).wrapping_neg());
             self.unsettle(was.tenant, bytes);
             Ok((was, freeing))
         })?;
-        if let (Freeing::Kept(None), Place::Stream(stream)) = (freeing, place) {
+        if let (FreeOutcome::Cached(None), PoolPlace::Stream(stream)) = (freeing, place) {
             let other = self.remember(thread, stream, was.span);
-            return Ok((was, Freeing::Kept(other)));
+            return Ok((was, FreeOutcome::Cached(other)));
         }
         Ok((was, freeing))
     }
 
-    /// Whether as many hints are at blocks of this size as may be, as when a
-    /// program frees many at once: then one more would only make another go.
+    /// Whether the maximum number of hints refers to blocks of this size, as when a program frees
+    /// many at once: another would only evict one of them.
     #[inline]
     fn is_full(&self, thread: usize, stream: StreamId, bytes: u64) -> bool {
         let hash = hash(stream, bytes);
@@ -723,13 +721,13 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         last != 0 && last & 0xff == hint(0, hash)
     }
 
-    /// Hints at a block; the one that nothing hints at any more goes.
+    /// Adds a hint to a block; evicts the block of the hint that is dropped for it.
     #[inline]
-    fn remember(&self, thread: usize, stream: StreamId, span: Span) -> Option<Gone> {
+    fn remember(&self, thread: usize, stream: StreamId, span: Span) -> Option<EvictedBlock> {
         let hash = hash(stream, span.bytes);
         let bit = 1 << (thread % THREADS);
-        if self.keepers.get() & bit == 0 {
-            self.keepers.change(bit, true);
+        if self.caching_threads.get() & bit == 0 {
+            self.caching_threads.change(bit, true);
         }
         let ways = self.set(thread, hash);
         let forgotten = ways[WAYS - 1].get() & !0xff;
@@ -740,38 +738,38 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
         if forgotten == 0 {
             return None;
         }
-        self.part(forgotten).with(|part| {
-            let at = usize::from(part.blocks.get_mut(forgotten)?.kept);
-            part.evict(at.checked_sub(1)?)
+        self.shard(forgotten).with(|shard| {
+            let at = usize::from(shard.blocks.get_mut(forgotten)?.cached);
+            shard.evict(at.checked_sub(1)?)
         })
     }
 
-    /// How many threads keep something, about.
-    pub(crate) fn keepers(&self) -> u64 {
-        u64::from(self.keepers.get().count_ones())
+    /// About how many threads cache blocks.
+    pub(crate) fn caching_threads(&self) -> u64 {
+        u64::from(self.caching_threads.get().count_ones())
     }
 
-    /// Takes all kept blocks away, or those of a stream.
-    pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<Gone> {
+    /// Evicts all cached blocks, or those of a stream.
+    pub(crate) fn drain(&self, stream: Option<StreamId>) -> Vec<EvictedBlock> {
         if stream.is_none() {
-            self.keepers.set(0);
+            self.caching_threads.set(0);
         }
         let mut gone = Vec::new();
-        for (word, keeps) in self.keeps.iter().enumerate() {
-            let mut bits = keeps.get();
+        for (word, caching) in self.caching.iter().enumerate() {
+            let mut bits = caching.get();
             while bits != 0 {
                 let bit = bits & bits.wrapping_neg();
                 bits &= !bit;
                 let place = 64 * word + bit.trailing_zeros() as usize;
-                self.parts[place].0.part.with(|part| {
-                    for at in 0..KEPT {
-                        let is_meant = stream.is_none_or(|stream| part.kept[at].1 == stream);
-                        if part.taken >> at & 1 == 1 && is_meant {
-                            gone.extend(part.evict(at));
+                self.shards[place].0.shard.with(|shard| {
+                    for at in 0..CACHED {
+                        let is_meant = stream.is_none_or(|stream| shard.cached[at].1 == stream);
+                        if shard.taken >> at & 1 == 1 && is_meant {
+                            gone.extend(shard.evict(at));
                         }
                     }
-                    if part.taken == 0 {
-                        keeps.change(bit, false);
+                    if shard.taken == 0 {
+                        caching.change(bit, false);
                     }
                 });
             }
@@ -780,61 +778,61 @@ impl<N: Copy, L: Lock<Part<N>>, W: Word> Table<N, L, W> {
     }
 
     /// The live block that begins at `address`.
-    pub(crate) fn get(&self, address: u64) -> Option<Live<N>> {
-        self.part(address)
-            .with(|part| part.blocks.get_mut(address)?.live(address))
+    pub(crate) fn get(&self, address: u64) -> Option<LiveBlock<N>> {
+        self.shard(address)
+            .with(|shard| shard.blocks.get_mut(address)?.live(address))
     }
 
-    /// The first live block that is such, part by part.
-    pub(crate) fn find(&self, mut is: impl FnMut(&Live<N>) -> bool) -> Option<Live<N>> {
-        self.parts.iter().find_map(|part| {
-            part.0.part.with(|part| {
-                let mut all = part.blocks.iter().filter_map(|(at, held)| held.live(at));
+    /// The first live block that satisfies `is`, shard by shard.
+    pub(crate) fn find(&self, mut is: impl FnMut(&LiveBlock<N>) -> bool) -> Option<LiveBlock<N>> {
+        self.shards.iter().find_map(|shard| {
+            shard.0.shard.with(|shard| {
+                let mut all = shard.blocks.iter().filter_map(|(at, held)| held.live(at));
                 all.find(|live| is(live))
             })
         })
     }
 
-    /// Walks everything; how many blocks of each home there are. `span` knows them
-    /// otherwise.
+    /// Checks all invariants; returns the number of blocks per origin. `span` gives the blocks'
+    /// spans from another source.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first violation.
     pub(crate) fn audit(
         &self,
-        span: impl Fn(Home, BlockId) -> Option<Span>,
+        span: impl Fn(BlockOrigin, BlockId) -> Option<Span>,
     ) -> Result<[usize; ARENAS + 1], String> {
         let mut blocks = [0; ARENAS + 1];
-        let mut all = [Count::default(); TENANTS];
-        for part in &self.parts {
-            part.0.part.with(|part| {
-                let (mut kept, mut taken) = (0, 0);
-                for (address, held) in part.blocks.iter() {
+        let mut all = [LiveCount::default(); TENANTS];
+        for shard in &self.shards {
+            shard.0.shard.with(|shard| {
+                let (mut cached, mut taken) = (0, 0);
+                for (address, held) in shard.blocks.iter() {
                     let here = Span {
                         address,
                         bytes: held.bytes,
                     };
-                    if span(held.home, held.id) != Some(here) {
-                        return Err(format!("{here:?} is not what {:?} is", held.id));
+                    if span(held.origin, held.id) != Some(here) {
+                        return Err(format!("{here:?} differs from what {:?} is", held.id));
                     }
-                    blocks[held.home.number()] += 1;
-                    if let Some(at) = usize::from(held.kept).checked_sub(1) {
-                        if part.kept[at].0 != address {
-                            return Err(format!("{here:?} is not in the list of its part"));
+                    blocks[held.origin.number()] += 1;
+                    if let Some(at) = usize::from(held.cached).checked_sub(1) {
+                        if shard.cached[at].0 != address {
+                            return Err(format!("{here:?} is not in the list of its shard"));
                         }
                         taken |= 1 << at;
-                        kept += held.bytes;
+                        cached += held.bytes;
                         continue;
                     }
-                    let one = Count {
+                    let one = LiveCount {
                         bytes: held.bytes,
                         blocks: 1,
                     };
                     all[held.tenant.index()].add(one);
                 }
-                match (kept, taken) == (part.kept_bytes, part.taken) {
+                match (cached, taken) == (shard.cached_bytes, shard.taken) {
                     true => Ok(()),
-                    false => Err(format!("{kept} kept bytes are not as counted")),
+                    false => Err(format!("{cached} cached bytes differ from the count")),
                 }
             })?;
         }
@@ -862,7 +860,7 @@ mod tests {
     use loom::thread;
 
     use super::*;
-    use crate::blocks::{Blocks, SetId};
+    use crate::blocks::{BlockAllocator, SetId};
 
     impl<T> Lock<T> for loom::sync::Mutex<T> {
         fn new(value: T) -> Self {
@@ -873,7 +871,7 @@ mod tests {
         }
     }
 
-    impl Word for loom::sync::atomic::AtomicU64 {
+    impl SharedWord for loom::sync::atomic::AtomicU64 {
         fn get(&self) -> u64 {
             self.load(Relaxed)
         }
@@ -891,41 +889,50 @@ mod tests {
         }
     }
 
-    type Modelled = Table<(), loom::sync::Mutex<Part<()>>, loom::sync::atomic::AtomicU64>;
+    type Modelled = BlockTable<(), loom::sync::Mutex<Shard<()>>, loom::sync::atomic::AtomicU64>;
 
-    /// One without hints and counts of its own.
+    /// A thread without hints and counts of its own.
     const THREAD: usize = 1;
     const STREAM: StreamId = StreamId(1);
-    const REQUEST: Request = Request {
+    const REQUEST: AllocationRequest = AllocationRequest {
         bytes: 4096,
         align_bytes: 256,
-        place: Place::Stream(STREAM),
+        place: PoolPlace::Stream(STREAM),
         tenant: TenantId(1),
         note: (),
     };
 
-    fn want() -> Want {
-        Want::new(REQUEST.bytes, REQUEST.align_bytes)
+    fn layout() -> BlockLayout {
+        BlockLayout::new(REQUEST.bytes, REQUEST.align_bytes)
     }
 
-    /// Live blocks of sizes that are asked for often, in a table of one part and
-    /// with one thread's hints, so that threads meet.
-    fn table(blocks: usize) -> (Modelled, Blocks, Vec<(BlockId, Span)>) {
-        let (table, mut memory) = (Modelled::of(1, 1), Blocks::new());
+    /// Live blocks of repeatedly requested sizes, in a table of one shard and with one thread's
+    /// hints, so that threads contend.
+    fn table(blocks: usize) -> (Modelled, BlockAllocator, Vec<(BlockId, Span)>) {
+        let (table, mut memory) = (Modelled::of(1, 1), BlockAllocator::new());
         let span = Span {
             address: 1 << 20,
             bytes: 1 << 20,
         };
         memory.add(span).expect("a range");
         let block = |_| {
-            let id = memory.take(SetId::READY, want(), 0).expect("there is room");
+            let id = memory
+                .take(SetId::READY, layout(), 0)
+                .expect("there is room");
             (id, memory.span(id).expect("it is live"))
         };
         let blocks: Vec<(BlockId, Span)> = (0..blocks).map(block).collect();
         for (id, span) in &blocks {
             let charged = table.charge(REQUEST.tenant, span.bytes);
             let charged = charged.expect("there is no limit");
-            table.insert(THREAD, (*id, Home::POOL), *span, &REQUEST, charged, true);
+            table.insert(
+                THREAD,
+                (*id, BlockOrigin::POOL),
+                *span,
+                &REQUEST,
+                charged,
+                true,
+            );
         }
         (table, memory, blocks)
     }
@@ -936,29 +943,29 @@ mod tests {
 
     fn take_as(table: &Modelled, thread: usize) -> Option<u64> {
         let charged = table.charge(REQUEST.tenant, REQUEST.bytes)?;
-        let taken = table.take(thread, &REQUEST, want(), charged);
+        let taken = table.take(thread, &REQUEST, layout(), charged);
         if taken.is_err() {
             table.refund(REQUEST.tenant, REQUEST.bytes, charged);
         }
         Some(taken.ok()?.address)
     }
 
-    /// Frees a block in its stream; whether it was live, and what goes away.
+    /// Frees a block in its stream; returns whether it was live, and the evicted blocks.
     fn free(table: &Modelled, address: u64) -> (bool, Vec<BlockId>) {
         free_as(table, THREAD, address)
     }
 
     fn free_as(table: &Modelled, thread: usize, address: u64) -> (bool, Vec<BlockId>) {
         match table.free(thread, address, REQUEST.place, |()| true) {
-            Ok((_, Freeing::Away(id, _))) => (true, vec![id]),
-            Ok((_, Freeing::Kept(other))) => {
+            Ok((_, FreeOutcome::Away(id, _))) => (true, vec![id]),
+            Ok((_, FreeOutcome::Cached(other))) => {
                 (true, other.map(|gone| gone.id).into_iter().collect())
             }
             Err(_) => (false, Vec::new()),
         }
     }
 
-    /// Every order in which a thread is interrupted at most so often.
+    /// Explores every order with at most `preemptions` preemptions.
     fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
@@ -966,7 +973,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_block_goes_to_one_thread_or_away() {
+    fn a_cached_block_goes_to_one_thread_or_is_evicted() {
         explore(3, || {
             let (table, memory, blocks) = table(1);
             let address = blocks[0].1.address;
@@ -980,17 +987,17 @@ mod tests {
                 run(|table| take(table).is_some()),
                 run(|table| !table.drain(None).is_empty()),
             ];
-            let mine = take(&table).is_some();
+            let thread_number = take(&table).is_some();
             let others = others.map(|thread| thread.join().expect("it does not panic"));
-            let got = [mine, others[0], others[1]];
-            // Hints may be lost: then it is kept still.
-            let parts = table.parts.iter();
-            let kept = parts
-                .map(|part| part.0.part.with(|part| part.kept_bytes))
+            let got = [thread_number, others[0], others[1]];
+            // Hints may be lost: then the block stays cached.
+            let shards = table.shards.iter();
+            let cached = shards
+                .map(|shard| shard.0.shard.with(|shard| shard.cached_bytes))
                 .sum::<u64>()
                 > 0;
-            let hands = got.iter().filter(|got| **got).count() + usize::from(kept);
-            assert_eq!(hands, 1, "{got:?}, kept: {kept}");
+            let hands = got.iter().filter(|got| **got).count() + usize::from(cached);
+            assert_eq!(hands, 1, "{got:?}, cached: {cached}");
             table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
@@ -1004,9 +1011,9 @@ mod tests {
                 let table = table.clone();
                 thread::spawn(move || free(&table, address).0)
             };
-            let mine = free(&table, address).0;
+            let thread_number = free(&table, address).0;
             let other = other.join().expect("it does not panic");
-            assert!(mine ^ other, "{mine} {other}");
+            assert!(thread_number ^ other, "{thread_number} {other}");
             table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
@@ -1034,10 +1041,10 @@ mod tests {
         });
     }
 
-    /// There are two hints here, so the third block is one too many, unless another
-    /// thread has taken one.
+    /// There are two hints here, so the third block is one too many, unless another thread has
+    /// taken one.
     #[test]
-    fn a_block_that_is_one_too_many_goes_away_or_is_kept() {
+    fn a_block_beyond_the_cache_is_evicted_or_cached() {
         explore(3, || {
             let (table, memory, blocks) = table(3);
             let address = |n: usize| blocks[n].1.address;
@@ -1050,18 +1057,21 @@ mod tests {
             };
             let (was_live, gone) = free(&table, address(2));
             assert!(was_live);
-            let mine = take(&table);
+            let thread_number = take(&table);
             let other = other.join().expect("it does not panic");
-            assert!(mine.is_none() || mine != other, "{mine:?} twice");
+            assert!(
+                thread_number.is_none() || thread_number != other,
+                "{thread_number:?} twice"
+            );
             let away = gone.len() + table.drain(None).len();
-            let live = usize::from(mine.is_some()) + usize::from(other.is_some());
+            let live = usize::from(thread_number.is_some()) + usize::from(other.is_some());
             assert_eq!(live + away, 3, "a block is lost");
             table.audit(|_, id| memory.span(id)).expect("sound");
         });
     }
 
     #[test]
-    fn a_limit_counts_what_comes_and_goes_while_it_is_set() {
+    fn a_limit_counts_blocks_made_and_freed_while_it_is_set() {
         explore(3, || {
             let (table, memory, blocks) = table(2);
             let memory = StdArc::new(memory);
@@ -1071,7 +1081,7 @@ mod tests {
             let other = {
                 let table = table.clone();
                 thread::spawn(move || {
-                    // It has counts of its own.
+                    // Thread 0 has counts of its own.
                     take_as(&table, 0);
                     free_as(&table, 0, second);
                 })

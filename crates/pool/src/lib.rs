@@ -1,4 +1,4 @@
-//! The allocator of device memory: pure bookkeeping over opaque addresses.
+//! Stream-ordered allocator of device memory: pure bookkeeping over opaque addresses.
 #![forbid(unsafe_code)]
 
 mod arenas;
@@ -10,9 +10,12 @@ mod order;
 mod pool;
 mod queues;
 
-pub use blocks::{BadRange, BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
-pub use growth::{Backing, Budget, Refused, Thrift};
+pub use blocks::{BadRange, BlockAllocator, BlockId, BlockLayout, SetId, Span, UNIT_BYTES};
+pub use growth::{GrowthRefused, MemoryBacking, MemoryBudget, RetentionPolicy};
 #[cfg(feature = "broken-rules")]
-pub use order::Rule;
-pub use order::{Due, Epoch, Mark, Order, Place, StreamId};
-pub use pool::{Account, Clock, Error, Freed, Live, OnExhausted, Pool, Request, TenantId, Usage};
+pub use order::ReuseRule;
+pub use order::{Epoch, Fence, FenceDue, PoolPlace, ReuseOrder, StreamId};
+pub use pool::{
+    AllocationRequest, DeviceClock, Error, FreedBlock, LiveBlock, MemoryPool, OnExhausted,
+    PoolUsage, TenantId, TenantUsage,
+};

@@ -1,92 +1,87 @@
-//! What freed blocks wait for.
+//! Deferred reuse of freed blocks, ordered by streams, epochs and fences.
 //!
-//! The host runs ahead of the device: when a block is freed, work that was
-//! queued before may still use it. So a freed block goes to the queue of the
-//! place where it was freed: a stream, or nowhere in particular, which means
-//! that work of any stream may use it. Work queued in that same stream later
-//! runs later, so the stream may take the block again at once. Everybody else
-//! needs a mark: a point in the stream (an event) behind the free. Either the
-//! device has passed it, then the block is ready for all; or the taker's own
-//! stream has been told to wait for it.
+//! The host runs ahead of the device: when a block is freed, work that was queued before may still
+//! use it. So a freed block enters the queue of the place where it was freed: a stream, or
+//! anywhere, which means that work of any stream may use it. Later work of the same stream runs
+//! later, so the stream may take the block again at once. Every other stream needs a fence: a point
+//! in the stream (an event) behind the free. Either the device has passed it, and the block is
+//! ready for all; or the taker's own stream has been made to wait for it.
 //!
-//! A queue counts epochs. A mark closes the epoch and stands behind all blocks
-//! freed up to it, so one mark does for many frees, and freeing makes no call
-//! of the driver's.
+//! A queue counts epochs. A fence closes the epoch and lies behind all blocks freed up to it, so
+//! one fence serves many frees, and freeing calls no driver function.
 //!
-//! Invariant: a block leaves a queue only to its own stream, to a stream that
-//! waits for a mark not before the block's epoch, or when such a mark has been
-//! passed.
+//! Invariant: a block leaves a queue only to its own stream, to a stream that waits for a fence not
+//! before the block's epoch, or when such a fence has been passed.
 //!
-//! Nothing here calls the driver: who does tells what it did. Between
-//! [`Order::begin_mark`] and [`Order::end_mark`] the mark is set; blocks freed
-//! meanwhile are of the next epoch, and not behind it.
+//! Nothing here calls the driver: the caller does, and reports what it did. Between
+//! [`ReuseOrder::begin_fence`] and [`ReuseOrder::end_fence`] the fence is recorded; blocks freed
+//! meanwhile belong to the next epoch, and are not behind it.
 //!
-//! Elsewhere: blocks ([`crate::blocks`]), the queues (`queues`), when marks are set and asked after
-//! ([`crate::pool`]).
+//! Elsewhere: blocks ([`crate::blocks`]), the queues (`queues`), when fences are recorded and
+//! polled ([`crate::pool`]).
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::blocks::{BlockId, Blocks, Fit, SetId, Span, Want};
-use crate::queues::{Queue, Queues};
+use crate::blocks::{BlockAllocator, BlockId, BlockLayout, Fit, SetId, Span};
+use crate::queues::{FreeQueue, FreeQueues};
 
-/// Frees in one queue after which a mark is due; or bytes, so many at least,
-/// and one part of all. A stream has its own blocks again without a mark; nobody
-/// has what was freed anywhere, and a pool's slack is no larger.
+/// A fence is due after this many frees in one queue, or this many bytes, and at least this
+/// fraction of all memory. A stream reuses its own blocks without a fence; blocks freed anywhere
+/// are reusable only behind one, and the pool's slack is no larger.
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_BYTES_ANYWHERE: u64 = 8 << 20;
-const BATCH_PART: u64 = 64;
+const BATCH_DIVISOR: u64 = 64;
 
-/// After so many frees since anybody else took a block, a stream is alone: what it
-/// frees nobody else waits for. Then there are fewer marks, by this, nobody looks
-/// whether they have been passed before there are so many, and what is freed is
-/// one with what is ready beside it, since only the stream's next requests can
-/// tell the two apart: but for what is larger than this, which may be all that
-/// there is for who comes next. Where memory is given back as soon as too much is
-/// ready there are more marks, since without one nothing is.
+/// After this many frees since another place took a block, a stream is alone: no other stream waits
+/// for what it frees. Then there are fewer fences, by this factor, no fence is polled before there
+/// are so many, and a freed block is merged with adjacent ready memory, since only the stream's
+/// next requests can tell the two apart; except ready blocks larger than this, which may be all
+/// that is left for the next stream. If memory is returned as soon as too much is ready, there are
+/// more fences, since memory becomes ready only behind one.
 const ALONE: u32 = 1024;
 const ALONE_BATCHES: u64 = 16;
 const WATCHED_BATCHES: u64 = 4;
 const ALONE_MARKS: usize = 32;
 const ALONE_JOINS: u64 = BATCH_BYTES;
 
-/// A stream, by a number that no other stream ever has.
+/// A stream, by a number that is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
-/// Where a block is taken or freed.
+/// Where a block is taken or freed: in a stream, or anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum PoolPlace {
     /// In the order of a stream.
     Stream(StreamId),
-    /// In no stream's: taken for work anywhere, the host's included; freed
-    /// behind all work queued so far.
+    /// In no stream's order: taken for work anywhere, the host's included; freed behind all work
+    /// queued so far.
     Anywhere,
 }
 
-/// A stretch of a queue's time.
+/// An interval of a queue's history, between two fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// Behind everything.
+    /// Later than every epoch.
     pub(crate) const LAST: Epoch = Epoch(u64::MAX);
 }
 
-/// A point behind all blocks of a queue up to an epoch.
+/// A fence: a point behind all blocks of a queue up to an epoch.
 #[derive(Debug)]
-pub struct Mark<P> {
-    /// Where.
-    pub place: Place,
+pub struct Fence<P> {
+    /// The queue's place.
+    pub place: PoolPlace,
     /// The last epoch it is behind.
     pub epoch: Epoch,
-    /// The point.
+    /// The point in the device's work.
     pub point: Arc<P>,
 }
 
-impl<P> Clone for Mark<P> {
+impl<P> Clone for Fence<P> {
     fn clone(&self) -> Self {
         Self {
             point: self.point.clone(),
@@ -95,59 +90,58 @@ impl<P> Clone for Mark<P> {
     }
 }
 
-/// A mark is due at a place.
+/// A fence is due at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// And a look whether earlier ones have been passed: somebody else may want
-    /// what they are behind, or there are many.
-    pub looks: bool,
+pub struct FenceDue {
+    /// Whether to poll earlier fences too: another stream may need what they are behind, or there
+    /// are many.
+    pub polls: bool,
 }
 
-/// The newest marks that there were, by what they are behind.
-pub(crate) type Newest = FxHashMap<Place, Epoch>;
+/// The newest fence of each place, by its epoch.
+pub(crate) type NewestFences = FxHashMap<PoolPlace, Epoch>;
 
-/// A rule of reuse that a test may break, to show that it would see it.
+/// A rule of reuse that a test can break, to show that violations are detected.
 #[cfg(feature = "broken-rules")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum ReuseRule {
     /// A stream takes another's blocks only after a wait.
     OthersWait,
-    /// A wait covers what was freed before its mark, and no more.
+    /// A wait covers what was freed before its fence, and no more.
     WaitsHaveAnEnd,
-    /// A mark covers what was freed before it was begun, and no more.
-    MarksHaveAnEnd,
-    /// What was freed in no stream waits for all streams.
+    /// A fence covers what was freed before it was begun, and no more.
+    FencesHaveAnEnd,
+    /// A block freed anywhere waits for all streams.
     AnywhereWaits,
     /// An arena's blocks that were freed elsewhere are not cut again.
     ElsewhereIsLost,
 }
 
-/// See the module. Not for several threads at a time; whoever shares it locks. In
-/// the order in which it is read.
+/// The reuse order; see the module. Not thread-safe: shared users lock it. Fields are in the order
+/// in which they are read.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Order<P> {
-    /// Who took a block last, and how many were freed since another did.
-    taker: Place,
+pub struct ReuseOrder<P> {
+    /// The place that last took a block, and the number of frees since another did.
+    taker: PoolPlace,
     freed: u32,
     watched: bool,
-    queues: Queues<P>,
-    blocks: Blocks,
-    /// Queues begin with this epoch. Those of queues that are gone are below it,
-    /// so that nobody who still has a mark of one takes it for a mark of the
-    /// queue that is there now.
+    queues: FreeQueues<P>,
+    blocks: BlockAllocator,
+    /// The first epoch of new queues. The epochs of removed queues are below it, so that a fence of
+    /// a removed queue is never mistaken for one of the present queue.
     first: u64,
     #[cfg(feature = "broken-rules")]
-    broken: Option<Rule>,
+    broken: Option<ReuseRule>,
 }
 
-impl<P> Default for Order<P> {
+impl<P> Default for ReuseOrder<P> {
     fn default() -> Self {
         Self {
-            blocks: Blocks::new(),
-            queues: Queues::default(),
+            blocks: BlockAllocator::new(),
+            queues: FreeQueues::default(),
             first: 1,
-            taker: Place::Anywhere,
+            taker: PoolPlace::Anywhere,
             freed: 0,
             watched: false,
             #[cfg(feature = "broken-rules")]
@@ -156,66 +150,66 @@ impl<P> Default for Order<P> {
     }
 }
 
-/// Whether a rule holds: without tests that break it, it does.
+/// Whether a rule holds: always, unless a test breaks it.
 macro_rules! holds {
     ($order:expr, $rule:ident) => {{
         #[cfg(feature = "broken-rules")]
-        let holds = $order.broken != Some(Rule::$rule);
+        let holds = $order.broken != Some(ReuseRule::$rule);
         #[cfg(not(feature = "broken-rules"))]
         let holds = true;
         holds
     }};
 }
 
-impl<P> Order<P> {
-    /// Breaks a rule from now on.
+impl<P> ReuseOrder<P> {
+    /// Breaks a rule from here on.
     #[cfg(feature = "broken-rules")]
-    pub fn break_rule(&mut self, rule: Rule) {
+    pub fn break_rule(&mut self, rule: ReuseRule) {
         self.broken = Some(rule);
     }
 
     /// The blocks.
-    pub fn blocks(&self) -> &Blocks {
+    pub fn blocks(&self) -> &BlockAllocator {
         &self.blocks
     }
 
-    /// The blocks, to add memory and take it away.
-    pub fn blocks_mut(&mut self) -> &mut Blocks {
+    /// The blocks, for adding and removing memory.
+    pub fn blocks_mut(&mut self) -> &mut BlockAllocator {
         &mut self.blocks
     }
 
-    /// Bytes that were freed and are not ready.
+    /// Bytes that were freed and are not ready yet.
     pub fn waiting_bytes(&self) -> u64 {
         let blocks = &self.blocks;
         blocks.bytes() - blocks.live_bytes() - blocks.free_bytes(SetId::READY)
     }
 
-    /// Takes a block that work queued at `place` from now on may use: of its
-    /// own queue, of the ready ones, or of a queue that it waits for.
+    /// Takes a block that later work at `place` may use: of its own queue, of the ready ones, or of
+    /// a queue that it waits for.
     #[inline]
-    pub fn take(&mut self, place: Place, want: Want) -> Option<BlockId> {
-        let fit = self.find(place, want)?;
+    pub fn take(&mut self, place: PoolPlace, layout: BlockLayout) -> Option<BlockId> {
+        let fit = self.find(place, layout)?;
         Some(self.blocks.take_of(fit))
     }
 
-    /// What [`Order::take`] takes of.
+    /// The block that [`ReuseOrder::take`] would take from.
     #[inline]
-    pub fn find(&mut self, place: Place, want: Want) -> Option<Fit> {
+    pub fn find(&mut self, place: PoolPlace, layout: BlockLayout) -> Option<Fit> {
         if self.taker != place {
             (self.taker, self.freed) = (place, 0);
         }
         let queue = match place {
-            Place::Stream(_) => self.queues.get(&place),
-            Place::Anywhere => None,
+            PoolPlace::Stream(_) => self.queues.get(&place),
+            PoolPlace::Anywhere => None,
         };
         let Some(queue) = queue else {
-            return self.blocks.fit(SetId::READY, want, 0);
+            return self.blocks.fit(SetId::READY, layout, 0);
         };
-        let found = match want.is_large() {
-            true => self.blocks.best_fit(queue.set, want),
+        let found = match layout.is_large() {
+            true => self.blocks.best_fit(queue.set, layout),
             false => {
-                let own = self.blocks.fit(queue.set, want, u64::MAX);
-                own.or_else(|| self.blocks.fit(SetId::READY, want, 0))
+                let own = self.blocks.fit(queue.set, layout, u64::MAX);
+                own.or_else(|| self.blocks.fit(SetId::READY, layout, 0))
             }
         };
         found
@@ -224,7 +218,7 @@ impl<P> Order<P> {
                     let other = self.queues.get(other)?;
                     let bounded = holds!(self, WaitsHaveAnEnd);
                     let epoch = if bounded { *epoch } else { u64::MAX };
-                    self.blocks.fit(other.set, want, epoch)
+                    self.blocks.fit(other.set, layout, epoch)
                 })
             })
             .or_else(|| {
@@ -232,21 +226,21 @@ impl<P> Order<P> {
                     return None;
                 }
                 let mut others = self.queues.iter();
-                others.find_map(|other| self.blocks.fit(other.set, want, u64::MAX))
+                others.find_map(|other| self.blocks.fit(other.set, layout, u64::MAX))
             })
     }
 
-    /// Frees a block behind the work queued at `place` so far; none if it is
-    /// not live. With whether a mark is due there.
+    /// Frees a block behind the work queued at `place` so far; `None` if it is not live. Also
+    /// returns whether a fence is due there.
     #[inline]
-    pub fn give(&mut self, id: BlockId, place: Place) -> Option<(Span, Option<Due>)> {
-        if place == Place::Anywhere && !holds!(self, AnywhereWaits) {
+    pub fn give(&mut self, id: BlockId, place: PoolPlace) -> Option<(Span, Option<FenceDue>)> {
+        if place == PoolPlace::Anywhere && !holds!(self, AnywhereWaits) {
             return Some((self.blocks.give(id, SetId::READY, 0)?, None));
         }
         self.freed = self.freed.saturating_add(1);
         let batch_bytes = match place {
-            Place::Stream(_) => BATCH_BYTES,
-            Place::Anywhere => BATCH_BYTES_ANYWHERE,
+            PoolPlace::Stream(_) => BATCH_BYTES,
+            PoolPlace::Anywhere => BATCH_BYTES_ANYWHERE,
         };
         let alone = self.is_alone(place);
         let batches = match (alone, self.watched) {
@@ -254,7 +248,7 @@ impl<P> Order<P> {
             (true, true) => WATCHED_BATCHES,
             (false, _) => 1,
         };
-        let batch_bytes = batches * batch_bytes.max(self.blocks.bytes() / BATCH_PART);
+        let batch_bytes = batches * batch_bytes.max(self.blocks.bytes() / BATCH_DIVISOR);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
         let before = self.blocks.free_bytes(queue.set);
         let span = match alone {
@@ -264,111 +258,115 @@ impl<P> Order<P> {
             }
             false => self.blocks.give(id, queue.set, queue.open)?,
         };
-        queue.unmarked += 1;
-        // What the stream has taken again waits for no mark.
+        queue.unfenced += 1;
+        // Memory that the stream has taken again waits for no fence.
         let there = self.blocks.free_bytes(queue.set);
-        queue.unmarked_bytes = there.min(queue.unmarked_bytes + (there - before));
-        let due = queue.unmarked >= BATCH * batches as usize || queue.unmarked_bytes >= batch_bytes;
-        let looks = !alone || queue.marks.len() >= ALONE_MARKS;
-        Some((span, due.then_some(Due { looks })))
+        queue.unfenced_bytes = there.min(queue.unfenced_bytes + (there - before));
+        let due = queue.unfenced >= BATCH * batches as usize || queue.unfenced_bytes >= batch_bytes;
+        let polls = !alone || queue.fences.len() >= ALONE_MARKS;
+        Some((span, due.then_some(FenceDue { polls })))
     }
 
-    /// Whether memory is given back as soon as too much is ready.
+    /// Sets whether memory is returned as soon as too much is ready.
     pub fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }
 
-    /// As if somebody alone had taken blocks for long; for tests.
+    /// Simulates that `place` alone has taken blocks for long; for tests.
     #[doc(hidden)]
-    pub fn leave_alone(&mut self, place: Place) {
+    pub fn assume_alone(&mut self, place: PoolPlace) {
         (self.taker, self.freed) = (place, ALONE);
     }
 
-    /// Whether nobody but a stream has taken blocks for long.
+    /// Whether one stream alone has taken blocks for long.
     #[inline]
-    fn is_alone(&self, place: Place) -> bool {
-        self.freed >= ALONE && self.taker == place && place != Place::Anywhere
+    fn is_alone(&self, place: PoolPlace) -> bool {
+        self.freed >= ALONE && self.taker == place && place != PoolPlace::Anywhere
     }
 
     fn queue<'q>(
-        queues: &'q mut Queues<P>,
-        blocks: &mut Blocks,
+        queues: &'q mut FreeQueues<P>,
+        blocks: &mut BlockAllocator,
         first: u64,
-        place: Place,
-    ) -> &'q mut Queue<P> {
-        queues.get_or_insert(place, || Queue::new(place, blocks.new_set(), first))
+        place: PoolPlace,
+    ) -> &'q mut FreeQueue<P> {
+        queues.get_or_insert(place, || FreeQueue::new(place, blocks.new_set(), first))
     }
 
     // ---- marks --------------------------------------------------------------
 
-    /// Closes the epoch of a queue, so that a point taken from now on is
-    /// behind it; none if no block waits for one.
-    pub fn begin_mark(&mut self, place: Place) -> Option<Epoch> {
+    /// Closes the epoch of a queue, so that a point taken after this call is behind it; `None` if
+    /// no block waits for one.
+    pub fn begin_fence(&mut self, place: PoolPlace) -> Option<Epoch> {
         let queue = self.queues.get_mut(&place)?;
         let (_, newest) = self.blocks.epochs(queue.set)?;
-        let marked = queue.marks.back().map_or(0, |mark| mark.0);
-        if newest <= marked {
+        let fenced = queue.fences.back().map_or(0, |fence| fence.0);
+        if newest <= fenced {
             return None;
         }
-        queue.unmarked = 0;
-        queue.unmarked_bytes = 0;
+        queue.unfenced = 0;
+        queue.unfenced_bytes = 0;
         let closed = queue.open;
-        queue.open += u64::from(holds!(self, MarksHaveAnEnd));
+        queue.open += u64::from(holds!(self, FencesHaveAnEnd));
         Some(Epoch(closed))
     }
 
-    /// The last epoch of which a block waits, for who waits on the host until all
-    /// that is queued so far is done: then also what is behind a mark is ready. None
-    /// if no block waits.
-    pub fn begin_sync(&mut self, place: Place) -> Option<Epoch> {
-        self.begin_mark(place).or_else(|| {
-            // That which its newest mark is behind is closed.
+    /// The last epoch with a pending block, for a caller that waits on the host until all work
+    /// queued so far is done: then blocks behind an earlier fence are ready too. `None` if no block
+    /// is pending.
+    pub fn begin_sync(&mut self, place: PoolPlace) -> Option<Epoch> {
+        self.begin_fence(place).or_else(|| {
+            // The epoch that its newest fence is behind is closed.
             let (_, newest) = self.blocks.epochs(self.queues.get(&place)?.set)?;
             Some(Epoch(newest))
         })
     }
 
-    /// The point is taken.
-    pub fn end_mark(&mut self, place: Place, epoch: Epoch, point: P) {
+    /// Records the fence's point.
+    pub fn end_fence(&mut self, place: PoolPlace, epoch: Epoch, point: P) {
         let Some(queue) = self.queues.get_mut(&place) else {
             return;
         };
-        // Marks that two threads have begun may end in any order.
-        let at = queue.marks.partition_point(|mark| mark.0 < epoch.0);
-        queue.marks.insert(at, (epoch.0, Arc::new(point)));
+        // Fences begun by two threads may end in any order.
+        let at = queue.fences.partition_point(|fence| fence.0 < epoch.0);
+        queue.fences.insert(at, (epoch.0, Arc::new(point)));
     }
 
-    /// The oldest mark of a queue.
-    pub fn oldest_mark(&self, place: Place) -> Option<Mark<P>> {
-        self.mark_at(place, 0)
+    /// The oldest fence of a queue.
+    pub fn oldest_fence(&self, place: PoolPlace) -> Option<Fence<P>> {
+        self.fence_at(place, 0)
     }
 
-    /// The mark of a queue that so many are older than.
-    pub(crate) fn mark_at(&self, place: Place, at: usize) -> Option<Mark<P>> {
-        let (epoch, point) = self.queues.get(&place)?.marks.get(at)?;
-        Some(Mark {
+    /// The fence of a queue that has `at` older ones.
+    pub(crate) fn fence_at(&self, place: PoolPlace, at: usize) -> Option<Fence<P>> {
+        let (epoch, point) = self.queues.get(&place)?.fences.get(at)?;
+        Some(Fence {
             place,
             epoch: Epoch(*epoch),
             point: point.clone(),
         })
     }
 
-    /// How many marks a queue has.
-    pub(crate) fn marks(&self, place: Place) -> usize {
-        self.queues.get(&place).map_or(0, |queue| queue.marks.len())
+    /// How many fences a queue has.
+    pub(crate) fn fence_count(&self, place: PoolPlace) -> usize {
+        self.queues
+            .get(&place)
+            .map_or(0, |queue| queue.fences.len())
     }
 
-    /// The oldest mark of every queue.
-    pub fn oldest_marks(&self) -> Vec<Mark<P>> {
+    /// The oldest fence of every queue.
+    pub fn oldest_fences(&self) -> Vec<Fence<P>> {
         let places = self.queues.iter().map(|queue| queue.place);
-        places.filter_map(|place| self.oldest_mark(place)).collect()
+        places
+            .filter_map(|place| self.oldest_fence(place))
+            .collect()
     }
 
-    /// The newest mark of every queue that has one.
-    pub(crate) fn newest_marks(&self) -> Newest {
+    /// The newest fence of every queue that has one.
+    pub(crate) fn newest_fences(&self) -> NewestFences {
         let queues = self.queues.iter();
         queues
-            .filter_map(|queue| Some((queue.place, Epoch(queue.marks.back()?.0))))
+            .filter_map(|queue| Some((queue.place, Epoch(queue.fences.back()?.0))))
             .collect()
     }
 
@@ -377,28 +375,28 @@ impl<P> Order<P> {
         self.queues.len()
     }
 
-    /// All queues.
-    pub fn places(&self) -> Vec<Place> {
+    /// The places of all queues.
+    pub fn places(&self) -> Vec<PoolPlace> {
         self.queues.iter().map(|queue| queue.place).collect()
     }
 
-    /// Queues with blocks that wait for a mark.
-    pub fn unmarked(&self) -> Vec<Place> {
+    /// Queues with blocks that wait for a fence.
+    pub fn unfenced(&self) -> Vec<PoolPlace> {
         let places = self.queues.iter().filter(|queue| {
-            let marked = queue.marks.back().map_or(0, |mark| mark.0);
+            let fenced = queue.fences.back().map_or(0, |fence| fence.0);
             let newest = self.blocks.epochs(queue.set);
-            newest.is_some_and(|(_, newest)| newest > marked)
+            newest.is_some_and(|(_, newest)| newest > fenced)
         });
         places.map(|queue| queue.place).collect()
     }
 
-    /// The device has done all work of a place up to the end of an epoch: its
-    /// blocks are ready. How many bytes.
-    pub fn passed(&mut self, place: Place, epoch: Epoch) -> u64 {
+    /// Reports that the device has done all work of a place up to the end of an epoch: its blocks
+    /// become ready. Returns their bytes.
+    pub fn passed(&mut self, place: PoolPlace, epoch: Epoch) -> u64 {
         let Some(queue) = self.queues.get_mut(&place) else {
             return 0;
         };
-        queue.marks.retain(|mark| mark.0 > epoch.0);
+        queue.fences.retain(|fence| fence.0 > epoch.0);
         let (set, retired, open) = (queue.set, queue.retired, queue.open);
         let bytes = self.blocks.move_to(set, epoch.0, SetId::READY, 0);
         if retired && self.blocks.drop_set(set) {
@@ -411,26 +409,30 @@ impl<P> Order<P> {
         bytes
     }
 
-    /// No work uses anything that was freed: all of it is ready.
+    /// Reports that no work uses any freed memory: all of it becomes ready.
     pub fn all_passed(&mut self) {
         for place in self.places() {
             self.passed(place, Epoch::LAST);
         }
     }
 
-    // ---- blocks of others ---------------------------------------------------
+    // ---- blocks of other streams ---------------------------------------------------
 
-    /// A queue with a block that would do for `stream`, were it to wait: the
-    /// mark to wait for, or the place where one is to be set first.
-    pub fn lender(&self, stream: StreamId, want: Want) -> Option<Result<Mark<P>, Place>> {
+    /// A queue with a block that `stream` could take after a wait: the fence to wait for, or the
+    /// place where one must be recorded first.
+    pub fn lender(
+        &self,
+        stream: StreamId,
+        layout: BlockLayout,
+    ) -> Option<Result<Fence<P>, PoolPlace>> {
         self.queues
             .iter()
-            .filter(|queue| queue.place != Place::Stream(stream))
+            .filter(|queue| queue.place != PoolPlace::Stream(stream))
             .find_map(|queue| {
-                let epoch = self.blocks.would_take(queue.set, want)?;
-                let mark = queue.marks.iter().find(|mark| mark.0 >= epoch);
-                Some(mark.map_or(Err(queue.place), |(epoch, point)| {
-                    Ok(Mark {
+                let epoch = self.blocks.would_take(queue.set, layout)?;
+                let fence = queue.fences.iter().find(|fence| fence.0 >= epoch);
+                Some(fence.map_or(Err(queue.place), |(epoch, point)| {
+                    Ok(Fence {
                         place: queue.place,
                         epoch: Epoch(*epoch),
                         point: point.clone(),
@@ -439,18 +441,18 @@ impl<P> Order<P> {
             })
     }
 
-    /// Work queued in `stream` from now on runs behind `mark`.
-    pub fn waits(&mut self, stream: StreamId, mark: &Mark<P>) {
-        let place = Place::Stream(stream);
+    /// Reports that later work in `stream` runs behind `fence`.
+    pub fn note_wait(&mut self, stream: StreamId, fence: &Fence<P>) {
+        let place = PoolPlace::Stream(stream);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
-        let known = queue.knows.entry(mark.place).or_insert(0);
-        *known = (*known).max(mark.epoch.0);
+        let known = queue.knows.entry(fence.place).or_insert(0);
+        *known = (*known).max(fence.epoch.0);
     }
 
-    /// Makes all blocks that `stream` waits for, and ready ones beside them,
-    /// its own, so that they are one where they lie side by side.
-    pub fn gather(&mut self, stream: StreamId) {
-        let Some(own) = self.queues.get(&Place::Stream(stream)) else {
+    /// Moves all blocks that `stream` may use, and ready ones adjacent to them, into its own queue,
+    /// so that they are merged.
+    pub fn coalesce(&mut self, stream: StreamId) {
+        let Some(own) = self.queues.get(&PoolPlace::Stream(stream)) else {
             return;
         };
         let (set, open) = (own.set, own.open);
@@ -462,30 +464,29 @@ impl<P> Order<P> {
         self.blocks.join_ready(set, open);
     }
 
-    /// A stream will get no more work. With `mark`, which is behind all of it,
-    /// its blocks become ready when that is passed; without, when a mark of
-    /// [`Place::Anywhere`] is.
-    pub fn retire(&mut self, stream: StreamId, mark: Option<(Epoch, P)>) {
-        let place = Place::Stream(stream);
-        if let Some((epoch, point)) = mark {
-            self.end_mark(place, epoch, point);
+    /// A stream ends. With `fence`, which is behind all its work, its blocks become ready when that
+    /// is passed; without, when a fence of [`PoolPlace::Anywhere`] is.
+    pub fn retire(&mut self, stream: StreamId, fence: Option<(Epoch, P)>) {
+        let place = PoolPlace::Stream(stream);
+        if let Some((epoch, point)) = fence {
+            self.end_fence(place, epoch, point);
         }
         let Some(queue) = self.queues.get_mut(&place) else {
             return;
         };
         queue.retired = true;
         queue.knows.clear();
-        let (set, marked) = (queue.set, queue.marks.back().map_or(0, |mark| mark.0));
+        let (set, fenced) = (queue.set, queue.fences.back().map_or(0, |fence| fence.0));
         let newest = self.blocks.epochs(set).map_or(0, |epochs| epochs.1);
-        if newest > marked {
+        if newest > fenced {
             let anywhere = Self::queue(
                 &mut self.queues,
                 &mut self.blocks,
                 self.first,
-                Place::Anywhere,
+                PoolPlace::Anywhere,
             );
             let (into, open) = (anywhere.set, anywhere.open);
-            anywhere.unmarked += 1;
+            anywhere.unfenced += 1;
             self.blocks.move_to(set, u64::MAX, into, open);
         }
         self.passed(place, Epoch(0));

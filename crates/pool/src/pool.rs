@@ -1,67 +1,70 @@
-//! One pool for everything that wants memory of a device.
+//! One memory pool per device, shared by all its users.
 //!
-//! A request looks, in this order, at: blocks freed in its own stream; ready
-//! blocks; blocks that its stream waits for already; blocks whose marks the
-//! device has passed meanwhile; more memory, up to the slack; blocks that threads
-//! keep; what is one with ready memory beside its stream's own; blocks of other
-//! streams, after a wait; blocks behind fresh marks; memory beyond the slack; what
-//! others give up when told that there is none. Then it fails with a report of who
-//! holds what.
+//! A request searches, in this order: blocks freed in its own stream; ready blocks; blocks that its
+//! stream waits for already; blocks behind fences that the device has passed since; new memory,
+//! within the slack; blocks cached by threads; its own blocks merged with adjacent ready memory;
+//! blocks of other streams, after a wait; blocks behind fresh fences; memory beyond the slack;
+//! memory that the `on_exhausted` callbacks release. Then it fails with a report of the pool's
+//! usage.
 //!
-//! Before all that it looks among the few blocks that its thread has freed in the
-//! same stream just now ([`crate::held`]), so that threads that allocate and free
-//! all the time do not meet at one lock.
+//! Before all that it searches the few blocks that its thread has recently freed in the same stream
+//! ([`crate::held`]), so that threads that allocate and free constantly do not contend for one
+//! lock.
 //!
-//! A thread that finds others at the pool's lock again and again cuts small blocks
-//! from chunks of its own ([`crate::arenas`]).
+//! A thread that repeatedly finds the pool's lock held cuts small blocks from chunks of its own
+//! ([`crate::arenas`]).
 //!
-//! Invariants: the driver is called only through [`Backing`] and [`Clock`], and
-//! never with `order` locked; of the locks, `growth` comes before `order` and
-//! before those of `held` and of arenas, and of these only one is held at a time.
+//! Invariants: the driver is called only through [`MemoryBacking`] and [`DeviceClock`], and never
+//! with `order` locked; lock order: `growth` before `order` before those of `held` and of arenas,
+//! and of the latter only one is held at a time.
 //!
-//! Elsewhere: which blocks may be taken when ([`crate::order`]), more memory and
-//! less ([`crate::growth`]).
+//! Elsewhere: where a freed block may be reused ([`crate::order`]), growing and trimming
+//! ([`crate::growth`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::arenas::{Arena, Arenas, CHUNK_BYTES, Chunks, Cut, Home, LARGEST_CUT};
-use crate::blocks::{BlockId, SetId, Span, Want};
-use crate::growth::{Backing, Budget, Growth, Refused, Size};
-use crate::held::{Apart, Count, Freeing, Gone, Refusal, TENANTS, Table, mine};
-use crate::order::{Due, Epoch, Order, Place, StreamId};
+use crate::arenas::{
+    Arenas, BlockOrigin, CHUNK_BYTES, CutOutcome, LARGEST_CUT, ReturnedChunks, StreamArena,
+};
+use crate::blocks::{BlockId, BlockLayout, SetId, Span};
+use crate::growth::{DisplaySize, GrowthRefused, MemoryBacking, MemoryBudget, PoolGrowth};
+use crate::held::{
+    BlockTable, CachePadded, EvictedBlock, FreeOutcome, FreeRefusal, LiveCount, TENANTS,
+    thread_number,
+};
+use crate::order::{Epoch, FenceDue, PoolPlace, ReuseOrder, StreamId};
 
-/// How often the lock of all is tried before a thread sleeps, with longer and
-/// longer pauses: some microseconds together.
+/// How often the pool's lock is tried before a thread sleeps, with growing pauses: some
+/// microseconds in total.
 const SPINS: u32 = 10;
 
-/// The order of the device's work. Every call may be refused (`None`, `false`),
-/// as while a stream captures; refused is always safe.
-pub trait Clock: Send + Sync {
-    /// Something that the device passes.
+/// The device's progress. Every call may be refused (`None`, `false`), as during a stream capture;
+/// a refusal is always safe.
+pub trait DeviceClock: Send + Sync {
+    /// A point in the device's work.
     type Point: Send + Sync;
 
-    /// A point behind all work queued at `place` so far.
-    fn mark(&self, place: Place) -> Option<Self::Point>;
+    /// Records a point behind all work queued at `place` so far.
+    fn record_fence(&self, place: PoolPlace) -> Option<Self::Point>;
 
     /// Whether the device has passed a point.
     fn passed(&self, point: &Self::Point) -> bool;
 
-    /// Makes work queued in `stream` from now on wait for a point.
+    /// Makes later work in `stream` wait for a point.
     fn wait(&self, stream: StreamId, point: &Self::Point) -> bool;
 
-    /// Waits on the host until the device has passed a point, no longer than
-    /// about `patience`.
-    fn join(&self, point: &Self::Point, patience: Duration) -> bool;
+    /// Blocks the host until the device has passed a point, for at most about `timeout`.
+    fn join(&self, point: &Self::Point, timeout: Duration) -> bool;
 }
 
-impl<C: Clock> Clock for Arc<C> {
+impl<C: DeviceClock> DeviceClock for Arc<C> {
     type Point = C::Point;
 
-    fn mark(&self, place: Place) -> Option<C::Point> {
-        C::mark(self, place)
+    fn record_fence(&self, place: PoolPlace) -> Option<C::Point> {
+        C::record_fence(self, place)
     }
 
     fn passed(&self, point: &C::Point) -> bool {
@@ -72,12 +75,12 @@ impl<C: Clock> Clock for Arc<C> {
         C::wait(self, stream, point)
     }
 
-    fn join(&self, point: &C::Point, patience: Duration) -> bool {
-        C::join(self, point, patience)
+    fn join(&self, point: &C::Point, timeout: Duration) -> bool {
+        C::join(self, point, timeout)
     }
 }
 
-/// Who asks.
+/// A tenant: the user that memory is charged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(pub u16);
 
@@ -88,52 +91,51 @@ impl TenantId {
     }
 }
 
-/// A request. What it notes is the caller's own; the pool keeps it with the block.
+/// A request. The note is the caller's own; the pool stores it with the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<N = ()> {
-    /// How much.
+pub struct AllocationRequest<N = ()> {
+    /// The requested size.
     pub bytes: u64,
     /// The address is a multiple of this power of two, and of 256.
     pub align_bytes: u64,
     /// Where work will use it.
-    pub place: Place,
-    /// Whom to charge.
+    pub place: PoolPlace,
+    /// The tenant to charge.
     pub tenant: TenantId,
-    /// To be found again with the block.
+    /// Stored with the block.
     pub note: N,
 }
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live<N = ()> {
-    /// Where it is.
+pub struct LiveBlock<N = ()> {
+    /// Its address and size.
     pub span: Span,
-    /// Who is charged.
+    /// The tenant charged.
     pub tenant: TenantId,
-    /// What the request noted.
+    /// The request's note.
     pub note: N,
-    /// What was asked for, before it was rounded.
+    /// The requested size, before it was rounded up.
     pub requested_bytes: u64,
 }
 
-/// What a block was when it was freed.
-pub type Freed<N = ()> = Live<N>;
+/// A block as it was when it was freed.
+pub type FreedBlock<N = ()> = LiveBlock<N>;
 
-/// What a tenant holds.
+/// A tenant's usage and limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct TenantUsage {
     /// Bytes of its live blocks.
     pub live_bytes: u64,
-    /// The most that it has held; without a limit, the most that was seen when
-    /// somebody asked.
+    /// The peak of live bytes; without a limit, the maximum of the values that were queried.
     pub peak_bytes: u64,
-    /// The most that it may hold.
+    /// The limit.
     pub limit_bytes: u64,
-    /// Its live blocks.
+    /// The number of live blocks.
     pub blocks: u64,
 }
 
-impl Default for Account {
+impl Default for TenantUsage {
     fn default() -> Self {
         Self {
             live_bytes: 0,
@@ -144,111 +146,109 @@ impl Default for Account {
     }
 }
 
-/// What a pool holds.
+/// A pool's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct PoolUsage {
     /// All memory.
     pub bytes: u64,
     /// In live blocks.
     pub live_bytes: u64,
-    /// Free for all.
+    /// Free for all streams.
     pub ready_bytes: u64,
-    /// Freed, and waiting for the device.
+    /// Freed, and pending on the device.
     pub waiting_bytes: u64,
-    /// Kept for the streams of threads: freed there, or free in what they cut
-    /// blocks from.
+    /// Reserved for the streams of threads: cached freed blocks, and free memory in arenas.
     pub cached_bytes: u64,
-    /// The largest block that is free for all has at least as much.
+    /// A lower bound of the largest block that is free for all streams.
     pub largest_ready_bytes: u64,
-    /// Live blocks.
+    /// The number of live blocks.
     pub blocks: u64,
 }
 
-/// Why a request failed. The pool is as before.
+/// Why a request failed. The pool is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such block, and none can be made.
+    /// There is no such block, and memory cannot be added.
     #[error(
-        "no memory for {}: {} in use, {} ready (largest block {}), {} kept by threads, {} waiting for the device, {} of {} granted; {refused}",
-        Size(*.bytes), Size(.usage.live_bytes), Size(.usage.ready_bytes), Size(.usage.largest_ready_bytes),
-        Size(.usage.cached_bytes), Size(.usage.waiting_bytes), Size(*.used_bytes), Size(*.limit_bytes)
+        "no memory for {}: {} in use, {} ready (largest block {}), {} cached by threads, {} pending on the device, {} of {} granted; {refused}",
+        DisplaySize(*.bytes), DisplaySize(.usage.live_bytes), DisplaySize(.usage.ready_bytes), DisplaySize(.usage.largest_ready_bytes),
+        DisplaySize(.usage.cached_bytes), DisplaySize(.usage.waiting_bytes), DisplaySize(*.used_bytes), DisplaySize(*.limit_bytes)
     )]
     Exhausted {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
-        /// What the pool holds.
-        usage: Usage,
-        /// Charged to the budget.
+        /// The pool's usage.
+        usage: PoolUsage,
+        /// The bytes charged to the budget.
         used_bytes: u64,
-        /// The budget.
+        /// The budget's limit.
         limit_bytes: u64,
-        /// Why there is no more.
-        refused: Refused,
+        /// Why memory could not be added.
+        refused: GrowthRefused,
     },
-    /// The tenant's own limit.
+    /// The tenant's own limit does not permit it.
     #[error(
-        "no memory for {}: the tenant holds {} of its {}",
-        Size(*.bytes), Size(.account.live_bytes), Size(.account.limit_bytes)
+        "no memory for {}: the tenant uses {} of its limit of {}",
+        DisplaySize(*.bytes), DisplaySize(.account.live_bytes), DisplaySize(.account.limit_bytes)
     )]
     Tenant {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
-        /// What it holds.
-        account: Account,
+        /// Its usage.
+        account: TenantUsage,
     },
     /// No live block begins there.
     #[error("no live block begins at {address:#x}")]
     Unknown {
-        /// What was given.
+        /// The given address.
         address: u64,
     },
-    /// The caller's own condition of [`Pool::free_if`].
-    #[error("the block at {address:#x} is not one to be freed this way; it stays")]
-    Kept {
-        /// What was given.
+    /// The condition of [`MemoryPool::free_if`] does not hold.
+    #[error("the block at {address:#x} may not be freed this way; it stays allocated")]
+    NotPermitted {
+        /// The given address.
         address: u64,
     },
 }
 
-/// What is looked for.
-pub(crate) struct Asked {
-    pub(crate) place: Place,
-    pub(crate) want: Want,
-    /// Before they were rounded.
+/// A normalised request for a block.
+pub(crate) struct BlockRequest {
+    pub(crate) place: PoolPlace,
+    pub(crate) layout: BlockLayout,
+    /// Before rounding.
     pub(crate) bytes: u64,
 }
 
 /// A block that was found.
-pub(crate) type Found = (BlockId, Span);
+pub(crate) type FoundBlock = (BlockId, Span);
 
-/// Something that can give memory back when there is none: told how much is
-/// missing, it says whether it is worth trying again.
+/// A callback that can release memory when there is none: it receives the number of missing bytes,
+/// and returns whether another try is worthwhile.
 pub type OnExhausted = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
-/// Memory that stays where it is whoever has it: where it begins, its end and
-/// how often.
+/// Pinned memory, by its start: its end, and how often it is pinned.
 pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 
-/// See the module. In the order in which it is read.
+/// The pool; see the module. Fields are in the order in which they are read.
 #[repr(C)]
-pub struct Pool<B, C: Clock, N = ()> {
-    pub(crate) held: Table<N>,
-    arenas: Arenas<Mutex<Option<Arena>>, AtomicU64>,
-    order: Apart<Mutex<Order<C::Point>>>,
+pub struct MemoryPool<B, C: DeviceClock, N = ()> {
+    pub(crate) held: BlockTable<N>,
+    arenas: Arenas<Mutex<Option<StreamArena>>, AtomicU64>,
+    order: CachePadded<Mutex<ReuseOrder<C::Point>>>,
     pub(crate) pinned: Mutex<Pins>,
-    pub(crate) growth: Mutex<Growth<B>>,
-    /// Ready memory above this is given back; MAX for never.
+    pub(crate) growth: Mutex<PoolGrowth<B>>,
+    /// The high-water mark: ready memory above this is returned; MAX for never.
     pub(crate) high_bytes: AtomicU64,
     pub(crate) clock: C,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) budget: Arc<MemoryBudget>,
     /// By priority, the lowest first.
     pub(crate) on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
 }
 
-impl<B: Backing, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> std::fmt::Debug for MemoryPool<B, C, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
+        f.debug_struct("MemoryPool")
             .field("usage", &self.usage())
             .field("budget", &self.budget)
             .finish_non_exhaustive()
@@ -256,14 +256,14 @@ impl<B: Backing, C: Clock, N: Copy> std::fmt::Debug for Pool<B, C, N> {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is changed in steps that do not panic.
+    // The state behind these locks is changed in steps that do not panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The furthest of so many that `ask` finds, as far as few questions tell. Most
-/// often that is the last, which is asked first, or one of the first ones: from
-/// there it goes on by as much as lies behind, and back by halves. Answers may be in
-/// any order and change meanwhile: what is returned has been found.
+/// The furthest of `len` items for which `ask` returns something, as far as few calls tell. Most
+/// often that is the last, which is tried first, or one of the first: from there the search gallops
+/// forward, and back by halves. Answers may be in any order and change meanwhile: the returned item
+/// was found.
 fn furthest<T>(len: usize, ask: impl Fn(usize) -> Option<T>) -> Option<T> {
     let last = len.checked_sub(1)?;
     let mut found = ask(last);
@@ -281,17 +281,17 @@ fn furthest<T>(len: usize, ask: impl Fn(usize) -> Option<T>) -> Option<T> {
     found
 }
 
-impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
-    pub(crate) fn order(&self) -> MutexGuard<'_, Order<C::Point>> {
-        // Whoever has it has it for less time than a thread takes to fall asleep
-        // and to be woken, unless it was interrupted.
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
+    pub(crate) fn order(&self) -> MutexGuard<'_, ReuseOrder<C::Point>> {
+        // The lock is held for less time than a thread takes to sleep and be woken, unless its
+        // holder is preempted.
         for tries in 0..SPINS {
             match self.order.0.try_lock() {
                 Ok(order) => return order,
                 Err(TryLockError::Poisoned(order)) => return order.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     if tries == 0 {
-                        self.arenas.meets(mine());
+                        self.arenas.note_contention(thread_number());
                     }
                     for _ in 0..1 << tries.min(5) {
                         std::hint::spin_loop();
@@ -302,24 +302,24 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         lock(&self.order.0)
     }
 
-    /// Breaks a rule of reuse from now on, for tests that must see it.
+    /// Breaks a rule of reuse from here on, for tests that must detect it.
     #[cfg(feature = "broken-rules")]
-    pub fn break_rule(&self, rule: crate::order::Rule) {
-        if rule == crate::order::Rule::ElsewhereIsLost {
+    pub fn break_rule(&self, rule: crate::order::ReuseRule) {
+        if rule == crate::order::ReuseRule::ElsewhereIsLost {
             self.arenas.break_rule();
         }
         self.order().break_rule(rule);
     }
 
-    /// What it holds. While others allocate and free, its figures are of
-    /// slightly different times.
-    pub fn usage(&self) -> Usage {
-        let Count { bytes, blocks } = self.held.live();
+    /// The pool's usage. While other threads allocate and free, its figures are of slightly
+    /// different times.
+    pub fn usage(&self) -> PoolUsage {
+        let LiveCount { bytes, blocks } = self.held.live();
         let order = self.order();
         let all = order.blocks();
         let ready = all.free_bytes(SetId::READY);
         let held = all.live_bytes();
-        Usage {
+        PoolUsage {
             bytes: all.bytes(),
             live_bytes: bytes,
             ready_bytes: ready,
@@ -330,32 +330,32 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// What a tenant holds.
-    pub fn account(&self, tenant: TenantId) -> Account {
+    /// A tenant's usage.
+    pub fn account(&self, tenant: TenantId) -> TenantUsage {
         self.held.account(tenant)
     }
 
-    /// How much a tenant may hold. What it holds already stays.
+    /// Sets a tenant's limit. Blocks it holds already stay.
     pub fn set_tenant_limit(&self, tenant: TenantId, bytes: u64) {
         self.held.set_limit(tenant, bytes);
     }
 
     /// The live block that begins at `address`.
-    pub fn live(&self, address: u64) -> Option<Live<N>> {
+    pub fn live(&self, address: u64) -> Option<LiveBlock<N>> {
         self.held.get(address)
     }
 
-    /// The live block that `address` lies in. Looks at all of them where it is
-    /// not the beginning of one.
-    pub fn containing(&self, address: u64) -> Option<Live<N>> {
+    /// The live block that contains `address`. Visits all blocks if the address is not the start of
+    /// one.
+    pub fn containing(&self, address: u64) -> Option<LiveBlock<N>> {
         let around = |span: Span| span.address <= address && address < span.end();
         let found = || self.held.find(|live| around(live.span));
         self.live(address).or_else(found)
     }
 
-    /// Shows all live blocks to `each`, in no order. Blocks that are allocated
-    /// or freed meanwhile may be missed; `each` must not call the pool.
-    pub fn for_each_live(&self, mut each: impl FnMut(&Live<N>)) {
+    /// Calls `each` for all live blocks, in no order. Blocks that are allocated or freed meanwhile
+    /// may be missed; `each` must not call the pool.
+    pub fn for_each_live(&self, mut each: impl FnMut(&LiveBlock<N>)) {
         let none = self.held.find(|live| {
             each(live);
             false
@@ -363,8 +363,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         debug_assert!(none.is_none());
     }
 
-    /// Calls `on_exhausted` before a request fails; of several, those of lower
-    /// priority first.
+    /// Registers a callback to be called before a request fails; callbacks of lower priority are
+    /// called first.
     pub fn on_exhausted(&self, priority: i32, on_exhausted: OnExhausted) {
         let mut all = lock(&self.on_exhausted);
         let at = all.partition_point(|(p, _)| *p <= priority);
@@ -377,50 +377,52 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 
     /// The budget that its memory is charged to.
-    pub fn budget(&self) -> &Arc<Budget> {
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
 
     // ---- freeing ------------------------------------------------------------
 
-    /// Has what is known of the block at `address` fetched from the host's
-    /// memory while the caller does other things, before it frees the block.
+    /// Prefetches the table entry of the block at `address` while the caller does other work,
+    /// before it frees the block.
     #[inline]
     pub fn touch(&self, address: u64) {
         self.held.touch(address);
     }
 
-    /// Frees the block that begins at `address`, behind the work queued at
-    /// `place` so far. Waits for nothing.
+    /// Frees the block that begins at `address`, behind the work queued at `place` so far. Never
+    /// waits.
     ///
     /// # Errors
     /// [`Error::Unknown`].
-    pub fn free(&self, address: u64, place: Place) -> Result<Freed<N>, Error> {
+    pub fn free(&self, address: u64, place: PoolPlace) -> Result<FreedBlock<N>, Error> {
         self.free_if(address, place, |_| true)
     }
 
-    /// [`Pool::free`] of a block whose note is such that it may be freed so;
-    /// `may` must not call the pool.
+    /// As [`MemoryPool::free`], only if `may` returns true for the block's note; `may` must not
+    /// call the pool.
     ///
     /// # Errors
-    /// [`Error::Unknown`], [`Error::Kept`].
+    /// [`Error::Unknown`], [`Error::NotPermitted`].
     pub fn free_if(
         &self,
         address: u64,
-        place: Place,
+        place: PoolPlace,
         may: impl FnOnce(&N) -> bool,
-    ) -> Result<Freed<N>, Error> {
-        let freed = self.held.free(mine(), address, place, may);
+    ) -> Result<FreedBlock<N>, Error> {
+        let freed = self.held.free(thread_number(), address, place, may);
         let (was, freeing) = freed.map_err(|refusal| match refusal {
-            Refusal::Unknown => Error::Unknown { address },
-            Refusal::Kept => Error::Kept { address },
+            FreeRefusal::Unknown => Error::Unknown { address },
+            FreeRefusal::NotPermitted => Error::NotPermitted { address },
         })?;
         match freeing {
-            Freeing::Kept(None) => {}
-            Freeing::Kept(Some(Gone { id, stream })) => self.give(id, Place::Stream(stream)),
-            Freeing::Away(id, Home::POOL) => self.give(id, place),
-            Freeing::Away(id, home) => {
-                for (chunk, place) in self.arenas.give(home, id, place) {
+            FreeOutcome::Cached(None) => {}
+            FreeOutcome::Cached(Some(EvictedBlock { id, stream })) => {
+                self.give(id, PoolPlace::Stream(stream))
+            }
+            FreeOutcome::Away(id, BlockOrigin::POOL) => self.give(id, place),
+            FreeOutcome::Away(id, origin) => {
+                for (chunk, place) in self.arenas.give(origin, id, place) {
                     self.give(chunk, place);
                 }
             }
@@ -428,31 +430,31 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         Ok(was)
     }
 
-    /// Frees all live blocks whose note is such, as of a context that is gone.
-    /// `which` must not call the pool.
-    pub fn free_all(&self, place: Place, which: impl Fn(&N) -> bool) -> Vec<Freed<N>> {
+    /// Frees all live blocks with a note for which `which` returns true, as those of a destroyed
+    /// context. `which` must not call the pool.
+    pub fn free_all(&self, place: PoolPlace, which: impl Fn(&N) -> bool) -> Vec<FreedBlock<N>> {
         let mut found = Vec::new();
         self.for_each_live(|live| {
             if which(&live.note) {
                 found.push(live.span.address);
             }
         });
-        // Somebody may have freed one of them meanwhile.
+        // Another thread may have freed one of them meanwhile.
         let free = |address| self.free_if(address, place, &which).ok();
         found.into_iter().filter_map(free).collect()
     }
 
     /// Puts a block into the queue of a place.
-    fn give(&self, id: BlockId, place: Place) {
+    fn give(&self, id: BlockId, place: PoolPlace) {
         let given = self.order().give(id, place);
         if let Some((_, Some(due))) = given {
-            self.batch(place, due);
+            self.record_due_fence(place, due);
         }
     }
 
     /// Puts blocks into the queues of their places.
     #[cold]
-    fn give_all(&self, given: Chunks) {
+    fn give_all(&self, given: ReturnedChunks) {
         if given.is_empty() {
             return;
         }
@@ -464,65 +466,65 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
         drop(order);
         for (place, due) in full {
-            self.batch(place, due);
+            self.record_due_fence(place, due);
         }
     }
 
-    /// Keeps nothing that is not live any more; or nothing for a stream, which
-    /// gets no more work.
-    pub(crate) fn give_back_all(&self, stream: Option<StreamId>) {
+    /// Returns all cached blocks and arenas without live blocks to the queues; or those of a
+    /// stream, which has ended.
+    pub(crate) fn return_cached(&self, stream: Option<StreamId>) {
         let kept = self.held.drain(stream).into_iter();
-        let mut given: Chunks = kept
-            .map(|Gone { id, stream }| (id, Place::Stream(stream)))
+        let mut given: ReturnedChunks = kept
+            .map(|EvictedBlock { id, stream }| (id, PoolPlace::Stream(stream)))
             .collect();
         given.extend(self.arenas.clear(stream));
         self.give_all(given);
     }
 
-    /// Sets a mark where it is due.
+    /// Records a fence where it is due.
     #[cold]
-    fn batch(&self, place: Place, due: Due) {
-        self.mark(place);
-        // Who looks seldom would see too late that too much is ready.
-        if due.looks || self.high_bytes.load(Relaxed) < u64::MAX {
-            self.look(place);
-            self.relieve();
+    fn record_due_fence(&self, place: PoolPlace, due: FenceDue) {
+        self.record_fence(place);
+        // Polling seldom would detect too late that too much is ready.
+        if due.polls || self.high_bytes.load(Relaxed) < u64::MAX {
+            self.poll(place);
+            self.trim_excess();
         }
     }
 
-    /// Sets a mark behind what was freed at `place`; whether there is one now.
-    pub(crate) fn mark(&self, place: Place) -> bool {
-        let Some(epoch) = self.order().begin_mark(place) else {
+    /// Records a fence behind what was freed at `place`; returns whether there is one now.
+    pub(crate) fn record_fence(&self, place: PoolPlace) -> bool {
+        let Some(epoch) = self.order().begin_fence(place) else {
             return true;
         };
-        let Some(point) = self.clock.mark(place) else {
+        let Some(point) = self.clock.record_fence(place) else {
             return false;
         };
-        self.order().end_mark(place, epoch, point);
+        self.order().end_fence(place, epoch, point);
         true
     }
 
-    /// Looks whether the oldest mark of a place has been passed; whether it had,
-    /// though there may be nothing behind it any more.
-    fn look(&self, place: Place) -> bool {
-        let oldest = self.order().oldest_mark(place);
-        let passed = oldest.filter(|mark| self.clock.passed(&mark.point));
-        let passed = passed.map(|mark| self.order().passed(place, mark.epoch));
+    /// Polls the oldest fence of a place; returns whether it was passed, even if no block is behind
+    /// it any more.
+    fn poll(&self, place: PoolPlace) -> bool {
+        let oldest = self.order().oldest_fence(place);
+        let passed = oldest.filter(|fence| self.clock.passed(&fence.point));
+        let passed = passed.map(|fence| self.order().passed(place, fence.epoch));
         passed.is_some()
     }
 
-    /// Looks which marks of all places have been passed; whether any had.
-    pub(crate) fn look_at_all(&self) -> bool {
+    /// Polls the fences of all places; returns whether any was passed.
+    pub(crate) fn poll_all(&self) -> bool {
         let places = self.order().places();
         let mut any = false;
         for place in places {
-            if self.look(place) {
+            if self.poll(place) {
                 any = true;
-                // None is copied but the one that is asked: there may be hundreds.
-                let marks = self.order().marks(place);
-                let passed = furthest(marks, |at| {
-                    let mark = self.order().mark_at(place, at)?;
-                    self.clock.passed(&mark.point).then_some(mark)
+                // Only the fence to be polled is copied: there may be hundreds.
+                let fences = self.order().fence_count(place);
+                let passed = furthest(fences, |at| {
+                    let fence = self.order().fence_at(place, at)?;
+                    self.clock.passed(&fence.point).then_some(fence)
                 });
                 if let Some(passed) = passed {
                     self.order().passed(place, passed.epoch);
@@ -532,11 +534,11 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         any
     }
 
-    // ---- what the host knows ------------------------------------------------
+    // ---- synchronisation by the host ------------------------------------------------
 
-    /// To be called before the host waits for all work of `place`, or of all
-    /// places; what it returns is told when it has.
-    pub fn sync_begins(&self, place: Option<Place>) -> Vec<(Place, Epoch)> {
+    /// To be called before the host waits for all work of `place`, or of all places; the result is
+    /// passed to [`MemoryPool::sync_ended`] afterwards.
+    pub fn sync_begins(&self, place: Option<PoolPlace>) -> Vec<(PoolPlace, Epoch)> {
         let mut order = self.order();
         let places = match place {
             Some(place) => vec![place],
@@ -546,38 +548,37 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         places.into_iter().filter_map(&mut close).collect()
     }
 
-    /// The host has waited: what was freed there before it began is ready.
-    pub fn sync_ended(&self, begun: &[(Place, Epoch)]) {
+    /// The host has waited: blocks freed there before the wait began are ready.
+    pub fn sync_ended(&self, begun: &[(PoolPlace, Epoch)]) {
         let mut order = self.order();
         for (place, epoch) in begun {
             order.passed(*place, *epoch);
         }
         drop(order);
-        self.relieve();
+        self.trim_excess();
     }
 
-    /// A stream gets no more work: to be called before it is destroyed.
+    /// A stream ends: to be called before it is destroyed.
     pub fn retire(&self, stream: StreamId) {
-        let place = Place::Stream(stream);
-        self.give_back_all(Some(stream));
-        let begun = self.order().begin_mark(place);
-        let mark = begun.and_then(|epoch| Some((epoch, self.clock.mark(place)?)));
-        self.order().retire(stream, mark);
+        let place = PoolPlace::Stream(stream);
+        self.return_cached(Some(stream));
+        let begun = self.order().begin_fence(place);
+        let fence = begun.and_then(|epoch| Some((epoch, self.clock.record_fence(place)?)));
+        self.order().retire(stream, fence);
     }
 
-    /// A stream is gone, and all that was queued in it is done: what was freed
-    /// there is ready.
+    /// A stream is destroyed, and all its work is done: blocks freed there are ready.
     pub fn end(&self, stream: StreamId) {
-        self.give_back_all(Some(stream));
+        self.return_cached(Some(stream));
         let mut order = self.order();
-        order.passed(Place::Stream(stream), Epoch::LAST);
+        order.passed(PoolPlace::Stream(stream), Epoch::LAST);
         order.retire(stream, None);
     }
 
     // ---- pinning ------------------------------------------------------------
 
-    /// Keeps the memory of a live block where it is, also after it is freed,
-    /// until [`Pool::unpin`].
+    /// Pins the memory of a live block where it is, also after it is freed, until
+    /// [`MemoryPool::unpin`].
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -587,8 +588,8 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         Ok(span)
     }
 
-    /// Keeps memory where it is, whatever blocks are in it, until
-    /// [`Pool::unpin`] of its first address.
+    /// Pins memory where it is, whatever blocks are in it, until [`MemoryPool::unpin`] of its first
+    /// address.
     pub fn pin_range(&self, span: Span) {
         let mut pinned = lock(&self.pinned);
         let pin = pinned.entry(span.address).or_insert((span.end(), 0));
@@ -596,7 +597,7 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         pin.1 += 1;
     }
 
-    /// Takes one [`Pool::pin`] back.
+    /// Reverts one [`MemoryPool::pin`].
     pub fn unpin(&self, address: u64) {
         let mut pinned = lock(&self.pinned);
         if let Some((_, count)) = pinned.get_mut(&address) {
@@ -608,15 +609,15 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
     }
 }
 
-impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     /// An empty pool.
-    pub fn new(backing: B, clock: C, budget: Arc<Budget>) -> Self {
+    pub fn new(backing: B, clock: C, budget: Arc<MemoryBudget>) -> Self {
         Self {
-            held: Table::new(),
+            held: BlockTable::new(),
             arenas: Arenas::new(),
-            order: Apart(Mutex::default()),
+            order: CachePadded(Mutex::default()),
             pinned: Mutex::default(),
-            growth: Mutex::new(Growth::new(backing)),
+            growth: Mutex::new(PoolGrowth::new(backing)),
             high_bytes: AtomicU64::new(u64::MAX),
             clock,
             budget,
@@ -624,56 +625,56 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         }
     }
 
-    /// Takes a block of at least `bytes`, rounded up to 256.
+    /// Allocates a block of at least `bytes`, rounded up to 256.
     ///
     /// # Errors
     /// [`Error::Exhausted`], [`Error::Tenant`].
     #[inline]
-    pub fn allocate(&self, request: &Request<N>) -> Result<Span, Error> {
-        let want = Want::new(request.bytes, request.align_bytes);
-        let Some(charged) = self.held.charge(request.tenant, want.bytes()) else {
+    pub fn allocate(&self, request: &AllocationRequest<N>) -> Result<Span, Error> {
+        let layout = BlockLayout::new(request.bytes, request.align_bytes);
+        let Some(charged) = self.held.charge(request.tenant, layout.bytes()) else {
             return Err(Error::Tenant {
                 bytes: request.bytes,
                 account: self.account(request.tenant),
             });
         };
-        let thread = mine();
-        let often = match self.held.take(thread, request, want, charged) {
+        let thread = thread_number();
+        let often = match self.held.take(thread, request, layout, charged) {
             Ok(span) => return Ok(span),
             Err(often) => often,
         };
-        let asked = Asked {
+        let wanted = BlockRequest {
             place: request.place,
-            want,
+            layout,
             bytes: request.bytes,
         };
-        let (id, span, home) = match self.cut(thread, &asked) {
+        let (id, span, origin) = match self.cut(thread, &wanted) {
             Some(cut) => cut,
             None => match self
-                .take(thread, &asked)
-                .map_or_else(|| self.find(&asked), Ok)
+                .take(thread, &wanted)
+                .map_or_else(|| self.find(&wanted), Ok)
             {
-                Ok((id, span)) => (id, span, Home::POOL),
+                Ok((id, span)) => (id, span, BlockOrigin::POOL),
                 Err(error) => {
-                    self.held.refund(request.tenant, want.bytes(), charged);
+                    self.held.refund(request.tenant, layout.bytes(), charged);
                     return Err(error);
                 }
             },
         };
-        let block = (id, home);
+        let block = (id, origin);
         self.held
             .insert(thread, block, span, request, charged, often);
         Ok(span)
     }
 
-    /// Cuts a block from the thread's arena, if it has one or should.
+    /// Cuts a block from the thread's arena, if it has one or should have one.
     #[inline]
-    fn cut(&self, thread: usize, asked: &Asked) -> Option<(BlockId, Span, Home)> {
-        match asked.place {
-            Place::Stream(stream)
-                if asked.want.bytes() <= LARGEST_CUT && self.arenas.is_worth_it(thread) =>
+    fn cut(&self, thread: usize, wanted: &BlockRequest) -> Option<(BlockId, Span, BlockOrigin)> {
+        match wanted.place {
+            PoolPlace::Stream(stream)
+                if wanted.layout.bytes() <= LARGEST_CUT && self.arenas.is_contended(thread) =>
             {
-                self.cut_from(thread, stream, asked)
+                self.cut_from(thread, stream, wanted)
             }
             _ => None,
         }
@@ -683,80 +684,84 @@ impl<B: Backing, C: Clock, N: Copy> Pool<B, C, N> {
         &self,
         thread: usize,
         stream: StreamId,
-        asked: &Asked,
-    ) -> Option<(BlockId, Span, Home)> {
+        wanted: &BlockRequest,
+    ) -> Option<(BlockId, Span, BlockOrigin)> {
         for _ in 0..2 {
-            match self.arenas.cut(thread, stream, asked.want) {
-                Cut::Block(id, span, home) => return Some((id, span, home)),
-                Cut::No => return None,
-                Cut::Hungry => {}
+            match self.arenas.cut(thread, stream, wanted.layout) {
+                CutOutcome::Block(id, span, origin) => return Some((id, span, origin)),
+                CutOutcome::No => return None,
+                CutOutcome::NeedsChunk => {}
             }
-            let chunk = Asked {
-                want: Want::new(CHUNK_BYTES, CHUNK_BYTES.min(asked.want.align_bytes())),
+            let chunk = BlockRequest {
+                layout: BlockLayout::new(CHUNK_BYTES, CHUNK_BYTES.min(wanted.layout.align_bytes())),
                 bytes: CHUNK_BYTES,
-                ..*asked
+                ..*wanted
             };
             let has_room = self.arenas.has_room(self.budget.limit_bytes());
             let Some((id, span)) = has_room.then(|| self.find_soon(&chunk)).flatten() else {
-                self.arenas.had_none(thread);
+                self.arenas.reset_contention(thread);
                 return None;
             };
             if !self.arenas.add(thread, stream, id, span) {
-                self.give(id, asked.place);
+                self.give(id, wanted.place);
                 return None;
             }
         }
         None
     }
 
-    // Not part of `allocate`, whose short way would have to make room for it.
+    // Not inlined into `allocate`: its fast path would have to reserve registers for it.
     #[inline(never)]
-    fn take(&self, thread: usize, asked: &Asked) -> Option<Found> {
-        self.arenas.meets_nobody(thread);
-        self.take_locked(&mut self.order(), asked)
+    fn take(&self, thread: usize, wanted: &BlockRequest) -> Option<FoundBlock> {
+        self.arenas.note_no_contention(thread);
+        self.take_locked(&mut self.order(), wanted)
     }
 
-    /// Takes a block that is there.
-    pub(crate) fn take_now(&self, asked: &Asked) -> Option<Found> {
-        self.take(mine(), asked)
+    /// Takes a block that is available at once.
+    pub(crate) fn take_now(&self, wanted: &BlockRequest) -> Option<FoundBlock> {
+        self.take(thread_number(), wanted)
     }
 
     #[inline]
-    pub(crate) fn take_locked(&self, order: &mut Order<C::Point>, asked: &Asked) -> Option<Found> {
-        let fit = order.find(asked.place, asked.want)?;
-        // Its record will be in this part of the table.
+    pub(crate) fn take_locked(
+        &self,
+        order: &mut ReuseOrder<C::Point>,
+        wanted: &BlockRequest,
+    ) -> Option<FoundBlock> {
+        let fit = order.find(wanted.place, wanted.layout)?;
+        // Its record will be in this shard of the table.
         self.held.touch(order.blocks().address(&fit));
         let id = order.blocks_mut().take_of(fit);
         Some((id, order.blocks().span(id)?))
     }
 
-    /// As if the calling thread had met others all the time; for tests.
+    /// Simulates constant lock contention of the calling thread; for tests.
     #[doc(hidden)]
-    pub fn meets_others(&self) {
-        self.arenas.meets_all_the_time(mine());
+    pub fn assume_contention(&self) {
+        self.arenas.assume_contention(thread_number());
     }
 
-    /// As if a stream alone had taken blocks for long; for tests.
+    /// Simulates that a stream alone has taken blocks for long; for tests.
     #[doc(hidden)]
-    pub fn leave_alone(&self, stream: StreamId) {
-        self.order().leave_alone(Place::Stream(stream));
+    pub fn assume_alone(&self, stream: StreamId) {
+        self.order().assume_alone(PoolPlace::Stream(stream));
     }
 
-    /// Walks everything and says what does not hold; for tests.
+    /// Checks all invariants; for tests.
     ///
     /// # Errors
-    /// The first thing found.
+    /// The first violation.
     #[doc(hidden)]
     pub fn audit(&self) -> Result<(), String> {
         let order = self.order();
         order.blocks().audit()?;
-        let held = self.held.audit(|home, id| match home {
-            Home::POOL => order.blocks().span(id),
-            home => self.arenas.span(home, id),
+        let held = self.held.audit(|origin, id| match origin {
+            BlockOrigin::POOL => order.blocks().span(id),
+            origin => self.arenas.span(origin, id),
         })?;
         let chunks = self.arenas.audit(&held)?;
         let live = order.blocks().live_blocks();
-        match live == held[Home::POOL.number()] + chunks {
+        match live == held[BlockOrigin::POOL.number()] + chunks {
             true => Ok(()),
             false => Err(format!(
                 "{live} blocks live, {} held, {chunks} chunks",
@@ -773,12 +778,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_furthest_is_found_with_few_questions() {
+    fn the_furthest_is_found_with_few_calls() {
         for len in 0..200_usize {
             for lead in 0..=len {
-                let asked = Cell::new(0);
+                let wanted = Cell::new(0);
                 let found = furthest(len, |at| {
-                    asked.set(asked.get() + 1);
+                    wanted.set(wanted.get() + 1);
                     (at < lead).then_some(at)
                 });
                 assert_eq!(found, lead.checked_sub(1));
@@ -787,15 +792,15 @@ mod tests {
                     0 => 2,
                     lead => 3 + 2 * lead.ilog2(),
                 };
-                assert!(asked.get() <= most, "{} for {lead} of {len}", asked.get());
+                assert!(wanted.get() <= most, "{} for {lead} of {len}", wanted.get());
             }
         }
     }
 
-    /// Marks that two threads end at the same time may be passed in any order, and
-    /// a capture may begin between two questions.
+    /// Fences that two threads end at the same time may be passed in any order, and a capture may
+    /// begin between two calls.
     #[test]
-    fn what_is_returned_was_found_whatever_is_answered() {
+    fn the_returned_item_was_found_whatever_the_answers() {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..100_000 {
             let answers = Cell::new(random.u64(..));

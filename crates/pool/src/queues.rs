@@ -1,10 +1,10 @@
-//! The queues of freed blocks, by place.
+//! Queues of freed blocks, by place.
 //!
-//! Most calls want the queue that the call before wanted, and have nothing of it in
-//! their processor's caches: so that one is looked at first, and what each call
-//! needs of a queue is one line.
+//! Most calls need the queue that the previous call needed, and find nothing of it in their
+//! processor's caches: so that one is checked first, and the fields each call needs of a queue are
+//! in one cache line.
 //!
-//! Elsewhere: what the queues are for ([`crate::order`]).
+//! Elsewhere: the purpose of the queues ([`crate::order`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,53 +12,53 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::blocks::SetId;
-use crate::order::Place;
+use crate::order::PoolPlace;
 
-/// In the order in which it is read.
+/// A queue of freed blocks; fields are in the order in which they are read.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Queue<P> {
-    pub(crate) place: Place,
-    /// Blocks freed now are of this epoch.
+pub(crate) struct FreeQueue<P> {
+    pub(crate) place: PoolPlace,
+    /// The epoch of blocks freed now.
     pub(crate) open: u64,
-    /// Frees since the last mark was begun; bytes that wait for one, at most.
-    pub(crate) unmarked: usize,
-    pub(crate) unmarked_bytes: u64,
+    /// Frees since the last fence was begun; an upper bound of the bytes that wait for one.
+    pub(crate) unfenced: usize,
+    pub(crate) unfenced_bytes: u64,
     pub(crate) set: SetId,
     pub(crate) retired: bool,
-    /// In the order of their epochs.
-    pub(crate) marks: VecDeque<(u64, Arc<P>)>,
+    /// Fences in the order of their epochs.
+    pub(crate) fences: VecDeque<(u64, Arc<P>)>,
     /// Epochs of other queues that this stream waits for.
-    pub(crate) knows: FxHashMap<Place, u64>,
+    pub(crate) knows: FxHashMap<PoolPlace, u64>,
 }
 
-impl<P> Queue<P> {
-    pub(crate) fn new(place: Place, set: SetId, open: u64) -> Self {
+impl<P> FreeQueue<P> {
+    pub(crate) fn new(place: PoolPlace, set: SetId, open: u64) -> Self {
         Self {
             place,
             open,
-            unmarked: 0,
-            unmarked_bytes: 0,
+            unfenced: 0,
+            unfenced_bytes: 0,
             set,
             retired: false,
-            marks: VecDeque::new(),
+            fences: VecDeque::new(),
             knows: FxHashMap::default(),
         }
     }
 }
 
-/// See the module. In the order in which it is read.
+/// All queues; see the module. Fields are in the order in which they are read.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Queues<P> {
-    all: Vec<Queue<P>>,
-    /// Where the one is that was wanted last.
+pub(crate) struct FreeQueues<P> {
+    all: Vec<FreeQueue<P>>,
+    /// The index of the queue used last.
     last: usize,
-    /// Where all are.
-    places: FxHashMap<Place, usize>,
+    /// The index of each place's queue.
+    places: FxHashMap<PoolPlace, usize>,
 }
 
-impl<P> Default for Queues<P> {
+impl<P> Default for FreeQueues<P> {
     fn default() -> Self {
         Self {
             all: Vec::new(),
@@ -68,21 +68,21 @@ impl<P> Default for Queues<P> {
     }
 }
 
-impl<P> Queues<P> {
+impl<P> FreeQueues<P> {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Queue<P>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FreeQueue<P>> {
         self.all.iter()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Queue<P>> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut FreeQueue<P>> {
         self.all.iter_mut()
     }
 
     #[inline]
-    fn at(&self, place: &Place) -> Option<usize> {
+    fn at(&self, place: &PoolPlace) -> Option<usize> {
         match self.all.get(self.last) {
             Some(last) if last.place == *place => Some(self.last),
             _ => self.places.get(place).copied(),
@@ -90,23 +90,23 @@ impl<P> Queues<P> {
     }
 
     #[inline]
-    pub(crate) fn get(&self, place: &Place) -> Option<&Queue<P>> {
+    pub(crate) fn get(&self, place: &PoolPlace) -> Option<&FreeQueue<P>> {
         self.all.get(self.at(place)?)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: &Place) -> Option<&mut Queue<P>> {
+    pub(crate) fn get_mut(&mut self, place: &PoolPlace) -> Option<&mut FreeQueue<P>> {
         self.last = self.at(place)?;
         self.all.get_mut(self.last)
     }
 
-    /// The queue of a place; made, if there is none yet.
+    /// The queue of a place, created if missing.
     #[inline]
     pub(crate) fn get_or_insert(
         &mut self,
-        place: Place,
-        make: impl FnOnce() -> Queue<P>,
-    ) -> &mut Queue<P> {
+        place: PoolPlace,
+        make: impl FnOnce() -> FreeQueue<P>,
+    ) -> &mut FreeQueue<P> {
         self.last = self.at(&place).unwrap_or(self.all.len());
         if self.last == self.all.len() {
             self.places.insert(place, self.last);
@@ -115,7 +115,7 @@ impl<P> Queues<P> {
         &mut self.all[self.last]
     }
 
-    pub(crate) fn remove(&mut self, place: &Place) {
+    pub(crate) fn remove(&mut self, place: &PoolPlace) {
         let Some(at) = self.places.remove(place) else {
             return;
         };
@@ -131,19 +131,19 @@ mod tests {
     use super::*;
     use crate::order::StreamId;
 
-    /// Against a map of the same, by chance.
+    /// Compared with a map, under random operations.
     #[test]
-    fn queues_are_found_whatever_came_and_went() {
+    fn queues_are_found_after_any_insertions_and_removals() {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        let (mut queues, mut shadow) = (Queues::<()>::default(), FxHashMap::default());
+        let (mut queues, mut shadow) = (FreeQueues::<()>::default(), FxHashMap::default());
         for epoch in 0..20_000 {
             let place = match random.u64(..9) {
-                0 => Place::Anywhere,
-                stream => Place::Stream(StreamId(stream)),
+                0 => PoolPlace::Anywhere,
+                stream => PoolPlace::Stream(StreamId(stream)),
             };
-            let opened = |queue: &Queue<()>| queue.open;
+            let opened = |queue: &FreeQueue<()>| queue.open;
             assert_eq!(queues.get(&place).map(opened), shadow.get(&place).copied());
             match random.u8(..3) {
                 0 => {
@@ -152,7 +152,7 @@ mod tests {
                 }
                 1 => {
                     let made =
-                        queues.get_or_insert(place, || Queue::new(place, SetId::READY, epoch));
+                        queues.get_or_insert(place, || FreeQueue::new(place, SetId::READY, epoch));
                     assert_eq!(made.open, *shadow.entry(place).or_insert(epoch));
                 }
                 _ => {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_call_reads_of_a_queue_is_a_line() {
-        assert!(std::mem::offset_of!(Queue<()>, marks) <= 64);
+    fn the_fields_each_call_reads_fit_one_cache_line() {
+        assert!(std::mem::offset_of!(FreeQueue<()>, fences) <= 64);
     }
 }

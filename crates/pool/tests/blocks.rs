@@ -1,7 +1,7 @@
-//! The blocks against an interval map that knows nothing of lists.
+//! The blocks compared with an interval map that knows nothing of free lists.
 use std::collections::BTreeMap;
 
-use fercuda_pool::{BlockId, Blocks, SetId, Span, UNIT_BYTES, Want};
+use fercuda_pool::{BlockAllocator, BlockId, BlockLayout, SetId, Span, UNIT_BYTES};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -49,7 +49,7 @@ enum Op {
 }
 
 const SETS: usize = 4;
-/// Memory comes and goes in multiples of this, so that it may lie side by side.
+/// Memory is added and removed in multiples of this, so that ranges can be adjacent.
 const SLOT_BYTES: u64 = 1 << 18;
 const SLOTS: u64 = 24;
 
@@ -74,10 +74,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..400)
 }
 
-/// What every unit of memory is: live, or free in a set since an epoch.
+/// The state of a unit of memory: live, or free in a set since an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    Live,
+    LiveBlock,
     Free(usize, u64),
 }
 
@@ -101,7 +101,7 @@ impl Model {
             .all(|at| self.units.get(&at).is_some_and(|unit| is(*unit)))
     }
 
-    /// How many bytes are ready just below a stretch, and just above.
+    /// How many ready bytes are adjacent to a span, below and above.
     fn ready_beside(&self, span: Span) -> [u64; 2] {
         let is_ready = |at: &u64| matches!(self.units.get(at), Some(Unit::Free(0, _)));
         let below = (0..span.address / UNIT_BYTES).rev().take_while(is_ready);
@@ -109,7 +109,7 @@ impl Model {
         [below.count(), above.count()].map(|units| units as u64 * UNIT_BYTES)
     }
 
-    /// The longest stretch of free units of a set, in bytes.
+    /// The longest run of free units of a set, in bytes.
     fn longest(&self, set: usize) -> u64 {
         let (mut longest, mut run, mut last) = (0, 0, None);
         for (at, unit) in &self.units {
@@ -136,7 +136,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn every_unit_is_where_an_interval_map_has_it(ops in ops()) {
-        let (mut blocks, mut model) = (Blocks::new(), Model::default());
+        let (mut blocks, mut model) = (BlockAllocator::new(), Model::default());
         let sets = [SetId::READY, blocks.new_set(), blocks.new_set(), blocks.new_set()];
         let mut live: Vec<(BlockId, Span)> = Vec::new();
         let mut gone: Vec<BlockId> = Vec::new();
@@ -147,7 +147,7 @@ proptest! {
                     let align = 1u64 << align_log;
                     let wanted = bytes.max(1).next_multiple_of(align.clamp(256, 512));
                     let until = epoch - epochs_ago;
-                    if let Some(id) = blocks.take(sets[set], Want::new(bytes, align), until) {
+                    if let Some(id) = blocks.take(sets[set], BlockLayout::new(bytes, align), until) {
                         let span = blocks.span(id).expect("it is live");
                         prop_assert_eq!(span.bytes, wanted);
                         prop_assert!(span.address.is_multiple_of(align.max(UNIT_BYTES)));
@@ -155,17 +155,18 @@ proptest! {
                             model.all(span, |unit| matches!(unit, Unit::Free(s, e) if s == set && (s == 0 || e <= until))),
                             "{span:?} was not free in {set} at {until}"
                         );
-                        model.fill(span, Some(Unit::Live));
+                        model.fill(span, Some(Unit::LiveBlock));
                         live.push((id, span));
                     } else if epochs_ago == 0 {
-                        // A stretch of as much, its alignment and a thirty-second more would have been found.
+                        // A run of this size, plus its alignment and a thirty-second, would have
+                        // been found.
                         let padded = wanted + align.max(UNIT_BYTES) - UNIT_BYTES;
                         let sure = padded + padded / 32;
                         prop_assert!(model.longest(set) <= sure, "{} is free, {sure} suffice", model.longest(set));
                     }
                 }
                 Op::TakeBest { set, bytes } => {
-                    let want = Want::new(bytes, UNIT_BYTES);
+                    let want = BlockLayout::new(bytes, UNIT_BYTES);
                     if let Some(fit) = blocks.best_fit(sets[set], want) {
                         let address = blocks.address(&fit);
                         let id = blocks.take_of(fit);
@@ -174,7 +175,7 @@ proptest! {
                         prop_assert_eq!(span.bytes, want.bytes());
                         let is_in = |set| model.all(span, |unit| matches!(unit, Unit::Free(s, _) if s == set));
                         prop_assert!(is_in(set) || is_in(0), "{span:?} was not free in {set}, nor ready");
-                        model.fill(span, Some(Unit::Live));
+                        model.fill(span, Some(Unit::LiveBlock));
                         live.push((id, span));
                     } else {
                         let longest = model.longest(set).max(model.longest(0));
@@ -188,7 +189,7 @@ proptest! {
                         prop_assert_eq!(blocks.give_with_ready(id, sets[set], epoch, most), Some(span));
                         let all = Span { address: span.address - below, bytes: below + span.bytes + above };
                         model.fill(all, Some(Unit::Free(set, epoch)));
-                        prop_assert_eq!(blocks.free_set(all), Some(sets[set]), "it is one");
+                        prop_assert_eq!(blocks.free_set(all), Some(sets[set]), "it is one block");
                         gone.push(id);
                     }
                 }
@@ -210,10 +211,10 @@ proptest! {
                 Op::Move { from, into, epochs_ago } => {
                     let until = epoch - epochs_ago;
                     let moved = blocks.move_to(sets[from], until, sets[into], epoch);
-                    // A block that was joined to a later one came with that.
+                    // A block that was merged with a later one moved with it.
                     let most = model.bytes(|unit| matches!(unit, Unit::Free(s, e) if s == from && e <= until));
                     prop_assert!(moved <= most && (epochs_ago != 0 || from == into || moved == most));
-                    // What stayed or went is told by looking: each unit's set.
+                    // The set of each unit shows whether it stayed or moved.
                     let stays = |span: &Span| blocks.free_set(*span) == Some(sets[from]);
                     let mut moved_units = Vec::new();
                     for (at, unit) in &model.units {
@@ -279,16 +280,16 @@ proptest! {
 }
 
 #[test]
-fn a_hole_of_just_the_size_is_found_though_searches_round_up() {
-    let mut blocks = Blocks::new();
-    // 1000 units are no second level: the search begins at 1008.
+fn a_hole_of_exactly_the_size_is_found_although_searches_round_up() {
+    let mut blocks = BlockAllocator::new();
+    // 1000 units are not the width of a second level: the search begins at 1008.
     let span = Span {
         address: 0,
         bytes: 1000 * UNIT_BYTES,
     };
     blocks.add(span).expect("a range");
     let id = blocks
-        .take(SetId::READY, Want::new(span.bytes, 1), 0)
+        .take(SetId::READY, BlockLayout::new(span.bytes, 1), 0)
         .expect("it fits");
     assert_eq!(blocks.span(id), Some(span));
     assert_eq!(blocks.free_bytes(SetId::READY), 0);
@@ -296,7 +297,7 @@ fn a_hole_of_just_the_size_is_found_though_searches_round_up() {
 
 #[test]
 fn a_block_of_terabytes_is_taken_and_given_back() {
-    let mut blocks = Blocks::new();
+    let mut blocks = BlockAllocator::new();
     let most = 1u64 << 46;
     let span = Span {
         address: most,
@@ -305,7 +306,7 @@ fn a_block_of_terabytes_is_taken_and_given_back() {
     blocks.add(span).expect("a range");
     for bytes in [8 << 30, 16 << 30, 80 << 30, most / 2] {
         let id = blocks
-            .take(SetId::READY, Want::new(bytes, 2 << 20), 0)
+            .take(SetId::READY, BlockLayout::new(bytes, 2 << 20), 0)
             .expect("it fits");
         blocks.give(id, SetId::READY, 0).expect("it is live");
     }
@@ -314,8 +315,8 @@ fn a_block_of_terabytes_is_taken_and_given_back() {
 }
 
 #[test]
-fn ranges_and_wants_that_cannot_be_are_refused() {
-    let mut blocks = Blocks::new();
+fn impossible_ranges_and_layouts_are_refused() {
+    let mut blocks = BlockAllocator::new();
     for (address, bytes) in [
         (0, 0),
         (1, UNIT_BYTES),
@@ -338,7 +339,10 @@ fn ranges_and_wants_that_cannot_be_are_refused() {
         (1, u64::MAX),
         (1 << 31, 1),
     ] {
-        assert_eq!(blocks.take(SetId::READY, Want::new(bytes, align), 0), None);
+        assert_eq!(
+            blocks.take(SetId::READY, BlockLayout::new(bytes, align), 0),
+            None
+        );
     }
     blocks.audit().expect("sound");
 }

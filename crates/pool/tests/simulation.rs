@@ -1,7 +1,7 @@
-//! The pool against the shadow: random programs, found again by their seed.
+//! The pool compared with the shadow model: random programs, reproducible by their seed.
 mod model;
 
-use fercuda_pool::Rule;
+use fercuda_pool::ReuseRule;
 use model::{Kind, Op, World};
 use proptest::prelude::*;
 
@@ -23,25 +23,26 @@ proptest! {
 }
 
 #[test]
-fn each_rule_of_reuse_that_is_broken_is_seen() {
+fn each_broken_rule_of_reuse_is_detected() {
     for rule in [
-        Rule::OthersWait,
-        Rule::WaitsHaveAnEnd,
-        Rule::MarksHaveAnEnd,
-        Rule::AnywhereWaits,
-        Rule::ElsewhereIsLost,
+        ReuseRule::OthersWait,
+        ReuseRule::WaitsHaveAnEnd,
+        ReuseRule::FencesHaveAnEnd,
+        ReuseRule::AnywhereWaits,
+        ReuseRule::ElsewhereIsLost,
     ] {
         let mut world = World::new(Kind::Pieces);
         world.break_rule(rule);
         let mut random = fastrand::Rng::with_seed(1);
         let seen = (0..2_000_000).find_map(|_| world.step(Op::from_bits(random.u64(..))).err());
-        let seen = seen.unwrap_or_else(|| panic!("{rule:?} is broken, and nothing was seen"));
+        let seen =
+            seen.unwrap_or_else(|| panic!("{rule:?} is broken, and no violation was detected"));
         assert!(seen.contains("too early"), "{rule:?}: {seen}");
     }
 }
 
 #[test]
-fn what_magazines_keep_is_given_to_who_would_have_nothing_else() {
+fn memory_in_thread_caches_is_available_to_requests_that_find_nothing_else() {
     let mut world = World::new(Kind::Pieces);
     let allocate = |stream, bytes| Op::Allocate {
         stream,
@@ -49,7 +50,7 @@ fn what_magazines_keep_is_given_to_who_would_have_nothing_else() {
         align: 512,
         tenant: 0,
     };
-    // Most of the device, freed in one stream: some of it is in the magazine.
+    // Most of the device, freed in one stream: some of it is in the thread cache.
     let megabytes = 22;
     let fill = [allocate(Some(0), 1 << 20)].repeat(megabytes);
     let free = [Op::Free {

@@ -1,5 +1,5 @@
-//! Threads that allocate and free all the time: no two of them ever hold the same
-//! memory, and nothing is lost.
+//! Threads that allocate and free constantly: no two of them ever hold the same memory, and none is
+//! lost.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod idle;
@@ -12,22 +12,23 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fercuda_pool::{
-    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId,
+    AllocationRequest, DeviceClock, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    PoolPlace, Span, StreamId, TenantId,
 };
 use idle::Idle;
 
 const PIECE: u64 = 2 << 20;
 const THREADS: u64 = 8;
-/// What takes longer does not end by itself.
+/// A wait of this length does not end by itself.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A device that waits for the host.
+/// A device that makes no progress until the host lets it.
 #[derive(Default)]
 struct Waiting(AtomicBool);
 
-impl Clock for &Waiting {
+impl DeviceClock for &Waiting {
     type Point = ();
-    fn mark(&self, _: Place) -> Option<()> {
+    fn record_fence(&self, _: PoolPlace) -> Option<()> {
         Some(())
     }
     fn passed(&self, (): &()) -> bool {
@@ -36,9 +37,9 @@ impl Clock for &Waiting {
     fn wait(&self, _: StreamId, (): &()) -> bool {
         false
     }
-    fn join(&self, (): &(), patience: Duration) -> bool {
+    fn join(&self, (): &(), timeout: Duration) -> bool {
         let begun = Instant::now();
-        while !self.passed(&()) && begun.elapsed() < patience {
+        while !self.passed(&()) && begun.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.passed(&())
@@ -48,9 +49,9 @@ impl Clock for &Waiting {
 /// A device that is 50 ms behind its host.
 struct Behind;
 
-impl Clock for Behind {
+impl DeviceClock for Behind {
     type Point = Instant;
-    fn mark(&self, _: Place) -> Option<Instant> {
+    fn record_fence(&self, _: PoolPlace) -> Option<Instant> {
         Some(Instant::now() + Duration::from_millis(50))
     }
     fn passed(&self, point: &Instant) -> bool {
@@ -59,14 +60,14 @@ impl Clock for Behind {
     fn wait(&self, _: StreamId, _: &Instant) -> bool {
         true
     }
-    fn join(&self, point: &Instant, patience: Duration) -> bool {
+    fn join(&self, point: &Instant, timeout: Duration) -> bool {
         let left = point.saturating_duration_since(Instant::now());
-        std::thread::sleep(left.min(patience));
+        std::thread::sleep(left.min(timeout));
         self.passed(point)
     }
 }
 
-/// Pieces at addresses that are never used again.
+/// Pieces at addresses that are never reused.
 struct Pieces {
     top: u64,
     spare: u64,
@@ -83,7 +84,7 @@ impl Pieces {
     }
 }
 
-impl Backing for Pieces {
+impl MemoryBacking for Pieces {
     fn piece_bytes(&self) -> u64 {
         PIECE
     }
@@ -96,7 +97,7 @@ impl Backing for Pieces {
     fn site(&self, _: u64) -> Option<u64> {
         Some(self.top)
     }
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         self.physical.fetch_add(self.new_bytes(bytes), Relaxed);
         self.spare = self.spare.saturating_sub(bytes);
         let address = self.top;
@@ -122,7 +123,7 @@ impl Backing for Pieces {
     }
 }
 
-/// Who holds which memory.
+/// The spans in use.
 #[derive(Default)]
 struct Owners(Mutex<BTreeMap<u64, Span>>);
 
@@ -131,7 +132,7 @@ impl Owners {
         let mut all = self.0.lock().unwrap();
         let before = all.range(..span.end()).next_back();
         let clash = before.filter(|(_, other)| other.end() > span.address);
-        assert!(clash.is_none(), "{span:?} is another's: {clash:?}");
+        assert!(clash.is_none(), "{span:?} overlaps one in use: {clash:?}");
         all.insert(span.address, span);
     }
 
@@ -141,18 +142,18 @@ impl Owners {
     }
 }
 
-/// So many bytes in a stream.
-fn request(bytes: u64, stream: u64) -> Request {
-    Request {
+/// A request for `bytes` in a stream.
+fn request(bytes: u64, stream: u64) -> AllocationRequest {
+    AllocationRequest {
         bytes,
         align_bytes: 512,
-        place: Place::Stream(StreamId(stream)),
+        place: PoolPlace::Stream(StreamId(stream)),
         tenant: TenantId::default(),
         note: (),
     }
 }
 
-/// Whether a thread ends by itself in this time.
+/// Whether a thread ends within this time.
 fn ends_within<T>(time: Duration, thread: &ScopedJoinHandle<'_, T>) -> bool {
     let begun = Instant::now();
     while !thread.is_finished() && begun.elapsed() < time {
@@ -167,15 +168,15 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
     let pieces = Pieces::new();
     let physical = pieces.physical.clone();
     let limit = 256 << 20;
-    let budget = Budget::new(limit);
-    let pool = Pool::new(pieces, Idle, budget.clone());
+    let budget = MemoryBudget::new(limit);
+    let pool = MemoryPool::new(pieces, Idle, budget.clone());
     let owners = Owners::default();
     let work = |thread: u64| {
         let mut random = Rng::with_seed(seed + thread);
-        let mut live: Vec<(Span, Place)> = Vec::new();
+        let mut live: Vec<(Span, PoolPlace)> = Vec::new();
         for n in 0..100_000 {
             if n % 1000 == 0 && thread.is_multiple_of(2) {
-                pool.meets_others();
+                pool.assume_contention();
             }
             let stream = StreamId(if random.u8(..) < 200 {
                 thread
@@ -183,12 +184,12 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
                 random.u64(..THREADS)
             });
             let place = match random.u8(..) {
-                0..8 => Place::Anywhere,
-                _ => Place::Stream(stream),
+                0..8 => PoolPlace::Anywhere,
+                _ => PoolPlace::Stream(stream),
             };
             let most = 1 << random.u32(8..=21);
             let bytes = random.u64(1..=most);
-            let request = Request {
+            let request = AllocationRequest {
                 bytes,
                 align_bytes: 512,
                 place,
@@ -203,7 +204,7 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
                 let (span, place) = live.swap_remove(random.usize(..live.len()));
                 owners.give(span);
                 let place = if random.u8(..) < 16 {
-                    Place::Anywhere
+                    PoolPlace::Anywhere
                 } else {
                     place
                 };
@@ -238,15 +239,15 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
 }
 
 #[test]
-fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() {
+fn a_thread_that_waits_for_a_stalled_device_lets_others_allocate() {
     let device = Waiting::default();
-    let pool = Pool::new(Pieces::new(), &device, Budget::new(8 * PIECE));
+    let pool = MemoryPool::new(Pieces::new(), &device, MemoryBudget::new(8 * PIECE));
     let freed = pool.allocate(&request(4 * PIECE, 1)).unwrap();
     pool.allocate(&request(2 * PIECE, 1)).unwrap();
-    pool.free(freed.address, Place::Stream(StreamId(1)))
+    pool.free(freed.address, PoolPlace::Stream(StreamId(1)))
         .unwrap();
     std::thread::scope(|scope| {
-        // Needs what was freed, and that is used until the device goes on.
+        // Needs the freed memory, which is in use until the device makes progress.
         let large = scope.spawn(|| pool.allocate(&request(5 * PIECE, 2)));
         let small = scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
@@ -263,47 +264,47 @@ fn who_waits_for_a_device_that_waits_for_another_thread_lets_that_have_memory() 
 }
 
 #[test]
-fn a_request_that_never_fits_fails_though_others_keep_the_device_busy() {
-    let pool = Pool::new(Pieces::new(), Behind, Budget::new(64 * PIECE));
+fn a_request_that_never_fits_fails_although_others_keep_the_device_busy() {
+    let pool = MemoryPool::new(Pieces::new(), Behind, MemoryBudget::new(64 * PIECE));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for stream in 1..4 {
             let (pool, over) = (&pool, &over);
             scope.spawn(move || {
-                // Never needs more: what it frees it has again.
+                // Never needs more: it reuses the memory it frees.
                 let rest = pool.allocate(&request(PIECE / 4, stream)).unwrap();
                 while !over.load(Relaxed) {
                     let span = pool.allocate(&request(PIECE / 4 * 3, stream)).unwrap();
-                    pool.free(span.address, Place::Stream(StreamId(stream)))
+                    pool.free(span.address, PoolPlace::Stream(StreamId(stream)))
                         .unwrap();
                 }
-                pool.free(rest.address, Place::Anywhere).unwrap();
+                pool.free(rest.address, PoolPlace::Anywhere).unwrap();
             });
         }
         std::thread::sleep(Duration::from_millis(100));
         let large = scope.spawn(|| pool.allocate(&request(65 * PIECE, 9)));
         let had_an_answer = ends_within(LONG, &large);
         over.store(true, Relaxed);
-        assert!(had_an_answer, "it waits for work that comes after it");
+        assert!(had_an_answer, "it waits for work that is queued after it");
         assert!(large.join().unwrap().is_err());
     });
 }
 
 #[test]
 fn arenas_leave_most_of_a_small_limit_to_others() {
-    let pool = Pool::new(Pieces::new(), Idle, Budget::new(32 * PIECE));
+    let pool = MemoryPool::new(Pieces::new(), Idle, MemoryBudget::new(32 * PIECE));
     for stream in 0..16 {
         let small = || {
-            pool.meets_others();
+            pool.assume_contention();
             pool.allocate(&request(4096, stream)).unwrap()
         };
         std::thread::scope(|scope| scope.spawn(small).join()).unwrap();
     }
-    // Of 64 MiB 64 KiB are live.
+    // 64 KiB of 64 MiB are live.
     let large = pool.allocate(&request(24 * PIECE, 99));
     assert!(large.is_ok(), "{large:?}");
     let too_much = pool.allocate(&request(24 * PIECE, 99)).unwrap_err();
     let report = too_much.to_string();
-    assert!(report.contains("8.0 MiB kept by threads"), "{report}");
+    assert!(report.contains("8.0 MiB cached by threads"), "{report}");
     pool.audit().unwrap();
 }

@@ -5,7 +5,7 @@
 use core::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use fercuda_pool::Rule;
+use fercuda_pool::ReuseRule;
 
 use crate::process::governor;
 
@@ -14,10 +14,10 @@ use crate::process::governor;
 #[unsafe(no_mangle)]
 extern "C" fn fercuda_break_rule(device: c_uint, rule: c_uint) -> c_int {
     let rules = [
-        Rule::OthersWait,
-        Rule::WaitsHaveAnEnd,
-        Rule::MarksHaveAnEnd,
-        Rule::AnywhereWaits,
+        ReuseRule::OthersWait,
+        ReuseRule::WaitsHaveAnEnd,
+        ReuseRule::FencesHaveAnEnd,
+        ReuseRule::AnywhereWaits,
     ];
     let device = governor().and_then(|governor| governor.device(device));
     match (device, rules.get(rule as usize)) {

@@ -114,7 +114,7 @@ pub unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant {
 /// whoever the return address says; what that was before. A thread at its end has no
 /// tenant.
 pub(crate) fn act_as(tenant: u32) -> u32 {
-    let before = KNOWN.try_with(|known| known.acting.replace(Tenant::of_index(tenant)));
+    let before = KNOWN.try_with(|known| known.acting.replace(Tenant::from_index(tenant)));
     let before = before.ok().flatten();
     before.map_or(BY_ADDRESS, |tenant| tenant.index() as u32)
 }

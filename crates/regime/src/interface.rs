@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use fercuda_ledger::{DEVICES, Device as Row, Event, EventKind, Governed, Tenant};
-pub use fercuda_ledger::{Failure, Outcome};
+use fercuda_ledger::{DEVICES, EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
+pub use fercuda_ledger::{RebootFailure, RebootOutcome};
 
 use crate::below::placed;
 use crate::caller;
@@ -209,7 +209,7 @@ impl Interface {
     }
 
     /// Says what a request came to.
-    pub fn answer(&self, device: u32, number: NonZeroU64, outcome: Outcome) {
+    pub fn answer(&self, device: u32, number: NonZeroU64, outcome: RebootOutcome) {
         let (state, detail) = outcome.words();
         // SAFETY: `detail` outlives the call.
         unsafe { (self.answer)(device, number.get(), state, &detail) };
@@ -333,7 +333,11 @@ extern "C" fn act_as(tenant: u32) -> u32 {
 extern "C" fn tell_limit(device: u32, tenant: u32, bytes: u64) {
     guarded(|| {
         let ledger = governor()?.ledger();
-        ledger.set_tenant_limit(Row::new(device), Tenant::of_index(tenant)?, bytes);
+        ledger.set_tenant_limit(
+            LedgerDevice::new(device),
+            Tenant::from_index(tenant)?,
+            bytes,
+        );
         Some(())
     });
 }
@@ -341,9 +345,11 @@ extern "C" fn tell_limit(device: u32, tenant: u32, bytes: u64) {
 unsafe extern "C" fn held(device: u32, tenant: u32, into: *mut Held) -> c_int {
     let found = guarded(|| {
         let governor = governor()?;
-        let tenant = Tenant::of_index(tenant)?;
+        let tenant = Tenant::from_index(tenant)?;
         let (pooled, blocks) = governor.device(device)?.live_of(tenant);
-        let governed = governor.ledger().governed(Row::new(device), tenant);
+        let governed = governor
+            .ledger()
+            .governed(LedgerDevice::new(device), tenant);
         Some(Held {
             pooled,
             blocks,
@@ -390,7 +396,9 @@ unsafe extern "C" fn holders(device: u32, to: *mut c_void, each: Each) {
             let held = Held {
                 pooled: live.0,
                 blocks: live.1,
-                governed: governor.ledger().governed(Row::new(device), tenant),
+                governed: governor
+                    .ledger()
+                    .governed(LedgerDevice::new(device), tenant),
             };
             if held != Held::default() {
                 // SAFETY: the caller's promise; name and figures outlive the call.
@@ -413,9 +421,9 @@ unsafe extern "C" fn function(name: *const u8, bytes: usize) -> *mut c_void {
 extern "C" fn next_epoch(device: u32) -> u64 {
     let next = guarded(|| {
         let ledger = governor()?.ledger();
-        let row = Row::new(device);
+        let row = LedgerDevice::new(device);
         let detail = ledger.epoch(row) + 1;
-        ledger.record(Event {
+        ledger.record(LedgerEvent {
             kind: EventKind::Epoch,
             device: row,
             tenant: Tenant::OTHERS,
@@ -466,7 +474,7 @@ extern "C" fn runtime(device: u32, is_open: c_int) {
     guarded(|| {
         governor()?
             .ledger()
-            .note_runtime(Row::new(device), is_open != 0);
+            .note_runtime(LedgerDevice::new(device), is_open != 0);
         Some(())
     });
 }
@@ -488,12 +496,12 @@ extern "C" fn serve(device: u32, does: c_int) -> c_int {
     let done = guarded(|| {
         let ledger = governor()?.ledger();
         if does == 0 {
-            ledger.note_requests(Row::new(device), false);
+            ledger.note_requests(LedgerDevice::new(device), false);
             SERVED.fetch_and(!bit, AcqRel);
             return Some(());
         }
         (SERVED.fetch_or(bit, AcqRel) & bit == 0)
-            .then(|| ledger.note_requests(Row::new(device), true))
+            .then(|| ledger.note_requests(LedgerDevice::new(device), true))
     });
     c_int::from(done.is_none())
 }
@@ -517,9 +525,9 @@ unsafe extern "C" fn answer(device: u32, number: u64, state: u64, detail: *const
     guarded(|| {
         // SAFETY: the caller's promise.
         let detail = unsafe { *detail };
-        let outcome = Outcome::of_words(state, detail)?;
+        let outcome = RebootOutcome::from_words(state, detail)?;
         let ledger = governor()?.ledger();
-        ledger.answer(Row::new(device), NonZeroU64::new(number)?, outcome);
+        ledger.answer(LedgerDevice::new(device), NonZeroU64::new(number)?, outcome);
         Some(())
     });
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use fercuda_cuda_sys::types::CUresult;
 use fercuda_cuda_sys::{Driver, Missing};
 pub(crate) use fercuda_governor::answer;
-use fercuda_governor::{Governor, Seat};
+use fercuda_governor::{Governor, ThreadContext};
 use fercuda_ledger::Ledger;
 
 use crate::below;
@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// A thread's seat, once it has one.
-struct Kept(Option<Seat<'static>>);
+struct Kept(Option<ThreadContext<'static>>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -80,7 +80,7 @@ fn begin(driver: &'static Driver) -> Option<Box<Governor>> {
         say(&warning.to_string());
     }
     let governor = Governor::new(driver, ledger, config.clone());
-    governor.tell_by(say);
+    governor.on_missing_pool(say);
     // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
     let _it_is_only_for_last_figures = unsafe { libc::atexit(at_exit) };
     Some(Box::new(governor))
@@ -106,7 +106,7 @@ fn next_number() -> u64 {
 /// Runs `work` with the calling thread's seat; none where nothing is governed,
 /// or if `work` has failed in a way that it should not have.
 #[inline]
-pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+pub(crate) fn seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
     guarded(|| {
         let mut work = Some(work);
         let done = SEAT.try_with(|seat| {
@@ -120,7 +120,8 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
                 }
                 none_or_anothers => {
                     let governor = governor()?;
-                    none_or_anothers.get_or_insert_with(|| Seat::new(governor, next_number()))
+                    none_or_anothers
+                        .get_or_insert_with(|| ThreadContext::new(governor, next_number()))
                 }
             };
             Some(work.take()?(seat))
@@ -128,7 +129,7 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
         match (done, work) {
             (Ok(Some(result)), _) => result,
             // The thread is at its end, or here already; or nothing is governed.
-            (_, Some(work)) => work(&mut Seat::passing(governor()?, 0)),
+            (_, Some(work)) => work(&mut ThreadContext::passing(governor()?, 0)),
             _ => None,
         }
     })
@@ -137,7 +138,7 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> O
 /// Runs `work` with the seat that the calling thread has already; none if it has
 /// none of its own, or is at work with it.
 #[inline]
-pub fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> Option<R> {
+pub fn already_seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
     guarded(|| {
         let done = SEAT.try_with(|seat| {
             let mut seat = seat.try_borrow_mut().ok()?;
@@ -154,7 +155,7 @@ pub fn already_seated<R>(work: impl FnOnce(&mut Seat<'static>) -> Option<R>) -> 
 pub(crate) fn turned() {
     guarded(|| {
         let told = SEAT.try_with(|seat| match seat.try_borrow_mut() {
-            Ok(mut seat) => seat.0.iter_mut().for_each(Seat::turned),
+            Ok(mut seat) => seat.0.iter_mut().for_each(ThreadContext::forget_current),
             // In use, and the driver has called the program back: then all forget.
             Err(_) => governor().into_iter().for_each(Governor::changed),
         });

@@ -2,16 +2,16 @@
 
 use std::sync::OnceLock;
 
-use fercuda_governor::Config;
+use fercuda_governor::GovernorConfig;
 
 use crate::say;
 
 /// What the environment says. A value that cannot be read counts as not set,
 /// and one line says so.
-pub fn config() -> &'static Config {
-    static CONFIG: OnceLock<Config> = OnceLock::new();
+pub fn config() -> &'static GovernorConfig {
+    static CONFIG: OnceLock<GovernorConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
-        let (config, complaints) = Config::read(std::env::vars_os());
+        let (config, complaints) = GovernorConfig::read(std::env::vars_os());
         for complaint in complaints {
             say(&complaint.to_string());
         }

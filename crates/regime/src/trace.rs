@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use fercuda_pool::Place;
+use fercuda_pool::PoolPlace;
 
 use crate::{say, settings};
 
@@ -63,7 +63,7 @@ fn begin() -> Option<Box<Trace>> {
 
 /// A block was given to the program.
 #[inline]
-pub fn allocated(address: u64, bytes: u64, place: Place) {
+pub fn allocated(address: u64, bytes: u64, place: PoolPlace) {
     if let Some(trace) = trace() {
         trace.write("allocate", address, bytes, place);
     }
@@ -71,7 +71,7 @@ pub fn allocated(address: u64, bytes: u64, place: Place) {
 
 /// A block was freed by the program.
 #[inline]
-pub fn freed(address: u64, bytes: u64, place: Place) {
+pub fn freed(address: u64, bytes: u64, place: PoolPlace) {
     if let Some(trace) = trace() {
         trace.write("free", address, bytes, place);
     }
@@ -79,13 +79,13 @@ pub fn freed(address: u64, bytes: u64, place: Place) {
 
 impl Trace {
     #[cold]
-    fn write(&self, action: &str, address: u64, bytes: u64, place: Place) {
+    fn write(&self, action: &str, address: u64, bytes: u64, place: PoolPlace) {
         if self.failed.load(Relaxed) {
             return;
         }
         let stream = match place {
-            Place::Stream(stream) => stream.0,
-            Place::Anywhere => 0,
+            PoolPlace::Stream(stream) => stream.0,
+            PoolPlace::Anywhere => 0,
         };
         // SAFETY: it takes nothing and fails never.
         let thread = unsafe { libc::gettid() };

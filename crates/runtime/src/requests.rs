@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fercuda_regime::interface::{Failure, Interface, Outcome};
+use fercuda_regime::interface::{Interface, RebootFailure, RebootOutcome};
 
 use crate::error::{Error, Result};
 use crate::machine::{Runtime, lock};
@@ -128,23 +128,23 @@ fn serve(runtime: &Runtime, served: &Served, stop: &Stop, mut consent: impl FnMu
         let agrees = catch_unwind(AssertUnwindSafe(&mut consent)).unwrap_or(false);
         let outcome = if agrees {
             catch_unwind(AssertUnwindSafe(|| reboot(runtime)))
-                .unwrap_or(Outcome::Failed(Failure::Other))
+                .unwrap_or(RebootOutcome::Failed(RebootFailure::Other))
         } else {
-            Outcome::Refused
+            RebootOutcome::Refused
         };
         served.doors.answer(served.device, number, outcome);
     }
 }
 
-fn reboot(runtime: &Runtime) -> Outcome {
+fn reboot(runtime: &Runtime) -> RebootOutcome {
     match runtime.reboot() {
-        Ok(reboot) => Outcome::Rebooted {
+        Ok(reboot) => RebootOutcome::Rebooted {
             epoch: reboot.epoch,
             sessions: reboot.sessions as u64,
             returned_bytes: reboot.returned_bytes,
         },
-        Err(Error::Failed { .. }) => Outcome::Failed(Failure::Context),
-        Err(Error::Lost { .. }) => Outcome::Failed(Failure::Lost),
-        Err(_) => Outcome::Failed(Failure::Other),
+        Err(Error::Failed { .. }) => RebootOutcome::Failed(RebootFailure::Context),
+        Err(Error::Lost { .. }) => RebootOutcome::Failed(RebootFailure::Lost),
+        Err(_) => RebootOutcome::Failed(RebootFailure::Other),
     }
 }

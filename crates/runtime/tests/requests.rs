@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use asking::{ask, outcome};
-use fercuda_ledger::{AskError, Outcome};
+use fercuda_ledger::{RebootOutcome, RequestError};
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
 /// A device has one who takes its requests, and tests run beside one another.
@@ -36,7 +36,7 @@ fn one_that_serves_requests_reboots_when_asked_and_once() {
     let requests = requests.unwrap();
     let session = runtime.session("served", SessionConfig::default()).unwrap();
     let buffer = session.buffer(&[1000], &[7u8; 1000]).unwrap();
-    let Outcome::Rebooted {
+    let RebootOutcome::Rebooted {
         epoch, sessions, ..
     } = outcome(&ask().unwrap())
     else {
@@ -53,7 +53,7 @@ fn one_that_serves_requests_reboots_when_asked_and_once() {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!((consents.load(Relaxed), runtime.epoch()), (1, 1));
     let again = outcome(&ask().unwrap());
-    let Outcome::Rebooted {
+    let RebootOutcome::Rebooted {
         epoch: next,
         sessions: 0,
         ..
@@ -76,7 +76,7 @@ fn one_that_does_not_agree_keeps_its_sessions() {
         let requests = runtime.serve_requests(refusal).unwrap();
         // Twice, as a panic is not to end the one who looks.
         for _ in 0..2 {
-            assert_eq!(outcome(&ask().unwrap()), Outcome::Refused);
+            assert_eq!(outcome(&ask().unwrap()), RebootOutcome::Refused);
         }
         drop(requests);
     }
@@ -88,21 +88,27 @@ fn one_that_does_not_agree_keeps_its_sessions() {
 fn one_that_does_not_serve_them_cannot_be_asked() {
     let _alone = alone();
     let runtime = runtime();
-    assert!(matches!(ask(), Err(AskError::TakesNone { device: 0, .. })));
+    assert!(matches!(
+        ask(),
+        Err(RequestError::TakesNone { device: 0, .. })
+    ));
     let requests = runtime.serve_requests(|| true).unwrap();
     let other = self::runtime();
     let refused = other.serve_requests(|| true).unwrap_err();
     assert!(matches!(refused, Error::Served { device: 0 }), "{refused}");
     drop(requests);
-    assert!(matches!(ask(), Err(AskError::TakesNone { .. })));
+    assert!(matches!(ask(), Err(RequestError::TakesNone { .. })));
     // Now another one may.
     let requests = other.serve_requests(|| true).unwrap();
-    let Outcome::Rebooted { .. } = outcome(&ask().unwrap()) else {
+    let RebootOutcome::Rebooted { .. } = outcome(&ask().unwrap()) else {
         panic!("not rebooted");
     };
     assert_eq!((runtime.epoch(), other.epoch()), (0, 1));
     drop((requests, other, runtime));
-    assert!(matches!(ask(), Err(AskError::NoRuntime { device: 0, .. })));
+    assert!(matches!(
+        ask(),
+        Err(RequestError::NoRuntime { device: 0, .. })
+    ));
 }
 
 #[test]
@@ -131,13 +137,13 @@ fn a_job_that_a_reboot_waits_for_may_end_that_requests_are_taken() {
     }
     let rebooted = outcome(&request);
     assert!(
-        matches!(rebooted, Outcome::Rebooted { sessions: 1, .. }),
+        matches!(rebooted, RebootOutcome::Rebooted { sessions: 1, .. }),
         "{rebooted:?}"
     );
     assert_eq!(runtime.epoch(), 1);
     // No more is taken, as soon as that one is answered.
     let begun = Instant::now();
-    while !matches!(ask(), Err(AskError::TakesNone { .. })) {
+    while !matches!(ask(), Err(RequestError::TakesNone { .. })) {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
             "it is served still"

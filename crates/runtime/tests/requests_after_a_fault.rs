@@ -10,7 +10,7 @@ mod asking;
 mod faulty;
 
 use asking::{ask, outcome};
-use fercuda_ledger::{Failure, Outcome};
+use fercuda_ledger::{RebootFailure, RebootOutcome};
 use fercuda_runtime::{Error, Runtime, RuntimeConfig, SessionConfig};
 
 #[test]
@@ -21,7 +21,7 @@ fn a_context_that_has_failed_is_said_and_not_reset() {
         .session("failing", SessionConfig::default())
         .unwrap();
     assert!(faulty::fail(&session).unwrap().wait().is_err());
-    let failed = Outcome::Failed(Failure::Context);
+    let failed = RebootOutcome::Failed(RebootFailure::Context);
     assert_eq!(outcome(&ask().unwrap()), failed);
     assert_eq!(outcome(&ask().unwrap()), failed, "it was reset");
     // The program itself may.
@@ -31,10 +31,16 @@ fn a_context_that_has_failed_is_said_and_not_reset() {
     if !runtime.device().cuda().is_software() {
         let lost = reset.unwrap_err();
         assert!(matches!(lost, Error::Lost { device: 0, .. }), "{lost}");
-        assert_eq!(outcome(&ask().unwrap()), Outcome::Failed(Failure::Lost));
+        assert_eq!(
+            outcome(&ask().unwrap()),
+            RebootOutcome::Failed(RebootFailure::Lost)
+        );
         return;
     }
     assert!(reset.unwrap().was_reset);
-    assert!(matches!(outcome(&ask().unwrap()), Outcome::Rebooted { .. }));
+    assert!(matches!(
+        outcome(&ask().unwrap()),
+        RebootOutcome::Rebooted { .. }
+    ));
     drop(requests);
 }

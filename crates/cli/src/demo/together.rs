@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_ledger::{EventKind, Folder, Governed, Snapshot};
+use fercuda_ledger::{EventKind, Folder, Governed, LedgerSnapshot};
 use serde::{Deserialize, Serialize};
 
 use super::python::{self, Python};
@@ -132,8 +132,8 @@ pub(super) struct Together {
     /// Pythons that did not say what they have, and why.
     silent: Vec<String>,
     /// Its ledger when it held its memory, and at its end.
-    holding: Snapshot,
-    ended: Snapshot,
+    holding: LedgerSnapshot,
+    ended: LedgerSnapshot,
     /// What the ledger accounts for then, and what the driver said is used.
     accounted_bytes: u64,
     driver_used_bytes: Option<u64>,
@@ -216,7 +216,7 @@ pub(super) fn run(device: u32, software: bool, seed: u64) -> Result<Together> {
 }
 
 /// What a ledger has of one device: some libraries use all there are.
-fn of_device(ledger: &Snapshot, device: u32) -> Snapshot {
+fn of_device(ledger: &LedgerSnapshot, device: u32) -> LedgerSnapshot {
     let mut ledger = ledger.clone();
     ledger.devices.retain(|it| it.device == device);
     for tenant in &mut ledger.tenants {
@@ -283,7 +283,7 @@ fn hint(wanted: &[&Known], software: bool) -> Option<String> {
 }
 
 /// The tenant that a part's live memory is charged to.
-fn tenant_of(holding: &Snapshot, device: u32, known: &Known) -> Option<String> {
+fn tenant_of(holding: &LedgerSnapshot, device: u32, known: &Known) -> Option<String> {
     let mut tenants = holding.tenants.iter();
     let found = tenants.find(|tenant| {
         let mut accounts = tenant.accounts.iter();
@@ -294,7 +294,7 @@ fn tenant_of(holding: &Snapshot, device: u32, known: &Known) -> Option<String> {
 }
 
 /// What is not as it should be while the memory is held.
-fn judge(holding: &Snapshot, device: u32, wanted: &[&Known], software: bool) -> Vec<String> {
+fn judge(holding: &LedgerSnapshot, device: u32, wanted: &[&Known], software: bool) -> Vec<String> {
     let mut troubles = Vec::new();
     for known in wanted.iter().filter(|known| !known.tenants.is_empty()) {
         if tenant_of(holding, device, known).is_none() {
@@ -331,7 +331,7 @@ fn judge(holding: &Snapshot, device: u32, wanted: &[&Known], software: bool) -> 
 }
 
 /// What is not as it should be when the process has ended.
-fn judge_end(ended: &Snapshot, device: u32) -> Vec<String> {
+fn judge_end(ended: &LedgerSnapshot, device: u32) -> Vec<String> {
     let rows = ended.devices.iter().filter(|it| it.device == device);
     let troubles = rows.flat_map(ungoverned);
     troubles.map(|it| format!("at its end, {it}")).collect()
@@ -405,8 +405,8 @@ impl Process {
     /// waits for its end.
     fn watch(
         &mut self,
-        read: &dyn Fn() -> Result<Snapshot>,
-    ) -> Result<(Vec<Part>, Vec<String>, Snapshot)> {
+        read: &dyn Fn() -> Result<LedgerSnapshot>,
+    ) -> Result<(Vec<Part>, Vec<String>, LedgerSnapshot)> {
         let (mut parts, mut troubles) = (Vec::new(), Vec::new());
         let mut holding = None;
         loop {
@@ -481,7 +481,7 @@ impl Process {
 }
 
 /// The ledger, once its figures are of one moment.
-fn settled(read: &dyn Fn() -> Result<Snapshot>) -> Result<Snapshot> {
+fn settled(read: &dyn Fn() -> Result<LedgerSnapshot>) -> Result<LedgerSnapshot> {
     let mut snapshot = read()?;
     for _ in 1..READINGS {
         if !snapshot.racing {
@@ -570,14 +570,14 @@ impl Together {
 
 #[cfg(test)]
 mod tests {
-    use fercuda_ledger::{Device, Event, Gauge, Ledger, Tenant};
+    use fercuda_ledger::{Gauge, Ledger, LedgerDevice, LedgerEvent, Tenant};
 
     use super::*;
 
     /// A process in which all is well, but for what `change` does.
-    fn troubles(change: impl FnOnce(&Ledger, Device)) -> Vec<String> {
+    fn troubles(change: impl FnOnce(&Ledger, LedgerDevice)) -> Vec<String> {
         let ledger = Ledger::in_memory();
-        let device = Device::new(1);
+        let device = LedgerDevice::new(1);
         ledger.charge(device, ledger.tenant("fercuda"), 5 << 20);
         ledger.charge(device, ledger.tenant("fercuda_guest"), 1 << 20);
         ledger.govern(device, ledger.tenant("x"), Governed::Vmm, 2 << 20);
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_one(said: &str, change: impl FnOnce(&Ledger, Device)) {
+    fn assert_one(said: &str, change: impl FnOnce(&Ledger, LedgerDevice)) {
         let troubles = troubles(change);
         assert!(troubles.iter().any(|it| it.contains(said)), "{troubles:?}");
     }
@@ -627,7 +627,7 @@ mod tests {
         assert_one(
             "fallback: the driver served 1 allocation ",
             |ledger, device| {
-                ledger.record(Event {
+                ledger.record(LedgerEvent {
                     kind: EventKind::Fallback,
                     device,
                     tenant: Tenant::OTHERS,
@@ -663,7 +663,7 @@ mod tests {
         let ledger = Ledger::in_memory();
         let jax = ledger.tenant("jax");
         for ordinal in 0..3 {
-            let device = Device::new(ordinal);
+            let device = LedgerDevice::new(ordinal);
             ledger.charge(device, jax, 1 << (20 + ordinal));
             ledger.reconcile(device, 9, 9, u64::from(ordinal));
         }
@@ -682,7 +682,7 @@ mod tests {
             ledger.discharge(charge, 1 << 20);
         });
         let ledger = Ledger::in_memory();
-        let other = Device::new(0);
+        let other = LedgerDevice::new(0);
         ledger.charge(other, ledger.tenant("fercuda"), 5 << 20);
         let snapshot = ledger.snapshot().unwrap();
         let troubles = judge(&snapshot, 1, &[&IN_OURS[0]], true);

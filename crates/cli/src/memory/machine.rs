@@ -12,8 +12,8 @@ use fercuda_cuda_sys::types::{
     CUcontext, CUdevice, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{DriverClock, Kind, Vmm};
-use fercuda_pool::{Budget, Place, Pool, Request, StreamId, TenantId};
+use fercuda_governor::{DriverClock, StreamKind, VmmBacking};
+use fercuda_pool::{AllocationRequest, MemoryBudget, MemoryPool, PoolPlace, StreamId, TenantId};
 
 /// As CUDA's own allocations are, and more.
 const ALIGN_BYTES: u64 = 512;
@@ -142,13 +142,13 @@ impl Machine {
 /// Our pool over the driver's mappings and events.
 pub(crate) struct Pooled<'m> {
     machine: &'m Machine,
-    pool: Pool<Vmm, DriverClock>,
-    places: Vec<Place>,
+    pool: MemoryPool<VmmBacking, DriverClock>,
+    places: Vec<PoolPlace>,
 }
 
 impl<'m> Pooled<'m> {
     pub(crate) fn new(machine: &'m Machine) -> Result<Pooled<'m>> {
-        let vmm = Vmm::new(machine.driver, machine.device)
+        let vmm = VmmBacking::new(machine.driver, machine.device)
             .map_err(|refused| anyhow!("{refused}"))
             .context("this device cannot map memory, which the pool needs")?;
         let clock = DriverClock::new(machine.driver);
@@ -157,23 +157,23 @@ impl<'m> Pooled<'m> {
         for (number, stream) in machine.streams.iter().enumerate() {
             let id = StreamId(number as u64 + 1);
             // SAFETY: a stream of this context that is never destroyed.
-            unsafe { clock.add_stream(id, machine.context, Kind::Created(*stream)) };
-            places.push(Place::Stream(id));
+            unsafe { clock.add_stream(id, machine.context, StreamKind::Created(*stream)) };
+            places.push(PoolPlace::Stream(id));
         }
-        let budget = Budget::new(u64::MAX);
+        let budget = MemoryBudget::new(u64::MAX);
         Ok(Pooled {
             machine,
-            pool: Pool::new(vmm, clock, budget),
+            pool: MemoryPool::new(vmm, clock, budget),
             places,
         })
     }
 
-    fn place(&self, stream: usize) -> Place {
+    fn place(&self, stream: usize) -> PoolPlace {
         self.places[stream % self.places.len()]
     }
 
-    fn take(&self, bytes: u64, place: Place) -> std::result::Result<u64, String> {
-        let request = Request {
+    fn take(&self, bytes: u64, place: PoolPlace) -> std::result::Result<u64, String> {
+        let request = AllocationRequest {
             bytes,
             align_bytes: ALIGN_BYTES,
             place,
@@ -187,15 +187,15 @@ impl<'m> Pooled<'m> {
         Ok(span.address)
     }
 
-    fn give(&self, address: u64, place: Place) -> std::result::Result<(), String> {
+    fn give(&self, address: u64, place: PoolPlace) -> std::result::Result<(), String> {
         let freed = self.pool.free(address, place);
         freed.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// A pair in no stream's order, as `cuMemAlloc` and `cuMemFree` are.
     pub(crate) fn plain_pair(&self, bytes: u64) -> std::result::Result<(), String> {
-        let address = self.take(bytes, Place::Anywhere)?;
-        self.give(address, Place::Anywhere)
+        let address = self.take(bytes, PoolPlace::Anywhere)?;
+        self.give(address, PoolPlace::Anywhere)
     }
 
     /// Gives what is free back to the driver.

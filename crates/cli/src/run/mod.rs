@@ -27,7 +27,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use fercuda_governor::{Bytes, Config, TenantLimit};
+use fercuda_governor::{ByteSize, GovernorConfig, TenantLimit};
 use fercuda_ledger::Folder;
 
 use crate::terminal::wrapped;
@@ -39,7 +39,7 @@ pub(crate) use places::{DeviceKind, Places};
 pub(crate) struct Args {
     /// What the program, and each of its children, may use on a device: 8GiB.
     #[arg(long, value_name = "SIZE")]
-    limit: Option<Bytes>,
+    limit: Option<ByteSize>,
     /// What one library may use on a device; may be given several times.
     #[arg(long = "tenant", value_name = "NAME=SIZE")]
     tenants: Vec<TenantLimit>,
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
-    let (current, _) = Config::read(std::env::vars_os());
+    let (current, _) = GovernorConfig::read(std::env::vars_os());
     if args.ungoverned || current.disabled {
         return Ok(replace(&mut command, &path));
     }
@@ -196,7 +196,7 @@ fn refused(path: &Path, why: &str, status: u8) -> ExitCode {
 /// Gives `command` what a governed program has, over this driver, as a part of
 /// this run.
 pub(crate) fn govern(command: &mut Command, kind: DeviceKind, run: NonZeroU64) -> Result<()> {
-    let (current, _) = Config::read(std::env::vars_os());
+    let (current, _) = GovernorConfig::read(std::env::vars_os());
     if current.disabled {
         bail!("FERCUDA_DISABLE is set: nothing is governed\ntry: without it");
     }
@@ -284,7 +284,7 @@ fn check(changes: &BTreeMap<OsString, OsString>) -> Result<()> {
     let changed = changes
         .iter()
         .map(|(name, value)| (name.clone(), value.clone()));
-    let (_, errors) = Config::read(kept.chain(changed));
+    let (_, errors) = GovernorConfig::read(kept.chain(changed));
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     if !texts.is_empty() {
         bail!("{}", texts.join("\n"));

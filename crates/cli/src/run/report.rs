@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use fercuda_ledger::{EventKind, Folder, Snapshot};
+use fercuda_ledger::{EventKind, Folder, LedgerSnapshot};
 use serde::Serialize;
 
 use crate::ledgers;
@@ -30,7 +30,7 @@ pub(crate) struct Report {
     /// The signal that ended it.
     signal: Option<i32>,
     seconds: f64,
-    processes: Vec<Snapshot>,
+    processes: Vec<LedgerSnapshot>,
     /// Why ledgers of the folder could not be read.
     unreadable: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl Report {
         status: ExitStatus,
         took: Duration,
     ) -> Report {
-        let of_run = |snapshot: &Snapshot| snapshot.run == Some(run);
+        let of_run = |snapshot: &LedgerSnapshot| snapshot.run == Some(run);
         let (processes, unreadable) = ledgers::gather(folder, of_run)
             .unwrap_or_else(|error| (Vec::new(), vec![error.to_string()]));
         Report {
@@ -148,14 +148,14 @@ fn first_two(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use fercuda_ledger::{Device, Event, Gauge, Governed, Ledger};
+    use fercuda_ledger::{Gauge, Governed, Ledger, LedgerDevice, LedgerEvent};
 
     use super::*;
 
     fn report(tenants: usize) -> Report {
         let ledger = Ledger::in_memory();
         for ordinal in 0..8 {
-            let device = Device::new(ordinal);
+            let device = LedgerDevice::new(ordinal);
             for number in 0..tenants {
                 let name = format!("tenant-with-a-rather-long-name-{number}");
                 let tenant = ledger.tenant(&name);
@@ -166,7 +166,7 @@ mod tests {
                 ledger.govern(device, ledger.tenant("torch"), kind, 1023 << 20);
             }
             for kind in EventKind::ALL {
-                ledger.record(Event {
+                ledger.record(LedgerEvent {
                     kind,
                     device,
                     tenant: ledger.tenant("torch"),

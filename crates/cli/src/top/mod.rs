@@ -10,7 +10,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use fercuda_ledger::{Folder, Owner, Snapshot};
+use fercuda_ledger::{Folder, LedgerSnapshot, OwnerState};
 
 use crate::ledgers;
 use crate::out::{say, write};
@@ -90,9 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let folder = Folder::from_env()?;
     // A series goes on when its process ends: `fercuda_up` then says 0.
     let gone_too = args.pid.is_some() || args.prometheus;
-    let keep = |process: &Snapshot| {
+    let keep = |process: &LedgerSnapshot| {
         let asked_for = args.pid.is_none_or(|pid| process.pid == pid);
-        asked_for && (gone_too || process.owner != Owner::Gone)
+        asked_for && (gone_too || process.owner != OwnerState::Gone)
     };
     let (processes, unreadable) = ledgers::gather(&folder, keep)?;
     if let Some(pid) = args.pid
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Prints all rows, whatever the height.
-fn once(processes: &[Snapshot], unreadable: &[String], by: By) {
+fn once(processes: &[LedgerSnapshot], unreadable: &[String], by: By) {
     let paint = Paint::stdout();
     for error in unreadable {
         eprintln!("{error}");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use fercuda_ledger::{Folder, Snapshot};
+use fercuda_ledger::{Folder, LedgerSnapshot};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -25,7 +25,11 @@ const EVERY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Draws until a key ends it.
-pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool, by: By) -> Result<ExitCode> {
+pub(super) fn show(
+    folder: &Folder,
+    keep: &dyn Fn(&LedgerSnapshot) -> bool,
+    by: By,
+) -> Result<ExitCode> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
         let flag = Arc::clone(&signal);
@@ -51,7 +55,7 @@ pub(super) fn show(folder: &Folder, keep: &dyn Fn(&Snapshot) -> bool, by: By) ->
 fn draw(
     terminal: &mut DefaultTerminal,
     mut view: View,
-    (folder, keep): (&Folder, &dyn Fn(&Snapshot) -> bool),
+    (folder, keep): (&Folder, &dyn Fn(&LedgerSnapshot) -> bool),
     signal: &AtomicUsize,
 ) -> Result<()> {
     let mut read_at: Option<Instant> = None;

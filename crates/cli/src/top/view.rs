@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use fercuda_ledger::{DeviceSnapshot, Snapshot, StreamSnapshot};
+use fercuda_ledger::{DeviceSnapshot, LedgerSnapshot, StreamSnapshot};
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -19,9 +19,9 @@ use crate::terminal::{bytes, clipped, count};
 
 /// Everything that is shown.
 pub(super) struct View {
-    processes: Vec<Snapshot>,
+    processes: Vec<LedgerSnapshot>,
     /// The reading before, and how long ago it was.
-    before: Option<(Vec<Snapshot>, Duration)>,
+    before: Option<(Vec<LedgerSnapshot>, Duration)>,
     unreadable: usize,
     /// The chosen row's process and device.
     chosen: Option<(u64, u32)>,
@@ -83,7 +83,7 @@ impl View {
     /// Takes a new reading, `passed` after the last.
     pub(super) fn update(
         &mut self,
-        mut processes: Vec<Snapshot>,
+        mut processes: Vec<LedgerSnapshot>,
         unreadable: usize,
         passed: Option<Duration>,
     ) {
@@ -106,16 +106,16 @@ impl View {
             .map(|(process, device)| (process.pid, device.device));
     }
 
-    fn rows(&self) -> Vec<(&Snapshot, &DeviceSnapshot)> {
+    fn rows(&self) -> Vec<(&LedgerSnapshot, &DeviceSnapshot)> {
         let devices = |process| {
-            let process: &Snapshot = process;
+            let process: &LedgerSnapshot = process;
             process.devices.iter().map(move |device| (process, device))
         };
         self.processes.iter().flat_map(devices).collect()
     }
 
-    fn place(&self, rows: &[(&Snapshot, &DeviceSnapshot)]) -> usize {
-        let is_chosen = |(process, device): &(&Snapshot, &DeviceSnapshot)| {
+    fn place(&self, rows: &[(&LedgerSnapshot, &DeviceSnapshot)]) -> usize {
+        let is_chosen = |(process, device): &(&LedgerSnapshot, &DeviceSnapshot)| {
             self.chosen == Some((process.pid, device.device))
         };
         rows.iter().position(is_chosen).unwrap_or(0)
@@ -185,7 +185,7 @@ impl View {
 
     fn process_table(
         &self,
-        rows: &[(&Snapshot, &DeviceSnapshot)],
+        rows: &[(&LedgerSnapshot, &DeviceSnapshot)],
         width: usize,
         most: usize,
     ) -> Vec<Line<'static>> {
@@ -260,7 +260,7 @@ impl View {
 
     fn tenant_table(
         &self,
-        process: &Snapshot,
+        process: &LedgerSnapshot,
         device: &DeviceSnapshot,
         width: usize,
     ) -> Vec<Line<'static>> {
@@ -299,7 +299,7 @@ impl View {
 
     fn stream_table(
         &self,
-        process: &Snapshot,
+        process: &LedgerSnapshot,
         device: &DeviceSnapshot,
         width: usize,
     ) -> Vec<Line<'static>> {
@@ -321,7 +321,7 @@ impl View {
         self.holder_table("STREAM", rows.collect(), width)
     }
 
-    fn thread_table(&self, process: &Snapshot, width: usize) -> Vec<Line<'static>> {
+    fn thread_table(&self, process: &LedgerSnapshot, width: usize) -> Vec<Line<'static>> {
         let rows = process.threads.iter().map(|it| {
             let before = self.earlier(process).and_then(|(before, passed)| {
                 let mut threads = before.threads.iter();
@@ -359,7 +359,7 @@ impl View {
     /// Rates, streams and events, the most telling first.
     fn tail(
         &self,
-        process: &Snapshot,
+        process: &LedgerSnapshot,
         device: &DeviceSnapshot,
         width: usize,
     ) -> Vec<Line<'static>> {
@@ -406,9 +406,9 @@ impl View {
     }
 
     /// The same process at the reading before, and how long ago that was.
-    fn earlier(&self, process: &Snapshot) -> Option<(&Snapshot, Duration)> {
+    fn earlier(&self, process: &LedgerSnapshot) -> Option<(&LedgerSnapshot, Duration)> {
         let (before, passed) = self.before.as_ref()?;
-        let same = |other: &&Snapshot| {
+        let same = |other: &&LedgerSnapshot| {
             other.pid == process.pid && other.begun_at_unix_ns == process.begun_at_unix_ns
         };
         Some((before.iter().find(same)?, *passed))
@@ -459,7 +459,7 @@ fn table_row(
 
 /// Streams of a device, and what is in none.
 fn streams_of<'s>(
-    process: &'s Snapshot,
+    process: &'s LedgerSnapshot,
     device: &DeviceSnapshot,
 ) -> impl Iterator<Item = &'s StreamSnapshot> {
     let ordinal = device.device;
@@ -468,7 +468,7 @@ fn streams_of<'s>(
 }
 
 /// Streams by what is live in them: `7: 1.0 GiB, none: 3.0 MiB`.
-fn streams(process: &Snapshot, device: &DeviceSnapshot) -> String {
+fn streams(process: &LedgerSnapshot, device: &DeviceSnapshot) -> String {
     let mut streams: Vec<_> = streams_of(process, device).collect();
     streams.sort_by_key(|it| std::cmp::Reverse(it.live_bytes));
     let text = |it: &&StreamSnapshot| {
@@ -500,14 +500,14 @@ fn quantity(number: f64) -> String {
 mod tests {
     use std::path::Path;
 
-    use fercuda_ledger::{Device, Event, EventKind, Gauge, Governed, Ledger};
+    use fercuda_ledger::{EventKind, Gauge, Governed, Ledger, LedgerDevice, LedgerEvent};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
 
     /// A process as its ledger shows it, with a name, number and age of ours.
-    fn process(pid: u64, program: &str, change: impl FnOnce(&Ledger)) -> Snapshot {
+    fn process(pid: u64, program: &str, change: impl FnOnce(&Ledger)) -> LedgerSnapshot {
         let ledger = Ledger::in_memory();
         change(&ledger);
         let mut snapshot = ledger.snapshot().unwrap();
@@ -520,9 +520,9 @@ mod tests {
         snapshot
     }
 
-    fn training(allocs: usize) -> Snapshot {
+    fn training(allocs: usize) -> LedgerSnapshot {
         process(4711, "python3.12", |ledger| {
-            let device = Device::new(0);
+            let device = LedgerDevice::new(0);
             let (torch, blas) = (ledger.tenant("torch"), ledger.tenant("cublas"));
             let mut local = ledger.local(1);
             for _ in 0..allocs {
@@ -541,7 +541,7 @@ mod tests {
                 (EventKind::Growth, 2 << 30, 5 << 30),
                 (EventKind::TenantLimit, 3 << 30, 6 << 30),
             ] {
-                ledger.record(Event {
+                ledger.record(LedgerEvent {
                     kind,
                     device,
                     tenant: torch,
@@ -557,7 +557,7 @@ mod tests {
 
     fn view() -> View {
         let serving = process(4800, "a-server-with-a-very-long-name", |ledger| {
-            let device = Device::new(1);
+            let device = LedgerDevice::new(1);
             ledger.charge(device, ledger.tenant("jax"), 20 << 30);
             ledger.set(device, Gauge::Pooled, 24 << 30);
             ledger.reconcile(device, 141 << 30, 100 << 30, 3 << 20);

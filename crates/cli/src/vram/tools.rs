@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use fercuda_governor::Bytes;
+use fercuda_governor::ByteSize;
 use fercuda_vramfs::control::{Control, Fault, Scrubbed};
 use fercuda_vramfs::layout::DATA_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -206,7 +206,7 @@ pub(crate) struct GrowArgs {
     dir: PathBuf,
     /// Room for data from now on, such as 16GiB.
     #[arg(long, value_name = "BYTES")]
-    size: Bytes,
+    size: ByteSize,
 }
 
 /// Gives memory back to the device.
@@ -223,7 +223,7 @@ pub(crate) struct ShrinkArgs {
     dir: PathBuf,
     /// Room for data from now on, such as 4GiB.
     #[arg(long, value_name = "BYTES")]
-    size: Bytes,
+    size: ByteSize,
 }
 
 pub(super) fn grow(args: &GrowArgs) -> Result<ExitCode> {

@@ -85,7 +85,7 @@ fn what_is_not_there_or_may_not_be_executed_ends_as_in_a_shell() {
 fn a_value_that_cannot_be_read_is_refused_wherever_it_was_given() {
     let it = Installed::new();
     for (words, said) in [
-        (&["--limit", "8G"][..], "its unit is none of B, KiB"),
+        (&["--limit", "8G"][..], "its unit is not one of B, KiB"),
         (&["--limit", "0"], "less than 1 byte"),
         (&["--tenant", "torch"], "is not NAME=SIZE"),
         (&["--device", "tpu"], "possible values: auto, gpu, soft"),

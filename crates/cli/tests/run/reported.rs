@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use fercuda_ledger::{Device, Event, EventKind, Folder, Gauge, Governed, Ledger};
+use fercuda_ledger::{EventKind, Folder, Gauge, Governed, Ledger, LedgerDevice, LedgerEvent};
 use serde_json::Value;
 
 use crate::{Installed, assert_contains, ended};
@@ -22,7 +22,7 @@ fn process_with_a_ledger() {
     let folder = Folder::from_env().unwrap();
     let (ledger, warning) = Ledger::open_in(&folder, run);
     assert!(warning.is_none(), "{warning:?}");
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let torch = ledger.tenant("torch");
     let kept = ledger.charge(device, torch, 3 << 30);
     let mut local = ledger.local(1);
@@ -32,7 +32,7 @@ fn process_with_a_ledger() {
     ledger.govern(device, torch, Governed::Context, 512 << 20);
     ledger.set(device, Gauge::Mapped, 5 << 30);
     ledger.set_tenant_limit(device, torch, 6 << 30);
-    ledger.record(Event {
+    ledger.record(LedgerEvent {
         kind: EventKind::OutOfMemory,
         device,
         tenant: torch,

@@ -1,6 +1,6 @@
-//! What tests over a driver of theirs share.
+//! Helpers shared by tests with their own driver.
 
-/// Calls a function of the test's `driver()`, which has to succeed.
+/// Calls a function of the test's `driver()`, which must succeed.
 macro_rules! ok {
     ($name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: live pointers of the right kind.

@@ -528,7 +528,7 @@ fn each_of_the_drivers_pools_has_its_own_figures() {
 fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
     let run = hooked("calls.c", &["leak"]).run().succeeds();
     assert_eq!(tenant_live(run.ledger(), "calls", 0), Some(10 * MIB));
-    assert_eq!(run.ledger().owner, fercuda_ledger::Owner::Gone);
+    assert_eq!(run.ledger().owner, fercuda_ledger::OwnerState::Gone);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Two processes that share memory of the pool, by the driver's legacy handles.
 
-use fercuda_ledger::{Governed, Snapshot};
+use fercuda_ledger::{Governed, LedgerSnapshot};
 
 use crate::support::{Run, device, first, governed, hooked, plain, seed};
 
@@ -26,7 +26,7 @@ fn same(case: &str) -> Run {
 }
 
 /// What a process has of others' memory.
-fn imported(ledger: &Snapshot) -> u64 {
+fn imported(ledger: &LedgerSnapshot) -> u64 {
     device(ledger, 0).map_or(0, |row| governed(row, Governed::IpcImport))
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fercuda_ledger::{EventKind, Snapshot};
+use fercuda_ledger::{EventKind, LedgerSnapshot};
 
 use crate::defects::failing;
 use crate::support::{Client, Run, compiled_as, counts, driver, first, tenant_live};
@@ -150,7 +150,7 @@ fn ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_no
 }
 
 /// Kinds and sizes of what was refused since `before`.
-fn refused(before: &Snapshot, after: &Snapshot) -> Vec<(EventKind, u64)> {
+fn refused(before: &LedgerSnapshot, after: &LedgerSnapshot) -> Vec<(EventKind, u64)> {
     let new = after.events_written - before.events_written;
     let events = after.events.iter().rev().take(new as usize);
     let events = events.map(|event| (event.kind, event.bytes));

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fercuda_ledger::{DeviceSnapshot, Folder, Governed, Reader, Snapshot};
+use fercuda_ledger::{DeviceSnapshot, Folder, Governed, LedgerReader, LedgerSnapshot};
 use tempfile::TempDir;
 
 /// No program here takes longer.
@@ -163,7 +163,7 @@ pub(crate) struct Run {
     pub(crate) said: String,
     pub(crate) complained: String,
     /// The ledgers of all processes there were.
-    pub(crate) ledgers: Vec<Snapshot>,
+    pub(crate) ledgers: Vec<LedgerSnapshot>,
     folder: TempDir,
 }
 
@@ -307,7 +307,7 @@ impl Run {
 
     /// The ledger of the only process that used a device.
     #[track_caller]
-    pub(crate) fn ledger(&self) -> &Snapshot {
+    pub(crate) fn ledger(&self) -> &LedgerSnapshot {
         let [ledger] = self.ledgers.as_slice() else {
             panic!("{} ledgers; {}", self.ledgers.len(), self.complained);
         };
@@ -325,11 +325,11 @@ impl Run {
 
     /// What the ledger said when the program came to `mark`.
     #[track_caller]
-    pub(crate) fn at(&self, mark: &str) -> Snapshot {
+    pub(crate) fn at(&self, mark: &str) -> LedgerSnapshot {
         let path = self.folder.path().join(format!("run/{mark}.mark"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
             .unwrap_or_else(|error| panic!("the program came not to {mark:?}: {error}"));
-        Reader::open(&path).unwrap().snapshot().unwrap()
+        LedgerReader::open(&path).unwrap().snapshot().unwrap()
     }
 
     /// The figure behind `name` in what it said.
@@ -344,13 +344,13 @@ impl Run {
 }
 
 /// A device's row, all zero where it has none.
-pub(crate) fn device(snapshot: &Snapshot, ordinal: u32) -> Option<&DeviceSnapshot> {
+pub(crate) fn device(snapshot: &LedgerSnapshot, ordinal: u32) -> Option<&DeviceSnapshot> {
     snapshot.devices.iter().find(|row| row.device == ordinal)
 }
 
 /// The first device's row.
 #[track_caller]
-pub(crate) fn first(snapshot: &Snapshot) -> &DeviceSnapshot {
+pub(crate) fn first(snapshot: &LedgerSnapshot) -> &DeviceSnapshot {
     device(snapshot, 0).expect("the ledger has a row for GPU 0")
 }
 
@@ -361,7 +361,7 @@ pub(crate) fn governed(row: &DeviceSnapshot, kind: Governed) -> u64 {
 }
 
 /// (allocations, frees) of a process, on all devices.
-pub(crate) fn counts(snapshot: &Snapshot) -> (u64, u64) {
+pub(crate) fn counts(snapshot: &LedgerSnapshot) -> (u64, u64) {
     let rows = snapshot.devices.iter();
     rows.fold((0, 0), |(allocs, frees), row| {
         (allocs + row.allocs, frees + row.frees)
@@ -369,7 +369,7 @@ pub(crate) fn counts(snapshot: &Snapshot) -> (u64, u64) {
 }
 
 /// Live bytes of a tenant on a device.
-pub(crate) fn tenant_live(snapshot: &Snapshot, name: &str, device: u32) -> Option<u64> {
+pub(crate) fn tenant_live(snapshot: &LedgerSnapshot, name: &str, device: u32) -> Option<u64> {
     let tenant = snapshot.tenants.iter().find(|it| it.name == name)?;
     let account = tenant.accounts.iter().find(|it| it.device == device)?;
     Some(account.live_bytes)

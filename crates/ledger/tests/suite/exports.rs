@@ -1,12 +1,14 @@
-//! What others read: Prometheus' text and JSON.
+//! Exports for other programs: Prometheus text and JSON.
 
 use std::collections::BTreeSet;
 
-use fercuda_ledger::{Device, Event, EventKind, Gauge, Governed, Ledger, Snapshot, prometheus};
+use fercuda_ledger::{
+    EventKind, Gauge, Governed, Ledger, LedgerDevice, LedgerEvent, LedgerSnapshot, prometheus,
+};
 
-fn snapshot() -> Snapshot {
+fn snapshot() -> LedgerSnapshot {
     let ledger = Ledger::in_memory();
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let torch = ledger.tenant("torch");
     let odd = ledger.tenant("a \"quoted\\ name\"\n");
     let mut local = ledger.local(1);
@@ -21,7 +23,7 @@ fn snapshot() -> Snapshot {
     ledger.set_tenant_limit(device, torch, 20 << 30);
     ledger.reconcile(device, 141 << 30, 100 << 30, 0);
     for (kind, detail) in [(EventKind::Epoch, 9), (EventKind::OutOfMemory, 3)] {
-        ledger.record(Event {
+        ledger.record(LedgerEvent {
             kind,
             device,
             tenant: torch,
@@ -100,7 +102,7 @@ fn prometheus_text_has_each_figure_with_its_labels() {
             "{line}\nin\n{text}"
         );
     }
-    // Nothing limits the device: no figure rather than a wrong one.
+    // The device has no limit: no figure rather than a wrong one.
     assert!(!text.contains("fercuda_device_limit_bytes"));
 }
 

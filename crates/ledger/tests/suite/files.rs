@@ -1,4 +1,4 @@
-//! Where ledgers may lie, and what is made of files that are none.
+//! Allowed places for ledgers, and the handling of files that are not ledgers.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::num::NonZeroU64;
@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use fercuda_ledger::{
-    Device, Error, FILE_BYTES, Folder, FormatError, Governed, Ledger, Owner, Reader, Snapshot,
+    Error, FILE_BYTES, Folder, FormatError, Governed, Ledger, LedgerDevice, LedgerReader,
+    LedgerSnapshot, OwnerState,
 };
 use proptest::prelude::*;
 
@@ -17,7 +18,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn folder_and_files_are_private_and_of_their_size() {
+fn folder_and_files_are_private_and_files_have_the_full_size() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
@@ -38,7 +39,7 @@ fn folder_and_files_are_private_and_of_their_size() {
 }
 
 #[test]
-fn a_folder_open_to_others_is_refused_with_what_to_do() {
+fn a_folder_open_to_others_is_refused_with_advice() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("ledgers");
     fs::create_dir(&path).unwrap();
@@ -77,26 +78,26 @@ fn a_folder_that_is_a_link_or_a_file_is_refused() {
 }
 
 #[test]
-fn a_writer_without_its_folder_works_in_memory_and_says_why() {
+fn a_writer_without_its_folder_works_in_memory_and_gives_the_reason() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::at(&root.path().join("ledgers")).unwrap();
     fs::remove_dir(folder.path()).unwrap();
     let (ledger, warning) = Ledger::open_in(&folder, None);
     let text = warning.unwrap().to_string();
     assert!(
-        text.starts_with("nobody can watch this process's memory ledger: cannot make"),
+        text.starts_with("this process's memory ledger is not visible to readers: cannot make"),
         "{text}"
     );
     assert!(text.contains("\ntry: a private folder"), "{text}");
     assert_eq!(ledger.path(), None);
-    ledger.charge(Device::new(0), ledger.tenant("torch"), 77);
+    ledger.charge(LedgerDevice::new(0), ledger.tenant("torch"), 77);
     let snapshot = ledger.snapshot().unwrap();
     assert_eq!(live_bytes(&snapshot), 77);
-    assert_eq!(snapshot.owner, Owner::Alive);
+    assert_eq!(snapshot.owner, OwnerState::Alive);
 }
 
 #[test]
-fn what_is_no_ledger_of_ours_is_neither_read_nor_swept() {
+fn files_that_are_not_our_ledgers_are_neither_read_nor_swept() {
     let (root, folder) = folder();
     let at = |name: &str| folder.path().join(name);
     let outside = root.path().join("outside");
@@ -107,7 +108,7 @@ fn what_is_no_ledger_of_ours_is_neither_read_nor_swept() {
     fs::write(at("open.ledger"), "kept").unwrap();
     set_mode(&at("open.ledger"), 0o644);
     fs::write(at("notes.txt"), "kept").unwrap();
-    // Opening one to read would wait for somebody who writes.
+    // Opening a pipe for reading would block until a writer opens it.
     let pipe = std::process::Command::new("mkfifo")
         .args(["-m", "600"])
         .arg(at("pipe.ledger"))
@@ -123,14 +124,14 @@ fn what_is_no_ledger_of_ours_is_neither_read_nor_swept() {
 }
 
 #[test]
-fn what_nobody_holds_is_swept_whatever_is_in_it() {
+fn ledgers_without_an_owner_are_swept_whatever_their_content() {
     let (_root, folder) = folder();
     let at = |name: &str| folder.path().join(name);
     for (name, bytes) in [("1-1-0.ledger", &b""[..]), ("2-2-0.ledger", b"rubbish")] {
         fs::write(at(name), bytes).unwrap();
         set_mode(&at(name), 0o600);
     }
-    // One may be about to become a ledger; the other was left behind.
+    // A recent draft may be about to become a ledger; an old one was left behind.
     for name in ["3-3-0.draft", "4-4-0.draft"] {
         fs::write(at(name), "").unwrap();
         set_mode(&at(name), 0o600);
@@ -150,20 +151,20 @@ fn ledgers_of_one_process_have_a_file_each() {
     let (_root, folder) = folder();
     let (one, other) = (open(&folder), open(&folder));
     assert_ne!(one.path(), other.path());
-    one.charge(Device::new(0), one.tenant("torch"), 5);
+    one.charge(LedgerDevice::new(0), one.tenant("torch"), 5);
     let alive = folder.ledgers().unwrap();
-    let owners: Vec<Owner> = alive
+    let owners: Vec<OwnerState> = alive
         .iter()
         .map(|reader| reader.as_ref().unwrap().owner().unwrap())
         .collect();
-    assert_eq!(owners, [Owner::Alive; 2]);
+    assert_eq!(owners, [OwnerState::Alive; 2]);
     drop(one);
     assert_eq!(folder.sweep().unwrap(), 1);
     assert_eq!(live_bytes(&other.snapshot().unwrap()), 0);
 }
 
 #[test]
-fn ledgers_of_a_run_stay_until_its_holder_lets_go() {
+fn ledgers_of_a_run_stay_until_the_hold_is_released() {
     let (_root, folder) = folder();
     let run = NonZeroU64::new(0xfeed).unwrap();
     let of_run = |number| {
@@ -200,7 +201,7 @@ fn a_run_whose_holder_was_killed_is_swept_and_many_ledgers_of_one_are_bounded() 
     drop(ledger());
     let left = folder.ledgers().unwrap().remove(0).unwrap();
     let bytes = fs::read(left.path()).unwrap();
-    // As a holder that was killed leaves it: there, and locked by nobody.
+    // As a killed holder leaves it: present, and not locked.
     let held = folder.path().join("0000000000000007.held");
     fs::write(&held, "").unwrap();
     set_mode(&held, 0o600);
@@ -224,7 +225,7 @@ fn a_file_cut_short_while_it_is_open_is_an_error() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let path = ledger.path().unwrap().to_owned();
-    let reader = Reader::open(&path).unwrap();
+    let reader = LedgerReader::open(&path).unwrap();
     drop(ledger);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     for len_bytes in [FILE_BYTES as u64 - 1, 4096, 64, 63, 8, 0] {
@@ -245,11 +246,14 @@ fn each_thing_wrong_with_a_header_has_its_error() {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&value.to_le_bytes(), offset_bytes)
             .unwrap();
-        let error = match Reader::open(&path).unwrap().snapshot() {
+        let error = match LedgerReader::open(&path).unwrap().snapshot() {
             Err(Error::Format { source, .. }) => source,
             other => panic!("{other:?}"),
         };
-        assert_eq!(Snapshot::from_bytes(&fs::read(&path).unwrap()), Err(error));
+        assert_eq!(
+            LedgerSnapshot::from_bytes(&fs::read(&path).unwrap()),
+            Err(error)
+        );
         file.write_all_at(&bytes, 0).unwrap();
         error
     };
@@ -259,7 +263,7 @@ fn each_thing_wrong_with_a_header_has_its_error() {
     for offset_bytes in [72, 80, 88, 96, 104] {
         assert_eq!(refused(offset_bytes, u64::MAX), FormatError::Rows);
     }
-    assert!(Reader::open(&path).unwrap().snapshot().is_ok());
+    assert!(LedgerReader::open(&path).unwrap().snapshot().is_ok());
 }
 
 /// A ledger's bytes with something in every table.
@@ -267,7 +271,7 @@ fn valid() -> Vec<u8> {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     for name in ["torch", "jax"] {
-        let device = Device::new(0);
+        let device = LedgerDevice::new(0);
         let tenant = ledger.tenant(name);
         ledger.charge(device, tenant, 1000);
         ledger.local(1).charge(device, tenant, 7, 1000);
@@ -276,9 +280,9 @@ fn valid() -> Vec<u8> {
     fs::read(ledger.path().unwrap()).unwrap()
 }
 
-/// What any snapshot can be asked without a panic.
+/// Uses everything a snapshot offers, which must not panic.
 fn use_all(bytes: &[u8]) {
-    let Ok(snapshot) = Snapshot::from_bytes(bytes) else {
+    let Ok(snapshot) = LedgerSnapshot::from_bytes(bytes) else {
         return;
     };
     let text = fercuda_ledger::prometheus(std::slice::from_ref(&snapshot));
@@ -317,7 +321,7 @@ proptest! {
             };
             word.copy_from_slice(&value.to_le_bytes());
         }
-        prop_assert!(Snapshot::from_bytes(&bytes).unwrap().racing);
+        prop_assert!(LedgerSnapshot::from_bytes(&bytes).unwrap().racing);
         use_all(&bytes);
     }
 
@@ -340,7 +344,7 @@ proptest! {
         for reader in folder.ledgers().unwrap() {
             let reader = reader.unwrap();
             reader.snapshot().ok();
-            prop_assert_ne!(reader.owner().ok(), Some(Owner::Alive));
+            prop_assert_ne!(reader.owner().ok(), Some(OwnerState::Alive));
         }
         prop_assert_eq!(folder.sweep().unwrap(), 1);
     }

@@ -1,6 +1,6 @@
-//! README.md says where every byte is; the code agrees.
+//! README.md gives the position of every field; the code agrees.
 
-use fercuda_ledger::{EventKind, FIELDS, FILE_BYTES, Field, Governed, VERSION};
+use fercuda_ledger::{EventKind, FIELDS, FILE_BYTES, Governed, LedgerField, VERSION};
 
 const README: &str = include_str!("../../README.md");
 
@@ -24,10 +24,10 @@ fn documented() -> Vec<(String, String, usize, usize)> {
 }
 
 #[test]
-fn the_readme_gives_every_field_its_place() {
+fn the_readme_gives_the_position_of_every_field() {
     let expected: Vec<_> = FIELDS
         .iter()
-        .map(|field: &Field| {
+        .map(|field: &LedgerField| {
             (
                 field.record.to_owned(),
                 field.name.to_owned(),

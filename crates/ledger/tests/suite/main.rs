@@ -1,7 +1,7 @@
-//! One process: what threads charge, where files may lie, what readers make of
-//! any bytes, and what exports look like.
+//! Tests within one process: charging threads, allowed file locations, readers of arbitrary bytes,
+//! and exports.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
-#![expect(clippy::print_stdout, reason = "a failing test shows its seed")]
+#![expect(clippy::print_stdout, reason = "a failing test prints its seed")]
 
 mod exports;
 mod files;

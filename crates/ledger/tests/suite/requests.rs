@@ -1,5 +1,5 @@
-//! What others may ask of the process that writes a ledger: who is asked, who is not, and
-//! that the file's words may be any.
+//! Reboot requests to the process that writes a ledger: which processes accept them, and arbitrary
+//! words in the file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::num::NonZeroU64;
@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fercuda_ledger::{
-    AskError, Device, Error, FIELDS, FILE_BYTES, Failure, Ledger, Outcome, Progress, Reader,
+    Error, FIELDS, FILE_BYTES, Ledger, LedgerDevice, LedgerReader, Progress, RebootFailure,
+    RebootOutcome, RequestError,
 };
 
 use crate::support::{Random, folder, open};
@@ -17,17 +18,17 @@ use crate::support::{Random, folder, open};
 const DEVICE: u32 = 3;
 const LONG: Duration = Duration::from_secs(600);
 
-fn row() -> Device {
-    Device::new(DEVICE)
+fn row() -> LedgerDevice {
+    LedgerDevice::new(DEVICE)
 }
 
-/// A ledger of a process whose runtime takes requests, and a reader of it.
-fn served() -> (tempfile::TempDir, Ledger, Reader) {
+/// A ledger of a process with a runtime that accepts requests, and a reader of it.
+fn served() -> (tempfile::TempDir, Ledger, LedgerReader) {
     let (root, folder) = folder();
     let ledger = open(&folder);
     ledger.note_runtime(row(), true);
     ledger.note_requests(row(), true);
-    let reader = Reader::open(ledger.path().unwrap()).unwrap();
+    let reader = LedgerReader::open(ledger.path().unwrap()).unwrap();
     (root, ledger, reader)
 }
 
@@ -62,27 +63,27 @@ fn start_ticks(pid: u32) -> u64 {
 }
 
 #[test]
-fn what_is_asked_is_taken_once_and_its_outcome_is_heard() {
+fn a_request_is_taken_once_and_its_outcome_reaches_the_requester() {
     let (_root, ledger, reader) = served();
     assert_eq!(ledger.take_request(DEVICE, 0), None);
     let mut last = 0;
     for outcome in [
-        Outcome::Rebooted {
+        RebootOutcome::Rebooted {
             epoch: 2,
             sessions: 3,
             returned_bytes: u64::MAX,
         },
-        Outcome::Refused,
-        Outcome::Failed(Failure::Context),
+        RebootOutcome::Refused,
+        RebootOutcome::Failed(RebootFailure::Context),
     ] {
-        let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+        let asked = reader.request_reboot(DEVICE, LONG).unwrap();
         assert_eq!(asked.progress().unwrap(), Progress::Waiting);
         assert_eq!(ledger.take_request(DEVICE + 1, last), None);
         let number = ledger.take_request(DEVICE, last).unwrap();
         last = number.get();
         assert_eq!(ledger.take_request(DEVICE, last), None);
         assert_eq!(asked.progress().unwrap(), Progress::Taken);
-        // What was taken is not to be had back.
+        // A request that was taken cannot be withdrawn.
         assert_eq!(asked.withdraw().unwrap(), Progress::Taken);
         ledger.answer(row(), number, outcome);
         assert_eq!(asked.progress().unwrap(), Progress::Over(outcome));
@@ -90,19 +91,19 @@ fn what_is_asked_is_taken_once_and_its_outcome_is_heard() {
 }
 
 #[test]
-fn what_was_withdrawn_or_is_too_late_is_not_taken() {
+fn a_withdrawn_or_expired_request_is_not_taken() {
     let (_root, ledger, reader) = served();
-    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    let asked = reader.request_reboot(DEVICE, LONG).unwrap();
     assert_eq!(asked.withdraw().unwrap(), Progress::Withdrawn);
     assert_eq!(ledger.take_request(DEVICE, 0), None);
-    let _late = reader.ask_to_reboot(DEVICE, Duration::ZERO).unwrap();
+    let _late = reader.request_reboot(DEVICE, Duration::ZERO).unwrap();
     assert_eq!(ledger.take_request(DEVICE, 0), None);
-    // The one who was too late is soon in nobody's way.
+    // The expired request soon stops blocking others.
     let begun = Instant::now();
     let asked = loop {
-        match reader.ask_to_reboot(DEVICE, LONG) {
+        match reader.request_reboot(DEVICE, LONG) {
             Ok(asked) => break asked,
-            Err(AskError::Busy { .. }) if begun.elapsed() < Duration::from_secs(30) => {}
+            Err(RequestError::Busy { .. }) if begun.elapsed() < Duration::from_secs(30) => {}
             Err(other) => panic!("{other}"),
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -112,123 +113,134 @@ fn what_was_withdrawn_or_is_too_late_is_not_taken() {
 }
 
 #[test]
-fn who_gives_up_when_his_time_is_over_takes_back_his_own_request_only() {
-    // For a second more it is in others' way. Who was kept from running for so long tries again.
+fn withdrawing_at_the_deadline_removes_only_the_requesters_own_request() {
+    // It blocks others for a second more. If this thread was not scheduled for that long, try
+    // again.
     let (_root, ledger, reader, late, refused) = loop {
         let begun = Instant::now();
         let (root, ledger, reader) = served();
-        let late = reader.ask_to_reboot(DEVICE, Duration::ZERO).unwrap();
-        // Had somebody else asked by now, it would be his that is taken back.
-        let refused = reader.ask_to_reboot(DEVICE, LONG);
+        let late = reader.request_reboot(DEVICE, Duration::ZERO).unwrap();
+        // If this request were accepted, withdrawing would remove it instead.
+        let refused = reader.request_reboot(DEVICE, LONG);
         if begun.elapsed() < Duration::from_secs(1) {
             break (root, ledger, reader, late, refused);
         }
     };
-    assert!(matches!(refused, Err(AskError::Busy { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(RequestError::Busy { .. })),
+        "{refused:?}"
+    );
     assert_eq!(late.withdraw().unwrap(), Progress::Withdrawn);
-    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
-    // Nor does giving up again.
+    let asked = reader.request_reboot(DEVICE, LONG).unwrap();
+    // Nor does a second withdrawal.
     assert_eq!(late.withdraw().unwrap(), Progress::Overtaken);
     assert!(ledger.take_request(DEVICE, 0).is_some());
     assert_eq!(asked.progress().unwrap(), Progress::Taken);
 }
 
 #[test]
-fn one_is_asked_at_a_time() {
+fn one_request_is_pending_at_a_time() {
     let (_root, ledger, reader) = served();
-    let first = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    let first = reader.request_reboot(DEVICE, LONG).unwrap();
     let busy = || {
         matches!(
-            reader.ask_to_reboot(DEVICE, LONG),
-            Err(AskError::Busy { .. })
+            reader.request_reboot(DEVICE, LONG),
+            Err(RequestError::Busy { .. })
         )
     };
     assert!(busy());
     let number = ledger.take_request(DEVICE, 0).unwrap();
     assert!(busy());
-    ledger.answer(row(), number, Outcome::Refused);
-    assert_eq!(first.progress().unwrap(), Progress::Over(Outcome::Refused));
-    let second = reader.ask_to_reboot(DEVICE, LONG).unwrap();
-    assert_eq!(first.progress().unwrap(), Progress::Over(Outcome::Refused));
+    ledger.answer(row(), number, RebootOutcome::Refused);
+    assert_eq!(
+        first.progress().unwrap(),
+        Progress::Over(RebootOutcome::Refused)
+    );
+    let second = reader.request_reboot(DEVICE, LONG).unwrap();
+    assert_eq!(
+        first.progress().unwrap(),
+        Progress::Over(RebootOutcome::Refused)
+    );
     ledger.take_request(DEVICE, number.get()).unwrap();
-    // It was refused, and might as well have been done: nothing says so any more.
+    // It was refused, and might as well have been carried out: the file no longer has the answer.
     assert_eq!(first.progress().unwrap(), Progress::Unknown);
     assert_eq!(first.withdraw().unwrap(), Progress::Unknown);
     assert_eq!(second.progress().unwrap(), Progress::Taken);
 }
 
 #[test]
-fn a_process_without_a_runtime_that_takes_requests_is_not_asked() {
+fn a_process_without_a_runtime_that_accepts_requests_gets_none() {
     let (_root, ledger, reader) = served();
     let refused = |device| {
-        let error = reader.ask_to_reboot(device, LONG).unwrap_err();
+        let error = reader.request_reboot(device, LONG).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("\ntry: ") && text.contains(&format!("{}", std::process::id())));
         error
     };
     assert!(matches!(
         refused(DEVICE + 1),
-        AskError::NoRuntime { device: 4, .. }
+        RequestError::NoRuntime { device: 4, .. }
     ));
-    assert!(matches!(refused(u32::MAX), AskError::NoRuntime { .. }));
+    assert!(matches!(refused(u32::MAX), RequestError::NoRuntime { .. }));
     ledger.note_requests(row(), false);
     assert!(matches!(
         refused(DEVICE),
-        AskError::TakesNone { device: DEVICE, .. }
+        RequestError::TakesNone { device: DEVICE, .. }
     ));
     let device = &ledger.snapshot().unwrap().devices[0];
     assert_eq!((device.runtimes, device.takes_requests), (1, false));
     ledger.note_runtime(row(), false);
     assert!(matches!(
         refused(DEVICE),
-        AskError::NoRuntime { device: DEVICE, .. }
+        RequestError::NoRuntime { device: DEVICE, .. }
     ));
     assert_eq!(ledger.take_request(DEVICE, 0), None);
 }
 
 #[test]
-fn a_process_that_is_gone_or_has_anothers_number_is_not_asked() {
+fn a_process_that_is_gone_or_whose_id_was_reused_gets_no_request() {
     let (_root, ledger, reader) = served();
-    let ask = || reader.ask_to_reboot(DEVICE, LONG);
-    // The number is used again: that process started at another time.
+    let ask = || reader.request_reboot(DEVICE, LONG);
+    // The process id was reused: that process started at another time.
     set_header(&ledger, "start_ticks", start_ticks(std::process::id()) + 1);
-    assert!(matches!(ask(), Err(AskError::Gone { .. })));
+    assert!(matches!(ask(), Err(RequestError::Gone { .. })));
     set_header(&ledger, "start_ticks", 0);
-    assert!(matches!(ask(), Err(AskError::Elsewhere { .. })));
+    assert!(matches!(ask(), Err(RequestError::Elsewhere { .. })));
     set_header(&ledger, "start_ticks", start_ticks(std::process::id()));
     set_header(&ledger, "pid_namespace", 1);
-    assert!(matches!(ask(), Err(AskError::Elsewhere { .. })));
+    assert!(matches!(ask(), Err(RequestError::Elsewhere { .. })));
     assert_eq!(ledger.take_request(DEVICE, 0), None);
 }
 
 #[test]
-fn a_process_whose_owner_has_let_go_of_its_ledger_is_not_asked() {
+fn a_process_that_has_closed_its_ledger_gets_no_request() {
     let (_root, ledger, reader) = served();
     drop(ledger);
-    let refused = reader.ask_to_reboot(DEVICE, LONG);
-    assert!(matches!(refused, Err(AskError::Gone { .. })));
+    let refused = reader.request_reboot(DEVICE, LONG);
+    assert!(matches!(refused, Err(RequestError::Gone { .. })));
 }
 
 #[test]
-fn another_users_process_is_not_asked() {
+fn another_users_process_gets_no_request() {
     let (_root, ledger, reader) = served();
     let (_, uid) = owner_of(std::process::id()).unwrap();
-    // Root makes one; others find one, unless all that they see is theirs, as in some containers.
+    // Root starts one; other users find one, unless they see only their own processes, as in some
+    // containers.
     let mut child = (uid == 0).then(|| Command::new("sleep").arg("60").uid(65534).spawn().unwrap());
     let found = child.as_ref().map(std::process::Child::id);
     let Some(pid) = found.or_else(|| anothers(uid)) else {
-        println!("no process of another user is here: only the rule is tested, in `requests`");
+        println!("found no process of another user: only the rule is tested, in `requests`");
         return;
     };
     let (_, owner) = owner_of(pid).unwrap();
     set_header(&ledger, "pid", u64::from(pid));
     set_header(&ledger, "start_ticks", start_ticks(pid));
-    let refused = reader.ask_to_reboot(DEVICE, LONG);
+    let refused = reader.request_reboot(DEVICE, LONG);
     if let Some(child) = &mut child {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let Err(AskError::OtherUser {
+    let Err(RequestError::OtherUser {
         owner: said,
         uid: me,
         ..
@@ -241,7 +253,7 @@ fn another_users_process_is_not_asked() {
     assert_eq!(ledger.take_request(DEVICE, 0), None);
 }
 
-/// A process's real and effective user; none if it has ended.
+/// A process's real and effective user; `None` if it has ended.
 fn owner_of(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;
@@ -252,7 +264,7 @@ fn owner_of(pid: u32) -> Option<(u32, u32)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// The first process that is there whose effective user is another one: it has long been there.
+/// The process with the lowest id with another effective user: it is long-lived.
 fn anothers(uid: u32) -> Option<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let numbers = entries.filter_map(|it| it.file_name().to_string_lossy().parse().ok());
@@ -262,30 +274,30 @@ fn anothers(uid: u32) -> Option<u32> {
 }
 
 #[test]
-fn a_file_that_others_may_write_or_that_took_its_place_is_not_written() {
+fn a_file_that_others_may_write_or_that_replaced_the_ledger_is_not_written() {
     let (_root, ledger, reader) = served();
     let path = ledger.path().unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o660)).unwrap();
-    let refused = reader.ask_to_reboot(DEVICE, LONG);
-    let Err(AskError::Ledger(Error::NotPrivate { mode: 0o660, .. })) = refused else {
+    let refused = reader.request_reboot(DEVICE, LONG);
+    let Err(RequestError::Ledger(Error::NotPrivate { mode: 0o660, .. })) = refused else {
         panic!("{refused:?}");
     };
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     let copy = path.with_extension("copy");
     fs::copy(path, &copy).unwrap();
     fs::rename(&copy, path).unwrap();
-    let refused = reader.ask_to_reboot(DEVICE, LONG).unwrap_err();
+    let refused = reader.request_reboot(DEVICE, LONG).unwrap_err();
     assert!(refused.to_string().contains("another file"), "{refused}");
     assert_eq!(ledger.take_request(DEVICE, 0), None);
 }
 
 #[test]
-fn any_words_and_any_length_are_survived_by_both_sides() {
+fn both_sides_survive_any_words_and_any_length() {
     let mut random = Random::new();
     let (_root, ledger, reader) = served();
     let file = file_of(&ledger);
     let from = 512 + u64::from(DEVICE) * 512 + offset("DeviceRow", "runtimes");
-    let asked = reader.ask_to_reboot(DEVICE, LONG).unwrap();
+    let asked = reader.request_reboot(DEVICE, LONG).unwrap();
     for _ in 0..2000 {
         let words: Vec<u8> = (0..9)
             .flat_map(|_| {
@@ -299,26 +311,26 @@ fn any_words_and_any_length_are_survived_by_both_sides() {
             })
             .collect();
         file.write_all_at(&words, from).unwrap();
-        // One in 2^64 is a request.
+        // One in 2^64 is a valid request.
         assert_eq!(ledger.take_request(DEVICE, 0), None);
         asked.progress().unwrap();
-        reader.ask_to_reboot(DEVICE, Duration::ZERO).ok();
+        reader.request_reboot(DEVICE, Duration::ZERO).ok();
         ledger.snapshot().unwrap();
     }
     let number = NonZeroU64::new(random.below(1 << 40)).unwrap_or(NonZeroU64::MIN);
-    ledger.answer(row(), number, Outcome::Refused);
-    // Only a copy is cut: who has mapped the file would be killed.
+    ledger.answer(row(), number, RebootOutcome::Refused);
+    // Only a copy is truncated: a process that has mapped the file would be killed.
     let copy = ledger.path().unwrap().with_extension("cut");
     fs::copy(ledger.path().unwrap(), &copy).unwrap();
     let cut = OpenOptions::new().write(true).open(&copy).unwrap();
     for len in [0, 8, 500, 2100, FILE_BYTES as u64 - 1] {
         cut.set_len(len).unwrap();
         let held = locked(&copy);
-        let cut = Reader::open(&copy).unwrap();
-        let refused = cut.ask_to_reboot(DEVICE, LONG);
+        let cut = LedgerReader::open(&copy).unwrap();
+        let refused = cut.request_reboot(DEVICE, LONG);
         let is_said = matches!(
             refused,
-            Err(AskError::Ledger(Error::Format { .. }) | AskError::Elsewhere { .. })
+            Err(RequestError::Ledger(Error::Format { .. }) | RequestError::Elsewhere { .. })
         );
         assert!(is_said, "{len}: {refused:?}");
         assert_eq!(fs::metadata(&copy).unwrap().len(), len);
@@ -326,7 +338,7 @@ fn any_words_and_any_length_are_survived_by_both_sides() {
     }
 }
 
-/// Has somebody hold the lock that an owner has.
+/// Holds the lock that an owner has.
 fn locked(path: &std::path::Path) -> File {
     let file = OpenOptions::new().read(true).open(path).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();

@@ -1,4 +1,4 @@
-//! How memory is offered to other processes, and who still has it open.
+//! Memory shared with other processes, and detecting whether it is still open there.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -29,7 +29,7 @@ fn exists(path: &Path) -> bool {
 }
 
 #[test]
-fn what_is_shared_is_read_by_its_name_and_is_private() {
+fn a_share_is_read_by_its_name_and_is_private() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let mut random = Random::new();
@@ -50,7 +50,7 @@ fn what_is_shared_is_read_by_its_name_and_is_private() {
 }
 
 #[test]
-fn who_withdraws_learns_whether_somebody_has_it_open() {
+fn withdrawing_a_share_reports_whether_it_is_still_open() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let share = share(&mut Random::new());
@@ -75,14 +75,14 @@ fn who_withdraws_learns_whether_somebody_has_it_open() {
     }
     assert!(lingering.is_over());
 
-    // Opened and closed before, it is nobody's.
+    // Opened and closed before, it is not in use.
     let offered = fresh();
     drop(folder.open_share(offered.name).unwrap());
     assert!(folder.withdraw(offered).is_none());
 }
 
 #[test]
-fn who_withdraws_what_was_swept_or_cannot_be_removed_misses_nobody() {
+fn withdrawing_a_swept_or_unremovable_share_misses_no_user() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let share = share(&mut Random::new());
@@ -96,7 +96,7 @@ fn who_withdraws_what_was_swept_or_cannot_be_removed_misses_nobody() {
     drop(opened);
     assert!(lingering.is_over());
 
-    // A folder of its name cannot be removed as a file; it has another name.
+    // A folder of that name cannot be removed as a file; the share has another name.
     let offered = fresh();
     let at = path(&folder, offered.name);
     let other = ShareName([7; 16]);
@@ -118,14 +118,14 @@ fn a_share_whose_ledger_cannot_be_opened_is_not_swept() {
     let ledger = open(&folder);
     let share = share(&mut Random::new());
     let offered = folder.share(&share, ledger.path().unwrap()).unwrap();
-    // One that others may read is refused.
+    // A ledger that others may read is refused.
     fs::set_permissions(ledger.path().unwrap(), Permissions::from_mode(0o644)).unwrap();
     folder.sweep().unwrap();
     assert!(exists(&path(&folder, offered.name)));
 }
 
 #[test]
-fn one_that_is_opened_while_it_is_withdrawn_is_seen_or_is_not_open() {
+fn a_share_opened_while_it_is_withdrawn_is_detected_or_not_opened() {
     let (_root, folder) = folder();
     let folder = &folder;
     let ledger = open(folder);
@@ -174,7 +174,7 @@ fn shares_of_processes_that_are_gone_are_swept() {
 }
 
 #[test]
-fn whatever_is_in_a_share_it_is_whole_or_refused() {
+fn a_share_with_any_content_is_whole_or_refused() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let mut random = Random::new();

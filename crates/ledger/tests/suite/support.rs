@@ -1,10 +1,10 @@
-//! A ledger in a folder of its own, and random numbers that can be had again.
+//! A ledger in a folder of its own, and reproducible random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
-use fercuda_ledger::{Folder, Ledger, Snapshot};
+use fercuda_ledger::{Folder, Ledger, LedgerSnapshot};
 
-/// A folder that vanishes, and what it is.
+/// A temporary folder, and its ledger folder.
 pub(crate) fn folder() -> (tempfile::TempDir, Folder) {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::at(&root.path().join("ledgers")).unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn open(folder: &Folder) -> Ledger {
 }
 
 /// Live bytes of all devices.
-pub(crate) fn live_bytes(snapshot: &Snapshot) -> u64 {
+pub(crate) fn live_bytes(snapshot: &LedgerSnapshot) -> u64 {
     snapshot.devices.iter().map(|row| row.live_bytes).sum()
 }
 
@@ -37,7 +37,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Another that does not repeat this one.
+    /// Another generator that does not repeat this one.
     pub(crate) fn split(&mut self) -> Random {
         Random(self.next())
     }

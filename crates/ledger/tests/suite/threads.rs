@@ -1,5 +1,5 @@
-//! Many threads charging at random: sums are exact once they are done, and
-//! consistent or marked while they are at it.
+//! Many threads charging at random: sums are exact once they are done, and consistent or marked as
+//! racing meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,15 +7,15 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use fercuda_ledger::{
-    CELLS, Charge, DEVICES, Device, EVENTS, Event, EventKind, Governed, Ledger, Reader, SHARED,
-    STEP_BYTES, Snapshot, TENANTS,
+    CELLS, CellId, DEVICES, EVENTS, EventKind, Governed, Ledger, LedgerDevice, LedgerEvent,
+    LedgerReader, LedgerSnapshot, SHARED, STEP_BYTES, TENANTS,
 };
 
 use crate::support::{Random, folder, live_bytes, open};
 
 const WRITERS: u64 = 16;
 
-/// What should be in the ledger.
+/// The expected content of the ledger.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Model {
     by_tenant: BTreeMap<(u32, String), u64>,
@@ -26,7 +26,7 @@ struct Model {
 }
 
 impl Model {
-    fn of(snapshot: &Snapshot) -> Model {
+    fn of(snapshot: &LedgerSnapshot) -> Model {
         let mut model = Model {
             allocs: snapshot.devices.iter().map(|row| row.allocs).sum(),
             frees: snapshot.devices.iter().map(|row| row.frees).sum(),
@@ -59,9 +59,9 @@ impl Model {
     }
 }
 
-/// One block: where it was charged, and whose it is by name.
+/// One block: where it was charged, and its account by name.
 struct Block {
-    charge: Charge,
+    charge: CellId,
     bytes: u64,
     device: u32,
     tenant: String,
@@ -74,7 +74,7 @@ fn sixteen_threads_that_charge_at_random_end_with_exact_sums() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
     let mut random = Random::new();
-    // Blocks wander: who frees one is seldom who allocated it.
+    // Blocks wander: the thread that frees one is seldom the one that allocated it.
     let wandering: Mutex<Vec<Block>> = Mutex::default();
     let (allocs, frees) = (Mutex::new(0), Mutex::new(0));
     let begin = Barrier::new(WRITERS as usize);
@@ -89,18 +89,18 @@ fn sixteen_threads_that_charge_at_random_end_with_exact_sums() {
                 let mut local = ledger.local(thread);
                 for _ in 0..20_000 {
                     if random.below(500) == 0 {
-                        // Another with the same number: its cells are left and
-                        // taken by whoever comes.
+                        // Another handle with the same number: the old one's cells can be taken by
+                        // any thread.
                         local = ledger.local(thread);
                     }
                     if random.below(5) < 3 {
                         let device = random.below(3) as u32;
-                        // A stream is of one device.
+                        // A stream belongs to one device.
                         let stream = random.below(40) * 3 + u64::from(device);
                         let tenant = format!("tenant {}", random.below(8));
                         let bytes = random.below(1 << 20);
                         let row = ledger.tenant(&tenant);
-                        let charge = local.charge(Device::new(device), row, stream, bytes);
+                        let charge = local.charge(LedgerDevice::new(device), row, stream, bytes);
                         wandering.lock().unwrap().push(Block {
                             charge,
                             bytes,
@@ -141,8 +141,8 @@ fn sixteen_threads_that_charge_at_random_end_with_exact_sums() {
     }
     let expected = expected.without_zeros();
 
-    // The same in this memory and in the file.
-    let reader = Reader::open(ledger.path().unwrap()).unwrap();
+    // The same in this process's memory and in the file.
+    let reader = LedgerReader::open(ledger.path().unwrap()).unwrap();
     for snapshot in [ledger.snapshot().unwrap(), reader.snapshot().unwrap()] {
         assert!(!snapshot.racing);
         assert_agrees(&Model::of(&snapshot).without_zeros(), &expected);
@@ -174,8 +174,8 @@ fn sixteen_threads_that_charge_at_random_end_with_exact_sums() {
     assert_eq!(blocks, 0);
 }
 
-/// Devices and tenants know every byte; so do streams and threads, but what
-/// found no cell of its own they have under no number.
+/// Devices and tenants account for every byte; streams and threads do too, except that charges
+/// without a cell of their own have no number.
 fn assert_agrees(found: &Model, expected: &Model) {
     assert_eq!(found.by_tenant, expected.by_tenant);
     assert_eq!(
@@ -194,16 +194,16 @@ fn assert_agrees(found: &Model, expected: &Model) {
 }
 
 #[test]
-fn a_snapshot_taken_while_threads_charge_adds_up_or_says_that_it_races() {
+fn a_snapshot_taken_while_threads_charge_adds_up_or_is_marked_as_racing() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
-    let reader = Reader::open(ledger.path().unwrap()).unwrap();
+    let reader = LedgerReader::open(ledger.path().unwrap()).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..3 {
             let (ledger, done) = (&ledger, &done);
             scope.spawn(move || {
-                let device = Device::new(0);
+                let device = LedgerDevice::new(0);
                 let tenant = ledger.tenant(&format!("tenant {number}"));
                 while !done.load(Ordering::Relaxed) {
                     let mut local = ledger.local(number);
@@ -235,10 +235,10 @@ fn a_snapshot_taken_while_threads_charge_adds_up_or_says_that_it_races() {
 fn events_read_while_threads_write_them_are_whole() {
     let (_root, folder) = folder();
     let ledger = open(&folder);
-    let reader = Reader::open(ledger.path().unwrap()).unwrap();
-    let event = |number: u64, thread: u64| Event {
+    let reader = LedgerReader::open(ledger.path().unwrap()).unwrap();
+    let event = |number: u64, thread: u64| LedgerEvent {
         kind: EventKind::Growth,
-        device: Device::new(thread as u32),
+        device: LedgerDevice::new(thread as u32),
         tenant: Default::default(),
         bytes: number,
         address: number.wrapping_mul(3),
@@ -274,7 +274,7 @@ fn events_read_while_threads_write_them_are_whole() {
     assert_eq!(last.events_written, 4 * EACH);
     assert!(last.events.iter().all(is_whole));
     assert!(last.events.len() as u64 + last.events_dropped >= EVENTS as u64);
-    // The counts miss nothing, whatever the ring dropped.
+    // The counts are complete, whatever the ring dropped.
     let counted: u64 = last
         .devices
         .iter()
@@ -284,9 +284,9 @@ fn events_read_while_threads_write_them_are_whole() {
 }
 
 #[test]
-fn who_finds_no_row_or_cell_is_charged_to_the_others_and_no_byte_is_lost() {
+fn charges_without_a_row_or_cell_go_to_the_others_and_no_byte_is_lost() {
     let ledger = Ledger::in_memory();
-    let device = |number: u64| Device::new(number as u32 % 20);
+    let device = |number: u64| LedgerDevice::new(number as u32 % 20);
     let mut locals = Vec::new();
     let mut charges = Vec::new();
     const THREADS: u64 = 5000;
@@ -304,7 +304,7 @@ fn who_finds_no_row_or_cell_is_charged_to_the_others_and_no_byte_is_lost() {
     assert_eq!(snapshot.tenants[0].name, "others");
     let others: u64 = (TENANTS as u64 - 1..THREADS).sum();
     assert_eq!(snapshot.tenants[0].live_bytes(), others);
-    // Most cells are taken; the rest is under no number, and none is missing.
+    // Most cells are taken; the remaining charges have no number, and none is missing.
     for (numbers, bytes) in [
         (
             snapshot
@@ -331,7 +331,7 @@ fn who_finds_no_row_or_cell_is_charged_to_the_others_and_no_byte_is_lost() {
         );
         assert_eq!(bytes, (0..THREADS).sum::<u64>());
     }
-    // Half by whom they are of, half by another.
+    // Half are freed by their own thread, half by another.
     let mut other = ledger.local(THREADS);
     for ((number, charge), local) in (0..).zip(charges).zip(&mut locals) {
         let by = if number % 2 == 0 { &mut other } else { local };
@@ -347,7 +347,7 @@ fn who_finds_no_row_or_cell_is_charged_to_the_others_and_no_byte_is_lost() {
 #[test]
 fn cells_of_ten_thousand_threads_that_come_and_go_are_used_again() {
     let ledger = Ledger::in_memory();
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let tenant = ledger.tenant("storm");
     let mut kept = Vec::new();
     for number in 0..10_000_u64 {
@@ -360,7 +360,7 @@ fn cells_of_ten_thousand_threads_that_come_and_go_are_used_again() {
         }
     }
     let snapshot = ledger.snapshot().unwrap();
-    // What is live is still with those who allocated it, although they ended.
+    // Live bytes stay with the threads that allocated them, although they ended.
     let numbers: Vec<u64> = kept.iter().map(|(number, _)| *number).collect();
     let threads = &snapshot.threads;
     assert!(
@@ -379,16 +379,16 @@ fn cells_of_ten_thousand_threads_that_come_and_go_are_used_again() {
     let snapshot = ledger.snapshot().unwrap();
     assert!(snapshot.streams.is_empty() && snapshot.threads.is_empty());
     assert!(!snapshot.racing);
-    // Nothing that cells counted before they were taken anew is forgotten.
+    // Nothing that cells counted before they were reused is lost.
     let device = &snapshot.devices[0];
     assert_eq!((device.allocs, device.frees), (10_000, 10_000));
     assert_eq!(device.live_bytes, 0);
 }
 
 #[test]
-fn a_thread_that_makes_many_streams_uses_its_cells_again() {
+fn a_thread_that_creates_many_streams_reuses_its_cells() {
     let ledger = Ledger::in_memory();
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let tenant = ledger.tenant("torch");
     let mut local = ledger.local(1);
     for stream in 0..20_000 {
@@ -397,7 +397,7 @@ fn a_thread_that_makes_many_streams_uses_its_cells_again() {
     }
     let last = local.charge(device, tenant, 20_000, 100);
     let snapshot = ledger.snapshot().unwrap();
-    // Were all cells in use, the last would be charged to no stream.
+    // If all cells were in use, the last would be charged to no stream.
     let mine = snapshot.streams.iter().find(|row| row.live_bytes > 0);
     assert_eq!(mine.unwrap().stream, Some(20_000));
     assert_eq!(snapshot.devices[0].allocs, 20_001);
@@ -405,9 +405,9 @@ fn a_thread_that_makes_many_streams_uses_its_cells_again() {
 }
 
 #[test]
-fn peaks_are_the_most_that_was_live_but_for_a_step_of_each_thread() {
+fn peaks_are_exact_up_to_one_step_per_thread() {
     let ledger = Ledger::in_memory();
-    let device = Device::new(0);
+    let device = LedgerDevice::new(0);
     let (torch, jax) = (ledger.tenant("torch"), ledger.tenant("jax"));
     let mut local = ledger.local(1);
     let first = local.charge(device, torch, 1, 100 << 20);
@@ -421,10 +421,10 @@ fn peaks_are_the_most_that_was_live_but_for_a_step_of_each_thread() {
     assert_eq!(peak(&snapshot.tenants[0]), 100 << 20);
     assert_eq!(peak(&snapshot.tenants[1]), 80 << 20);
 
-    // Small ones are told in steps: what is missing is less than one.
+    // Small changes are published in steps: less than one step is missing.
     let small = Ledger::in_memory();
     let mut local = small.local(1);
-    let blocks: Vec<Charge> = (0..1000)
+    let blocks: Vec<CellId> = (0..1000)
         .map(|_| local.charge(device, torch, 1, 1000))
         .collect();
     let live = small.snapshot().unwrap();
@@ -442,12 +442,12 @@ fn peaks_are_the_most_that_was_live_but_for_a_step_of_each_thread() {
 #[test]
 fn a_cell_counts_nothing_before_the_allocation_is_made() {
     let ledger = Ledger::in_memory();
-    let (device, torch) = (Device::new(0), ledger.tenant("torch"));
+    let (device, torch) = (LedgerDevice::new(0), ledger.tenant("torch"));
     let mut local = ledger.local(1);
     let (own, shared) = (local.cell(device, torch, 7), ledger.cell(device, torch));
     assert!(ledger.snapshot().unwrap().devices.is_empty());
     local.count(own, 3 << 20);
-    // Through a `Local` too, as for a thread that found no cell.
+    // Through a `ThreadLedger` too, as for a thread that found no cell.
     ledger.count(shared, 1 << 20);
     local.count(shared, 1 << 20);
     let snapshot = ledger.snapshot().unwrap();
@@ -463,7 +463,7 @@ fn a_cell_counts_nothing_before_the_allocation_is_made() {
 fn a_free_without_its_allocation_reads_as_nothing_and_is_marked() {
     let ledger = Ledger::in_memory();
     let torch = ledger.tenant("torch");
-    let charge = ledger.charge(Device::new(0), torch, 100);
+    let charge = ledger.charge(LedgerDevice::new(0), torch, 100);
     ledger.discharge(charge, 101);
     let snapshot = ledger.snapshot().unwrap();
     assert!(snapshot.racing);

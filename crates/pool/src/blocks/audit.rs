@@ -1,16 +1,18 @@
-//! A walk through all blocks, for tests.
+//! Consistency check over all blocks, for tests.
 
 use std::num::NonZeroU64;
 
-use super::{Blocks, NONE, Set, SetId, Span, State};
-use crate::classes::{Class, FIRST, SECOND};
+use super::{BlockAllocator, FreeSet, NONE, NodeState, SetId, Span};
+use crate::classes::{FIRST, SECOND, SizeClass};
 
-impl Blocks {
-    /// The set in which all of a stretch is free, as part of one block; for
-    /// tests.
+impl BlockAllocator {
+    /// The set in which all of a span is free, as part of one block; for tests.
     #[doc(hidden)]
     pub fn free_set(&self, span: Span) -> Option<SetId> {
-        let mut free = self.nodes.iter().filter(|node| node.state == State::Free);
+        let mut free = self
+            .nodes
+            .iter()
+            .filter(|node| node.state == NodeState::Free);
         let around = free.find(|node| {
             let here = node.span();
             here.address <= span.address && span.end() <= here.end()
@@ -18,10 +20,10 @@ impl Blocks {
         around.map(|node| node.set)
     }
 
-    /// Walks everything and says what does not hold; for tests.
+    /// Checks all invariants; for tests.
     ///
     /// # Errors
-    /// The first thing found.
+    /// The first violation.
     #[doc(hidden)]
     pub fn audit(&self) -> Result<(), String> {
         let (mut units, mut seen) = (0, 0);
@@ -31,27 +33,29 @@ impl Blocks {
             let mut last = None;
             loop {
                 let Some(node) = self.nodes.get(index as usize) else {
-                    return Err(format!("the range at {start} does not end"));
+                    return Err(format!("the range at {start} has no end"));
                 };
                 seen += 1;
                 if node.start != at || node.below != below {
-                    return Err(format!("block {index} is not where it should be: {node:?}"));
+                    return Err(format!("block {index} is at the wrong address: {node:?}"));
                 }
-                if node.state == State::End {
+                if node.state == NodeState::End {
                     if index != range.end || node.len != 0 {
                         return Err(format!("{index} ends the range at {start}: {node:?}"));
                     }
                     break;
                 }
-                let set = (node.state == State::Free).then_some(node.set);
+                let set = (node.state == NodeState::Free).then_some(node.set);
                 match node.state {
                     _ if node.len == 0 => return Err(format!("block {index} is empty")),
-                    State::Free if last == set => {
+                    NodeState::Free if last == set => {
                         return Err(format!("free neighbours of one set at {index}"));
                     }
-                    State::Free => free[node.set.0 as usize] += node.len,
-                    State::Live => {}
-                    State::Vacant | State::End => return Err(format!("block {index} is vacant")),
+                    NodeState::Free => free[node.set.0 as usize] += node.len,
+                    NodeState::LiveBlock => {}
+                    NodeState::Vacant | NodeState::End => {
+                        return Err(format!("block {index} is vacant"));
+                    }
                 }
                 last = set;
                 at += node.len;
@@ -69,29 +73,38 @@ impl Blocks {
         if units != self.units {
             return Err(format!("{units} units; kept {}", self.units));
         }
-        let vacant = self.nodes.iter().filter(|node| node.state == State::Vacant);
+        let vacant = self
+            .nodes
+            .iter()
+            .filter(|node| node.state == NodeState::Vacant);
         if seen + vacant.count() != self.nodes.len() {
-            return Err(format!("{seen} of {} nodes are seen", self.nodes.len()));
+            return Err(format!("{seen} of {} nodes were visited", self.nodes.len()));
         }
         Ok(())
     }
 
-    fn audit_set(&self, id: SetId, set: &Set) -> Result<u64, String> {
+    fn audit_set(&self, id: SetId, set: &FreeSet) -> Result<u64, String> {
         let (mut listed, mut count) = (0, 0u32);
         for first in 0..FIRST {
             if (set.first >> first & 1 == 1) != (set.second[first] != 0) {
-                return Err(format!("{id:?}: level {first} is not what its second says"));
+                return Err(format!(
+                    "{id:?}: bit map of level {first} disagrees with its second level"
+                ));
             }
             for second in 0..SECOND {
-                let class = Class(first * SECOND + second);
+                let class = SizeClass(first * SECOND + second);
                 let (mut index, mut previous) = (set.heads[class.0], NONE);
                 if (set.second[first] >> second & 1 == 1) != (index != NONE) {
-                    return Err(format!("{id:?}: list {first}, {second}, is not as mapped"));
+                    return Err(format!(
+                        "{id:?}: list {first}, {second}, disagrees with its bit map"
+                    ));
                 }
                 while let Some(node) = self.nodes.get(index as usize) {
-                    let its = NonZeroU64::new(node.len).map(Class::of);
+                    let its = NonZeroU64::new(node.len).map(SizeClass::of);
                     let linked = previous == NONE || node.previous == previous;
-                    if (node.state, node.set, its, linked) != (State::Free, id, Some(class), true) {
+                    if (node.state, node.set, its, linked)
+                        != (NodeState::Free, id, Some(class), true)
+                    {
                         return Err(format!("block {index} is in the wrong list: {node:?}"));
                     }
                     listed += node.len;
@@ -115,7 +128,7 @@ impl Blocks {
         }
         match (earlier == set.newest, count) {
             (true, 0) => Ok(listed),
-            _ => Err(format!("{id:?}: its order is not its lists")),
+            _ => Err(format!("{id:?}: its order disagrees with its lists")),
         }
     }
 }

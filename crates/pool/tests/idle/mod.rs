@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use fercuda_pool::{Clock, Place, StreamId};
+use fercuda_pool::{DeviceClock, PoolPlace, StreamId};
 
-/// A device that is done at once.
+/// A device that completes all work at once.
 pub(crate) struct Idle;
 
-impl Clock for Idle {
+impl DeviceClock for Idle {
     type Point = ();
-    fn mark(&self, _: Place) -> Option<()> {
+    fn record_fence(&self, _: PoolPlace) -> Option<()> {
         Some(())
     }
     fn passed(&self, (): &()) -> bool {

@@ -1,31 +1,30 @@
-//! A pool on a simulated device, and a shadow that knows what may be reused.
+//! A pool on a simulated device, and a shadow model that knows what may be reused.
 //!
-//! The device has streams that run at their own pace. The shadow keeps, for
-//! every stretch of memory, how far each stream had used it when it was freed,
-//! and for every stream and for the host how far they follow the others (vector
-//! clocks). A block may be given out only if whoever gets it follows all its
-//! uses. None of this knows queues, epochs or marks.
-#![allow(dead_code, reason = "not everybody who includes this uses all of it")]
+//! The device has streams that run at their own pace. The shadow model keeps, for every span of
+//! memory, how far each stream had used it when it was freed, and for every stream and for the host
+//! how far they follow the others (vector clocks). A block may be allocated only if its new user
+//! follows all its uses. The model knows no queues, epochs or fences.
+#![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fercuda_pool::{
-    Backing, Budget, Clock, Error, Place, Pool, Refused, Request, Rule, Span, StreamId, TenantId,
-    Thrift,
+    AllocationRequest, DeviceClock, Error, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    PoolPlace, RetentionPolicy, ReuseRule, Span, StreamId, TenantId,
 };
 
-/// Streams at a time, and places for those that are gone but not done.
+/// The number of streams at a time, and of slots including ended streams with pending work.
 const STREAMS: usize = 8;
 const SLOTS: usize = 16;
-/// Physical memory comes in pieces of this.
+/// The size of a piece of physical memory.
 const PIECE: u64 = 64 << 10;
 /// All physical memory of the device.
 const DEVICE_BYTES: u64 = 24 << 20;
 const TENANTS: u16 = 3;
 
-/// How far each stream's work is known to be done.
+/// How much of each stream's work is known to be done.
 type Clocks = [u32; SLOTS];
 
 fn join(a: &mut Clocks, b: &Clocks) {
@@ -38,17 +37,17 @@ fn follows(a: &Clocks, b: &Clocks) -> bool {
     a.iter().zip(b).all(|(a, b)| a >= b)
 }
 
-/// What a program does.
+/// An operation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Asks for memory, in a stream or anywhere.
+    /// Allocates memory, in a stream or anywhere.
     Allocate {
         stream: Option<usize>,
         bytes: u64,
         align: u64,
         tenant: u16,
     },
-    /// Work in a stream uses a block, after what it needs to wait for.
+    /// Work in a stream uses a block, after waiting for what it must follow.
     Use {
         which: usize,
         stream: usize,
@@ -58,26 +57,26 @@ pub(crate) enum Op {
         which: usize,
         stream: Option<usize>,
     },
-    /// Frees what is no block.
+    /// Frees an address that is not a block's.
     FreeWrong {
         address: u64,
     },
-    /// Frees a block on the condition that it was noted so or otherwise.
+    /// Frees a block on a condition on its note.
     FreeIf {
         which: usize,
         stream: Option<usize>,
         odd: bool,
     },
-    /// Frees the blocks that the program noted with one of 256 numbers.
+    /// Frees the blocks with one of 256 numbers in their notes.
     FreeAll {
         note: u8,
     },
-    /// Asks which block is there.
+    /// Looks up the block at an address.
     Look {
         which: usize,
         offset: u64,
     },
-    /// The device does some of a stream's work.
+    /// The device completes some of a stream's work.
     Advance {
         stream: usize,
         steps: u32,
@@ -86,31 +85,31 @@ pub(crate) enum Op {
     Synchronise {
         stream: Option<usize>,
     },
-    /// Nothing may be asked until the next.
+    /// Starts or ends a capture, during which the clock refuses.
     Capture,
-    /// A stream is destroyed, and another made.
+    /// A stream is destroyed, and another created.
     Retire {
         stream: usize,
     },
-    /// The same when all of its work is done.
+    /// As `Retire`, when all of the stream's work is done.
     Finish {
         stream: usize,
     },
     /// The context ends: all blocks with it, and all memory.
     End,
-    /// The thread finds others at the pool's lock, and gets an arena.
+    /// The thread finds the pool's lock held, and gets an arena.
     Meet,
     /// For a while one stream alone allocates and frees, as if for long.
     Alone {
         stream: usize,
     },
-    /// Gives ready memory back but for some of it.
+    /// Trims ready memory, except some of it.
     Trim {
         sixteenths: u64,
     },
-    /// How much there may be beside what is live, and ready, in sixteenths of
-    /// the device's memory; sixteen are no bound.
-    Thrift {
+    /// Sets how much memory may be retained beyond the live bytes, and how much may be ready, in
+    /// sixteenths of the device's memory; sixteen mean no bound.
+    Retention {
         slack: u64,
         high: u64,
     },
@@ -118,7 +117,7 @@ pub(crate) enum Op {
         which: usize,
     },
     Unpin,
-    /// The budget, in parts of the device's memory.
+    /// Sets the budget, in fractions of the device's memory.
     Limit {
         sixteenths: u64,
     },
@@ -126,14 +125,14 @@ pub(crate) enum Op {
         tenant: u16,
         sixteenths: u64,
     },
-    /// The driver refuses so many growths.
+    /// The driver refuses this many growths.
     Fail {
         times: u32,
     },
 }
 
 impl Op {
-    /// Any bits are an operation.
+    /// Decodes an operation; any bits are one.
     pub(crate) fn from_bits(bits: u64) -> Self {
         let (kind, a, b, c) = (
             bits % 256,
@@ -179,7 +178,7 @@ impl Op {
             245 if c % 64 == 0 => Op::Trim {
                 sixteenths: b as u64 % 4,
             },
-            245 if c % 64 == 1 => Op::Thrift {
+            245 if c % 64 == 1 => Op::Retention {
                 slack: a as u64 % 17,
                 high: b as u64 % 17,
             },
@@ -215,26 +214,26 @@ impl Op {
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// What work queued now follows, itself included.
+    /// The work that newly queued work follows, itself included.
     clocks: Clocks,
-    /// Work that waits: from when on, and for what.
+    /// Pending waits: from which work on, and for what.
     waits: VecDeque<(u32, Clocks)>,
 }
 
-/// How memory comes and goes.
+/// How memory is added and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// In pieces that may be mapped anywhere.
     #[default]
     Pieces,
-    /// In allocations, which go whole, and may lie beside each other.
+    /// In allocations, which are returned as a whole, and may be adjacent.
     Slabs,
 }
 
-/// Allocations and frees of a stream that is left alone.
+/// Allocations and frees of a stream that is alone.
 const ALONE: u32 = 100;
 
-/// Slabs are no smaller, and begin somewhere in a piece.
+/// The smallest slab; slabs begin anywhere in a piece.
 const LEAST_SLAB: u64 = 4 * PIECE;
 const SLAB_ALIGN: u64 = 512;
 
@@ -242,11 +241,11 @@ const SLAB_ALIGN: u64 = 512;
 struct Device {
     kind: Kind,
     streams: [Stream; SLOTS],
-    /// Work done, by stream.
+    /// Completed work, by stream.
     done: Clocks,
-    /// What the host knows to be done.
+    /// The work the host knows to be done.
     host: Clocks,
-    /// The slot of a stream, while it is there.
+    /// The slot of each existing stream.
     slots: BTreeMap<StreamId, usize>,
     capturing: bool,
     fail: u32,
@@ -254,7 +253,7 @@ struct Device {
     mapped: BTreeMap<u64, u64>,
     spare: u64,
     top: u64,
-    /// Calls that were made while a stream captured.
+    /// A call that was made while a stream captured, or another violation.
     wrong: Option<String>,
 }
 
@@ -295,7 +294,7 @@ impl Device {
         }
     }
 
-    /// Everything up to there is done, and the host knows.
+    /// Completes everything up to there, known to the host.
     fn finish(&mut self, clocks: &Clocks) {
         join(&mut self.done, clocks);
         join(&mut self.host, clocks);
@@ -323,7 +322,7 @@ impl Device {
         self.mapped_bytes() + self.spare
     }
 
-    /// Whether all of it is there; of slabs, in one.
+    /// Whether all of a span is mapped; with slabs, in one slab.
     fn is_memory(&self, span: Span) -> bool {
         let inside = |(at, bytes): (&u64, &u64)| *at + bytes >= span.end();
         match self.kind {
@@ -339,8 +338,7 @@ impl Device {
         }
     }
 
-    /// Where a slab of a size comes to lie: the first place where one fits,
-    /// most of the time beside another.
+    /// The address for a slab of a size: the first gap that fits, usually adjacent to another slab.
     fn slab_site(&self, bytes: u64) -> u64 {
         let mut at = PIECE + SLAB_ALIGN;
         for (start, len) in &self.mapped {
@@ -363,17 +361,17 @@ impl Shared {
     }
 }
 
-impl Clock for Shared {
+impl DeviceClock for Shared {
     type Point = Clocks;
 
-    fn mark(&self, place: Place) -> Option<Clocks> {
+    fn record_fence(&self, place: PoolPlace) -> Option<Clocks> {
         let device = self.lock();
         if device.capturing {
             return None;
         }
         Some(match place {
-            Place::Anywhere => device.all(),
-            Place::Stream(stream) => {
+            PoolPlace::Anywhere => device.all(),
+            PoolPlace::Stream(stream) => {
                 let mut clocks = device.streams[*device.slots.get(&stream)?].clocks;
                 join(&mut clocks, &device.host);
                 clocks
@@ -409,7 +407,7 @@ impl Clock for Shared {
     }
 }
 
-impl Backing for Shared {
+impl MemoryBacking for Shared {
     fn piece_bytes(&self) -> u64 {
         match self.lock().kind {
             Kind::Pieces => PIECE,
@@ -444,15 +442,15 @@ impl Backing for Shared {
         (device.kind == Kind::Pieces).then_some(device.top)
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         let mut device = self.lock();
         if device.fail > 0 {
             device.fail -= 1;
-            return Err(Refused("as the test wants".to_owned()));
+            return Err(GrowthRefused("as the test wants".to_owned()));
         }
         let new = bytes.saturating_sub(device.spare);
         if device.physical() + new > DEVICE_BYTES {
-            return Err(Refused("the device is full".to_owned()));
+            return Err(GrowthRefused("the device is full".to_owned()));
         }
         if device.kind == Kind::Slabs {
             if device.spare > 0 {
@@ -516,9 +514,9 @@ impl Backing for Shared {
 
 /// A live block, as the program knows it.
 #[derive(Clone, Copy, Debug)]
-struct Live {
+struct LiveBlock {
     span: Span,
-    /// What work that uses it must follow.
+    /// The work that any work using it must follow.
     made: Clocks,
     /// How far streams have used it.
     uses: Clocks,
@@ -527,9 +525,9 @@ struct Live {
     note: u64,
 }
 
-impl Live {
-    fn known(&self) -> fercuda_pool::Live<u64> {
-        fercuda_pool::Live {
+impl LiveBlock {
+    fn known(&self) -> fercuda_pool::LiveBlock<u64> {
+        fercuda_pool::LiveBlock {
             span: self.span,
             tenant: TenantId(self.tenant),
             note: self.note,
@@ -538,40 +536,40 @@ impl Live {
     }
 }
 
-/// The program, the pool and the shadow.
+/// The program, the pool and the shadow model.
 pub(crate) struct World {
-    pool: Pool<Shared, Shared, u64>,
+    pool: MemoryPool<Shared, Shared, u64>,
     device: Shared,
-    live: Vec<Live>,
-    /// Where each live block begins and ends.
+    live: Vec<LiveBlock>,
+    /// The start and end of each live block.
     taken: BTreeMap<u64, u64>,
-    /// Freed memory: where it ends, and how far streams had used it.
+    /// Freed memory: its end, and how far streams had used it.
     freed: BTreeMap<u64, (u64, Clocks)>,
     streams: [StreamId; STREAMS],
     next_stream: u64,
     pinned: Vec<Span>,
     tenant_bytes: [u64; TENANTS as usize],
-    /// What they may hold.
+    /// The tenants' limits.
     shares: [u64; TENANTS as usize],
-    /// No two requests note the same.
+    /// No two requests have the same note.
     next_note: u64,
     steps: u64,
-    /// The only stream that allocates and frees, for so many more operations.
+    /// The only stream that allocates and frees, for this many more operations.
     alone: (usize, u32),
-    /// What was answered, for those who want to know that something happens.
+    /// The results, for tests that check that something happens.
     pub(crate) counts: Counts,
 }
 
-/// How often.
+/// Counts of results.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Allocations that were answered.
+    /// Successful allocations.
     pub(crate) allocated: u64,
-    /// Blocks that had been used before by work that is not known to be done.
+    /// Blocks previously used by work that is not known to be done.
     pub(crate) reused_early: u64,
-    /// Those that failed for want of memory.
+    /// Allocations that failed for lack of memory.
     pub(crate) exhausted: u64,
-    /// Or of the tenant's share.
+    /// Allocations that failed at the tenant's limit.
     pub(crate) refused: u64,
     /// Frees.
     pub(crate) freed: u64,
@@ -595,7 +593,11 @@ impl World {
         device.lock().top = PIECE;
         device.lock().kind = kind;
         let mut world = World {
-            pool: Pool::new(device.clone(), device.clone(), Budget::new(DEVICE_BYTES)),
+            pool: MemoryPool::new(
+                device.clone(),
+                device.clone(),
+                MemoryBudget::new(DEVICE_BYTES),
+            ),
             device,
             live: Vec::new(),
             taken: BTreeMap::new(),
@@ -616,11 +618,11 @@ impl World {
         world
     }
 
-    pub(crate) fn break_rule(&self, rule: Rule) {
+    pub(crate) fn break_rule(&self, rule: ReuseRule) {
         self.pool.break_rule(rule);
     }
 
-    /// Makes a stream, in a slot of which the host knows all work to be done.
+    /// Creates a stream, in a slot for which the host knows all work to be done.
     fn open(&mut self, stream: usize) {
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
@@ -647,13 +649,13 @@ impl World {
         self.device.lock().slots[&self.streams[stream]]
     }
 
-    fn place(&self, stream: Option<usize>) -> Place {
-        stream.map_or(Place::Anywhere, |stream| {
-            Place::Stream(self.streams[stream])
+    fn place(&self, stream: Option<usize>) -> PoolPlace {
+        stream.map_or(PoolPlace::Anywhere, |stream| {
+            PoolPlace::Stream(self.streams[stream])
         })
     }
 
-    /// Does one operation; what is wrong if something is.
+    /// Runs one operation; an error describes the violation.
     pub(crate) fn step(&mut self, mut op: Op) -> Answer {
         if let (Op::Allocate { stream, .. } | Op::Free { stream, .. }, (alone, 1..)) =
             (&mut op, self.alone)
@@ -677,7 +679,7 @@ impl World {
                 if let Some(live) = self.live.get_mut(at)
                     && !device.capturing
                 {
-                    // The program waits for whoever made the block.
+                    // The program waits for the work that the block was allocated for.
                     device.wait(slot, &live.made);
                     live.uses[slot] = device.queue(slot);
                 }
@@ -696,17 +698,17 @@ impl World {
                         .free_if(address, place, |note| *note % 2 == u64::from(odd));
                     match freed {
                         Ok(freed) if is_such && freed == live.known() => self.freed(&live),
-                        Err(Error::Kept { .. }) if !is_such => self.live.push(live),
-                        _ => return Err(format!("{freed:?} for {live:?}, if odd is {odd}")),
+                        Err(Error::NotPermitted { .. }) if !is_such => self.live.push(live),
+                        _ => return Err(format!("{freed:?} for {live:?}, with condition {odd}")),
                     }
                 }
             }
             Op::FreeAll { note } => {
                 let is_such = |other: &u64| *other as u8 == note;
-                let freed = self.pool.free_all(Place::Anywhere, is_such);
+                let freed = self.pool.free_all(PoolPlace::Anywhere, is_such);
                 let mut freed: Vec<u64> = freed.iter().map(|freed| freed.note).collect();
                 let such = self.live.extract_if(.., |live| is_such(&live.note));
-                let such: Vec<Live> = such.collect();
+                let such: Vec<LiveBlock> = such.collect();
                 let mut expected: Vec<u64> = such.iter().map(|live| live.note).collect();
                 freed.sort_unstable();
                 expected.sort_unstable();
@@ -730,9 +732,10 @@ impl World {
             }
             Op::FreeWrong { address } => {
                 if !self.taken.contains_key(&address)
-                    && self.pool.free(address, Place::Anywhere) != Err(Error::Unknown { address })
+                    && self.pool.free(address, PoolPlace::Anywhere)
+                        != Err(Error::Unknown { address })
                 {
-                    return Err(format!("{address:#x} was freed, and is no block"));
+                    return Err(format!("{address:#x} was freed, but is not a block"));
                 }
             }
             Op::Advance { stream, steps } => {
@@ -775,8 +778,8 @@ impl World {
                 self.open(stream);
             }
             Op::End => {
-                // All that was queued is over, whoever knows.
-                let freed = self.pool.free_all(Place::Anywhere, |_| true);
+                // All queued work is done, whether or not the host knows.
+                let freed = self.pool.free_all(PoolPlace::Anywhere, |_| true);
                 if freed.len() != self.live.len() {
                     return Err(format!("{} of {}", freed.len(), self.live.len()));
                 }
@@ -792,10 +795,10 @@ impl World {
                     return Err(format!("{} bytes are left", device.physical()));
                 }
             }
-            Op::Meet => self.pool.meets_others(),
+            Op::Meet => self.pool.assume_contention(),
             Op::Alone { stream } => {
                 self.alone = (stream, ALONE);
-                self.pool.leave_alone(self.streams[stream]);
+                self.pool.assume_alone(self.streams[stream]);
             }
             Op::Trim { sixteenths } => {
                 let keep = DEVICE_BYTES / 16 * sixteenths;
@@ -808,9 +811,9 @@ impl World {
                     return Err(format!("{gone} bytes are gone, to keep {keep}: {usage:?}"));
                 }
             }
-            Op::Thrift { slack, high } => self.pool.set_thrift(Thrift {
+            Op::Retention { slack, high } => self.pool.set_retention(RetentionPolicy {
                 slack_bytes: DEVICE_BYTES / 16 * slack,
-                slack_part: if slack < 16 { 64 } else { 1 },
+                slack_divisor: if slack < 16 { 64 } else { 1 },
                 others_bytes: PIECE * (slack % 3),
                 high_bytes: if high < 16 {
                     DEVICE_BYTES / 16 * high
@@ -849,7 +852,7 @@ impl World {
     }
 
     fn allocate(&mut self, stream: Option<usize>, bytes: u64, align: u64, tenant: u16) -> Answer {
-        let request = Request {
+        let request = AllocationRequest {
             bytes,
             align_bytes: align,
             place: self.place(stream),
@@ -872,7 +875,7 @@ impl World {
             Ok(span) => span,
             Err(Error::Exhausted { usage, .. }) => {
                 self.counts.exhausted += 1;
-                // Before it fails all that waits has been waited for.
+                // Before it fails, all pending memory must have been waited for.
                 if usage.waiting_bytes > 0 && !self.device.lock().capturing {
                     return Err(format!("nothing was waited for: {usage:?}"));
                 }
@@ -886,13 +889,13 @@ impl World {
         };
         *held += rounded;
         if *held > share {
-            return Err(format!("tenant {tenant} has {held} of {share}"));
+            return Err(format!("tenant {tenant} uses {held} of {share}"));
         }
         if span.bytes != rounded || !span.address.is_multiple_of(align.max(256)) {
             return Err(format!("{span:?} for {bytes} bytes at {align}"));
         }
         self.counts.allocated += 1;
-        // Nobody else has it.
+        // It overlaps no other live block.
         let below = self.taken.range(..span.end()).next_back();
         if below.is_some_and(|(_, end)| *end > span.address) {
             return Err(format!("{span:?} overlaps {below:x?}"));
@@ -902,7 +905,7 @@ impl World {
         if !device.is_memory(span) {
             return Err(format!("{span:?} is not all memory"));
         }
-        // Whoever has it follows all that was done with it.
+        // Its user follows all earlier work on it.
         let mut follows_now = device.host;
         if let Some(stream) = stream {
             join(
@@ -925,7 +928,7 @@ impl World {
                 "{span:?} is reused by {stream:?} too early: used until {uses:?}, known {follows_now:?}"
             ));
         }
-        self.live.push(Live {
+        self.live.push(LiveBlock {
             span,
             made: follows_now,
             uses: Clocks::default(),
@@ -936,8 +939,8 @@ impl World {
         Ok(())
     }
 
-    /// A live block, after whose uses a stream's work comes from now on.
-    fn last_use(&mut self, which: usize, stream: Option<usize>) -> Option<Live> {
+    /// A live block, after making a stream follow its uses.
+    fn last_use(&mut self, which: usize, stream: Option<usize>) -> Option<LiveBlock> {
         let at = which.checked_rem(self.live.len())?;
         let live = self.live.swap_remove(at);
         if let Some(stream) = stream {
@@ -949,7 +952,7 @@ impl World {
         Some(live)
     }
 
-    fn free(&mut self, live: Live, stream: Option<usize>) -> Answer {
+    fn free(&mut self, live: LiveBlock, stream: Option<usize>) -> Answer {
         let freed = self.pool.free(live.span.address, self.place(stream));
         if freed != Ok(live.known()) {
             return Err(format!("{freed:?} for {live:?}"));
@@ -958,8 +961,8 @@ impl World {
         Ok(())
     }
 
-    /// A block is live no more.
-    fn freed(&mut self, live: &Live) {
+    /// Removes a block from the live ones.
+    fn freed(&mut self, live: &LiveBlock) {
         self.taken.remove(&live.span.address);
         self.tenant_bytes[usize::from(live.tenant)] -= live.span.bytes;
         self.counts.freed += 1;
@@ -969,7 +972,7 @@ impl World {
             .insert(live.span.address, (live.span.end(), uses));
     }
 
-    /// Takes a stretch out of the freed memory; `f` sees what it was.
+    /// Removes a span from the freed memory; `f` is called with the uses of each part.
     fn cut_freed(&mut self, span: Span, mut f: impl FnMut(&Clocks)) {
         while let Some((&at, &(end, uses))) = self.freed.range(..span.end()).next_back() {
             if end <= span.address {
@@ -986,7 +989,7 @@ impl World {
         }
     }
 
-    /// Memory that is gone is forgotten; nothing may use it any more.
+    /// Forgets unmapped memory; nothing may use it any more.
     fn forget_unmapped(&mut self) -> Answer {
         let device = self.device.lock();
         let bytes = device.mapped_bytes();
@@ -995,7 +998,7 @@ impl World {
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
-        // Adding it all up takes longer than most operations.
+        // Summing up takes longer than most operations.
         if !self.steps.is_multiple_of(16) {
             return Ok(());
         }
@@ -1006,7 +1009,7 @@ impl World {
         Ok(())
     }
 
-    /// What holds after every operation.
+    /// Checks what holds after every operation.
     fn settled(&mut self) -> Answer {
         self.forget_unmapped()?;
         self.steps += 1;
@@ -1023,7 +1026,7 @@ impl World {
         Ok(())
     }
 
-    /// What is live is what the program has.
+    /// The pool's live bytes are those of the program.
     fn adds_up(&self) -> Answer {
         let usage = self.pool.usage();
         let live: u64 = self.tenant_bytes.iter().sum();
@@ -1033,7 +1036,7 @@ impl World {
         Ok(())
     }
 
-    /// Walks everything; dear.
+    /// Checks all invariants; expensive.
     pub(crate) fn audit(&self) -> Answer {
         self.pool.audit()?;
         self.adds_up()?;
@@ -1044,7 +1047,10 @@ impl World {
         });
         let expected: u64 = self.live.iter().map(|live| live.note).sum();
         if (blocks, notes) != (self.live.len(), expected) {
-            return Err(format!("{blocks} blocks are shown, of {}", self.live.len()));
+            return Err(format!(
+                "{blocks} blocks are shown instead of {}",
+                self.live.len()
+            ));
         }
         let device = self.device.lock();
         for span in &self.pinned {
@@ -1055,7 +1061,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the program: everything is freed, and nothing is left.
+    /// Ends the program: everything is freed, and nothing must remain.
     pub(crate) fn end(mut self) -> Answer {
         self.device.lock().capturing = false;
         for span in std::mem::take(&mut self.pinned) {

@@ -1,10 +1,12 @@
-//! What programs ask for: traces made from the shapes of real models, and a
-//! device of mapped memory to replay them on.
+//! Allocation traces made from the shapes of real models, and a device with mapped memory to replay
+//! them on.
 //!
-//! Nothing is random but by the seed of a trace. Sizes are those of the tensors
-//! that a framework without a cache of its own would ask for, in the order in
-//! which it would.
-#![allow(dead_code, reason = "not everybody who includes this uses all of it")]
+//! Only a trace's seed is random. Sizes are those of the tensors that a framework without a caching
+//! allocator would request, in that order.
+#![allow(
+    dead_code,
+    reason = "each program that includes this uses a part of it"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +15,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    Backing, Budget, Clock, Place, Pool, Refused, Request, Span, StreamId, TenantId, Thrift,
+    AllocationRequest, DeviceClock, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    PoolPlace, RetentionPolicy, Span, StreamId, TenantId,
 };
 
 const GIB: u64 = 1 << 30;
@@ -28,7 +31,7 @@ pub(crate) enum Event {
     Free {
         name: u32,
     },
-    /// For all that was queued.
+    /// Waits for all queued work.
     Wait,
 }
 
@@ -40,7 +43,7 @@ pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
 }
 
-/// Writes a trace.
+/// Builds a trace.
 struct Writer {
     events: Vec<Event>,
     next: u32,
@@ -69,15 +72,15 @@ impl Writer {
         self.events.push(Event::Free { name });
     }
 
-    /// Something that is needed for a moment.
+    /// A short-lived allocation.
     fn briefly(&mut self, bytes: u64) {
         let name = self.allocate(bytes);
         self.free(name);
     }
 }
 
-/// A decoder: sizes of hidden states, of the feed-forward net, of keys and
-/// values of a token and layer; layers; words.
+/// A decoder: sizes of hidden states, of the feed-forward net, of keys and values of a token and
+/// layer; layers; vocabulary.
 #[derive(Clone, Copy)]
 struct Model {
     hidden: u64,
@@ -87,7 +90,7 @@ struct Model {
     words: u64,
 }
 
-/// As Qwen 2.5 of 1.5 thousand million parameters.
+/// As Qwen 2.5 with 1.5 billion parameters.
 const SMALL: Model = Model {
     hidden: 1536,
     inner: 8960,
@@ -96,7 +99,7 @@ const SMALL: Model = Model {
     words: 151_936,
 };
 
-/// As Llama 3 of 8 thousand million parameters.
+/// As Llama 3 with 8 billion parameters.
 const MIDDLE: Model = Model {
     hidden: 4096,
     inner: 14_336,
@@ -127,7 +130,7 @@ impl Model {
         ]
     }
 
-    /// Bytes that a layer's forward pass keeps for the backward one.
+    /// Bytes that a layer's forward pass keeps for the backward pass.
     fn kept(self, tokens: u64) -> [u64; 12] {
         let wide = tokens * self.hidden * 2;
         let narrow = tokens * self.key_values * 2;
@@ -180,7 +183,7 @@ fn train(name: &'static str, seed: u64, recompute: bool, plain: bool) -> Trace {
             }
             state = next;
         }
-        // The words, in 32 bits and eighths, as those do who want to save memory.
+        // The logits, in 32 bits and in eighths, as frameworks do to save memory.
         let part = tokens.div_ceil(8) * m.words;
         for _ in 0..8 {
             let words = w.all(&[part * 2, part * 4]);
@@ -235,8 +238,7 @@ fn train(name: &'static str, seed: u64, recompute: bool, plain: bool) -> Trace {
     }
 }
 
-/// 24 square layers of 1024 to 4096, AdamW, 16 bits: little memory, one step
-/// like the other.
+/// 24 square layers of 1024 to 4096, AdamW, 16 bits: little memory, identical steps.
 fn perceptron(seed: u64, plain: bool) -> Trace {
     let (mut random, mut w) = (Rng::with_seed(seed), Writer::new());
     let widths: Vec<u64> = (0..25).map(|_| 1024 * random.u64(1..=4)).collect();
@@ -277,9 +279,9 @@ fn perceptron(seed: u64, plain: bool) -> Trace {
     }
 }
 
-/// 24 layers that are wide and narrow in turn, AdamW, 16 bits, 512 rows: PyTorch's
-/// step that is timed on GPUs (`tests/gpu/regime`), but for its small blocks, which
-/// the governor has elsewhere. A step ends with a wait for the device.
+/// 24 layers that are wide and narrow in turn, AdamW, 16 bits, 512 rows: PyTorch's step that is
+/// timed on GPUs (`tests/gpu/regime`), except its small blocks, which the governor has elsewhere. A
+/// step ends with a wait for the device.
 pub(crate) fn step(steps: usize) -> Trace {
     let (mut w, rows, layers) = (Writer::new(), 512, 24);
     let width = |layer: usize| if layer.is_multiple_of(2) { 1024 } else { 4096 };
@@ -291,7 +293,7 @@ pub(crate) fn step(steps: usize) -> Trace {
     let mut gradients: Vec<u32> = Vec::new();
     for step in 0..steps {
         gradients.drain(..).for_each(|name| w.free(name));
-        // What each layer makes of its input, and that through a function.
+        // Each layer's output, before and after its activation function.
         let made: Vec<[u32; 2]> = (0..layers)
             .map(|layer| [w.allocate(output(layer)), w.allocate(output(layer))])
             .collect();
@@ -323,19 +325,18 @@ pub(crate) fn step(steps: usize) -> Trace {
     }
 }
 
-/// How a request's keys and values are kept.
+/// How a request's keys and values are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cache {
-    /// In one tensor of its greatest length for each layer.
+    /// In one tensor of maximum length per layer.
     Contiguous,
     /// In tensors that are copied to longer ones with every token.
     Growing,
-    /// In pages of 16 tokens, a tensor for each layer.
+    /// In pages of 16 tokens, one tensor per layer.
     Paged,
 }
 
-/// Continuous batching: requests come and go, all of them a token further with
-/// every step.
+/// Continuous batching: requests come and go, and each advances by one token per step.
 fn serve(name: &'static str, seed: u64, cache: Cache) -> Trace {
     struct Served {
         tokens: u64,
@@ -386,7 +387,7 @@ fn serve(name: &'static str, seed: u64, cache: Cache) -> Trace {
         } else {
             waiting = Some((prompt, answer));
         }
-        // What all layers use in turn.
+        // Temporaries of all layers in turn.
         for _ in 0..2 {
             let state = w.all(&m.kept(tokens)[2..10]);
             state.iter().for_each(|name| w.free(*name));
@@ -414,7 +415,7 @@ fn serve(name: &'static str, seed: u64, cache: Cache) -> Trace {
             let done = served.tokens == served.last;
             if done {
                 served.cache.iter().for_each(|name| w.free(*name));
-                // What was asked for when it came.
+                // The memory requested on arrival.
                 held -= served.last * token * m.layers;
             }
             !done
@@ -442,7 +443,7 @@ pub(crate) fn traces() -> Vec<Trace> {
     ]
 }
 
-/// A device that is so many calls behind the host, unless that waits for it.
+/// A device that is this many calls behind the host, unless the host waits for it.
 #[derive(Clone, Default)]
 pub(crate) struct Behind(Arc<Work>);
 
@@ -470,10 +471,10 @@ impl Behind {
     }
 }
 
-impl Clock for Behind {
+impl DeviceClock for Behind {
     type Point = u64;
 
-    fn mark(&self, _: Place) -> Option<u64> {
+    fn record_fence(&self, _: PoolPlace) -> Option<u64> {
         self.0.calls.fetch_add(1, Relaxed);
         Some(self.0.queued.load(Relaxed))
     }
@@ -497,7 +498,7 @@ impl Clock for Behind {
 
 #[derive(Default)]
 struct Mapped {
-    /// Each growth is one allocation, which goes whole.
+    /// Each growth is one allocation, which is returned as a whole.
     slabs: bool,
     /// By address.
     chunks: BTreeMap<u64, u64>,
@@ -511,22 +512,22 @@ struct Mapped {
 }
 
 const PIECE: u64 = 2 << 20;
-/// Where memory begins.
+/// The start of the address range.
 const RESERVED: u64 = 1 << 40;
 
-/// How large handles and growths are, as in the governor: handles of a growth
-/// as long as no memory moves, and afterwards.
+/// Sizes of handles and growths, as in the governor: handles per growth as long as no memory moves,
+/// and afterwards.
 const HANDLES_A_GROWTH: [u64; 2] = [16, 1024];
 const LARGEST_HANDLE: u64 = 32 << 20;
 const LEAST_GROWTH_PART: u64 = 256;
 const LARGEST_LEAST_GROWTH: u64 = 32 << 20;
-/// Likewise of slabs, and how much there may be beside what is live.
+/// The same for slabs, and the memory retained beyond the live bytes.
 const LEAST_SLAB_PART: u64 = 1024;
 const LARGEST_LEAST_SLAB: u64 = 32 << 20;
-const SLAB_THRIFT: Thrift = Thrift {
+const SLAB_THRIFT: RetentionPolicy = RetentionPolicy {
     slack_bytes: 32 << 20,
-    slack_part: 16,
-    ..Thrift::DEFAULT
+    slack_divisor: 16,
+    ..RetentionPolicy::DEFAULT
 };
 
 /// Memory in handles, as a driver maps it; or in slabs.
@@ -548,7 +549,7 @@ impl Handles {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mapped> {
-        self.0.lock().expect("nobody panics while it holds this")
+        self.0.lock().expect("no thread panics while it holds this")
     }
 
     /// Whether all of a block is mapped.
@@ -561,7 +562,7 @@ impl Handles {
         inside.by_ref().map(here).sum::<u64>() == span.bytes
     }
 
-    /// Spare handles that together have at most `bytes`, and the others.
+    /// Spare handles of at most `bytes` in total, and the others.
     fn usable(spare: &[u64], bytes: u64) -> (Vec<u64>, Vec<u64>) {
         let mut all = spare.to_vec();
         all.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
@@ -574,7 +575,7 @@ impl Handles {
     }
 }
 
-impl Backing for Handles {
+impl MemoryBacking for Handles {
     fn piece_bytes(&self) -> u64 {
         PIECE
     }
@@ -610,7 +611,7 @@ impl Backing for Handles {
         (!mapped.slabs).then_some(mapped.top)
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<Span, Refused> {
+    fn grow(&mut self, bytes: u64) -> Result<Span, GrowthRefused> {
         let mut mapped = self.lock();
         if mapped.slabs {
             let address = mapped.top;
@@ -682,21 +683,21 @@ impl Backing for Handles {
     }
 }
 
-/// What came of a trace.
+/// The result of a trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) peak_live: u64,
     pub(crate) peak_physical: u64,
-    /// When most was live.
+    /// Stranded bytes at the peak of live bytes.
     pub(crate) stranded: u64,
-    /// Handles created, and handles mapped anew.
+    /// Handles created, and handles remapped.
     pub(crate) made: u64,
     pub(crate) moved: u64,
     /// How often the host waited.
     pub(crate) waits: u64,
     /// Calls of the clock.
     pub(crate) calls: u64,
-    /// Of an allocation or free, the host's bookkeeping alone.
+    /// The host's bookkeeping time per allocation or free.
     pub(crate) mean_ns: f64,
 }
 
@@ -706,21 +707,22 @@ impl Outcome {
     }
 }
 
-/// Plays a trace on mapped memory.
+/// Replays a trace on mapped memory.
 pub(crate) fn replay(trace: &Trace) -> Outcome {
     replay_on(trace, &Handles::new())
 }
 
-/// Plays a trace.
+/// Replays a trace on `memory`.
 pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
     let device = Behind::default();
-    let pool: Pool<_, _> = Pool::new(memory.clone(), device.clone(), Budget::new(u64::MAX));
+    let pool: MemoryPool<_, _> =
+        MemoryPool::new(memory.clone(), device.clone(), MemoryBudget::new(u64::MAX));
     if memory.lock().slabs {
-        pool.set_thrift(SLAB_THRIFT);
+        pool.set_retention(SLAB_THRIFT);
     }
     let place = match trace.plain {
-        true => Place::Anywhere,
-        false => Place::Stream(StreamId(1)),
+        true => PoolPlace::Anywhere,
+        false => PoolPlace::Stream(StreamId(1)),
     };
     let mut blocks: Vec<Span> = Vec::new();
     let (mut live, mut peak_live, mut stranded, mut looked) = (0, 0, 0, 0);
@@ -729,7 +731,7 @@ pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
         device.queue();
         match *event {
             Event::Allocate { name, bytes } => {
-                let request = Request {
+                let request = AllocationRequest {
                     bytes,
                     align_bytes: 512,
                     place,
@@ -740,7 +742,7 @@ pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
                 live += span.bytes;
                 if live > peak_live {
                     peak_live = live;
-                    // Dear, so not at every one of a rising tide.
+                    // Expensive, so not at every new peak.
                     if live > looked + looked / 64 {
                         looked = live;
                         stranded = pool.stranded_bytes();

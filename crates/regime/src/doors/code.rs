@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use fercuda_cuda_sys::types::{CUjit_option, CUlibrary, CUlibraryOption, CUmodule, CUresult};
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::Key;
+use fercuda_governor::GovernedKey;
 
 use super::linear::released;
 use crate::process::{ask, governor, guarded, seated};
@@ -63,7 +63,7 @@ fn note(handle: usize, bytes: impl FnOnce() -> u64) {
     guarded(|| {
         let governor = governor()?;
         let device = seated(|seat| Some(seat.current()?.1)).unwrap_or(0);
-        governor.code_given(Key::Code(handle), device, bytes().min(LARGEST));
+        governor.code_given(GovernedKey::Code(handle), device, bytes().min(LARGEST));
         Some(())
     });
 }
@@ -164,7 +164,7 @@ pub(super) unsafe extern "C" fn module_load(into: *mut CUmodule, file: *const c_
 
 pub(super) unsafe extern "C" fn module_unload(handle: CUmodule) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Code(module(handle)), |driver| unsafe {
+    released(GovernedKey::Code(module(handle)), |driver| unsafe {
         driver.cuModuleUnload(handle)
     })
 }
@@ -225,7 +225,7 @@ pub(super) unsafe extern "C" fn library_load_from_file(
 
 pub(super) unsafe extern "C" fn library_unload(handle: CUlibrary) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Code(library(handle)), |driver| unsafe {
+    released(GovernedKey::Code(library(handle)), |driver| unsafe {
         driver.cuLibraryUnload(handle)
     })
 }

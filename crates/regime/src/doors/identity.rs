@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUr
         let governor = seat.governor();
         let device = governor.device(ordinal)?;
         governor.reconcile(device);
-        Some(governor.told(device, driver_free as u64))
+        Some(governor.reported_memory(device, driver_free as u64))
     });
     let (shown, all) = told.unwrap_or((driver_free as u64, driver_total as u64));
     // SAFETY: not null; the program's own.

@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::{
     CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUresult, CUstream, CUstreamCaptureMode,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{Capturing, Destroyed};
+use fercuda_governor::{CaptureKey, TeardownResult};
 
 use crate::process::{answer, around, ask, guarded, seated, turned};
 use crate::say;
@@ -22,7 +22,7 @@ unsafe fn made(
     make: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     let result = around(make, |governor, make| {
-        governor.in_turn(|| {
+        governor.with_lifecycle_lock(|| {
             let result = make();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
     // SAFETY: the program's own arguments.
     let retain = |driver: &Driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) };
     around(retain, |governor, retain| {
-        governor.in_turn(|| {
+        governor.with_lifecycle_lock(|| {
             let result = retain();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
@@ -120,7 +120,7 @@ turns!(ctx_pop_current_v1, cuCtxPopCurrent(into: *mut CUcontext));
 
 /// What the program hears of a destruction; and, the first time, that it took
 /// along what a driver's would have left.
-fn told(destroyed: Destroyed) -> CUresult {
+fn told(destroyed: TeardownResult) -> CUresult {
     static SAID: AtomicBool = AtomicBool::new(false);
     let bytes = destroyed.ordered_bytes;
     if bytes > 0 && !SAID.swap(true, Relaxed) {
@@ -185,7 +185,7 @@ fn primary(
     end: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     around(end, |governor, end| {
-        governor.in_turn(|| {
+        governor.with_lifecycle_lock(|| {
             let Some(context) = governor.primary(device) else {
                 return end();
             };
@@ -243,7 +243,7 @@ pub(super) unsafe extern "C" fn green_create(
     // SAFETY: the program's own arguments.
     let make = |driver: &Driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) };
     around(make, |governor, make| {
-        governor.in_turn(|| {
+        governor.with_lifecycle_lock(|| {
             let result = make();
             if result == CUresult::CUDA_SUCCESS
                 && !into.is_null()
@@ -310,7 +310,7 @@ fn begun(
         let Some(known) = seated(|seat| seat.stream(stream, per_thread)) else {
             return begin();
         };
-        let capturing = Capturing::new(stream, per_thread);
+        let capturing = CaptureKey::new(stream, per_thread);
         governor.begin_capture(capturing, (known.context, mode), begin)
     })
 }
@@ -358,7 +358,7 @@ macro_rules! end {
             // SAFETY: the program's own arguments.
             let end = |driver: &Driver| unsafe { driver.$real(stream, graph) };
             around(end, |governor, end| {
-                governor.end_capture(Capturing::new(stream, $per_thread), end)
+                governor.end_capture(CaptureKey::new(stream, $per_thread), end)
             })
         }
     };

@@ -7,9 +7,12 @@ use core::ffi::c_uint;
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{Denied, Device, Governor, Key, Piece, PoolNumber, Seat};
+use fercuda_governor::{
+    AllocationDenied, GovernedDevice, GovernedKey, GovernedPiece, Governor, PoolNumber,
+    ThreadContext,
+};
 use fercuda_ledger::{Governed, Tenant};
-use fercuda_pool::{Error, Place};
+use fercuda_pool::{Error, PoolPlace};
 
 use super::asked;
 use super::identity::NOWHERE;
@@ -79,12 +82,12 @@ unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> O
         let got = seat.allocate(
             tenant,
             context,
-            Place::Anywhere,
+            PoolPlace::Anywhere,
             PoolNumber::NONE,
             bytes as u64,
         );
         // SAFETY: not null; the program's own.
-        unsafe { give(seat, context.1, into, got, bytes, Place::Anywhere) }
+        unsafe { give(seat, context.1, into, got, bytes, PoolPlace::Anywhere) }
     })
 }
 
@@ -93,12 +96,12 @@ unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> O
 /// # Safety
 /// `into` may be written.
 pub(super) unsafe fn give(
-    seat: &mut Seat<'static>,
+    seat: &mut ThreadContext<'static>,
     device: u32,
     into: *mut CUdeviceptr,
-    got: Result<u64, Denied>,
+    got: Result<u64, AllocationDenied>,
     bytes: usize,
-    place: Place,
+    place: PoolPlace,
 ) -> Option<CUresult> {
     match got {
         Ok(address) => {
@@ -107,8 +110,8 @@ pub(super) unsafe fn give(
             trace::allocated(address, bytes as u64, place);
             Some(CUresult::CUDA_SUCCESS)
         }
-        Err(Denied::Driver) => None,
-        Err(Denied::OutOfMemory(error)) => {
+        Err(AllocationDenied::Driver) => None,
+        Err(AllocationDenied::OutOfMemory(error)) => {
             if let Some(device) = seat.governor().device(device) {
                 tell(seat, device, &error);
             }
@@ -120,7 +123,7 @@ pub(super) unsafe fn give(
 /// Says who holds what, the first time that somebody is refused: frameworks
 /// ask again and again, having freed something.
 #[cold]
-fn tell(seat: &Seat<'static>, device: &Device, error: &Error) {
+fn tell(seat: &ThreadContext<'static>, device: &GovernedDevice, error: &Error) {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Relaxed) {
@@ -141,7 +144,7 @@ unsafe fn fall_back(
 ) -> CUresult {
     governed(Governed::Linear, bytes, tenant, call, || {
         // SAFETY: the driver has just written it.
-        Key::Address(unsafe { *into })
+        GovernedKey::Address(unsafe { *into })
     })
 }
 
@@ -152,14 +155,14 @@ pub(super) fn governed(
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
-    key: impl FnOnce() -> Key,
+    key: impl FnOnce() -> GovernedKey,
 ) -> CUresult {
     let piece = (bytes > 0).then(|| {
         seated(|seat| {
             let (context, device) = seat.current()?;
             // The driver's pools are no context's.
             let is_its = kind != Governed::DriverPool;
-            Some(Piece {
+            Some(GovernedPiece {
                 device,
                 tenant: tenant(),
                 kind,
@@ -177,7 +180,7 @@ pub(super) fn governed(
 /// Makes a piece if there is room for it; if the driver has none, the pool
 /// gives it what it can do without.
 pub(super) fn admitted(
-    piece: &Piece,
+    piece: &GovernedPiece,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
     made: impl FnOnce(&'static Governor),
 ) -> CUresult {
@@ -251,7 +254,7 @@ unsafe extern "C" fn alloc_managed(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemAllocManaged(into, bytes, flags) },
         // SAFETY: the driver has just written it.
-        || Key::Address(unsafe { *into }),
+        || GovernedKey::Address(unsafe { *into }),
     )
 }
 
@@ -272,7 +275,7 @@ unsafe extern "C" fn alloc_v1(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemAlloc(into, bytes) },
         // SAFETY: the driver has just written it.
-        || Key::Address(u64::from(unsafe { *into })),
+        || GovernedKey::Address(u64::from(unsafe { *into })),
     )
 }
 
@@ -293,13 +296,13 @@ unsafe extern "C" fn alloc_pitch_v1(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemAllocPitch(into, pitch, width, height, element) },
         // SAFETY: the driver has just written it.
-        || Key::Address(u64::from(unsafe { *into })),
+        || GovernedKey::Address(u64::from(unsafe { *into })),
     )
 }
 
 pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Address(u64::from(address)), |driver| unsafe {
+    released(GovernedKey::Address(u64::from(address)), |driver| unsafe {
         driver.cuMemFree(address)
     })
 }
@@ -312,8 +315,8 @@ pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
         if seat.governor().may_not_wait() || seat.is_current_over() {
             return None;
         }
-        let freed = seat.free(address, Place::Anywhere, |_| true)?;
-        trace::freed(address, freed.requested_bytes, Place::Anywhere);
+        let freed = seat.free(address, PoolPlace::Anywhere, |_| true)?;
+        trace::freed(address, freed.requested_bytes, PoolPlace::Anywhere);
         Some(())
     });
     if freed.is_some() {
@@ -337,12 +340,12 @@ pub(super) fn pass_free(
     } else {
         address
     };
-    released(Key::Address(address), |driver| call(driver, asked))
+    released(GovernedKey::Address(address), |driver| call(driver, asked))
 }
 
 /// Lets the driver take back what stands under a key.
 pub(super) fn released(
-    key: Key,
+    key: GovernedKey,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     around(call, |governor, call| {

@@ -10,9 +10,9 @@ use fercuda_cuda_sys::types::{
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::Served;
+use fercuda_governor::PoolProvider;
 use fercuda_ledger::Governed;
-use fercuda_pool::Place;
+use fercuda_pool::PoolPlace;
 
 use super::asked;
 use super::linear::{give, governed, pass_free, tenant_of};
@@ -55,14 +55,14 @@ unsafe fn pooled(
         let of = match from {
             From::Current => ordered.pool?,
             From::Pool(pool) => match governor.served(pool) {
-                Served::Here(device, number) => (governor.device(device)?, number),
-                Served::ByTheDriver => return None,
+                PoolProvider::Here(device, number) => (governor.device(device)?, number),
+                PoolProvider::ByTheDriver => return None,
             },
         };
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(governor, frame) };
         let got = seat.allocate_ordered(&ordered, tenant, of, bytes as u64);
-        let place = Place::Stream(ordered.stream.id);
+        let place = PoolPlace::Stream(ordered.stream.id);
         // SAFETY: not null; the program's own.
         unsafe { give(seat, of.0.ordinal(), into, got, bytes, place) }
     })
@@ -91,7 +91,7 @@ unsafe fn passed(
     let tenant = || unsafe { tenant_of(frame) };
     governed(Governed::DriverPool, bytes as u64, tenant, call, || {
         // SAFETY: the driver has just written it.
-        fercuda_governor::Key::Address(unsafe { *into })
+        fercuda_governor::GovernedKey::Address(unsafe { *into })
     })
 }
 
@@ -230,7 +230,7 @@ pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) ->
     if result == CUresult::CUDA_SUCCESS {
         guarded(|| {
             let governor = governor()?;
-            let Served::Here(device, _) = governor.served(pool) else {
+            let PoolProvider::Here(device, _) = governor.served(pool) else {
                 return None;
             };
             governor.device(device)?.trim();
@@ -270,7 +270,7 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
 /// Tells what this thread has in use in streams' order.
 fn tell_level() {
     seated(|seat| {
-        seat.tell_level();
+        seat.publish_level();
         Some(())
     });
 }

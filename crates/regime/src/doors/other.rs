@@ -7,7 +7,7 @@ use fercuda_cuda_sys::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUarray,
     CUarray_format, CUexternalMemory, CUmipmappedArray, CUresult,
 };
-use fercuda_governor::Key;
+use fercuda_governor::GovernedKey;
 use fercuda_ledger::Governed;
 
 use super::asked;
@@ -71,7 +71,7 @@ unsafe extern "C" fn array(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuArrayCreate_v2(into, descriptor) },
         // SAFETY: the driver has just written it.
-        || Key::Array(unsafe { *into }.0 as usize),
+        || GovernedKey::Array(unsafe { *into }.0 as usize),
     )
 }
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn array_3d(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuArray3DCreate_v2(into, descriptor) },
         // SAFETY: the driver has just written it.
-        || Key::Array(unsafe { *into }.0 as usize),
+        || GovernedKey::Array(unsafe { *into }.0 as usize),
     )
 }
 
@@ -123,20 +123,20 @@ unsafe extern "C" fn mipmapped(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMipmappedArrayCreate(into, descriptor, levels) },
         // SAFETY: the driver has just written it.
-        || Key::Array(unsafe { *into }.0 as usize),
+        || GovernedKey::Array(unsafe { *into }.0 as usize),
     )
 }
 
 pub(super) unsafe extern "C" fn array_destroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Array(array.0 as usize), |driver| unsafe {
+    released(GovernedKey::Array(array.0 as usize), |driver| unsafe {
         driver.cuArrayDestroy(array)
     })
 }
 
 pub(super) unsafe extern "C" fn mipmapped_destroy(array: CUmipmappedArray) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Array(array.0 as usize), |driver| unsafe {
+    released(GovernedKey::Array(array.0 as usize), |driver| unsafe {
         driver.cuMipmappedArrayDestroy(array)
     })
 }
@@ -157,7 +157,7 @@ unsafe extern "C" fn alloc_host(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemAllocHost_v2(into, bytes) },
         // SAFETY: the driver has just written it.
-        || Key::Host(unsafe { *into } as u64),
+        || GovernedKey::Host(unsafe { *into } as u64),
     )
 }
 
@@ -177,13 +177,13 @@ unsafe extern "C" fn host_alloc(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemHostAlloc(into, bytes, flags) },
         // SAFETY: the driver has just written it.
-        || Key::Host(unsafe { *into } as u64),
+        || GovernedKey::Host(unsafe { *into } as u64),
     )
 }
 
 pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Host(address as u64), |driver| unsafe {
+    released(GovernedKey::Host(address as u64), |driver| unsafe {
         driver.cuMemFreeHost(address)
     })
 }
@@ -203,13 +203,13 @@ unsafe extern "C" fn host_register(
         || unsafe { tenant_of(frame) },
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemHostRegister_v2(address, bytes, flags) },
-        || Key::Host(address as u64),
+        || GovernedKey::Host(address as u64),
     )
 }
 
 pub(super) unsafe extern "C" fn host_unregister(address: *mut c_void) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::Host(address as u64), |driver| unsafe {
+    released(GovernedKey::Host(address as u64), |driver| unsafe {
         driver.cuMemHostUnregister(address)
     })
 }
@@ -232,13 +232,13 @@ unsafe extern "C" fn import_external(
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuImportExternalMemory(into, descriptor) },
         // SAFETY: the driver has just written it.
-        || Key::External(unsafe { *into }.0 as usize),
+        || GovernedKey::External(unsafe { *into }.0 as usize),
     )
 }
 
 pub(super) unsafe extern "C" fn destroy_external(memory: CUexternalMemory) -> CUresult {
     // SAFETY: the program's own argument.
-    released(Key::External(memory.0 as usize), |driver| unsafe {
+    released(GovernedKey::External(memory.0 as usize), |driver| unsafe {
         driver.cuDestroyExternalMemory(memory)
     })
 }

@@ -8,7 +8,7 @@ use core::ffi::c_uint;
 use fercuda_cuda_sys::types::{
     CUcontext, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUmemoryPool, CUresult,
 };
-use fercuda_governor::{Governor, Served};
+use fercuda_governor::{Governor, PoolProvider};
 
 use crate::process::{ask, governor, guarded, seated};
 
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn pool_set_access(
     let all = unsafe { core::slice::from_raw_parts(map, count) };
     let refused = guarded(|| {
         let governor = governor()?;
-        let Served::Here(owner, _) = governor.served(pool) else {
+        let PoolProvider::Here(owner, _) = governor.served(pool) else {
             return None;
         };
         let refused = granted(governor, owner, all);

@@ -8,7 +8,7 @@ use fercuda_cuda_sys::types::{
     CUmemGenericAllocationHandle, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{GovernedMemory, Piece, Taken};
+use fercuda_governor::{GovernedMemory, GovernedPiece, PendingRelease};
 use fercuda_ledger::Governed;
 
 use super::asked;
@@ -48,7 +48,7 @@ unsafe extern "C" fn create(
         CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => u32::try_from(location.id).ok(),
         _ => None,
     };
-    let piece = Piece {
+    let piece = GovernedPiece {
         device: device.unwrap_or(0),
         // SAFETY: the call is under way.
         tenant: unsafe { tenant_of(frame) },
@@ -77,7 +77,7 @@ unsafe extern "C" fn multicast(
         // SAFETY: the call is under way; the driver has just read one and
         // written the other.
         guarded(|| unsafe {
-            let piece = Piece {
+            let piece = GovernedPiece {
                 device: 0,
                 tenant: tenant_of(frame),
                 kind: Governed::Multicast,
@@ -94,7 +94,7 @@ unsafe extern "C" fn multicast(
 /// Lets the driver take back what `take` takes out. That is first: once the
 /// driver has it, another thread may be given the same handle or address.
 fn taken(
-    take: impl FnOnce(&GovernedMemory) -> Taken,
+    take: impl FnOnce(&GovernedMemory) -> PendingRelease,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
     around(call, |governor, call| {

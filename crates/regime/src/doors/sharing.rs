@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdeviceptr, CUipcMemHandle, CUmemRangeHandleType, CUresult};
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{Key, NotShared, Piece};
+use fercuda_governor::{GovernedKey, GovernedPiece, ShareDenied};
 use fercuda_ledger::Governed;
 
 use super::asked;
@@ -37,15 +37,15 @@ pub(super) unsafe extern "C" fn get(handle: *mut CUipcMemHandle, address: CUdevi
             unsafe { handle.write(exported) };
             CUresult::CUDA_SUCCESS
         }
-        Some(Err(NotShared::Driver(code))) => code,
-        Some(Err(NotShared::Mapped)) => {
+        Some(Err(ShareDenied::Driver(code))) => code,
+        Some(Err(ShareDenied::Mapped)) => {
             say_once(
                 "cuIpcGetMemHandle: mapped memory cannot be opened by other processes\n\
                  try: fercuda run --ipc, or FERCUDA_BACKING=slabs",
             );
             CUresult::CUDA_ERROR_INVALID_VALUE
         }
-        Some(Err(NotShared::Folder(why))) => {
+        Some(Err(ShareDenied::Folder(why))) => {
             say_once(&format!("cuIpcGetMemHandle: {why}"));
             CUresult::CUDA_ERROR_NOT_SUPPORTED
         }
@@ -139,14 +139,14 @@ unsafe fn opened(
                 driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
             });
             let current = seated(|seat| seat.current());
-            let piece = Piece {
+            let piece = GovernedPiece {
                 device: current.map_or(0, |(_, device)| device),
                 tenant: tenant(),
                 kind: Governed::IpcImport,
                 bytes: bytes as u64,
                 context: current.map(|(context, _)| context),
             };
-            governor()?.made(Key::Address(address), piece);
+            governor()?.made(GovernedKey::Address(address), piece);
             Some(())
         });
     }
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C" fn close(address: CUdeviceptr) -> CUresult {
         address
     };
     // SAFETY: the program's own argument, or no address at all.
-    released(Key::Address(asked), |driver| unsafe {
+    released(GovernedKey::Address(asked), |driver| unsafe {
         driver.cuIpcCloseMemHandle(asked)
     })
 }

@@ -2,27 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use fercuda_ledger::{AskError, Asked, Folder, Outcome, Owner, Progress, Reader};
+use fercuda_ledger::{
+    Folder, LedgerReader, OwnerState, PendingRequest, Progress, RebootOutcome, RequestError,
+};
 
 /// This process's ledger, as others find it.
-fn ledger() -> Reader {
+fn ledger() -> LedgerReader {
     let folder = Folder::from_env().unwrap();
     let readers = folder.ledgers().unwrap().into_iter().flatten();
     let mut own = readers.filter(|reader| {
-        reader
-            .snapshot()
-            .is_ok_and(|it| it.pid == u64::from(std::process::id()) && it.owner == Owner::Alive)
+        reader.snapshot().is_ok_and(|it| {
+            it.pid == u64::from(std::process::id()) && it.owner == OwnerState::Alive
+        })
     });
     own.next().expect("a ledger of this process")
 }
 
 /// For a reboot of device 0.
-pub(crate) fn ask() -> Result<Asked, AskError> {
-    ledger().ask_to_reboot(0, Duration::from_secs(60))
+pub(crate) fn ask() -> Result<PendingRequest, RequestError> {
+    ledger().request_reboot(0, Duration::from_secs(60))
 }
 
 /// What it comes to.
-pub(crate) fn outcome(asked: &Asked) -> Outcome {
+pub(crate) fn outcome(asked: &PendingRequest) -> RebootOutcome {
     let begun = Instant::now();
     loop {
         match asked.progress().unwrap() {

@@ -1,21 +1,24 @@
-//! How little memory the pool holds beside what is live.
+//! Bounds on the memory that the pool retains beyond its live bytes.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod traces;
 
-use fercuda_pool::{Budget, Place, Pool, Request, Span, StreamId, TenantId, Thrift};
+use fercuda_pool::{
+    AllocationRequest, MemoryBudget, MemoryPool, PoolPlace, RetentionPolicy, Span, StreamId,
+    TenantId,
+};
 use traces::{Behind, Handles, replay, replay_on, step, traces};
 
-type Small = Pool<Handles, Behind>;
+type Small = MemoryPool<Handles, Behind>;
 
 fn pool(limit: u64) -> (Small, Handles) {
     let memory = Handles::new();
-    let pool = Pool::new(memory.clone(), Behind::default(), Budget::new(limit));
+    let pool = MemoryPool::new(memory.clone(), Behind::default(), MemoryBudget::new(limit));
     (pool, memory)
 }
 
-fn allocate(pool: &Small, mib: u64, place: Place) -> Span {
-    let request = Request {
+fn allocate(pool: &Small, mib: u64, place: PoolPlace) -> Span {
+    let request = AllocationRequest {
         bytes: mib << 20,
         align_bytes: 512,
         place,
@@ -25,14 +28,14 @@ fn allocate(pool: &Small, mib: u64, place: Place) -> Span {
     pool.allocate(&request).unwrap()
 }
 
-const STREAM: Place = Place::Stream(StreamId(1));
+const STREAM: PoolPlace = PoolPlace::Stream(StreamId(1));
 
 #[test]
-fn little_memory_is_there_that_training_and_serving_do_not_use() {
+fn training_and_serving_leave_little_memory_unused() {
     for trace in traces() {
         let most = match trace.name {
             "serving, contiguous" => 1.05,
-            // Alike, and longer.
+            // Similar, and longer.
             name if name.starts_with("serving") => continue,
             _ => 1.02,
         };
@@ -42,20 +45,20 @@ fn little_memory_is_there_that_training_and_serving_do_not_use() {
 }
 
 #[test]
-fn a_step_that_is_always_the_same_moves_no_memory_in_the_end() {
+fn a_repeated_step_eventually_moves_no_memory() {
     let (few, many) = (replay(&step(4)), replay(&step(40)));
     assert!(many.ratio() <= 1.02, "{many:?}");
     let costs = |outcome: traces::Outcome| (outcome.made, outcome.moved, outcome.waits);
     assert_eq!(costs(few), costs(many));
-    // Asking costs time too.
+    // Polling costs time too.
     let calls = (many.calls - few.calls) / 36;
-    assert!(calls <= 20, "{calls} calls of the clock a step");
+    assert!(calls <= 20, "{calls} calls of the clock per step");
 }
 
 #[test]
-fn memory_in_slabs_is_less_than_twice_what_is_live() {
+fn memory_in_slabs_is_less_than_twice_the_live_bytes() {
     for trace in traces() {
-        // The others are alike, and longer.
+        // The others are similar, and longer.
         if trace.name != "serving, growing" && trace.name != "serving, paged" {
             let outcome = replay_on(&trace, &Handles::slabs());
             assert!(outcome.ratio() <= 1.75, "{}: {outcome:?}", trace.name);
@@ -65,13 +68,13 @@ fn memory_in_slabs_is_less_than_twice_what_is_live() {
 }
 
 #[test]
-fn a_loop_of_one_large_block_makes_no_copies_of_it() {
+fn a_loop_of_one_large_block_adds_no_second_one() {
     let (pool, _) = pool(u64::MAX);
     for _ in 0..200 {
         pool.clock().queue();
-        let span = allocate(&pool, 1 << 10, Place::Anywhere);
+        let span = allocate(&pool, 1 << 10, PoolPlace::Anywhere);
         pool.clock().queue();
-        pool.free(span.address, Place::Anywhere).unwrap();
+        pool.free(span.address, PoolPlace::Anywhere).unwrap();
     }
     assert_eq!(pool.budget().used_bytes(), 1 << 30);
 }
@@ -85,7 +88,7 @@ fn memory_around_a_pin_is_used_elsewhere() {
         pool.free(blocks[block].address, STREAM).unwrap();
     }
     // 52 MiB are neither live nor pinned, 24 of them before the pin.
-    let large = allocate(&pool, 50, Place::Anywhere);
+    let large = allocate(&pool, 50, PoolPlace::Anywhere);
     assert!(large.address >= blocks[15].end());
     assert!(memory.is_mapped(blocks[7]));
     assert_eq!(pool.budget().used_bytes(), 64 << 20);
@@ -95,7 +98,7 @@ fn memory_around_a_pin_is_used_elsewhere() {
     pool.trim();
     assert_eq!(pool.usage().bytes, 4 << 20);
     pool.unpin(blocks[7].address);
-    // A range of its own, though nobody has a block there now.
+    // A range of its own, in which no block is live.
     let range = Span {
         address: blocks[7].address + (1 << 20),
         bytes: 1 << 20,
@@ -110,9 +113,9 @@ fn memory_around_a_pin_is_used_elsewhere() {
 }
 
 #[test]
-fn a_mark_that_nothing_is_behind_any_more_hides_none_of_the_later_ones() {
+fn a_fence_without_blocks_hides_no_later_fence() {
     let (pool, _) = pool(u64::MAX);
-    // A batch by itself each time.
+    // Each is a batch by itself.
     for _ in 0..3 {
         let block = allocate(&pool, 40, STREAM);
         pool.clock().queue();
@@ -124,10 +127,10 @@ fn a_mark_that_nothing_is_behind_any_more_hides_none_of_the_later_ones() {
 }
 
 #[test]
-fn a_thread_keeps_little_of_what_it_frees_at_once() {
+fn a_thread_caches_little_of_many_blocks_freed_together() {
     for (kib, most_kept) in [(4, 8), (256, 8), (512, 4), (1024, 2)] {
         let (pool, _) = pool(u64::MAX);
-        let request = Request {
+        let request = AllocationRequest {
             bytes: kib << 10,
             align_bytes: 512,
             place: STREAM,
@@ -142,7 +145,7 @@ fn a_thread_keeps_little_of_what_it_frees_at_once() {
         };
         (0..4).for_each(|_| burst());
         assert_eq!(pool.usage().cached_bytes, most_kept * (kib << 10));
-        // What it remembers of blocks that are gone is in nobody's way.
+        // Stale hints do not keep memory from others.
         pool.trim();
         assert_eq!(pool.usage().cached_bytes, 0);
         burst();
@@ -151,11 +154,11 @@ fn a_thread_keeps_little_of_what_it_frees_at_once() {
 }
 
 #[test]
-fn after_a_wait_for_the_device_all_that_was_freed_is_ready() {
+fn after_a_wait_for_the_device_all_freed_memory_is_ready() {
     let (pool, _) = pool(u64::MAX);
     let block = allocate(&pool, 256, STREAM);
     pool.clock().queue();
-    // So much has a mark at once, and nothing waits for one any more.
+    // This much gets a fence at once, and no block waits for one any more.
     pool.free(block.address, STREAM).unwrap();
     let begun = pool.sync_begins(None);
     pool.clock().finish();
@@ -164,7 +167,7 @@ fn after_a_wait_for_the_device_all_that_was_freed_is_ready() {
 }
 
 #[test]
-fn after_a_burst_there_stays_what_was_said() {
+fn after_a_burst_the_low_water_mark_stays() {
     let (pool, _) = pool(u64::MAX);
     let burst = |pool: &Small| {
         let blocks: Vec<Span> = (0..64).map(|_| allocate(pool, 4, STREAM)).collect();
@@ -178,21 +181,21 @@ fn after_a_burst_there_stays_what_was_said() {
     assert_eq!(pool.usage().ready_bytes, 256 << 20);
     assert_eq!(pool.trim_to(100 << 20), 156 << 20);
     assert_eq!(pool.usage().ready_bytes, 100 << 20);
-    pool.set_thrift(Thrift {
+    pool.set_retention(RetentionPolicy {
         high_bytes: 128 << 20,
         low_bytes: 32 << 20,
-        ..Thrift::default()
+        ..RetentionPolicy::default()
     });
     burst(&pool);
     assert!(pool.budget().used_bytes() <= 128 << 20);
-    // One block is a batch, and the device has nothing to do.
+    // One block is a batch, and the device is idle.
     let large = allocate(&pool, 200, STREAM);
     pool.free(large.address, STREAM).unwrap();
     let usage = pool.usage();
     assert_eq!((usage.ready_bytes, usage.bytes), (32 << 20, 32 << 20));
     assert_eq!(pool.budget().used_bytes(), 32 << 20);
-    // Also of a stream that is alone.
-    pool.leave_alone(StreamId(1));
+    // Also for a stream that is alone.
+    pool.assume_alone(StreamId(1));
     let large = allocate(&pool, 200, STREAM);
     pool.free(large.address, STREAM).unwrap();
     let usage = pool.usage();

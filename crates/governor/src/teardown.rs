@@ -1,46 +1,44 @@
-//! What ends with a context: its streams, its blocks, what the driver gave it.
+//! Context teardown: the end of its streams, its blocks and its driver allocations.
 //!
-//! Memory in a stream's order does not: it is its pool's, which is no context's.
-//! What is mapped outlives every context, so ours stays, and so do marks behind
-//! what waits there: a driver ends a context when its work is done, so those of
-//! one that is gone have been passed. Slabs are a context's, and all in them
-//! ends with it.
+//! Stream-ordered memory is not affected: it belongs to its pool, and to no context. Mapped memory
+//! outlives every context, so ours stays, and so do the fences behind pending blocks: a driver ends
+//! a context when its work is done, so the fences of a destroyed context have been passed. Slabs
+//! belong to a context, and all blocks in them end with it.
 //!
-//! A green context is a part of a device's processors under the primary
-//! context. Its streams end with it; its memory is the primary one's.
+//! A green context is a subset of a device's processors under the primary context. Its streams end
+//! with it; its memory belongs to the primary one.
 //!
-//! Invariant: nothing is asked of a context once the driver was asked to destroy
-//! it, by any thread; and until what ended with it is noted, no other is made,
-//! which may get its handle.
+//! Invariant: no thread uses a context once the driver was called to destroy it; and until its
+//! teardown is recorded, no other context is made, which might get its handle.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use fercuda_cuda_sys::types::{CUcontext, CUdevice, CUresult};
-use fercuda_pool::{Place, StreamId};
+use fercuda_pool::{PoolPlace, StreamId};
 
-use crate::clock::{ContextId, Gone, lock, write};
-use crate::device::Device;
-use crate::governor::{Governor, Note, is_done};
-use crate::slabs::Owner;
+use crate::clock::{ContextId, DestroyedContexts, lock, write};
+use crate::device::GovernedDevice;
+use crate::governor::{BlockNote, Governor, is_done};
+use crate::slabs::SlabOwner;
 
-/// What a call came to that may have destroyed contexts.
+/// The result of a call that may have destroyed contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destroyed {
-    /// What the driver answered.
+pub struct TeardownResult {
+    /// The driver's result.
     pub result: CUresult,
-    /// Bytes of blocks in streams' order that ended with it, which a driver's
-    /// own would not have: they were in slabs of a context that is gone.
+    /// Bytes of stream-ordered blocks that ended with it, although a driver's own would not have:
+    /// they were in slabs of a destroyed context.
     pub ordered_bytes: u64,
 }
 
 impl Governor {
-    /// Runs a call of the driver that may destroy contexts, which says which
-    /// are gone. Their blocks are freed: their work is over.
+    /// Runs a driver call that may destroy contexts, and returns the contexts destroyed. Their
+    /// blocks are freed: their work is complete.
     pub fn while_destroying(
         &self,
         destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
-    ) -> Destroyed {
-        let _turn = self.turn();
+    ) -> TeardownResult {
+        let _turn = self.lock_lifecycle();
         let before = self.taken_by_contexts();
         let primaries: Vec<CUdevice> = lock(&self.primaries).keys().copied().collect();
         let mut gone = self.take_out(destroy);
@@ -59,28 +57,27 @@ impl Governor {
             ordered_bytes = self.end_memory_of(&gone.contexts);
             self.refund_contexts(&before);
         }
-        Destroyed {
+        TeardownResult {
             result: gone.result,
             ordered_bytes,
         }
     }
 
-    /// Runs the call of the driver that destroys a green context, which says
-    /// whether it did. That context's memory is the primary one's, and lives as
-    /// long.
+    /// Runs the driver call that destroys a green context; the closure returns whether it did. That
+    /// context's memory belongs to the primary one, and lives as long.
     pub fn while_destroying_green(
         &self,
         (green, device): (CUcontext, CUdevice),
         destroy: impl FnOnce() -> (bool, CUresult),
-    ) -> Destroyed {
-        let _turn = self.turn();
+    ) -> TeardownResult {
+        let _turn = self.lock_lifecycle();
         let before = self.taken_by_contexts();
         let gone = self.take_out(|| {
             let (is_gone, result) = destroy();
             (if is_gone { vec![green] } else { Vec::new() }, result)
         });
         self.retire(&gone.streams);
-        let mut destroyed = Destroyed {
+        let mut destroyed = TeardownResult {
             result: gone.result,
             ordered_bytes: 0,
         };
@@ -89,7 +86,7 @@ impl Governor {
         }
         let orphans = gone.contexts.iter().map(|context| (device, *context));
         lock(&self.orphans).extend(orphans);
-        // It may have been the last who held the primary one.
+        // It may have been the last holder of the primary context.
         if !self.is_primary_active(device) {
             let primary = self.primary(device).into_iter().collect();
             let primary = self.take_out(|| (primary, CUresult::CUDA_SUCCESS));
@@ -102,7 +99,7 @@ impl Governor {
         destroyed
     }
 
-    /// Whether a device's primary context is there.
+    /// Whether a device's primary context is active.
     pub fn is_primary_active(&self, device: CUdevice) -> bool {
         let (mut flags, mut active) = (0, 1);
         // SAFETY: both outlive the call.
@@ -113,18 +110,21 @@ impl Governor {
         !is_done(asked) || active != 0
     }
 
-    /// Takes the green contexts that left memory to a device's primary one.
+    /// Takes the destroyed green contexts that left memory to a device's primary one.
     fn orphans_of(&self, device: CUdevice) -> Vec<ContextId> {
         let mut orphans = lock(&self.orphans);
         let its = orphans.extract_if(.., |(of, _)| *of == device);
         its.map(|(_, context)| context).collect()
     }
 
-    /// Runs a call that destroys contexts, and forgets them and their streams.
-    fn take_out(&self, destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult)) -> Gone<CUresult> {
+    /// Runs a call that destroys contexts, and removes them and their streams.
+    fn take_out(
+        &self,
+        destroy: impl FnOnce() -> (Vec<CUcontext>, CUresult),
+    ) -> DestroyedContexts<CUresult> {
         let mut raw = Vec::new();
-        let owners = self.devices().filter_map(Device::owner);
-        let owners: Vec<_> = owners.map(Owner::hold).collect();
+        let owners = self.devices().filter_map(GovernedDevice::owner);
+        let owners: Vec<_> = owners.map(SlabOwner::hold).collect();
         let gone = self.clock.while_destroying(|| {
             let (gone, result) = destroy();
             raw.clone_from(&gone);
@@ -156,8 +156,8 @@ impl Governor {
         gone
     }
 
-    /// Streams are gone with a green context, whose end the driver lets their
-    /// work outlive.
+    /// Retires the streams of a green context, which have ended with it although the driver lets
+    /// their work finish.
     fn retire(&self, streams: &[StreamId]) {
         for device in self.devices() {
             for stream in streams {
@@ -166,17 +166,17 @@ impl Governor {
         }
     }
 
-    /// Ends what belonged to contexts that are gone. How much of it should have
-    /// stayed, and was in their slabs.
+    /// Ends the memory of destroyed contexts. Returns the bytes that should have outlived them, but
+    /// were in their slabs.
     fn end_memory_of(&self, gone: &[ContextId]) -> u64 {
         let mut lost = 0;
         for device in self.devices() {
             let outlive = device.owner().is_none();
             let of_it =
-                |note: &Note| gone.contains(&note.context) && !(outlive && note.is_ordered());
+                |note: &BlockNote| gone.contains(&note.context) && !(outlive && note.is_ordered());
             let freed = device
                 .regions()
-                .map(|region| region.free_all(Place::Anywhere, of_it));
+                .map(|region| region.free_all(PoolPlace::Anywhere, of_it));
             for freed in freed.iter().flatten() {
                 self.ledger.discharge(freed.note.charge, freed.span.bytes);
                 if freed.note.is_ordered() {

@@ -1,73 +1,78 @@
-//! A thread's way in.
+//! Per-thread context, through which all calls of a thread go.
 //!
-//! Between two calls of ours a program does so much else that little of what a
-//! call reads is in its processor's caches. So a seat keeps together what the call
-//! before came to ([`Ordered`]), and by one count sees that nothing has changed
-//! since that it was made of: what handles mean, captures, contexts that fail or
-//! end, whose the current pools are, and that this is not the child of a fork.
+//! Between two calls of ours a program evicts most of what a call reads from its processor's
+//! caches. So a thread context keeps the result of the previous call together ([`ResolvedStream`]),
+//! and checks with one counter that nothing has changed that it depends on: the meaning of handles,
+//! captures, contexts that fail or end, the current pools, and that this is not the child of a
+//! fork.
 //!
-//! Which context is current is the thread's own affair, and the driver is asked for
-//! it, unless there is no other: then it is current until the thread may have none
-//! any more, which it says ([`Seat::turned`]).
+//! The current context is per-thread state of the driver, which is queried for it, unless there is
+//! only one: then it is current until the thread may have none any more, which the caller reports
+//! ([`ThreadContext::forget_current`]).
 //!
-//! Invariant: what is kept was true when the count that stands beside it was read,
-//! and whoever changes that counts it afterwards ([`Governor::changed`]).
+//! Invariant: cached state was valid when the count stored beside it was read, and any code that
+//! changes that state counts the change afterwards ([`Governor::changed`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::ThreadId;
 
 use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUstream};
-use fercuda_ledger::{Changes, Charge, Event, EventKind, Local, STEP_BYTES, Tenant};
-use fercuda_pool::{Error, Freed, Place, Request, StreamId};
+use fercuda_ledger::{
+    CellId, ChangeCount, EventKind, LedgerEvent, STEP_BYTES, Tenant, ThreadLedger,
+};
+use fercuda_pool::{AllocationRequest, Error, FreedBlock, PoolPlace, StreamId};
 
-use crate::clock::{ContextId, Kind, lock, read, write};
-use crate::device::Device;
-use crate::governor::{Denied, Governor, Note, Stream, StreamKey, UNNAMED, id, is_done};
+use crate::clock::{ContextId, StreamKind, lock, read, write};
+use crate::device::GovernedDevice;
+use crate::governor::{
+    AllocationDenied, BlockNote, Governor, StreamInfo, StreamKey, UNNAMED, id, is_done,
+};
 use crate::memory_pools::PoolNumber;
-use crate::sharing::Unshared;
+use crate::sharing::UnshareOutcome;
 
-/// Blocks begin at multiples of so much, as frameworks expect.
+/// The alignment of blocks, as frameworks expect it.
 const ALIGN_BYTES: u64 = 512;
-/// Numbers of buffers that a thread takes at a time.
+/// How many buffer ids a thread takes at a time.
 const BUFFERS: u64 = 1024;
-/// A count of changes that there will not be.
+/// A count of changes that is never reached.
 const NEVER: u64 = u64::MAX;
-/// Default streams of ended threads that may wait to be retired.
+/// The most default streams of ended threads that await retirement.
 const ENDED: usize = 64;
 
-/// What a call comes to that is ordered in a stream, while that is not captured.
+/// A stream handle resolved for a stream-ordered call; the stream is not being captured.
 #[derive(Clone, Copy, Debug)]
-pub struct Ordered<'g> {
+pub struct ResolvedStream<'g> {
     /// The stream.
-    pub stream: Stream,
-    /// Its device, and the number of the current pool there, if ours serves that.
-    pub pool: Option<(&'g Device, PoolNumber)>,
-    /// Nobody else has blocks there open.
+    pub stream: StreamInfo,
+    /// Its device, and the number of the current pool there, if ours serves it.
+    pub pool: Option<(&'g GovernedDevice, PoolNumber)>,
+    /// No other process can have blocks there open.
     unshared: bool,
 }
 
-/// What the last call came to.
+/// The result of the last call.
 #[derive(Debug)]
-struct Kept<'g> {
-    /// As of this count of changes, which is not 0; or it was good for that call.
+struct CachedCall<'g> {
+    /// The count of changes it is valid for, never 0; or [`NEVER`], if it was valid for that call
+    /// only.
     seen: u64,
     handle: CUstream,
     per_thread: bool,
-    /// The current context, where the handle is of one's default stream.
+    /// The current context, if the handle is that of its default stream.
     context: Option<CUcontext>,
-    ordered: Ordered<'g>,
+    ordered: ResolvedStream<'g>,
 }
 
-/// That the only context that there is was current, and is still.
+/// Records that the only context was current, and still is.
 #[derive(Clone, Copy, Debug)]
-struct Only {
-    /// As of this count of changes, which is not 0; or it is not known.
+struct OnlyContext {
+    /// The count of changes it is valid for, never 0; or [`NEVER`], if it is unknown.
     seen: u64,
     context: CUcontext,
     device: u32,
 }
 
-impl Only {
+impl OnlyContext {
     const UNKNOWN: Self = Self {
         seen: NEVER,
         context: CUcontext::NULL,
@@ -75,48 +80,47 @@ impl Only {
     };
 }
 
-/// What a thread has allocated of a pool and freed since it last told.
+/// A thread's change of a pool's usage that is not yet published.
 #[derive(Clone, Copy, Debug, Default)]
-struct Untold<'g> {
-    of: Option<(&'g Device, PoolNumber)>,
+struct PendingLevel<'g> {
+    of: Option<(&'g GovernedDevice, PoolNumber)>,
     bytes: i64,
     peak: i64,
 }
 
-/// One thread's way in: what it needs most often is at hand, in the order in which
-/// it is read.
+/// One thread's context; fields are in the order in which they are read, the most frequent first.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Seat<'g> {
+pub struct ThreadContext<'g> {
     governor: &'g Governor,
-    /// None where the kernel empties nothing in a child: then nothing is kept.
-    changes: Option<&'g Changes>,
-    only: Only,
-    kept: Option<Kept<'g>>,
-    /// None at the thread's end, when nothing may be kept for it.
-    local: Option<Local<'g>>,
+    /// `None` where the kernel zeroes nothing in a child: then nothing is cached.
+    changes: Option<&'g ChangeCount>,
+    only: OnlyContext,
+    cached: Option<CachedCall<'g>>,
+    /// `None` during thread teardown, when nothing may be kept.
+    local: Option<ThreadLedger<'g>>,
     buffers: std::ops::Range<u64>,
-    /// What the level of a pool has not heard of, and the most of it.
-    untold: Untold<'g>,
+    /// The unpublished change of a pool's usage, and its peak.
+    pending: PendingLevel<'g>,
     thread: ThreadId,
     number: u64,
-    /// As of this count of changes.
+    /// The count of changes that the cached handles are valid for.
     seen: u64,
-    stream: Option<(StreamKey, Stream)>,
+    stream: Option<(StreamKey, StreamInfo)>,
     context: Option<(CUcontext, (ContextId, u32))>,
-    /// Its default streams.
+    /// The thread's default streams.
     own: Vec<StreamId>,
 }
 
-impl<'g> Seat<'g> {
-    /// For the calling thread, which has this number.
+impl<'g> ThreadContext<'g> {
+    /// A context for the calling thread, which has this number.
     pub fn new(governor: &'g Governor, number: u64) -> Self {
         let mut seat = Self::passing(governor, number);
         seat.local = Some(governor.ledger.local(number));
         seat
     }
 
-    /// For one call of a thread that is at its end.
+    /// A context for one call of a thread that is being torn down.
     pub fn passing(governor: &'g Governor, number: u64) -> Self {
         Self {
             governor,
@@ -125,12 +129,12 @@ impl<'g> Seat<'g> {
             number,
             buffers: 0..0,
             changes: governor.ledger().changes(),
-            only: Only::UNKNOWN,
-            kept: None,
+            only: OnlyContext::UNKNOWN,
+            cached: None,
             seen: 0,
             stream: None,
             context: None,
-            untold: Untold::default(),
+            pending: PendingLevel::default(),
             own: Vec::new(),
         }
     }
@@ -140,7 +144,7 @@ impl<'g> Seat<'g> {
         self.governor
     }
 
-    /// Whether this process made it, and not one that it was forked from.
+    /// Whether this process created it, and not one that it was forked from.
     #[inline]
     pub fn is_mine(&self) -> bool {
         match self.changes {
@@ -149,13 +153,13 @@ impl<'g> Seat<'g> {
         }
     }
 
-    /// The count of changes; 0 if nothing may be kept.
+    /// The count of changes; 0 if nothing may be cached.
     #[inline]
     fn now(&self) -> u64 {
-        self.changes.map_or(0, Changes::now)
+        self.changes.map_or(0, ChangeCount::now)
     }
 
-    /// Forgets what handles meant if any may mean something else by now.
+    /// Forgets cached handles if any may have changed its meaning.
     #[inline]
     fn refresh(&mut self) {
         let now = self.now();
@@ -166,67 +170,65 @@ impl<'g> Seat<'g> {
         }
     }
 
-    /// Has what is known of the block at an address fetched from the host's memory
-    /// while the caller does what comes before it frees the block.
+    /// Prefetches the table entry of the block at an address while the caller does other work
+    /// before it frees the block.
     #[inline]
     pub fn touch(&self, address: u64) {
-        // What lies between a device's addresses may be another's, which then has
-        // nothing fetched; slots of further devices are not looked at for it.
-        let kept = self.kept.as_ref().and_then(|kept| kept.ordered.pool);
-        let _found = kept.is_some_and(|(device, _)| device.touch(address))
+        // Memory between a device's ranges may belong to another, for which nothing is prefetched
+        // then; the slots of further devices are not searched for this.
+        let cached = self.cached.as_ref().and_then(|cached| cached.ordered.pool);
+        let _found = cached.is_some_and(|(device, _)| device.touch(address))
             || self.governor.devices().any(|device| device.touch(address));
     }
 
-    /// What a call comes to that is ordered in a stream; none if the driver is to
-    /// answer it: the stream captures, or its context has failed, or there is no
-    /// such. `per_thread`: what the null handle means.
+    /// Resolves a handle for a stream-ordered call; `None` if the driver is to answer it: the
+    /// stream is being captured, its context has faulted, or there is no such stream. `per_thread`:
+    /// which default stream the null handle means.
     #[inline]
-    pub fn ordered(&mut self, raw: CUstream, per_thread: bool) -> Option<Ordered<'g>> {
-        if !self.is_kept(raw, per_thread) {
+    pub fn ordered(&mut self, raw: CUstream, per_thread: bool) -> Option<ResolvedStream<'g>> {
+        if !self.is_cached(raw, per_thread) {
             self.order(raw, per_thread)?;
         }
-        // Read from one place, whichever way it came there.
-        Some(self.kept.as_ref()?.ordered)
+        // Read from one place, on the fast and the slow path alike.
+        Some(self.cached.as_ref()?.ordered)
     }
 
     #[inline]
-    fn is_kept(&mut self, raw: CUstream, per_thread: bool) -> bool {
+    fn is_cached(&mut self, raw: CUstream, per_thread: bool) -> bool {
         let now = self.now();
-        let kept = self
-            .kept
-            .as_ref()
-            .filter(|kept| (kept.handle, kept.per_thread) == (raw, per_thread) && kept.seen == now);
-        match kept {
+        let cached = self.cached.as_ref().filter(|cached| {
+            (cached.handle, cached.per_thread) == (raw, per_thread) && cached.seen == now
+        });
+        match cached {
             None => false,
-            Some(kept) => match kept.context {
+            Some(cached) => match cached.context {
                 None => true,
-                // One may be ending that is not counted yet, and this another.
+                // A context may be ending that is not counted yet, and this may be another.
                 Some(of) if self.only.seen == now && self.only.context == of => true,
                 of => self.find_current() == of,
             },
         }
     }
 
-    /// The thread may have no current context any more. Who sees the program's calls
-    /// says so: where there is one context the driver is not asked.
-    pub fn turned(&mut self) {
-        self.only = Only::UNKNOWN;
+    /// Reports that the thread may have no current context any more, for callers that see the
+    /// program's calls: if there is one context only, the driver is not queried otherwise.
+    pub fn forget_current(&mut self) {
+        self.only = OnlyContext::UNKNOWN;
     }
 
-    /// The current context, which the driver is asked for, and need not be again if
-    /// it is the only one.
+    /// Queries the driver for the current context; the result is kept if it is the only one.
     fn find_current(&mut self) -> Option<CUcontext> {
-        // The count first: another may be made meanwhile.
+        // The count first: another context may be created meanwhile.
         let (seen, only) = (self.now(), self.governor.only_context());
         let current = self.current_raw();
-        self.only = Only::UNKNOWN;
+        self.only = OnlyContext::UNKNOWN;
         if seen != 0
             && !only.is_null()
             && current == Some(only)
             && let Some((_, device)) = self.known(only)
         {
             let context = only;
-            self.only = Only {
+            self.only = OnlyContext {
                 seen,
                 context,
                 device,
@@ -235,7 +237,7 @@ impl<'g> Seat<'g> {
         current
     }
 
-    /// The device of the current context; none if there is none, or it has ended.
+    /// The device of the current context; `None` if there is none, or it has ended.
     #[inline]
     pub fn current_device(&mut self) -> Option<u32> {
         if self.only.seen == self.now() {
@@ -250,7 +252,7 @@ impl<'g> Seat<'g> {
         Some(self.known(current)?.1)
     }
 
-    /// Finds out what a call comes to, and keeps it if that holds for the next.
+    /// Resolves a handle, and caches the result if it is valid for later calls.
     #[cold]
     fn order(&mut self, raw: CUstream, per_thread: bool) -> Option<()> {
         let governor = self.governor;
@@ -265,10 +267,10 @@ impl<'g> Seat<'g> {
         }
         let device = governor.device(stream.device);
         let device = device.filter(|it| !governor.passes_ordered(it.ordinal()));
-        let ordered = Ordered {
+        let ordered = ResolvedStream {
             stream,
             pool: device.map(|it| (it, governor.current_pool(it.ordinal()))),
-            // Only slabs, which are a context's, can be opened by others.
+            // Only slabs, which belong to a context, can be opened by other processes.
             unshared: device.is_some_and(|it| it.owner().is_none()),
         };
         let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&raw);
@@ -277,10 +279,10 @@ impl<'g> Seat<'g> {
         } else {
             None
         };
-        // While anything captures or has failed, each call asks.
+        // While anything captures or has faulted, each call resolves anew.
         let holds = seen != 0 && !captures && !governor.has_lost_any();
         let holds = holds && is_default == context.is_some();
-        self.kept = Some(Kept {
+        self.cached = Some(CachedCall {
             seen: if holds { seen } else { NEVER },
             handle: raw,
             per_thread,
@@ -304,7 +306,7 @@ impl<'g> Seat<'g> {
         self.only.seen == self.now() || self.find_current().is_some_and(|raw| !raw.is_null())
     }
 
-    /// The current context and its device; none if there is none.
+    /// The current context and its device; `None` if there is none.
     #[inline]
     pub fn current(&mut self) -> Option<(ContextId, u32)> {
         let raw = self.current_raw()?;
@@ -325,8 +327,8 @@ impl<'g> Seat<'g> {
         Some(context)
     }
 
-    /// Whether the current context has ended or failed: then the driver answers
-    /// whatever is asked of it. Where none is current it does not.
+    /// Whether the current context has ended or faulted: then the driver answers every call. If no
+    /// context is current it does not.
     #[inline]
     pub fn is_current_over(&mut self) -> bool {
         self.governor.anything_over.load(Relaxed) && self.has_ended_or_failed()
@@ -341,10 +343,10 @@ impl<'g> Seat<'g> {
         current.is_none_or(|(context, _)| self.governor.is_lost(context))
     }
 
-    /// What a stream's handle means; none if the driver does not know it.
-    /// `per_thread`: what the null handle means.
+    /// Resolves a stream handle; `None` if the driver does not know it. `per_thread`: which default
+    /// stream the null handle means.
     #[inline]
-    pub fn stream(&mut self, raw: CUstream, per_thread: bool) -> Option<Stream> {
+    pub fn stream(&mut self, raw: CUstream, per_thread: bool) -> Option<StreamInfo> {
         let key = if raw == CU_STREAM_PER_THREAD || (raw.is_null() && per_thread) {
             StreamKey::OfThread(self.current()?.0, self.thread)
         } else if raw == CU_STREAM_LEGACY || raw.is_null() {
@@ -364,7 +366,7 @@ impl<'g> Seat<'g> {
     }
 
     #[cold]
-    fn look_up(&mut self, key: StreamKey) -> Option<Stream> {
+    fn look_up(&mut self, key: StreamKey) -> Option<StreamInfo> {
         let governor = self.governor;
         let streams = read(&governor.streams);
         if let Some(stream) = streams.get(&key) {
@@ -377,8 +379,8 @@ impl<'g> Seat<'g> {
         let (raw_context, kind, number) = match key {
             StreamKey::Created(raw) => {
                 let (mut context, mut number) = (CUcontext::NULL, 0);
-                // SAFETY: the results outlive the calls; the driver refuses
-                // what is no stream.
+                // SAFETY: the results outlive the calls; the driver refuses handles that are not
+                // streams.
                 let known = unsafe {
                     is_done(governor.driver.cuStreamGetCtx(raw, &mut context))
                         && is_done(governor.driver.cuStreamGetId(raw, &mut number))
@@ -386,19 +388,19 @@ impl<'g> Seat<'g> {
                 if !known || number >= UNNAMED {
                     return None;
                 }
-                (context, Kind::Created(raw), number)
+                (context, StreamKind::Created(raw), number)
             }
             StreamKey::Legacy(_) | StreamKey::OfThread(..) => {
                 let kind = match key {
-                    StreamKey::OfThread(_, thread) => Kind::OfThread(thread),
-                    _ => Kind::Legacy,
+                    StreamKey::OfThread(_, thread) => StreamKind::OfThread(thread),
+                    _ => StreamKind::Legacy,
                 };
                 let number = governor.next_unnamed.fetch_add(1, Relaxed);
                 (self.context?.0, kind, number)
             }
         };
         let (context, device) = governor.context(raw_context)?;
-        let stream = Stream {
+        let stream = StreamInfo {
             id: StreamId(number),
             context,
             device,
@@ -406,7 +408,7 @@ impl<'g> Seat<'g> {
         let mut streams = write(&governor.streams);
         // Two threads may have come here with one stream.
         let stream = *streams.entry(key).or_insert(stream);
-        // SAFETY: the driver has just said so; who destroys it takes it out first.
+        // SAFETY: the driver has just confirmed it; the stream is removed before it is destroyed.
         unsafe { governor.clock.add_stream(stream.id, raw_context, kind) };
         if matches!(key, StreamKey::OfThread(..)) {
             self.own.push(stream.id);
@@ -414,59 +416,59 @@ impl<'g> Seat<'g> {
         Some(stream)
     }
 
-    /// Allocates on a device, for a context, at a place. `pool`: by a call that
-    /// is ordered in a stream, of the pool that it names.
+    /// Allocates on a device, for a context, at a place. `pool`: the pool named by a stream-ordered
+    /// call.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`AllocationDenied`].
     #[inline]
     pub fn allocate(
         &mut self,
         tenant: Tenant,
         (context, device): (ContextId, u32),
-        place: Place,
+        place: PoolPlace,
         pool: PoolNumber,
         bytes: u64,
-    ) -> Result<u64, Denied> {
+    ) -> Result<u64, AllocationDenied> {
         let governor = self.governor;
         if governor.is_lost(context) {
-            return Err(Denied::Driver);
+            return Err(AllocationDenied::Driver);
         }
-        let device = governor.device(device).ok_or(Denied::Driver)?;
+        let device = governor.device(device).ok_or(AllocationDenied::Driver)?;
         let got = self.allocate_of(device, tenant, context, place, pool, bytes);
         got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
     }
 
-    /// Allocates for a call that is ordered in a stream, of a pool of a device.
+    /// Allocates for a stream-ordered call, from a pool of a device.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`AllocationDenied`].
     #[inline]
     pub fn allocate_ordered(
         &mut self,
-        ordered: &Ordered<'g>,
+        ordered: &ResolvedStream<'g>,
         tenant: Tenant,
-        (device, pool): (&'g Device, PoolNumber),
+        (device, pool): (&'g GovernedDevice, PoolNumber),
         bytes: u64,
-    ) -> Result<u64, Denied> {
-        let Stream { id, context, .. } = ordered.stream;
-        let place = Place::Stream(id);
+    ) -> Result<u64, AllocationDenied> {
+        let StreamInfo { id, context, .. } = ordered.stream;
+        let place = PoolPlace::Stream(id);
         let got = self.allocate_of(device, tenant, context, place, pool, bytes);
         got.map_err(|denied| self.recorded(device, tenant, bytes, place, denied))
     }
 
-    /// The same for who asks in another way if there is none: then it is not
-    /// recorded that there was none.
+    /// As [`ThreadContext::allocate_ordered`], for a caller that tries another way on failure: the
+    /// failure is not recorded.
     #[inline]
     pub fn try_allocate_ordered(
         &mut self,
-        ordered: &Ordered<'g>,
+        ordered: &ResolvedStream<'g>,
         tenant: Tenant,
-        (device, pool): (&'g Device, PoolNumber),
+        (device, pool): (&'g GovernedDevice, PoolNumber),
         bytes: u64,
     ) -> Option<u64> {
-        let Stream { id, context, .. } = ordered.stream;
-        let place = Place::Stream(id);
+        let StreamInfo { id, context, .. } = ordered.stream;
+        let place = PoolPlace::Stream(id);
         let got = self.allocate_of(device, tenant, context, place, pool, bytes);
         got.ok()
     }
@@ -474,28 +476,28 @@ impl<'g> Seat<'g> {
     #[inline]
     fn allocate_of(
         &mut self,
-        device: &'g Device,
+        device: &'g GovernedDevice,
         tenant: Tenant,
         context: ContextId,
-        place: Place,
+        place: PoolPlace,
         pool: PoolNumber,
         bytes: u64,
-    ) -> Result<u64, Denied> {
+    ) -> Result<u64, AllocationDenied> {
         let governor = self.governor;
         if !device.serves(context, || governor.memory_owner(context, device)) {
-            return Err(Denied::Driver);
+            return Err(AllocationDenied::Driver);
         }
         let stream = number_of(place);
         let charge = match &mut self.local {
             Some(local) => local.cell(device.row, tenant, stream),
             None => governor.ledger.cell(device.row, tenant),
         };
-        let request = Request {
+        let request = AllocationRequest {
             bytes,
             align_bytes: ALIGN_BYTES,
             place,
             tenant: id(tenant),
-            note: Note {
+            note: BlockNote {
                 charge,
                 context,
                 pool,
@@ -504,7 +506,7 @@ impl<'g> Seat<'g> {
         };
         let (region, other) = device.region(tenant, bytes);
         let mut allocated = region.allocate(&request);
-        // What the other could do without, or nobody needs any more, may do.
+        // Memory that the other region can release, or that is no longer in use, may suffice.
         if allocated.is_err()
             && (governor.retire_ended() | governor.end_lingering() | (other.trim() > 0))
         {
@@ -512,7 +514,7 @@ impl<'g> Seat<'g> {
         }
         match allocated {
             Ok(span) => {
-                // Nobody knows the address yet; what is refused counts nowhere.
+                // No other thread knows the address yet; a refused allocation is not counted.
                 match &mut self.local {
                     Some(local) => local.count(charge, span.bytes),
                     None => governor.ledger.count(charge, span.bytes),
@@ -522,21 +524,21 @@ impl<'g> Seat<'g> {
                 }
                 Ok(span.address)
             }
-            Err(error) => Err(Denied::OutOfMemory(error)),
+            Err(error) => Err(AllocationDenied::OutOfMemory(error)),
         }
     }
 
-    /// What was denied, and recorded if it was for want of memory.
+    /// Records an allocation that was denied for lack of memory.
     #[cold]
     fn recorded(
         &self,
-        device: &Device,
+        device: &GovernedDevice,
         tenant: Tenant,
         bytes: u64,
-        place: Place,
-        denied: Denied,
-    ) -> Denied {
-        let Denied::OutOfMemory(error) = &denied else {
+        place: PoolPlace,
+        denied: AllocationDenied,
+    ) -> AllocationDenied {
+        let AllocationDenied::OutOfMemory(error) = &denied else {
             return denied;
         };
         let (kind, detail) = match error {
@@ -551,7 +553,7 @@ impl<'g> Seat<'g> {
             Error::Exhausted { usage, .. } => (EventKind::OutOfMemory, usage.largest_ready_bytes),
             _ => (EventKind::OutOfMemory, 0),
         };
-        self.governor.ledger.record(Event {
+        self.governor.ledger.record(LedgerEvent {
             kind,
             device: device.row,
             tenant,
@@ -564,88 +566,89 @@ impl<'g> Seat<'g> {
         denied
     }
 
-    /// Frees the block at an address, of whatever device, if its note is to the
-    /// caller's liking; none if there is no such block. What belongs to a context
-    /// that has failed is the driver's to free; what belongs to none is freed.
+    /// Frees the block at an address, of any device, if `may` permits it for its note; `None` if
+    /// there is no such block. The block of a faulted context is the driver's to free; a block that
+    /// belongs to no context is freed.
     #[inline]
     pub fn free(
         &mut self,
         address: u64,
-        place: Place,
-        if_so: impl Fn(&Note) -> bool,
-    ) -> Option<Freed<Note>> {
+        place: PoolPlace,
+        if_so: impl Fn(&BlockNote) -> bool,
+    ) -> Option<FreedBlock<BlockNote>> {
         let governor = self.governor;
-        let may = |note: &Note| note.is_ordered() || !governor.is_lost(note.context);
-        let if_so = |note: &Note| may(note) && if_so(note);
+        let may = |note: &BlockNote| note.is_ordered() || !governor.is_lost(note.context);
+        let if_so = |note: &BlockNote| may(note) && if_so(note);
         if governor.sharing.is_used() {
             match governor.unshare(address, if_so) {
-                Unshared::Free => {}
-                Unshared::Unknown => return None,
-                Unshared::Later(freed) => return Some(freed),
+                UnshareOutcome::Free => {}
+                UnshareOutcome::Unknown => return None,
+                UnshareOutcome::Later(freed) => return Some(freed),
             }
         }
         let mut devices = governor.devices();
-        let free = |device: &Device| device.free_if(address, place, if_so);
+        let free = |device: &GovernedDevice| device.free_if(address, place, if_so);
         let (device, freed) = devices.find_map(|device| Some((device, free(device)?)))?;
         self.settle(device, &freed);
         Some(freed)
     }
 
-    /// Frees a block for a call that is ordered in a stream, whatever order it was
-    /// allocated in; with where it is freed.
+    /// Frees a block for a stream-ordered call, in whatever order it was allocated; also returns
+    /// where it is freed.
     #[inline]
     pub fn free_ordered(
         &mut self,
-        ordered: &Ordered<'g>,
+        ordered: &ResolvedStream<'g>,
         address: u64,
-    ) -> Option<(Freed<Note>, Place)> {
-        let place = Place::Stream(ordered.stream.id);
+    ) -> Option<(FreedBlock<BlockNote>, PoolPlace)> {
+        let place = PoolPlace::Stream(ordered.stream.id);
         if ordered.unshared
             && let Some((device, _)) = ordered.pool
-            && let Some(freed) = device.free_if(address, place, Note::is_ordered)
+            && let Some(freed) = device.free_if(address, place, BlockNote::is_ordered)
         {
             self.settle(device, &freed);
             return Some((freed, place));
         }
-        if let Some(freed) = self.free(address, place, Note::is_ordered) {
+        if let Some(freed) = self.free(address, place, BlockNote::is_ordered) {
             return Some((freed, place));
         }
-        // Memory that belongs to no stream may be freed so too; work of other
-        // streams may use it yet.
-        let freed = self.free(address, Place::Anywhere, |_| true)?;
-        Some((freed, Place::Anywhere))
+        // Memory that is not stream-ordered may be freed this way too; work of other streams may
+        // still use it.
+        let freed = self.free(address, PoolPlace::Anywhere, |_| true)?;
+        Some((freed, PoolPlace::Anywhere))
     }
 
-    /// Gives back what a block was charged.
+    /// Refunds a block's charge.
     #[inline]
-    fn settle(&mut self, device: &'g Device, freed: &Freed<Note>) {
+    fn settle(&mut self, device: &'g GovernedDevice, freed: &FreedBlock<BlockNote>) {
         self.discharge(freed.note.charge, freed.span.bytes);
         if freed.note.is_ordered() {
             self.level(device, freed.note.pool, -(freed.span.bytes as i64));
         }
     }
 
-    /// What is in use of a pool has changed; told in steps, so that threads with
-    /// small blocks do not meet there.
+    /// Counts a change of a pool's usage; published in steps, so that threads with small blocks do
+    /// not contend.
     #[inline]
-    fn level(&mut self, device: &'g Device, pool: PoolNumber, change: i64) {
-        let is_same = |of: (&Device, PoolNumber)| std::ptr::eq(of.0, device) && of.1 == pool;
-        if !self.untold.of.is_some_and(is_same) {
-            self.tell_level();
-            self.untold.of = Some((device, pool));
+    fn level(&mut self, device: &'g GovernedDevice, pool: PoolNumber, change: i64) {
+        let is_same =
+            |of: (&GovernedDevice, PoolNumber)| std::ptr::eq(of.0, device) && of.1 == pool;
+        if !self.pending.of.is_some_and(is_same) {
+            self.publish_level();
+            self.pending.of = Some((device, pool));
         }
-        self.untold.bytes += change;
-        self.untold.peak = self.untold.peak.max(self.untold.bytes);
-        if self.untold.bytes.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
-            self.tell_level();
+        self.pending.bytes += change;
+        self.pending.peak = self.pending.peak.max(self.pending.bytes);
+        if self.pending.bytes.unsigned_abs() >= STEP_BYTES || self.local.is_none() {
+            self.publish_level();
         }
     }
 
-    /// Tells the level what it has not heard of.
+    /// Publishes the pending change of a pool's usage.
     #[inline]
-    pub fn tell_level(&mut self) {
-        let Untold { of, bytes, peak } = std::mem::take(&mut self.untold);
-        self.untold.of = of;
+    pub fn publish_level(&mut self) {
+        let PendingLevel { of, bytes, peak } = std::mem::take(&mut self.pending);
+        self.pending.of = of;
         if let Some((device, pool)) = of
             && (peak != 0 || bytes != 0)
         {
@@ -654,7 +657,7 @@ impl<'g> Seat<'g> {
     }
 
     #[inline]
-    fn discharge(&mut self, charge: Charge, bytes: u64) {
+    fn discharge(&mut self, charge: CellId, bytes: u64) {
         match &mut self.local {
             Some(local) => local.discharge(charge, bytes),
             None => self.governor.ledger.discharge(charge, bytes),
@@ -670,26 +673,26 @@ impl<'g> Seat<'g> {
     }
 }
 
-/// The stream of a place, as figures name it.
+/// The stream's number of a place, as reported in events.
 #[inline]
-fn number_of(place: Place) -> u64 {
+fn number_of(place: PoolPlace) -> u64 {
     match place {
-        Place::Stream(stream) => stream.0,
-        Place::Anywhere => 0,
+        PoolPlace::Stream(stream) => stream.0,
+        PoolPlace::Anywhere => 0,
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for ThreadContext<'_> {
     fn drop(&mut self) {
-        // In a child that was forked, locks may be held by nobody who is there.
+        // In a forked child, locks may be held by threads that do not exist there.
         if !self.is_mine() {
             return;
         }
-        self.tell_level();
+        self.publish_level();
         if self.own.is_empty() {
             return;
         }
-        // Nobody can name them any more; their work is their contexts'.
+        // No thread can name these streams any more; their work belongs to their contexts.
         for stream in &self.own {
             self.governor.clock.remove_stream(*stream);
         }
