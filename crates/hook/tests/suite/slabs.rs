@@ -148,7 +148,7 @@ fn memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so() {
     );
     assert_eq!(
         run.complained
-            .matches("2097152 bytes of memory in streams' order ended")
+            .matches("2097152 bytes of stream-ordered memory were freed")
             .count(),
         1,
         "{}",
