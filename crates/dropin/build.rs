@@ -1,4 +1,4 @@
-//! Gives the library the name that clients look for.
+//! Sets the library's SONAME to the name that clients look for.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

@@ -1,4 +1,4 @@
-//! Gives the library the name of the driver's, so that the loader takes it for that one.
+//! Sets the library's SONAME to the driver's, so that the loader takes it for the driver.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

@@ -69,7 +69,7 @@ const ROWS: &[Row] = &[
     row(
         "loader",
         "one symbol, and all others from `cuGetProcAddress`, as the runtime library does",
-        &["loader::what_is_found_as_the_runtime_library_finds_it_is_governed"],
+        &["loader::functions_found_as_the_runtime_library_finds_them_are_governed"],
     ),
     row("loader", "static and shared `libcudart`", &[])
         .on_gpu(&["shared_libcudart", "static_libcudart"]),
@@ -77,10 +77,10 @@ const ROWS: &[Row] = &[
         "loader",
         "callers of several runtime libraries, of none, and in place of one that was unloaded",
         &[
-            "runtime::each_caller_has_the_runtime_library_that_it_is_linked_to",
-            "runtime::a_caller_has_the_runtime_library_of_the_library_that_it_was_loaded_for",
+            "runtime::each_caller_gets_the_runtime_library_that_it_is_linked_to",
+            "runtime::a_caller_gets_the_runtime_library_of_the_library_that_depends_on_it",
             "runtime::a_caller_that_was_unloaded_is_not_taken_for_the_one_in_its_place",
-            "runtime::a_caller_without_a_runtime_library_is_told_that_there_is_no_such_function",
+            "runtime::a_caller_without_a_runtime_library_gets_symbol_not_found",
         ],
     ),
     row(
@@ -102,7 +102,7 @@ const ROWS: &[Row] = &[
         "loader",
         "every function, in every version and with every flag",
         &[
-            "loader::every_entry_resolves_to_what_the_driver_gives_or_to_its_own_door",
+            "loader::every_entry_resolves_to_the_drivers_function_or_to_its_interposed_one",
             "loader::every_symbol_of_the_driver_is_exported",
         ],
     ),
@@ -121,7 +121,7 @@ const ROWS: &[Row] = &[
         "a machine without a driver",
         &[
             "loader::without_a_driver_a_program_fails_as_it_would",
-            "loader::a_linked_program_without_a_driver_is_told_so",
+            "loader::a_linked_program_without_a_driver_gets_the_stub_librarys_error",
         ],
     ),
     row(
@@ -139,7 +139,7 @@ const ROWS: &[Row] = &[
         "variables that are none, or cannot be read",
         &[
             "loader::unknown_variables_are_warned_about",
-            "loader::values_that_cannot_be_read_are_warned_about_and_count_as_not_set",
+            "loader::invalid_values_are_warned_about_and_count_as_unset",
         ],
     ),
     row(
@@ -213,10 +213,10 @@ const ROWS: &[Row] = &[
         "calls",
         "out of memory, its report, and then recovery",
         &[
-            "calls::out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again",
-            "calls::the_devices_own_end_is_out_of_memory_too",
+            "calls::out_of_memory_reports_the_holders_and_freed_memory_is_reused",
+            "calls::a_full_device_is_out_of_memory_too",
             "calls::memory_that_is_not_pooled_counts_against_the_limit",
-            "calls::a_limit_below_what_is_needed_at_all_is_an_error_and_no_crash",
+            "calls::a_limit_below_the_minimum_is_an_error_and_no_crash",
         ],
     ),
     row(
@@ -230,24 +230,24 @@ const ROWS: &[Row] = &[
     row(
         "calls",
         "who asks through a library, on a fiber's stack, a thread's and a handler's",
-        &["calls::whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it"],
+        &["calls::a_caller_on_a_small_stack_is_attributed_without_reading_beyond_it"],
     ),
     row(
         "calls",
         "`cuMemGetInfo` is the ledger",
-        &["calls::mem_get_info_is_what_the_ledger_says"],
+        &["calls::mem_get_info_agrees_with_the_ledger"],
     ),
     row(
         "calls",
         "the ledger is the driver's own figure, to the end",
-        &["calls::the_last_figures_are_taken_at_exit_and_leave_nothing_over"],
+        &["calls::the_final_figures_are_taken_at_exit_and_leave_nothing_ungoverned"],
     ),
     row(
         "calls",
         "NVML is the ledger",
         &[
-            "nvml::nvml_says_of_governed_memory_what_the_driver_says",
-            "nvml::nvml_by_ctypes_says_what_the_driver_says",
+            "nvml::nvml_reports_the_drivers_figures_of_governed_memory",
+            "nvml::nvml_by_ctypes_reports_the_drivers_figures",
         ],
     )
     .on_gpu(&["nvml_says_what_the_driver_says"]),
@@ -255,9 +255,9 @@ const ROWS: &[Row] = &[
         "calls",
         "NVML of all else is NVML's own",
         &[
-            "nvml::nvml_says_its_own_of_all_other_memory",
-            "nvml::what_nvml_refuses_and_all_its_other_names_are_as_without_the_hook",
-            "nvml::asking_nvml_begins_nothing_and_children_are_governed_by_themselves",
+            "nvml::nvml_reports_its_own_figures_of_all_other_memory",
+            "nvml::nvml_errors_and_all_its_other_names_are_as_without_the_hook",
+            "nvml::nvml_queries_do_not_start_the_governor_and_children_are_governed_on_their_own",
         ],
     ),
     row(
@@ -265,7 +265,7 @@ const ROWS: &[Row] = &[
         "null stream by every call that makes another context current, or none",
         &[
             "calls::the_null_stream_is_the_current_contexts_however_that_became_current",
-            "calls::a_context_that_no_door_tells_of_is_current_all_the_same",
+            "calls::a_context_that_no_interposed_function_has_seen_is_current_all_the_same",
         ],
     ),
     row(
@@ -282,12 +282,12 @@ const ROWS: &[Row] = &[
         "calls",
         "contexts that are reset or destroyed",
         &[
-            "calls::resetting_a_context_gives_everything_back_to_the_byte",
-            "calls::destroying_a_context_gives_everything_back_to_the_byte",
+            "calls::resetting_a_context_frees_everything_to_the_byte",
+            "calls::destroying_a_context_frees_everything_to_the_byte",
             "calls::memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants",
             "streams::destroyed_contexts_leave_what_others_still_use",
-            "calls::detaching_from_a_context_ends_it_with_its_last_user",
-            "calls::contexts_that_come_and_go_in_several_threads_keep_their_own_blocks",
+            "calls::the_last_detach_destroys_a_context",
+            "calls::contexts_created_and_destroyed_in_several_threads_keep_their_own_blocks",
         ],
     ),
     row(
@@ -307,43 +307,43 @@ const ROWS: &[Row] = &[
         "calls",
         "`cudaMallocAsync` and `cudaFreeAsync` that need nothing of the runtime library",
         &[
-            "runtime::what_the_pool_can_give_does_not_come_to_the_runtime_library",
-            "runtime::ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_not",
+            "runtime::calls_that_the_pool_can_serve_do_not_reach_the_runtime_library",
+            "runtime::ledger_and_trace_are_the_same_whether_calls_reach_the_runtime_library_or_not",
         ],
     ),
     row(
         "calls",
         "`cudaMallocAsync` and `cudaFreeAsync` that do",
         &[
-            "runtime::what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once",
-            "runtime::what_is_captured_comes_to_the_runtime_library",
-            "runtime::where_no_context_is_current_or_it_has_ended_the_runtime_library_answers",
-            "runtime::at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers",
-            "runtime::with_the_kill_switch_every_call_comes_to_the_runtime_library",
+            "runtime::a_denied_allocation_reaches_the_runtime_library_and_is_reported_once",
+            "runtime::captured_calls_reach_the_runtime_library",
+            "runtime::without_a_live_current_context_the_runtime_library_handles_the_call",
+            "runtime::in_an_exiting_thread_and_in_the_child_of_a_fork_the_runtime_library_handles_the_call",
+            "runtime::with_the_kill_switch_every_call_reaches_the_runtime_library",
         ],
     ),
     row(
         "calls",
         "`cudaGetDevice`; devices that the runtime library makes current late",
         &[
-            "runtime::the_current_device_is_told_without_the_runtime_library",
-            "runtime::where_a_device_is_chosen_before_it_is_made_current_the_runtime_library_answers",
+            "runtime::the_current_device_is_returned_without_the_runtime_library",
+            "runtime::if_a_device_is_set_before_its_context_is_current_the_runtime_library_handles_the_call",
         ],
     ),
     row(
         "calls",
         "a defect of ours is not the program's",
         &[
-            "defects::a_door_that_fails_leaves_the_call_to_the_driver",
-            "runtime::a_door_that_fails_leaves_the_call_to_the_runtime_library",
-            "defects::whichever_door_fails_the_program_is_not_ended",
-            "defects::a_program_that_nobody_listens_to_is_told_things_without_harm",
+            "defects::a_panicking_interposed_function_leaves_the_call_to_the_driver",
+            "runtime::a_panicking_interposed_function_leaves_the_call_to_the_runtime_library",
+            "defects::a_panic_in_any_interposed_function_does_not_end_the_program",
+            "defects::diagnostics_that_cannot_be_written_do_no_harm",
         ],
     ),
     row(
         "calls",
         "every function, with nothing but zeros",
-        &["defects::every_function_answers_a_call_with_nothing_as_the_driver_does"],
+        &["defects::every_function_called_with_zeros_returns_what_the_driver_returns"],
     ),
     row(
         "streams",
@@ -400,9 +400,9 @@ const ROWS: &[Row] = &[
         "random programs have no hazard, and with a rule broken have",
         &[
             "streams::random_programs_of_several_streams_have_no_hazard",
-            "streams::a_broken_rule_of_reuse_is_seen",
-            "streams::memory_that_was_lent_once_is_waited_for_again",
-            "streams::a_wait_that_has_no_end_is_seen",
+            "streams::a_broken_rule_of_reuse_is_detected",
+            "streams::memory_reused_behind_a_wait_is_waited_for_again",
+            "streams::a_wait_that_covers_too_much_is_detected",
         ],
     ),
     row(
@@ -427,7 +427,7 @@ const ROWS: &[Row] = &[
         &[
             "calls::a_device_uses_the_memory_of_a_peer_whenever_that_was_allocated",
             "calls::a_device_uses_the_memory_of_a_pool_that_was_opened_to_it",
-            "calls::slabs_are_not_opened_as_a_pool_and_the_program_is_told_so",
+            "calls::slabs_cannot_be_granted_as_a_pool_and_the_program_gets_an_error",
             "calls::a_kernel_that_has_no_access_to_another_device_fails",
         ],
     )
@@ -436,32 +436,32 @@ const ROWS: &[Row] = &[
         "sharing",
         "no IPC handle of somebody else's memory",
         &[
-            "calls::a_block_has_no_handle_of_somebody_elses_memory",
-            "ipc::what_says_that_it_can_be_shared_can_and_the_rest_cannot",
+            "calls::a_block_has_no_handle_to_foreign_memory",
+            "ipc::only_memory_reported_as_ipc_capable_can_be_shared",
         ],
     ),
     row(
         "sharing",
         "IPC at an offset, both ways; several blocks of a slab, opened twice, closed in any order",
         &[
-            "ipc::what_one_process_writes_at_an_offset_another_reads_and_changes",
+            "ipc::a_process_reads_and_changes_what_another_wrote_at_an_offset",
             "ipc::a_slab_is_open_once_and_until_its_last_block_is_closed",
-            "ipc::blocks_that_are_shared_in_any_order_hold_what_either_side_wrote",
+            "ipc::blocks_shared_in_random_order_hold_what_either_side_wrote",
         ],
     )
     .on_gpu(&["memory_is_shared_between_processes"]),
     row(
         "sharing",
         "IPC with who has no hook: an error, and its own memory as ever",
-        &["ipc::who_has_no_hook_gets_an_error_and_its_own_memory_is_opened_as_ever"],
+        &["ipc::a_process_without_the_hook_gets_an_error_and_can_share_its_own_memory"],
     )
     .on_gpu(&["who_has_no_hook_opens_no_block"]),
     row(
         "sharing",
         "IPC and ends: of a block, of a context, of either process",
         &[
-            "ipc::memory_that_is_freed_while_another_process_has_it_open_is_given_to_nobody",
-            "ipc::memory_that_a_killed_process_had_open_is_given_again",
+            "ipc::memory_freed_while_another_process_has_it_open_is_not_reused",
+            "ipc::memory_that_a_killed_process_had_open_is_reused",
             "ipc::memory_of_a_killed_process_can_be_closed_and_not_opened",
             "ipc::blocks_are_closed_with_the_context_that_opened_them_and_with_their_own",
             "ipc::a_block_is_closed_behind_the_work_that_reads_it",
@@ -484,9 +484,9 @@ const ROWS: &[Row] = &[
         &[
             "slabs::calls_are_answered_over_slabs_as_by_the_driver",
             "slabs::random_programs_are_answered_over_slabs_as_by_the_driver_alone",
-            "slabs::the_limit_holds_over_slabs_and_memory_given_back_is_given_again",
+            "slabs::the_limit_holds_over_slabs_and_freed_memory_is_reused",
             "slabs::the_drivers_figures_are_those_of_slabs",
-            "slabs::a_slab_is_not_freed_by_who_frees_its_first_block_twice",
+            "slabs::a_double_free_of_a_slabs_first_block_does_not_free_the_slab",
         ],
     ),
     row(
@@ -494,16 +494,16 @@ const ROWS: &[Row] = &[
         "streams and captures",
         &[
             "slabs::programs_of_several_streams_have_no_hazard_over_slabs",
-            "slabs::captures_go_on_while_slabs_come_and_go",
+            "slabs::captures_continue_while_slabs_are_allocated_and_freed",
         ],
     ),
     row(
         "slabs",
         "the context that owns them is destroyed, others live on",
         &[
-            "slabs::a_context_takes_its_slabs_along_and_no_other_contexts_memory",
-            "slabs::memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so",
-            "slabs::a_devices_slabs_are_of_its_own_contexts_whoever_asks_first",
+            "slabs::destroying_a_context_frees_its_slabs_and_no_other_contexts_memory",
+            "slabs::stream_ordered_memory_is_freed_with_its_slabs_and_a_diagnostic_reports_it",
+            "slabs::a_devices_slabs_belong_to_its_own_contexts_whichever_thread_allocates_first",
         ],
     ),
     row("frameworks", "PyTorch, JAX, CuPy, Triton", &[]),

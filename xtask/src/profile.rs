@@ -43,7 +43,7 @@ const DOORS: [(&str, &str); 13] = [
     ("linear", "alloc"),
     ("linear", "alloc_pitch"),
     ("linear", "free"),
-    ("identity", "info"),
+    ("queries", "info"),
 ];
 
 /// A run of the training program: how many steps, and what is set for it.
@@ -339,7 +339,7 @@ mod tests {
     fn shown(module: &str, door: &str, counts: &str) -> String {
         let (long, door_long) = (module.len(), door.len());
         format!(
-            "  fercuda_hook.1a-cgu.0;_ZN14fercuda_regime5doors{long}{module}{door_long}{door}17h0123456789abcdefE:\n    \
+            "  fercuda_hook.1a-cgu.0;_ZN14fercuda_regime10interposed{long}{module}{door_long}{door}17h0123456789abcdefE:\n    \
              Hash: 0x0820ef4900ddd64d\n    Counters: 3\n    Block counts: [{counts}]\n"
         )
     }
@@ -373,7 +373,7 @@ mod tests {
         let file = |module: &str| {
             let folder = match module {
                 "runtime" => "crates/hook/src",
-                _ => "crates/regime/src/doors",
+                _ => "crates/regime/src/interposed",
             };
             let file = shell::root().join(format!("{folder}/{module}.rs"));
             fs::read_to_string(file).expect("the doors are there")

@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fercuda_regime::interface::{self, Figures};
+use fercuda_regime::interface::{self, ProcessFigures};
 
 use crate::pointers::Place;
 use crate::status::{Failure, Result, fer_status, guarded};
@@ -39,7 +39,7 @@ pub struct fer_intercept_telemetry {
 }
 
 /// What was counted at the last reset.
-static BASELINE: Mutex<Figures> = Mutex::new(Figures {
+static BASELINE: Mutex<ProcessFigures> = Mutex::new(ProcessFigures {
     allocs: 0,
     frees: 0,
     live: 0,
@@ -50,11 +50,11 @@ static BASELINE: Mutex<Figures> = Mutex::new(Figures {
     racing: 0,
 });
 
-fn baseline() -> MutexGuard<'static, Figures> {
+fn baseline() -> MutexGuard<'static, ProcessFigures> {
     BASELINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn figures() -> Result<Figures> {
+fn figures() -> Result<ProcessFigures> {
     let figures = interface::find().and_then(|doors| doors.figures());
     figures.ok_or_else(|| {
         Failure::new(

@@ -1,9 +1,11 @@
-//! `libcuda.so.1` over the software device.
+//! Drop-in `libcuda.so.1` over the software device.
 //!
-//! Exports every public symbol of a CUDA 13.0 driver. Each forwards to the software device's table; those
-//! whose types come from graphics and video libraries answer `CUDA_ERROR_NOT_SUPPORTED`.
+//! Exports every public symbol of a CUDA 13.0 driver. Each forwards to the software device's
+//! table; those whose types come from graphics and video libraries return
+//! `CUDA_ERROR_NOT_SUPPORTED`.
 //!
-//! Invariant: nothing but the driver's public names is exported, and NVIDIA's undocumented tables are not imitated.
+//! Invariant: only the driver's public names are exported, and NVIDIA's undocumented tables are
+//! not imitated.
 
 #![allow(non_snake_case, reason = "the driver's own names")]
 
@@ -15,9 +17,10 @@ macro_rules! export {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// The arguments meet what NVIDIA's reference asks of them.
+        /// The arguments meet the requirements of NVIDIA's reference.
         #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
-        // SAFETY: nothing else in a process that loads this library instead of the driver's has this name.
+        // SAFETY: in a process that loads this library instead of the driver's, nothing else
+        // has this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
             // SAFETY: the same signature, and the caller's promises are passed on.
@@ -34,7 +37,7 @@ macro_rules! exports {
 
 fercuda_cuda_sys::for_each_driver_fn!(exports);
 
-/// Functions whose arguments are other libraries' types. What they are given is not looked at.
+/// Defines functions whose arguments have other libraries' types; arguments are ignored.
 macro_rules! untyped {
     ($($name:ident)*) => {
         $(

@@ -1,4 +1,4 @@
-//! The library as a foreign program sees it: its symbols, its name, and a C program that knows nothing of us.
+//! Tests of the library as a client sees it: its symbols, its SONAME, and a C program over it.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::collections::BTreeSet;
@@ -123,7 +123,7 @@ fn a_c_program_finds_launches_and_copies() {
 }
 
 #[test]
-fn findings_are_said_and_decide_the_exit_code_when_asked() {
+fn findings_are_printed_and_set_the_exit_code_if_configured() {
     let quiet = run("overrun.c", &[]);
     assert!(quiet.status.success());
     let out = run(

@@ -1,7 +1,7 @@
-//! What the guest does with a device: takes memory in every way that
-//! `fercuda-cuda` has, computes there, and holds results to the host's own.
+//! The guest's workload: allocations of every kind that `fercuda-cuda` has, and computations
+//! whose results are compared with the host's.
 //!
-//! Invariant: a text that says what was done says only what was compared.
+//! Invariant: a success message reports only what was compared.
 
 use std::error::Error;
 use std::fmt;
@@ -17,11 +17,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Elements of the vectors: no multiple of a block.
 const LEN: usize = 200_003;
-/// Buffers that come and go in a stream's order.
+/// Stream-ordered buffers that are allocated, filled and freed.
 const ROUNDS: usize = 24;
 
-/// Memory that is kept, and what is in it.
-pub(crate) struct Kept {
+/// Memory that stays allocated, with its expected contents.
+pub(crate) struct RetainedMemory {
     context: Context,
     stream: Stream,
     sum: DeviceBuffer<f32>,
@@ -30,20 +30,20 @@ pub(crate) struct Kept {
     pattern: u8,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for RetainedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} sums and {ROUNDS} fills right", self.expected.len())
     }
 }
 
 /// See `fercuda_guest_take`.
-pub(crate) fn take(device: u32, seed: u64) -> Result<Kept> {
-    // The driver of the process, whatever stands in its place.
+pub(crate) fn take(device: u32, seed: u64) -> Result<RetainedMemory> {
+    // The driver of the process, which may be the hook.
     let device = Cuda::select(Select::Hardware)?.device(device)?;
     let context = Context::primary(device)?;
     let stream = Stream::new(&context)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let (sum, expected) = added(&context, &stream, &mut random)?;
+    let (sum, expected) = add_vectors(&context, &stream, &mut random)?;
     for _ in 0..ROUNDS {
         let len = random.usize(1..1 << 20);
         let value = random.u32(..);
@@ -54,8 +54,8 @@ pub(crate) fn take(device: u32, seed: u64) -> Result<Kept> {
             return Err(format!("fill: word {at} of {len} is {}, not {value}", got[at]).into());
         }
     }
-    let (mapped, pattern) = mapped(&context, &stream, &mut random)?;
-    Ok(Kept {
+    let (mapped, pattern) = map_memory(&context, &stream, &mut random)?;
+    Ok(RetainedMemory {
         context,
         stream,
         sum,
@@ -65,8 +65,8 @@ pub(crate) fn take(device: u32, seed: u64) -> Result<Kept> {
     })
 }
 
-/// A sum that a kernel made, and what it should be.
-fn added(
+/// Adds two vectors on the device. Returns the sum and the expected values.
+fn add_vectors(
     context: &Context,
     stream: &Stream,
     random: &mut fastrand::Rng,
@@ -93,12 +93,12 @@ fn added(
     };
     // One addition is rounded in one way only.
     let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-    same("sum", &sum.to_vec(stream)?, &expected)?;
+    compare("sum", &sum.to_vec(stream)?, &expected)?;
     Ok((sum, expected))
 }
 
-/// Physical memory of the program's own, mapped and filled.
-fn mapped(
+/// Allocates physical memory, maps it and fills it with a pattern.
+fn map_memory(
     context: &Context,
     stream: &Stream,
     random: &mut fastrand::Rng,
@@ -112,22 +112,22 @@ fn mapped(
     Ok((buffer, pattern))
 }
 
-impl Kept {
-    /// Compares what is kept with what it held, and frees it.
-    pub(crate) fn give_back(self) -> Result<String> {
-        same("sum", &self.sum.to_vec(&self.stream)?, &self.expected)?;
+impl RetainedMemory {
+    /// Compares the contents with the expected ones, and frees the memory.
+    pub(crate) fn verify_and_free(self) -> Result<String> {
+        compare("sum", &self.sum.to_vec(&self.stream)?, &self.expected)?;
         let mapped = self.mapped.to_vec(&self.stream)?;
         if mapped.iter().any(|byte| *byte != self.pattern) {
-            return Err("mapped memory holds something else".into());
+            return Err("mapped memory has changed".into());
         }
         let context = self.context.clone();
         drop(self);
         context.synchronize()?;
-        Ok("it held what was put there".to_owned())
+        Ok("its contents were unchanged".to_owned())
     }
 }
 
-fn same(what: &str, got: &[f32], expected: &[f32]) -> Result<()> {
+fn compare(what: &str, got: &[f32], expected: &[f32]) -> Result<()> {
     let pairs = got.iter().zip(expected);
     let mut wrong = pairs
         .enumerate()

@@ -1,27 +1,25 @@
-//! Every public symbol of the driver's library, each a jump through a slot.
+//! Exported symbols of the driver's library, each an indirect jump through a slot.
 //!
-//! A slot leads to a stub that binds it: when the function is called first, the
-//! slot gets the door that governs it, or else the driver's own function. From
-//! then on a call is one jump, and the caller's registers, stack and return
-//! address are as it left them.
+//! Binding is lazy, as in a PLT. A slot first holds a stub that binds it: at the first
+//! call, the slot gets the interposed function or else the driver's own. From then on a
+//! call is one jump, with the caller's registers, stack and return address unchanged.
 //!
-//! Invariant: nothing here looks at arguments, so functions whose types are not
-//! known can be passed on.
+//! Invariant: arguments are never inspected, so functions of unknown type can be passed on.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering::Release};
 
 use fercuda_cuda_sys::Symbol;
 
-use fercuda_regime::guarded;
+use fercuda_regime::catch_panic;
 
 use crate::bind;
 
-/// Binds the slot with this number and says where it leads now.
+/// Binds the slot with this index and returns its target.
 ///
-/// Called by `bind_and_jump` alone, with the arguments of some function saved.
+/// Called only by `bind_and_jump`, which has saved the arguments of some function.
 extern "C" fn bind_slot(index: usize) -> *mut c_void {
-    match guarded(|| Some((SLOTS.get(index)?, bind::target(index)))) {
+    match catch_panic(|| Some((SLOTS.get(index)?, bind::target(index)))) {
         Some((slot, address)) => {
             slot.store(address, Release);
             address
@@ -30,10 +28,10 @@ extern "C" fn bind_slot(index: usize) -> *mut c_void {
     }
 }
 
-/// Saves what arguments may be in, asks where to go, and goes there.
+/// Saves the argument registers, binds the slot and jumps to its target.
 #[unsafe(naked)]
 unsafe extern "C" fn bind_and_jump() {
-    // The slot's number is in r11, which a call may destroy. At entry the stack
+    // The slot's index is in r11, which a call may clobber. At entry the stack
     // is 8 off a multiple of 16, as at the entry of any function; seven words
     // and 128 bytes of vectors keep it a multiple for the call.
     core::arch::naked_asm!(
@@ -77,11 +75,11 @@ unsafe extern "C" fn bind_and_jump() {
     )
 }
 
-/// One exported symbol and the stub that binds its slot.
+/// Defines one exported symbol.
 macro_rules! export {
     ($name:ident = $index:expr) => {
-        /// Jumps to where its slot leads.
-        // SAFETY: this library stands in the driver's place, so nothing else has this name.
+        /// Jumps to its slot's target.
+        // SAFETY: this library takes the driver's place, so nothing else has this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -94,6 +92,7 @@ macro_rules! export {
     };
 }
 
+/// Defines the stub that binds one slot.
 macro_rules! binder {
     ($name:ident = $index:expr) => {
         #[unsafe(naked)]
@@ -108,13 +107,13 @@ macro_rules! binder {
     };
 }
 
-/// A name that is in no table of types, by its place behind those that are.
+/// Defines the symbols without a known type, whose slots follow the typed ones.
 macro_rules! untyped {
     ($($name:ident)*) => {
         #[expect(non_camel_case_types, reason = "the driver's own names")]
         enum Untyped { $($name,)* }
 
-        /// Exported names without a type, in the order of their slots.
+        /// Exported names without a known type, in slot order.
         pub(crate) const UNTYPED: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -136,7 +135,7 @@ macro_rules! all {
             $(export! { $untyped = TYPED + Untyped::$untyped as usize })*
             $(export! { $later = TYPED + Untyped::$later as usize })*
 
-            /// Those without a type, in the order of their slots.
+            /// Symbols without a known type, in slot order.
             pub(super) const UNTYPED: &[unsafe extern "C" fn()] = &[
                 $($untyped,)*
                 $($later,)*
@@ -153,7 +152,7 @@ macro_rules! all {
             $(binder! { $untyped = TYPED + Untyped::$untyped as usize })*
             $(binder! { $later = TYPED + Untyped::$later as usize })*
 
-            /// In the order of the slots.
+            /// All binders, in slot order.
             pub(super) const ALL: &[unsafe extern "C" fn()] = &[
                 $($name, $($twin,)?)*
                 $($untyped,)*
@@ -163,13 +162,13 @@ macro_rules! all {
     };
 }
 
-/// Slots of functions whose types are known.
+/// The number of slots of functions with a known type.
 pub(crate) const TYPED: usize = Symbol::ALL.len();
 
-/// All slots.
+/// The number of slots.
 pub(crate) const COUNT: usize = TYPED + UNTYPED.len();
 
-/// Where each function leads.
+/// The target of each function.
 static SLOTS: [AtomicPtr<c_void>; COUNT] = {
     let mut slots = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
     let mut n = 0;
@@ -180,7 +179,7 @@ static SLOTS: [AtomicPtr<c_void>; COUNT] = {
     slots
 };
 
-/// The exported name with this slot.
+/// The exported name of a slot.
 pub(crate) fn name(index: usize) -> &'static str {
     match Symbol::ALL.get(index) {
         Some(symbol) => symbol.name(),
@@ -188,8 +187,7 @@ pub(crate) fn name(index: usize) -> &'static str {
     }
 }
 
-/// A function without a type, by its exported name: the jump to where it leads,
-/// which is found when it is called first.
+/// The exported symbol of a name without a known type; its slot is bound at the first call.
 pub(crate) fn untyped(exported: &str) -> Option<*mut c_void> {
     let at = UNTYPED.iter().position(|name| *name == exported)?;
     Some(*symbols::UNTYPED.get(at)? as *mut c_void)
@@ -200,7 +198,7 @@ macro_rules! with_untyped {
         fercuda_cuda_sys::for_each_untyped_fn! {
             all,
             [$($table)*]
-            // Later than the table of types.
+            // Newer than the table of types.
             [
                 cuCheckpointOperationComplete
                 cuGraphAddNode_v3

@@ -1,11 +1,11 @@
-//! `libfercuda_hook.so`: stands where a program looks for the CUDA driver, and
-//! lets every library in it share one governed pool for each device.
+//! `libfercuda_hook.so`, a preloaded library in the CUDA driver's place, which gives all
+//! libraries of a program one governed pool per device.
 //!
-//! Loaded before all others, under the driver's own name. Until the program
-//! calls the driver nothing here runs.
+//! It is loaded before all others, under the driver's own name. No code here runs before
+//! the program first calls the driver.
 //!
-//! Invariant: what is not governed reaches the driver unchanged; with
-//! `FERCUDA_DISABLE=1`, without a driver and in the child of a fork nothing is.
+//! Invariant: a call that is not governed reaches the driver unchanged. With
+//! `FERCUDA_DISABLE=1`, without a driver and in the child of a fork no call is governed.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -14,5 +14,5 @@ mod exports;
 mod linked;
 mod loader;
 mod nvml;
-mod real;
+mod real_driver;
 mod runtime;

@@ -1,140 +1,141 @@
-//! The function that a caller is linked to, of a name that this library has
-//! before it.
+//! Resolution of the function that a caller would be linked to without this library.
 //!
-//! Of a runtime library there may be several in a process, each opened for
-//! somebody. Which is meant the loader says, asked for what the caller needs;
-//! nothing is loaded that was not.
+//! A process may have several runtime libraries, each opened for another library. The one
+//! meant is found through the loader, among what the caller depends on; nothing is loaded.
 //!
-//! Invariants: what is kept for a caller is used only while nothing has been
-//! loaded or unloaded since. The caller is there, being at work; so it is the
-//! same one, and what it was found to be linked to is there too. Nothing of ours
-//! is held while the loader is asked (see `real`): what is kept is a thread's own.
+//! Invariants: a cached result is used only while nothing has been loaded or unloaded
+//! since. The caller is loaded, since it makes a call, so it is the same one, and the
+//! function it was linked to is loaded too. No lock of ours is held while the loader runs
+//! (see `real_driver`): the cache is per thread.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use std::ffi::CString;
 
-use fercuda_regime::{Recent, guarded};
+use fercuda_regime::{CallerCache, catch_panic};
 
-use crate::{loader, real};
+use crate::{loader, real_driver};
 
-/// How many objects the loader has loaded so far, and unloaded.
-type Changes = (u64, u64);
+/// The loader's counts of objects loaded and unloaded so far.
+type LoadCounts = (u64, u64);
 
-/// What a call was found to lead to.
+/// The cached resolution of a call.
 #[derive(Clone, Copy)]
-struct Known {
+struct CachedLink {
     name: *const c_char,
-    /// What had been loaded and unloaded by then.
-    changes: Changes,
+    /// The loader's counts at the time of the resolution.
+    counts: LoadCounts,
     function: NonNull<c_void>,
 }
 
 thread_local! {
-    /// By the return addresses of calls.
-    static KNOWN: Recent<Known, 8> = const { Recent::new() };
+    /// Resolutions by return address.
+    static LINKS: CallerCache<CachedLink, 8> = const { CallerCache::new() };
 }
 
-impl Known {
-    fn holds(&self, name: &'static CStr, changes: Changes) -> bool {
-        (self.name, self.changes) == (name.as_ptr(), changes)
+impl CachedLink {
+    fn is_valid(&self, name: &'static CStr, counts: LoadCounts) -> bool {
+        (self.name, self.counts) == (name.as_ptr(), counts)
     }
 }
 
-/// The name by which others need the library that the code at a return address
-/// belongs to.
+/// The SONAME of the library that contains a return address.
 pub(crate) fn soname(caller: usize) -> Option<CString> {
-    let name = Object::of(caller)?.soname()?;
-    // SAFETY: the object's own string, and it is loaded while it makes a call.
+    let name = LinkMap::of(caller)?.soname()?;
+    // SAFETY: the object's own string; the object is loaded while it makes a call.
     Some(unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-/// The function of a name that the code at a return address is linked to, as if
-/// this library had none of that name. A name is known again by where it is.
+/// The function of a name that the code at a return address would be linked to if this
+/// library had none of that name. The cache compares names by address.
 pub(crate) fn function(name: &'static CStr, caller: usize) -> Option<NonNull<c_void>> {
-    guarded(|| {
-        let changes = changes();
-        let known = KNOWN.with(|known| known.get(caller));
-        if let Some(known) = known.filter(|known| known.holds(name, changes)) {
-            return Some(known.function);
+    catch_panic(|| {
+        let counts = load_counts();
+        let cached = LINKS.with(|links| links.get(caller));
+        if let Some(cached) = cached.filter(|cached| cached.is_valid(name, counts)) {
+            return Some(cached.function);
         }
         let function = find(name, caller)?;
-        let found = Known {
+        let found = CachedLink {
             name: name.as_ptr(),
-            changes,
+            counts,
             function,
         };
-        KNOWN.with(|known| known.put(caller, found));
+        LINKS.with(|links| links.put(caller, found));
         Some(function)
     })
 }
 
-/// As of now. The loader counts before others may load or unload anything.
-fn changes() -> Changes {
+/// The current counts. The loader counts before another thread may load or unload anything.
+fn load_counts() -> LoadCounts {
     unsafe extern "C" fn of_any(
         object: *mut libc::dl_phdr_info,
         _: libc::size_t,
         into: *mut c_void,
     ) -> c_int {
-        const THAT_IS_ALL: c_int = 1;
+        const STOP: c_int = 1;
         // SAFETY: the loader's description of an object, which has had these counts
-        // for longer than there has been CUDA; `into` is what was given below.
-        let (object, into) = unsafe { (&*object, &mut *into.cast::<Changes>()) };
+        // for longer than CUDA has existed; `into` is what is passed below.
+        let (object, into) = unsafe { (&*object, &mut *into.cast::<LoadCounts>()) };
         *into = (object.dlpi_adds, object.dlpi_subs);
-        THAT_IS_ALL
+        STOP
     }
 
-    let mut changes: Changes = (0, 0);
-    // SAFETY: `changes` outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(of_any), (&raw mut changes).cast()) };
-    changes
+    let mut counts: LoadCounts = (0, 0);
+    // SAFETY: `counts` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(of_any), (&raw mut counts).cast()) };
+    counts
 }
 
 #[cold]
 fn find(name: &CStr, caller: usize) -> Option<NonNull<c_void>> {
-    let of_its_own = Object::of(caller).and_then(|object| {
-        let opened = Opened::again(object.name)?;
+    let in_its_dependencies = LinkMap::of(caller).and_then(|object| {
+        let opened = OpenLibrary::reopen(object.name)?;
         opened.find(name).or_else(|| {
-            // Beside this library, of which a library may be in need by the driver's
-            // name, and which the loader may come to first.
+            // A library that depends on the driver depends on this one, which the loader may
+            // find first; so each dependency is searched on its own.
             let mut needed = object.needed();
-            needed.find_map(|needed| Opened::again(needed)?.find(name))
+            needed.find_map(|needed| OpenLibrary::reopen(needed)?.find(name))
         })
     });
-    // Of the program, which others may count on too.
-    let of_the_program = || {
-        let places = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
-        NonNull::new(loader::behind(places.map(|place| look_up(place, name)))?)
+    // The program's dependencies, which other libraries may rely on too.
+    let in_the_programs = || {
+        let handles = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
+        NonNull::new(loader::interposed_by_us(
+            handles.map(|handle| look_up(handle, name)),
+        )?)
     };
-    // Of whoever it was loaded for, which the loader does not tell.
-    let of_anybody = || {
+    // Any loaded library: the loader does not report for which one it was loaded.
+    let in_any_library = || {
         let mut all = loaded().into_iter();
-        all.find_map(|object| Opened::again(object.as_ptr())?.find(name))
+        all.find_map(|object| OpenLibrary::reopen(object.as_ptr())?.find(name))
     };
-    let found = of_its_own.or_else(of_the_program).or_else(of_anybody);
-    // Wherever it was not, the program's own calls had no error.
+    let found = in_its_dependencies
+        .or_else(in_the_programs)
+        .or_else(in_any_library);
+    // Clears the errors of the failed lookups, which the program did not cause.
     // SAFETY: takes nothing; what it points to is not used.
-    let _it_is_forgotten = unsafe { libc::dlerror() };
+    let _discarded = unsafe { libc::dlerror() };
     found
 }
 
-/// The names of all libraries.
+/// The names of all loaded libraries.
 fn loaded() -> Vec<CString> {
     unsafe extern "C" fn note(
         object: *mut libc::dl_phdr_info,
         _: libc::size_t,
         into: *mut c_void,
     ) -> c_int {
-        const GO_ON: c_int = 0;
-        // SAFETY: the loader's description of an object; `into` is what was given
-        // below.
+        const CONTINUE: c_int = 0;
+        // SAFETY: the loader's description of an object; `into` is what is
+        // passed below.
         let (object, into) = unsafe { (&*object, &mut *into.cast::<Vec<CString>>()) };
         if !object.dlpi_name.is_null() {
             // SAFETY: the loader's own string.
             into.push(unsafe { CStr::from_ptr(object.dlpi_name) }.to_owned());
         }
-        GO_ON
+        CONTINUE
     }
 
     let mut names: Vec<CString> = Vec::new();
@@ -144,95 +145,96 @@ fn loaded() -> Vec<CString> {
     names
 }
 
-/// What the loader finds by a handle.
+/// Looks up a symbol by a loader's handle.
 fn look_up(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: an open handle, or one that means the libraries behind this one, or
-    // all; and a name.
+    // SAFETY: an open handle, or one that searches the libraries behind this one, or all;
+    // and a name.
     unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
-/// A library that is open already, once more until this is dropped.
-struct Opened(NonNull<c_void>);
+/// An additional reference to a loaded library, until this is dropped.
+struct OpenLibrary(NonNull<c_void>);
 
-impl Opened {
-    fn again(name: *const c_char) -> Option<Self> {
+impl OpenLibrary {
+    fn reopen(name: *const c_char) -> Option<Self> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: the loader's own string; nothing is loaded.
         let handle = NonNull::new(unsafe { loader::open(name, flags) })?;
         Some(Self(handle))
     }
 
-    /// A function in it or in what it needs, but none of ours.
+    /// A function in it or its dependencies, but none of ours.
     fn find(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let found = NonNull::new(look_up(self.0.as_ptr(), name))?;
-        (!real::is_own(found.as_ptr())).then_some(found)
+        (!real_driver::is_own(found.as_ptr())).then_some(found)
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenLibrary {
     fn drop(&mut self) {
         // SAFETY: opened by this, and closed once.
-        let _others_have_it_open = unsafe { libc::dlclose(self.0.as_ptr()) };
+        let _other_references_remain = unsafe { libc::dlclose(self.0.as_ptr()) };
     }
 }
 
-/// What the loader shows of an object: the beginning of its `struct link_map`.
+/// The beginning of the loader's `struct link_map` of an object.
 #[repr(C)]
-struct Object {
-    moved_by: usize,
+struct LinkMap {
+    /// The difference between the load address and the addresses in the file.
+    load_bias: usize,
     /// As it was opened; empty for the program.
     name: *const c_char,
-    /// To the last one, which says so.
-    entries: *const Entry,
+    /// The dynamic section, up to an entry of kind `DT_NULL`.
+    entries: *const DynamicEntry,
 }
 
 /// An entry of an object's dynamic section.
 #[repr(C)]
-struct Entry {
+struct DynamicEntry {
     kind: isize,
     value: usize,
 }
 
-impl Object {
-    /// The one that code belongs to that makes a call, if it is a library. It
-    /// stays loaded for so long.
-    fn of<'call>(return_address: usize) -> Option<&'call Object> {
+impl LinkMap {
+    /// The library that contains a return address, which stays loaded during the call; `None`
+    /// for the program itself.
+    fn of<'call>(return_address: usize) -> Option<&'call LinkMap> {
         const LINK_MAP: c_int = 2;
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
         let mut object: *mut c_void = null_mut();
-        // A return address may be just behind its function.
+        // A return address may lie just past the end of its function.
         let within = return_address.wrapping_sub(1) as *const c_void;
-        // SAFETY: any address may be asked for; the results outlive the call.
+        // SAFETY: dladdr1 accepts any address; the results outlive the call.
         let found = unsafe { libc::dladdr1(within, info.as_mut_ptr(), &mut object, LINK_MAP) };
         if found == 0 {
             return None;
         }
         // SAFETY: the loader's description of an object that is loaded.
-        let object = unsafe { object.cast::<Object>().as_ref() }?;
+        let object = unsafe { object.cast::<LinkMap>().as_ref() }?;
         // SAFETY: null, or the loader's own string.
         let is_program = object.name.is_null() || unsafe { *object.name } == 0;
         (!is_program).then_some(object)
     }
 
-    /// The names of the libraries that it needs.
+    /// The names of the libraries that it depends on.
     fn needed(&self) -> impl Iterator<Item = *const c_char> {
         const NEEDED: isize = 1;
         self.strings(NEEDED)
     }
 
-    /// The name that it is needed by.
+    /// The name by which other libraries depend on it.
     fn soname(&self) -> Option<*const c_char> {
         const SONAME: isize = 14;
         self.strings(SONAME).next()
     }
 
-    /// What entries of a kind name.
-    fn strings(&self, of: isize) -> impl Iterator<Item = *const c_char> {
+    /// The strings that entries of a kind name.
+    fn strings(&self, kind_wanted: isize) -> impl Iterator<Item = *const c_char> {
         const END: isize = 0;
         const STRINGS: isize = 5;
         let mut at = self.entries;
         let entries = core::iter::from_fn(move || {
-            // SAFETY: an entry of the section's, at the latest its last.
+            // SAFETY: an entry of the section; iteration stops at the last one.
             let entry = unsafe { at.as_ref() }?;
             if entry.kind == END {
                 return None;
@@ -242,13 +244,15 @@ impl Object {
         });
         let entries: Vec<(isize, usize)> = entries.collect();
         let strings = entries.iter().find(|(kind, _)| *kind == STRINGS);
-        // The loader has put the address there, unless it may not write there.
+        // The loader relocates this address in place, unless the section is read-only.
         let strings = strings.map_or(0, |(_, address)| *address);
-        let strings = match strings < self.moved_by {
-            true => self.moved_by.wrapping_add(strings),
+        let strings = match strings < self.load_bias {
+            true => self.load_bias.wrapping_add(strings),
             false => strings,
         };
-        let named = entries.into_iter().filter(move |(kind, _)| *kind == of);
+        let named = entries
+            .into_iter()
+            .filter(move |(kind, _)| *kind == kind_wanted);
         named.map(move |(_, at)| strings.wrapping_add(at) as *const c_char)
     }
 }
@@ -258,15 +262,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_holds_of_a_name_until_anything_is_loaded_or_unloaded() {
+    fn a_cached_link_is_valid_until_anything_is_loaded_or_unloaded() {
         let (name, other) = (c"a function", c"another function");
-        let known = Known {
+        let cached = CachedLink {
             name: name.as_ptr(),
-            changes: (7, 3),
+            counts: (7, 3),
             function: NonNull::dangling(),
         };
-        assert!(known.holds(name, (7, 3)));
-        assert!(!known.holds(name, (8, 3)) && !known.holds(name, (6, 3)));
-        assert!(!known.holds(name, (7, 4)) && !known.holds(other, (7, 3)));
+        assert!(cached.is_valid(name, (7, 3)));
+        assert!(!cached.is_valid(name, (8, 3)) && !cached.is_valid(name, (6, 3)));
+        assert!(!cached.is_valid(name, (7, 4)) && !cached.is_valid(other, (7, 3)));
     }
 }

@@ -1,14 +1,13 @@
-//! NVML's two functions that say how much memory a device has.
+//! Interposed NVML memory queries.
 //!
-//! A server that asks NVML has to hear what `cuMemGetInfo` says, or it takes
-//! more than it may. NVML is found by linking to it, for which this library
-//! exports the two functions, or by `dlsym` with a handle of it, for which there
-//! is `dlsym`: it looks at the name, and for all names but these two it is a
-//! jump to the loader's own, which so sees its caller's address.
+//! A server that queries NVML has to get what `cuMemGetInfo` reports, or it allocates more
+//! than its limit. A program finds NVML by linking to it, for which this library exports
+//! the two functions, or by `dlsym` with NVML's handle, for which `dlsym` is interposed:
+//! for any other name it is a jump to the loader's own, which so sees its caller's address.
 //!
-//! Invariants: NVML answers first, and what it refuses stays refused; a device
-//! whose memory is not governed has NVML's own figures. Asking NVML begins
-//! nothing: a process that has not used the driver may fork children that do.
+//! Invariants: NVML is called first, and its errors are returned; a device whose memory is
+//! not governed has NVML's own figures. A query does not start the governor: a process
+//! that has not used the driver may fork children that do.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -17,30 +16,30 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use fercuda_cuda_sys::types::{CUdevice, CUresult, CUuuid};
 
-use fercuda_regime::{answer, begun, config, guarded, is_disabled};
+use fercuda_regime::{answer, catch_panic, config, governor_if_started, is_disabled};
 
-use crate::{loader, real};
+use crate::{loader, real_driver};
 
-/// The answer of a function that was called.
+/// NVML's code for success.
 const SUCCESS: c_int = 0;
-/// The answer where NVML is not there, which only who has not begun it can hear.
+/// NVML's code for a missing library. A caller that has initialised NVML never gets it.
 const LIBRARY_NOT_FOUND: c_int = 12;
-/// What UUIDs need at most.
-const UUID_BYTES: usize = 96;
+/// The longest UUID text.
+const MAX_UUID_BYTES: usize = 96;
 
-type Handle = *mut c_void;
+type NvmlDevice = *mut c_void;
 
-/// Bytes of a device.
+/// `nvmlMemory_t`, in bytes.
 #[repr(C)]
-pub(crate) struct Memory {
+pub(crate) struct NvmlMemory {
     total: u64,
     free: u64,
     used: u64,
 }
 
-/// The same in the second version, which says its own size.
+/// `nvmlMemory_v2_t`, whose version contains its size.
 #[repr(C)]
-pub(crate) struct MemoryV2 {
+pub(crate) struct NvmlMemoryV2 {
     version: c_uint,
     total: u64,
     reserved: u64,
@@ -48,18 +47,18 @@ pub(crate) struct MemoryV2 {
     used: u64,
 }
 
-const VERSION: c_uint = size_of::<MemoryV2>() as c_uint | 2 << 24;
+const VERSION: c_uint = size_of::<NvmlMemoryV2>() as c_uint | 2 << 24;
 
-type Info = unsafe extern "C" fn(Handle, *mut Memory) -> c_int;
-type InfoV2 = unsafe extern "C" fn(Handle, *mut MemoryV2) -> c_int;
-type Uuid = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
+type MemoryInfoFn = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_int;
+type MemoryInfoV2Fn = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemoryV2) -> c_int;
+type UuidFn = unsafe extern "C" fn(NvmlDevice, *mut c_char, c_uint) -> c_int;
 
-/// NVML as it is loaded. It stays so.
+/// The loaded NVML, which is never unloaded.
 struct Nvml {
     base: usize,
-    info: Info,
-    info_v2: Option<InfoV2>,
-    uuid: Uuid,
+    info: MemoryInfoFn,
+    info_v2: Option<MemoryInfoV2Fn>,
+    uuid: UuidFn,
 }
 
 static NVML: OnceLock<Nvml> = OnceLock::new();
@@ -67,10 +66,11 @@ static NVML: OnceLock<Nvml> = OnceLock::new();
 const INFO: &CStr = c"nvmlDeviceGetMemoryInfo";
 const INFO_V2: &CStr = c"nvmlDeviceGetMemoryInfo_v2";
 
-/// Where an object is loaded, if it is NVML.
+/// The load address of the object that contains a function, if that object is NVML. Keeps it
+/// loaded.
 fn base_of_nvml(function: *mut c_void) -> Option<usize> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for; `info` is filled if it answers so.
+    // SAFETY: dladdr accepts any address; `info` is filled if it answers so.
     if unsafe { libc::dladdr(function, info.as_mut_ptr()) } == 0 {
         return None;
     }
@@ -87,20 +87,20 @@ fn base_of_nvml(function: *mut c_void) -> Option<usize> {
         return None;
     }
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: the name of an object that is loaded, which stays so from now on.
-    let stays = unsafe { loader::open(name.as_ptr(), flags) };
-    (!stays.is_null()).then_some(info.dli_fbase as usize)
+    // SAFETY: the name of a loaded object; RTLD_NODELETE keeps it loaded.
+    let handle = unsafe { loader::open(name.as_ptr(), flags) };
+    (!handle.is_null()).then_some(info.dli_fbase as usize)
 }
 
 impl Nvml {
-    /// NVML as `find` finds its functions.
-    fn found(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
+    /// NVML by its functions, which `find` looks up.
+    fn resolve(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
         let find = |name: &CStr| {
             let found = find(name);
             if found.is_null() {
-                // The program's own call may go well, and is not to find this one's error.
+                // Clears the lookup's error, which the program did not cause.
                 // SAFETY: takes nothing; what it points to is not used.
-                let _it_is_forgotten = unsafe { libc::dlerror() };
+                let _discarded = unsafe { libc::dlerror() };
             }
             found
         };
@@ -111,47 +111,48 @@ impl Nvml {
         unsafe {
             Some(Nvml {
                 base,
-                info: core::mem::transmute::<NonNull<c_void>, Info>(info),
-                info_v2: core::mem::transmute::<*mut c_void, Option<InfoV2>>(find(INFO_V2)),
-                uuid: core::mem::transmute::<NonNull<c_void>, Uuid>(uuid),
+                info: core::mem::transmute::<NonNull<c_void>, MemoryInfoFn>(info),
+                info_v2: core::mem::transmute::<*mut c_void, Option<MemoryInfoV2Fn>>(find(INFO_V2)),
+                uuid: core::mem::transmute::<NonNull<c_void>, UuidFn>(uuid),
             })
         }
     }
 
-    /// NVML, for who is linked to it.
+    /// NVML, for callers that are linked to it.
     fn get() -> Option<&'static Nvml> {
         if let Some(nvml) = NVML.get() {
             return Some(nvml);
         }
-        // SAFETY: a name, and the handle that means the libraries behind this one.
+        // SAFETY: a name, and the handle that searches the libraries behind this one.
         let behind = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        // Nothing else is done while others wait: the loader may have them wait too.
-        let nvml = Nvml::found(behind).or_else(Nvml::loaded)?;
+        // Resolved outside `get_or_init`, so that no thread waits for one that calls the
+        // loader, which has a lock of its own.
+        let nvml = Nvml::resolve(behind).or_else(Nvml::resolve_loaded)?;
         Some(NVML.get_or_init(|| nvml))
     }
 
-    /// NVML, where only some library can see it.
-    fn loaded() -> Option<Nvml> {
+    /// NVML, if a library has loaded it without RTLD_GLOBAL.
+    fn resolve_loaded() -> Option<Nvml> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: a name; nothing is loaded.
         let handle = unsafe { loader::open(c"libnvidia-ml.so.1".as_ptr(), flags) };
         let handle = NonNull::new(handle)?.as_ptr();
-        // SAFETY: a handle of the loader's, which stays open, and a name.
-        Nvml::found(|name| unsafe { next_dlsym_of(handle, name) })
+        // SAFETY: a loader's handle, which stays open, and a name.
+        Nvml::resolve(|name| unsafe { next_dlsym_of(handle, name) })
     }
 
-    /// The number by which the driver knows a device of NVML's; none if it
-    /// shows the process no such device.
-    fn ordinal(&self, device: Handle) -> Option<u32> {
-        let mut text = [0 as c_char; UUID_BYTES];
-        // SAFETY: a handle that NVML has just taken; `text` is as long as it is said to be.
-        let asked = unsafe { (self.uuid)(device, text.as_mut_ptr(), UUID_BYTES as c_uint) };
-        if asked != SUCCESS {
+    /// The driver's ordinal of an NVML device; `None` if the driver shows the process no such
+    /// device.
+    fn ordinal(&self, device: NvmlDevice) -> Option<u32> {
+        let mut text = [0 as c_char; MAX_UUID_BYTES];
+        // SAFETY: a handle that NVML has just accepted; `text` has the length passed.
+        let queried = unsafe { (self.uuid)(device, text.as_mut_ptr(), MAX_UUID_BYTES as c_uint) };
+        if queried != SUCCESS {
             return None;
         }
         let text = text.map(|byte| byte as u8);
-        let uuid = parsed(CStr::from_bytes_until_nul(&text).ok()?.to_bytes())?;
-        let driver = real::real()?.driver;
+        let uuid = parse_uuid(CStr::from_bytes_until_nul(&text).ok()?.to_bytes())?;
+        let driver = real_driver::real_driver()?.driver;
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let counted = answer(unsafe { driver.cuDeviceGetCount(&mut count) });
@@ -160,18 +161,18 @@ impl Nvml {
         } else {
             0
         };
-        let is_it = |ordinal: &CUdevice| {
-            let mut its = CUuuid::default();
-            // SAFETY: `its` outlives the call.
-            let asked = answer(unsafe { driver.cuDeviceGetUuid_v2(&mut its, *ordinal) });
-            asked == CUresult::CUDA_SUCCESS && its.bytes.map(|byte| byte as u8) == uuid
+        let has_uuid = |ordinal: &CUdevice| {
+            let mut its_uuid = CUuuid::default();
+            // SAFETY: `its_uuid` outlives the call.
+            let queried = answer(unsafe { driver.cuDeviceGetUuid_v2(&mut its_uuid, *ordinal) });
+            queried == CUresult::CUDA_SUCCESS && its_uuid.bytes.map(|byte| byte as u8) == uuid
         };
-        (0..count).find(is_it).map(|ordinal| ordinal as u32)
+        (0..count).find(has_uuid).map(|ordinal| ordinal as u32)
     }
 }
 
-/// The sixteen bytes of `GPU-` or `MIG-` and a UUID.
-fn parsed(text: &[u8]) -> Option<[u8; 16]> {
+/// Parses `GPU-` or `MIG-` and a UUID into sixteen bytes.
+fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
     let (_, digits) = text.split_at_checked(4)?;
     let mut digits = digits.iter().filter(|byte| **byte != b'-');
     let mut uuid = [0; 16];
@@ -182,9 +183,12 @@ fn parsed(text: &[u8]) -> Option<[u8; 16]> {
     digits.next().is_none().then_some(uuid)
 }
 
-/// What is to be told of a device, free and in all, of which NVML says
-/// something; none if that stays.
-fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, u64)> {
+/// The governed figures of a device, free and total, given NVML's; `None` if NVML's apply.
+fn governed_figures(
+    nvml: &Nvml,
+    device: NvmlDevice,
+    (free, total): (u64, u64),
+) -> Option<(u64, u64)> {
     if is_disabled() {
         return None;
     }
@@ -192,8 +196,8 @@ fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, 
         let total = config().limit?.get().min(total);
         Some((free.min(total), total))
     };
-    match begun() {
-        // Nobody knows yet which devices the process will use.
+    match governor_if_started() {
+        // It is unknown which devices the process will use.
         None => within_limit(),
         Some(None) => None,
         Some(Some(governor)) => {
@@ -206,11 +210,11 @@ fn told(nvml: &Nvml, device: Handle, (free, total): (u64, u64)) -> Option<(u64, 
     }
 }
 
-/// NVML's function of this name, with what is governed made true.
-// SAFETY: stands before NVML's function of this name and type, and calls it.
+/// NVML's function of this name, with governed figures.
+// SAFETY: interposes NVML's function of this name and type, and calls it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) -> c_int {
-    let Some(nvml) = guarded(Nvml::get) else {
+unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) -> c_int {
+    let Some(nvml) = catch_panic(Nvml::get) else {
         return LIBRARY_NOT_FOUND;
     };
     // SAFETY: the program's own arguments.
@@ -219,19 +223,23 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory
         // SAFETY: NVML has just filled it.
         && let Some(memory) = unsafe { memory.as_mut() }
         && let Some((free, total)) =
-            guarded(|| told(nvml, device, (memory.free, memory.total)))
+            catch_panic(|| governed_figures(nvml, device, (memory.free, memory.total)))
     {
         let used = total.saturating_sub(free);
-        *memory = Memory { total, free, used };
+        *memory = NvmlMemory { total, free, used };
     }
     result
 }
 
-/// As above. What the system reserves is in no figure of the driver's, nor here.
+/// As above. The driver's figures contain nothing of what the system reserves, so `reserved`
+/// is 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) -> c_int {
-    let found = guarded(|| {
+unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: NvmlDevice,
+    memory: *mut NvmlMemoryV2,
+) -> c_int {
+    let found = catch_panic(|| {
         let nvml = Nvml::get()?;
         Some((nvml, nvml.info_v2?))
     });
@@ -242,14 +250,14 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut Mem
     let result = unsafe { info(device, memory) };
     if result == SUCCESS
         && !memory.is_null()
-        // SAFETY: NVML has just read it. Of another version it may be shorter.
+        // SAFETY: NVML has just read it. Another version may be shorter.
         && unsafe { (&raw const (*memory).version).read() } == VERSION
-        // SAFETY: of this version, and NVML has just filled it.
+        // SAFETY: it has this version, and NVML has just filled it.
         && let Some(memory) = unsafe { memory.as_mut() }
         && let Some((free, total)) =
-            guarded(|| told(nvml, device, (memory.free, memory.total)))
+            catch_panic(|| governed_figures(nvml, device, (memory.free, memory.total)))
     {
-        *memory = MemoryV2 {
+        *memory = NvmlMemoryV2 {
             version: VERSION,
             total,
             reserved: 0,
@@ -262,27 +270,26 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut Mem
 
 // ---- dlsym -------------------------------------------------------------------
 
-/// The loader's own; until that is found, what finds it.
+/// The loader's own `dlsym`; before it is found, the stub that finds it.
 static NEXT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(find_next_dlsym as *mut c_void);
 
-/// Finds the loader's own `dlsym`. It had a version from the first on.
+/// Finds the loader's own `dlsym`, by the versions it has had since the first glibc.
 extern "C" fn next_dlsym() -> *mut c_void {
     let versions = [c"GLIBC_2.2.5", c"GLIBC_2.34"];
     let found = versions.iter().find_map(|version| {
-        let places = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
-        // SAFETY: names, and the handles that mean the libraries behind this
-        // one, and all.
-        let all =
-            places.map(|place| unsafe { libc::dlvsym(place, c"dlsym".as_ptr(), version.as_ptr()) });
-        loader::behind(all)
+        let handles = [libc::RTLD_NEXT, libc::RTLD_DEFAULT];
+        // SAFETY: names, and the handles that search the libraries behind this one, and all.
+        let all = handles
+            .map(|handle| unsafe { libc::dlvsym(handle, c"dlsym".as_ptr(), version.as_ptr()) });
+        loader::interposed_by_us(all)
     });
-    let found = found.unwrap_or(finds_nothing as *mut c_void);
+    let found = found.unwrap_or(lookup_fails as *mut c_void);
     NEXT_DLSYM.store(found, Relaxed);
     found
 }
 
-/// In place of a `dlsym` that is nowhere.
-extern "C" fn finds_nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+/// Stands in for a `dlsym` that no library defines.
+extern "C" fn lookup_fails(_: *mut c_void, _: *const c_char) -> *mut c_void {
     null_mut()
 }
 
@@ -301,7 +308,7 @@ unsafe extern "C" fn find_next_dlsym() {
     )
 }
 
-/// What the loader's own finds in a library.
+/// Looks up a symbol with the loader's own `dlsym`.
 ///
 /// # Safety
 /// `handle` is the loader's.
@@ -316,50 +323,50 @@ unsafe fn next_dlsym_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// The function to be given instead of NVML's; null if the loader is to answer.
+/// The function to return instead of NVML's; null if the loader has to handle the lookup.
 ///
 /// # Safety
-/// `name` is a C string, `handle` what `dlsym` takes.
-unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+/// `name` is a C string, `handle` one that `dlsym` accepts.
+unsafe extern "C" fn substitute(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: the caller's promise.
-    let asked = unsafe { CStr::from_ptr(name) };
-    let own = match asked {
-        _ if asked == INFO => nvmlDeviceGetMemoryInfo as *mut c_void,
-        _ if asked == INFO_V2 => nvmlDeviceGetMemoryInfo_v2 as *mut c_void,
+    let requested = unsafe { CStr::from_ptr(name) };
+    let own = match requested {
+        _ if requested == INFO => nvmlDeviceGetMemoryInfo as *mut c_void,
+        _ if requested == INFO_V2 => nvmlDeviceGetMemoryInfo_v2 as *mut c_void,
         _ => return null_mut(),
     };
     // SAFETY: the caller's handle, and names.
     let find = |name: &CStr| unsafe { next_dlsym_of(handle, name) };
-    let is_its = guarded(|| is_of_nvml(handle, asked, find).then_some(()));
-    is_its.map_or(null_mut(), |()| own)
+    let found = catch_panic(|| resolves_to_nvml(handle, requested, find).then_some(()));
+    found.map_or(null_mut(), |()| own)
 }
 
-/// Whether what the loader finds under a name, by `find`, is the NVML that is
-/// answered for.
-fn is_of_nvml(
+/// Whether the loader resolves a name, by `find`, to the NVML that is interposed. The first
+/// NVML found becomes that one.
+fn resolves_to_nvml(
     handle: *mut c_void,
-    asked: &CStr,
+    requested: &CStr,
     find: impl Fn(&CStr) -> *mut c_void + Copy,
 ) -> bool {
-    // What these find depends on who asks; the loader finds the exported ones.
+    // The result of these depends on the caller; the loader finds the exported functions.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || is_disabled() {
         return false;
     }
-    let Some(base) = base_of_nvml(find(asked)) else {
+    let Some(base) = base_of_nvml(find(requested)) else {
         return false;
     };
     if NVML.get().is_none()
-        && let Some(nvml) = Nvml::found(find)
+        && let Some(nvml) = Nvml::resolve(find)
     {
-        // Another thread may have been here.
-        let _it_is_set = NVML.set(nvml);
+        // Another thread may have set it first.
+        let _is_set = NVML.set(nvml);
     }
     // A second copy of NVML has handles of its own and is left alone.
     NVML.get().is_some_and(|nvml| nvml.base == base)
 }
 
-/// See the module.
-// SAFETY: stands before the loader's function of this name, and jumps to it.
+/// Returns the interposed functions for NVML's two names; see the module.
+// SAFETY: interposes the loader's function of this name, and jumps to it.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlsym() {
@@ -378,7 +385,7 @@ unsafe extern "C" fn dlsym() {
         "push rdi",
         "push rsi",
         "sub rsp, 8",
-        "call {instead}",
+        "call {substitute}",
         "add rsp, 8",
         "pop rsi",
         "pop rdi",
@@ -387,7 +394,7 @@ unsafe extern "C" fn dlsym() {
         "ret",
         "2:",
         "jmp qword ptr [rip + {next}]",
-        instead = sym instead,
+        substitute = sym substitute,
         next = sym NEXT_DLSYM,
     )
 }
@@ -397,13 +404,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uuids_are_read_as_nvml_writes_them() {
+    fn uuids_in_nvmls_format_are_parsed() {
         let bytes: [u8; 16] = std::array::from_fn(|n| (n * 17) as u8);
         for text in [
             &b"GPU-00112233-4455-6677-8899-aabbccddeeff"[..],
             b"MIG-00112233-4455-6677-8899-AABBCCDDEEFF",
         ] {
-            assert_eq!(parsed(text), Some(bytes));
+            assert_eq!(parse_uuid(text), Some(bytes));
         }
         for text in [
             &b""[..],
@@ -414,7 +421,7 @@ mod tests {
             b"GPU-00112233-4455-6677-8899-aabbccddeefg",
             b"MIG-GPU-00112233-4455-6677-8899-aabbccddeeff/1/0",
         ] {
-            assert_eq!(parsed(text), None, "{}", text.escape_ascii());
+            assert_eq!(parse_uuid(text), None, "{}", text.escape_ascii());
         }
     }
 }

@@ -1,23 +1,21 @@
-//! `cudaMallocAsync`, `cudaFreeAsync` and `cudaGetDevice` of CUDA's runtime library,
-//! where they are called.
+//! Fast paths for CUDA runtime calls: `cudaMallocAsync`, `cudaFreeAsync`, `cudaGetDevice`.
 //!
-//! A framework that allocates for each operation comes through the runtime
-//! library, whose own share of a call is as large as ours; and around each of these
-//! calls, and each launch, it asks which device is current, some two thousand times in
-//! a training step. Whoever is linked to the runtime library and finds the names here
-//! gets from the pool what that can give at once, and the device from what its
-//! thread's seat knows. All else is the runtime library's to answer, which then comes
-//! by the driver's door.
+//! A framework that allocates for each operation calls through the runtime library, whose
+//! own share of a call is as large as ours. Around each of these calls, and each launch,
+//! it queries the current device, some two thousand times in a training step. A caller that
+//! is linked to the runtime library and finds these names here gets what the pool can
+//! serve at once, and the device that its thread's context has cached. Every other call
+//! goes to the runtime library, which then calls the interposed driver function.
 //!
-//! Invariants: what is done here leaves behind what the runtime library would
-//! have left: with a success nothing, not even another last error. A thread that
-//! has no seat yet goes to the runtime library, and so does any call for which that
-//! would make a context current or refuse what the program gave. It is
-//! relied upon that the device which the program has chosen is the current context's,
-//! where there is one: documented since CUDA 12, which begins with a device when that
-//! is chosen. Where an earlier runtime library has come to the driver, all is its own.
+//! Invariants: a call handled here has the side effects that it would have in the runtime
+//! library: on success none, not even on the last error. A thread without a context of
+//! ours goes to the runtime library, and so does any call for which that library would
+//! make a CUDA context current or reject the arguments. The device that the program has
+//! set is assumed to be the current context's, where there is one: documented since
+//! CUDA 12, which initialises a device when it is set. If an earlier runtime library has
+//! opened the driver, every call goes to the runtime library.
 //!
-//! Elsewhere: who is linked to which (`linked`).
+//! Elsewhere: which runtime library a caller is linked to (`linked`).
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -27,31 +25,32 @@ use fercuda_cuda_sys::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUdevicept
 use fercuda_governor::{ResolvedStream, ThreadContext};
 use fercuda_pool::PoolPlace;
 
-use fercuda_regime::{already_seated, tenant, trace};
+use fercuda_regime::{tenant, trace, with_existing_thread_context};
 
 use crate::linked;
 
-/// The runtime library's answer of a function that did what it should.
+/// The runtime library's code for success.
 const SUCCESS: c_int = 0;
-/// Its answer where something has no function of a name.
+/// Its code for a missing symbol.
 const SYMBOL_NOT_FOUND: c_int = 500;
 
-/// The first version that begins with a device when that is chosen.
-const PROMPT: u32 = 12;
-/// Whether an earlier one has come to the driver.
-static IS_LATE: AtomicBool = AtomicBool::new(false);
+/// The first version that initialises a device when it is set.
+const FIRST_EAGER_VERSION: u32 = 12;
+/// Whether an earlier version has opened the driver.
+static IS_LAZY_VERSION_PRESENT: AtomicBool = AtomicBool::new(false);
 
-/// Notes who opens the driver: a runtime library does before it does anything else.
+/// Notes the version of a runtime library that opens the driver, which each does before
+/// anything else.
 pub(crate) fn driver_opened_by(caller: usize) {
     let name = linked::soname(caller);
     let version = name.and_then(|name| version(name.to_bytes()));
-    if version.is_some_and(|version| version < PROMPT) {
-        IS_LATE.store(true, Relaxed);
+    if version.is_some_and(|version| version < FIRST_EAGER_VERSION) {
+        IS_LAZY_VERSION_PRESENT.store(true, Relaxed);
     }
 }
 
 /// The version in the name of a runtime library, as in `libcudart-1a2b3c.so.11.0`; 0 if
-/// there is none; nothing of any other library's.
+/// the name has none; `None` for any other library.
 fn version(name: &[u8]) -> Option<u32> {
     let rest = name.strip_prefix(b"libcudart")?;
     let at = rest.windows(4).position(|part| part == b".so.");
@@ -64,15 +63,15 @@ fn version(name: &[u8]) -> Option<u32> {
     }))
 }
 
-/// A function of the runtime library's that has a door here, entered as those
-/// of the driver's are that want to know their caller.
+/// Defines the entry stub of an interposed runtime function: it passes the address of the
+/// return address in the sixth argument register.
 macro_rules! entry {
-    ($name:ident => $door:ident) => {
-        // SAFETY: stands before the runtime library's function of this name.
+    ($name:ident => $function:ident) => {
+        // SAFETY: interposes the runtime library's function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            core::arch::naked_asm!("mov r9, rsp", "jmp {door}", door = sym $door)
+            core::arch::naked_asm!("mov r9, rsp", "jmp {function}", function = sym $function)
         }
     };
 }
@@ -91,7 +90,7 @@ unsafe extern "C" fn alloc(
 ) -> c_int {
     // SAFETY: the entry gave the frame of the call that is under way; the rest is
     // the program's.
-    match unsafe { allocated(into, bytes, stream, frame) } {
+    match unsafe { allocate_pooled(into, bytes, stream, frame) } {
         Some(()) => SUCCESS,
         // SAFETY: as above.
         None => unsafe { pass_alloc(into, bytes, stream, *frame) },
@@ -106,7 +105,7 @@ unsafe extern "C" fn free(
     _: usize,
     frame: *const usize,
 ) -> c_int {
-    match freed(address, stream) {
+    match free_pooled(address, stream) {
         Some(()) => SUCCESS,
         // SAFETY: as above.
         None => unsafe { pass_free(address, stream, *frame) },
@@ -121,7 +120,7 @@ unsafe extern "C" fn get_device(
     _: usize,
     frame: *const usize,
 ) -> c_int {
-    match device().filter(|_| !into.is_null()) {
+    match current_device().filter(|_| !into.is_null()) {
         Some(device) => {
             // SAFETY: not null; the program's own.
             unsafe { into.write(device) };
@@ -132,27 +131,28 @@ unsafe extern "C" fn get_device(
     }
 }
 
-/// With the calling thread's seat, if it has one that knows what is current.
+/// Runs `work` with the calling thread's context, if it has one, unless an earlier runtime
+/// library is present.
 #[inline]
-fn seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
-    match IS_LATE.load(Relaxed) {
+fn with_context<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
+    match IS_LAZY_VERSION_PRESENT.load(Relaxed) {
         true => None,
-        false => already_seated(work),
+        false => with_existing_thread_context(work),
     }
 }
 
-/// The current context's device, which the runtime library numbers as the driver does.
+/// The current context's device; the runtime library numbers devices as the driver does.
 #[inline]
-fn device() -> Option<c_int> {
-    seated(|seat| c_int::try_from(seat.current_device()?).ok())
+fn current_device() -> Option<c_int> {
+    with_context(|seat| c_int::try_from(seat.current_device()?).ok())
 }
 
-/// Allocates in a stream's order; none if the runtime library is to answer.
+/// Allocates in a stream's order; `None` if the runtime library has to handle the call.
 ///
 /// # Safety
 /// As for [`fercuda_regime::tenant`]; `into` is null or may be written.
 #[inline]
-unsafe fn allocated(
+unsafe fn allocate_pooled(
     into: *mut CUdeviceptr,
     bytes: usize,
     stream: CUstream,
@@ -161,47 +161,46 @@ unsafe fn allocated(
     if into.is_null() || bytes == 0 {
         return None;
     }
-    seated(|seat| {
+    with_context(|seat| {
         let ordered = ordered(seat, stream)?;
         let of = ordered.pool?;
         // SAFETY: passed on.
         let tenant = unsafe { tenant(seat.governor(), frame) };
-        // What is refused the driver's door refuses again, and tells.
+        // A denied allocation is denied again, and reported, by the interposed driver function.
         let address = seat.try_allocate_ordered(&ordered, tenant, of, bytes as u64)?;
         // SAFETY: not null; the program's own.
         unsafe { into.write(address) };
-        trace::allocated(address, bytes as u64, PoolPlace::Stream(ordered.stream.id));
+        trace::record_allocation(address, bytes as u64, PoolPlace::Stream(ordered.stream.id));
         Some(())
     })
 }
 
-/// Frees a block behind the work of a stream; none if the runtime library is to
-/// answer.
+/// Frees a block behind the queued work of a stream; `None` if the runtime library has to
+/// handle the call.
 #[inline]
-fn freed(address: CUdeviceptr, stream: CUstream) -> Option<()> {
-    seated(|seat| {
+fn free_pooled(address: CUdeviceptr, stream: CUstream) -> Option<()> {
+    with_context(|seat| {
         seat.touch(address);
         let ordered = ordered(seat, stream)?;
         let (freed, place) = seat.free_ordered(&ordered, address)?;
-        trace::freed(address, freed.requested_bytes, place);
+        trace::record_free(address, freed.requested_bytes, place);
         Some(())
     })
 }
 
-/// What a call comes to that needs nothing of the runtime library's. That makes
-/// a context current where none is, whatever the stream's is.
+/// The stream's order and pool, if the call needs nothing of the runtime library, which makes
+/// a context current where none is, whatever the stream's context.
 #[inline]
 fn ordered(seat: &mut ThreadContext<'static>, stream: CUstream) -> Option<ResolvedStream<'static>> {
     let is_default = [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream);
-    // A default stream is the current context's.
+    // A default stream belongs to the current context, so there has to be one.
     if !is_default && !seat.has_current() {
         return None;
     }
     seat.ordered(stream, false)
 }
 
-/// Defines the call of the runtime library's function of a name, of the one that the
-/// caller is linked to.
+/// Defines the call of a function of the runtime library that the caller is linked to.
 macro_rules! pass {
     ($pass:ident => $name:literal($($argument:ident: $type:ty),*)) => {
         /// # Safety
@@ -231,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_librarys_name_has_its_version() {
+    fn a_runtime_librarys_name_contains_its_version() {
         for (name, is) in [
             ("libcudart.so.13", Some(13)),
             ("libcudart.so.12.4.127", Some(12)),

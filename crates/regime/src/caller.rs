@@ -1,15 +1,16 @@
-//! Which library asked: the return address of its call, looked up once.
+//! Attribution of a call to a tenant by its return address.
 //!
-//! CUDA's runtime library asks in the name of whoever called it, as does the
-//! bridge by which Python calls C functions; so frames of those are passed
-//! over. Where their callers' return addresses lie on the stack is found by
-//! unwinding once for each place they call from; after that it is one load.
+//! The object that holds the return address is looked up once per address. CUDA's
+//! runtime library and the bridge by which Python calls C functions (libffi) call on
+//! behalf of their own callers, so their frames are skipped. The stack offset of their
+//! callers' return addresses is found by unwinding once per call site; after that it is
+//! one load.
 //!
-//! Invariants: a wrong answer charges the wrong tenant and does nothing else.
-//! So a distance on the stack that was learned is used only if what lies there
-//! is a return address that was looked up before. And nothing is read there
-//! but on the thread's own stack: the next call from that place may be made
-//! with less above it, on the small stack of a fiber or a signal's handler.
+//! Invariants: a wrong answer charges the wrong tenant and does nothing else. So a
+//! cached offset is used only if the word there is a return address that was looked up
+//! before. And only the thread's own stack is read by offset: the next call from that
+//! site may run with less stack above it, on the small stack of a fiber or a signal
+//! handler.
 
 use core::ffi::{CStr, c_int, c_void};
 use std::cell::Cell;
@@ -19,52 +20,51 @@ use fercuda_governor::Governor;
 use fercuda_ledger::Tenant;
 use rustc_hash::FxHashMap;
 
+use crate::caller_cache::CallerCache;
 use crate::interface::BY_ADDRESS;
-use crate::recent::Recent;
 
-/// Frames that are looked at.
-const FRAMES: usize = 64;
-/// A learned distance is shorter, in words.
-const FARTHEST: usize = 4096;
+/// Frames that are unwound at most.
+const MAX_FRAMES: usize = 64;
+/// The limit of a cached offset, in words.
+const MAX_OFFSET_WORDS: usize = 4096;
 
-/// What a return address means.
+/// What a return address lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
-    /// The tenant's own code.
-    Of(Tenant),
-    /// A library that asks for others: the return address of whoever called it
-    /// lies so many words up.
-    For(usize),
-    /// A library that asks for others, and it is not known where they are.
-    Somewhere,
+enum CallSite {
+    /// A tenant's own code.
+    Tenant(Tenant),
+    /// A bridge; its caller's return address lies this many words up the stack.
+    Bridge(usize),
+    /// A bridge whose caller has no known offset.
+    BridgeToUnwind,
 }
 
-/// What a thread knows.
-struct Known {
-    /// Where its own stack is mapped, from which address to which, once that
-    /// was asked for.
+/// A thread's cache of its callers.
+struct ThreadCallers {
+    /// The mapped range of the thread's own stack, start and end; zeros before the
+    /// range was looked up.
     stack: Cell<(usize, usize)>,
-    /// Whose its calls are, if it has said so.
+    /// The tenant that all calls are charged to, if it is set.
     acting: Cell<Option<Tenant>>,
-    callers: Recent<Meaning, 16>,
+    sites: CallerCache<CallSite, 16>,
 }
 
 thread_local! {
-    static KNOWN: Known = const {
-        Known::new()
+    static CALLERS: ThreadCallers = const {
+        ThreadCallers::new()
     };
 }
 
-impl Known {
+impl ThreadCallers {
     const fn new() -> Self {
         Self {
             stack: Cell::new((0, 0)),
             acting: Cell::new(None),
-            callers: Recent::new(),
+            sites: CallerCache::new(),
         }
     }
 
-    /// The tenant of a call, if all that is needed for that is known.
+    /// The tenant of a call, if all that it depends on is cached.
     ///
     /// # Safety
     /// As for [`tenant`].
@@ -74,12 +74,12 @@ impl Known {
             return Some(tenant);
         }
         // SAFETY: the caller's promise.
-        let distance = match self.callers.get(unsafe { *frame })? {
-            Meaning::Of(tenant) => return Some(tenant),
-            Meaning::For(distance) => distance,
-            Meaning::Somewhere => return None,
+        let offset = match self.sites.get(unsafe { *frame })? {
+            CallSite::Tenant(tenant) => return Some(tenant),
+            CallSite::Bridge(offset) => offset,
+            CallSite::BridgeToUnwind => return None,
         };
-        let beyond = frame.wrapping_add(distance);
+        let beyond = frame.wrapping_add(offset);
         let (from, end) = self.stack.get();
         // A frame on the thread's own stack has all of that stack above it.
         if (frame as usize) < from || (beyond as usize) >= end {
@@ -87,52 +87,51 @@ impl Known {
         }
         // SAFETY: between a frame of the thread's own stack and that stack's
         // end, which words do not straddle.
-        match self.callers.get(unsafe { *beyond })? {
-            Meaning::Of(tenant) => Some(tenant),
+        match self.sites.get(unsafe { *beyond })? {
+            CallSite::Tenant(tenant) => Some(tenant),
             _ => None,
         }
     }
 }
 
-/// The tenant who made the call that found this stack: `frame` points to the
-/// return address.
+/// The tenant that made the call with this stack frame: `frame` points to the return
+/// address.
 ///
 /// # Safety
-/// `frame` is where the return address of a call of this thread lies that has
-/// not returned.
+/// `frame` points to the return address of a call of this thread that has not returned.
 #[inline]
 pub unsafe fn tenant(governor: &Governor, frame: *const usize) -> Tenant {
     // SAFETY: the caller's promise.
-    match KNOWN.try_with(|known| unsafe { known.tenant(frame) }) {
+    match CALLERS.try_with(|callers| unsafe { callers.tenant(frame) }) {
         Ok(Some(tenant)) => tenant,
         // SAFETY: the caller's promise.
-        _ => learn(governor, unsafe { *frame }, frame),
+        _ => resolve(governor, unsafe { *frame }, frame),
     }
 }
 
-/// From now on the calling thread's calls are a tenant's, by its row, or again those of
-/// whoever the return address says; what that was before. A thread at its end has no
-/// tenant.
+/// Charges the calling thread's calls to a tenant, given by its index, from now on;
+/// [`BY_ADDRESS`] returns to attribution by return address. Returns the setting before.
+/// An exiting thread has none.
 pub(crate) fn act_as(tenant: u32) -> u32 {
-    let before = KNOWN.try_with(|known| known.acting.replace(Tenant::from_index(tenant)));
+    let before = CALLERS.try_with(|callers| callers.acting.replace(Tenant::from_index(tenant)));
     let before = before.ok().flatten();
     before.map_or(BY_ADDRESS, |tenant| tenant.index() as u32)
 }
 
-fn remember(address: usize, meaning: Meaning) {
-    let _a_thread_at_its_end_remembers_nothing = KNOWN.try_with(|known| {
-        known.callers.put(address, meaning);
-        if matches!(meaning, Meaning::For(_)) && known.stack.get() == (0, 0) {
-            // What cannot be found out stays nowhere: frames are walked then.
+fn remember(address: usize, site: CallSite) {
+    let _an_exiting_thread_caches_nothing = CALLERS.try_with(|callers| {
+        callers.sites.put(address, site);
+        if matches!(site, CallSite::Bridge(_)) && callers.stack.get() == (0, 0) {
+            // If the range is unknown it stays empty, and each call unwinds.
             if let Some(stack) = own_stack() {
-                known.stack.set(stack);
+                callers.stack.set(stack);
             }
         }
     });
 }
 
-/// Where the calling thread's own stack is, whichever it is on. Of the first
-/// thread's, which grows, it is as far as it may come to reach.
+/// The range of the calling thread's own stack, also while it runs on another. The main
+/// thread's stack grows; its range is as far as it may reach.
 fn own_stack() -> Option<(usize, usize)> {
     let mut attributes = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut from, mut bytes) = (core::ptr::null_mut(), 0);
@@ -150,29 +149,29 @@ fn own_stack() -> Option<(usize, usize)> {
     found.then_some((from as usize, from as usize + bytes))
 }
 
-/// The object that holds an address, and what it is for.
+/// The kind of object that code belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Object {
+enum CallerObject {
     /// A library or program, by its tenant's name.
     Named(String),
-    /// One that asks for others.
-    Transparent,
-    /// Code that no file holds.
-    Unknown,
+    /// A bridge, which calls on behalf of its callers.
+    Bridge,
+    /// Code in no file.
+    Generated,
 }
 
-fn object(address: usize) -> Object {
+fn object_at(address: usize) -> CallerObject {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // A return address may be just behind its function.
+    // A return address may lie just past the end of its function.
     let within = address.wrapping_sub(1) as *const c_void;
-    // SAFETY: any address may be asked for; `info` is filled if it answers so.
+    // SAFETY: dladdr accepts any address; `info` is filled if it answers so.
     if unsafe { libc::dladdr(within, info.as_mut_ptr()) } == 0 {
-        return Object::Unknown;
+        return CallerObject::Generated;
     }
     // SAFETY: filled, see above.
     let name = unsafe { info.assume_init() }.dli_fname;
     if name.is_null() {
-        return Object::Unknown;
+        return CallerObject::Generated;
     }
     // SAFETY: the loader's own string, alive while the object is loaded, which
     // it is while its code is being called.
@@ -180,8 +179,8 @@ fn object(address: usize) -> Object {
     classify(&name)
 }
 
-/// Libraries by parts of their paths. Of several that fit, the one farthest to
-/// the right: an environment may have any name.
+/// Tenant names by parts of library paths. Of several that match, the rightmost counts,
+/// since an environment's folder may have any name.
 const FAMILIES: [(&str, &str); 15] = [
     ("/libtorch", "torch"),
     ("/libc10", "torch"),
@@ -200,96 +199,97 @@ const FAMILIES: [(&str, &str); 15] = [
     ("/cuda/core/", "cuda.core"),
 ];
 
-/// Libraries that ask for others.
+/// Libraries that call on behalf of their callers.
 const BRIDGES: [&str; 4] = ["libcudart", "libffi", "_ctypes.", "libfercuda_hook"];
 
-fn classify(path: &str) -> Object {
+fn classify(path: &str) -> CallerObject {
     let file = path.rsplit('/').next().unwrap_or(path);
     if BRIDGES.iter().any(|bridge| file.starts_with(bridge)) {
-        return Object::Transparent;
+        return CallerObject::Bridge;
     }
     let stem = file.split(".so").next().unwrap_or(file);
     let stem = stem.split(".cpython").next().unwrap_or(stem);
     let stem = stem.strip_prefix("lib").unwrap_or(stem);
     // python3.11 and python3.12 are one tenant, in whatever environment.
     if stem.starts_with("python") {
-        return Object::Named("python".to_owned());
+        return CallerObject::Named("python".to_owned());
     }
     // Vendored copies are renamed: `libcudart-1a2b3c.so.12`, in some folder.
     let families = FAMILIES.iter();
     let family = families.filter_map(|(part, name)| Some((path.rfind(part)?, name)));
     if let Some((_, name)) = family.max_by_key(|(at, _)| *at) {
-        return Object::Named((*name).to_owned());
+        return CallerObject::Named((*name).to_owned());
     }
     match stem {
-        "" => Object::Unknown,
-        stem => Object::Named(stem.to_owned()),
+        "" => CallerObject::Generated,
+        stem => CallerObject::Named(stem.to_owned()),
     }
 }
 
-/// What code of no file is charged to.
+/// The tenant of code in no file.
 const GENERATED: &str = "generated code";
 
 #[cold]
-fn learn(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
+fn resolve(governor: &Governor, address: usize, frame: *const usize) -> Tenant {
     match known_object(address) {
-        Object::Named(name) => named(governor, address, &name),
-        Object::Unknown => named(governor, address, GENERATED),
-        Object::Transparent => {
+        CallerObject::Named(name) => remember_tenant(governor, address, &name),
+        CallerObject::Generated => remember_tenant(governor, address, GENERATED),
+        CallerObject::Bridge => {
             for (beyond, slot) in frames_above(frame) {
                 let name = match known_object(beyond) {
-                    Object::Transparent => continue,
-                    Object::Named(name) => name,
-                    Object::Unknown => GENERATED.to_owned(),
+                    CallerObject::Bridge => continue,
+                    CallerObject::Named(name) => name,
+                    CallerObject::Generated => GENERATED.to_owned(),
                 };
-                let distance = slot.and_then(|slot| slot.checked_sub(frame as usize));
-                let distance = distance.map(|bytes| bytes / size_of::<usize>());
-                let meaning = match distance {
-                    Some(words) if words < FARTHEST => Meaning::For(words),
-                    _ => Meaning::Somewhere,
+                let offset = slot.and_then(|slot| slot.checked_sub(frame as usize));
+                let offset = offset.map(|bytes| bytes / size_of::<usize>());
+                let site = match offset {
+                    Some(words) if words < MAX_OFFSET_WORDS => CallSite::Bridge(words),
+                    _ => CallSite::BridgeToUnwind,
                 };
-                remember(address, meaning);
-                return named(governor, beyond, &name);
+                remember(address, site);
+                return remember_tenant(governor, beyond, &name);
             }
             governor.tenant("cudart")
         }
     }
 }
 
-fn named(governor: &Governor, address: usize, name: &str) -> Tenant {
+fn remember_tenant(governor: &Governor, address: usize, name: &str) -> Tenant {
     let tenant = governor.tenant(name);
-    remember(address, Meaning::Of(tenant));
+    remember(address, CallSite::Tenant(tenant));
     tenant
 }
 
-/// Objects by return address, for all threads: each new thread asks anew, and
-/// the loader's lock is one. Who holds that, in a library's constructor, may be
-/// waiting here; so the loader is asked while nothing is held.
-fn known_object(address: usize) -> Object {
-    static ALL: Mutex<Option<FxHashMap<usize, Object>>> = Mutex::new(None);
-    const MOST: usize = 1 << 16;
+/// The object of a return address, from a cache that all threads share: the loader has one
+/// lock, and every new thread looks its callers up. The loader is called while no lock of
+/// ours is held, since a library's constructor, which holds the loader's lock, may be
+/// waiting for ours.
+fn known_object(address: usize) -> CallerObject {
+    static ALL: Mutex<Option<FxHashMap<usize, CallerObject>>> = Mutex::new(None);
+    const MAX_ENTRIES: usize = 1 << 16;
     let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = |all: &FxHashMap<usize, Object>| all.get(&address).cloned();
+    let known = |all: &FxHashMap<usize, CallerObject>| all.get(&address).cloned();
     let found = all().as_ref().and_then(known);
     if let Some(object) = found {
         return object;
     }
-    let object = object(address);
+    let object = object_at(address);
     let mut all = all();
     let all = all.get_or_insert_default();
-    if all.len() >= MOST {
+    if all.len() >= MAX_ENTRIES {
         all.clear();
     }
     all.insert(address, object.clone());
     object
 }
 
-/// Return addresses of the frames above the one whose return address lies at
-/// `frame`, with where each lies, if that is known.
+/// The return addresses of the frames above the one whose return address lies at `frame`,
+/// each with its location if that is known.
 fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
-    struct Walk {
+    struct StackWalk {
         from: usize,
-        /// Whether that frame was come to.
+        /// Whether the walk has reached that frame.
         is_above: bool,
         frames: Vec<(usize, Option<usize>)>,
     }
@@ -310,7 +310,7 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
         // SAFETY: `walk` is what `frames_above` gave, and the unwinder gives
         // its context to these two; `interrupted` outlives the call.
         let (walk, address, above) = unsafe {
-            let walk = &mut *walk.cast::<Walk>();
+            let walk = &mut *walk.cast::<StackWalk>();
             let address = _Unwind_GetIPInfo(context, &mut interrupted);
             (walk, address, _Unwind_GetCFA(context))
         };
@@ -318,7 +318,7 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
         // Frames of this library come first.
         walk.is_above |= slot == walk.from;
         if walk.is_above && slot != walk.from {
-            // What a signal interrupted made no call, and has no return address.
+            // Code that a signal interrupted made no call and has no return address.
             let is_there = interrupted == 0 && {
                 // SAFETY: a word of this stack, in a frame that has not
                 // returned: the unwinder has just read it.
@@ -326,14 +326,14 @@ fn frames_above(frame: *const usize) -> Vec<(usize, Option<usize>)> {
             };
             walk.frames.push((address, is_there.then_some(slot)));
         }
-        if walk.frames.len() < FRAMES {
+        if walk.frames.len() < MAX_FRAMES {
             CONTINUE
         } else {
             STOP
         }
     }
 
-    let mut walk = Walk {
+    let mut walk = StackWalk {
         from: frame as usize,
         is_above: false,
         frames: Vec::new(),
@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_known_by_their_families() {
+    fn libraries_are_classified_by_their_families() {
         for (path, name) in [
             ("/x/site-packages/torch/lib/libc10_cuda.so", "torch"),
             ("/opt/torch/site-packages/torch/lib/libc10.so", "torch"),
@@ -371,19 +371,23 @@ mod tests {
             ("/opt/app/libmylib.so.3", "mylib"),
             ("./train", "train"),
         ] {
-            assert_eq!(classify(path), Object::Named(name.to_owned()), "{path}");
+            assert_eq!(
+                classify(path),
+                CallerObject::Named(name.to_owned()),
+                "{path}"
+            );
         }
     }
 
     #[test]
-    fn bridges_are_nobody() {
+    fn bridges_are_no_tenants() {
         for path in [
             "/x/nvidia/cu13/lib/libcudart.so.13",
             "/x/libcudart-9d1f3a.so.12",
             "/usr/lib/x86_64-linux-gnu/libffi.so.8",
             "/x/lib-dynload/_ctypes.cpython-312-x86_64-linux-gnu.so",
         ] {
-            assert_eq!(classify(path), Object::Transparent, "{path}");
+            assert_eq!(classify(path), CallerObject::Bridge, "{path}");
         }
     }
 }

@@ -1,11 +1,12 @@
-//! What another library of this process may ask of the doors: whose a thread's calls
-//! are, what a tenant holds, that memory be given back, what others ask of its runtime.
+//! C interface to the governed pool for other libraries of the process.
 //!
-//! A library that has doors of its own, as the runtime in a process without the hook,
-//! looks for those of others first ([`find`]). So there is one pool, whoever comes.
+//! A library can set the tenant of a thread's calls, read what a tenant holds, trim a
+//! pool, and take requests for its runtime. A library with interposed functions of its
+//! own, such as the runtime in a process without the hook, first looks for those of
+//! others ([`find`]), so that the process has one pool.
 //!
-//! Invariant: the table is one of C functions that never change within a version,
-//! which is part of the name that it is found by; none of them unwinds.
+//! Invariant: the table's C functions never change within a version, which is part of
+//! the symbol's name; none of them unwinds.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::num::NonZeroU64;
@@ -15,204 +16,208 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use fercuda_ledger::{DEVICES, EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
+use fercuda_ledger::{DEVICES, Device as LedgerDevice, Governed, LedgerDevice, LedgerEvent, Tenant};
 pub use fercuda_ledger::{RebootFailure, RebootOutcome};
 
-use crate::below::placed;
 use crate::caller;
-use crate::exchange::is_disabled;
-use crate::process::{begun, governor, guarded};
+use crate::process::{catch_panic, governor, governor_if_started};
+use crate::real_driver::real_driver;
+use crate::substitute::is_disabled;
 
 /// The version of [`Interface`].
 pub const VERSION: u32 = 4;
 
-/// The name under which a library has [`fercuda_regime_4`].
+/// The symbol of [`fercuda_regime_4`].
 const NAME: &CStr = c"fercuda_regime_4";
 
-/// Nobody: who calls is found by the return address.
+/// No tenant is set: calls are attributed by their return address.
 pub const BY_ADDRESS: u32 = u32::MAX;
 
-/// What a tenant holds of a device, in bytes.
+/// A tenant's memory on a device, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct TenantUsage {
     /// Live blocks of the pool.
     pub pooled: u64,
-    /// How many those are.
+    /// The number of those blocks.
     pub blocks: u64,
-    /// What the driver gave by itself, also of the host.
+    /// Memory that the driver allocated and that is charged, host memory included.
     pub governed: u64,
 }
 
-/// What the ledger says of the process, its devices together.
+/// The ledger's figures of the process, summed over its devices.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Allocations from the pools since the beginning.
+pub struct ProcessFigures {
+    /// Allocations from the pools since the process began.
     pub allocs: u64,
     /// Frees.
     pub frees: u64,
     /// Live blocks of the pools, in bytes.
     pub live: u64,
-    /// The sum of what was the most on each device.
+    /// The sum of the devices' peaks, in bytes.
     pub peak: u64,
-    /// What the driver gave by itself, also of the host, in bytes.
+    /// Memory that the driver allocated and that is charged, host memory included, in
+    /// bytes.
     pub governed: u64,
-    /// What it takes for contexts and code, in bytes, when it was last asked.
+    /// What the driver uses for contexts and code, in bytes, as of its last query.
     pub overhead: u64,
-    /// Allocations that were for a pool, and that the driver did.
+    /// Allocations that a pool should have served and the driver did.
     pub fallbacks: u64,
-    /// 1 if the figures changed while they were read.
+    /// 1 if the figures changed during the read.
     pub racing: u64,
 }
 
-/// See the module.
+/// The table of C functions; see the module.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
     /// [`VERSION`].
     pub version: u32,
-    /// The tenant with a name of so many bytes.
     tenant: unsafe extern "C" fn(name: *const u8, bytes: usize) -> u32,
     act_as: extern "C" fn(tenant: u32) -> u32,
-    tell_limit: extern "C" fn(device: u32, tenant: u32, bytes: u64),
-    held: unsafe extern "C" fn(device: u32, tenant: u32, into: *mut Held) -> c_int,
+    record_limit: extern "C" fn(device: u32, tenant: u32, bytes: u64),
+    usage: unsafe extern "C" fn(device: u32, tenant: u32, into: *mut TenantUsage) -> c_int,
     trim: extern "C" fn(device: u32, patience_us: u64) -> u64,
-    holders: unsafe extern "C" fn(device: u32, to: *mut c_void, each: Each),
+    holders: unsafe extern "C" fn(device: u32, to: *mut c_void, each: HolderCallback),
     next_epoch: extern "C" fn(device: u32) -> u64,
     function: unsafe extern "C" fn(name: *const u8, bytes: usize) -> *mut c_void,
-    figures: unsafe extern "C" fn(into: *mut Figures) -> c_int,
-    runtime: extern "C" fn(device: u32, is_open: c_int),
-    serve: extern "C" fn(device: u32, does: c_int) -> c_int,
-    asked: extern "C" fn(device: u32) -> u64,
-    answer: unsafe extern "C" fn(device: u32, number: u64, state: u64, detail: *const [u64; 3]),
+    figures: unsafe extern "C" fn(into: *mut ProcessFigures) -> c_int,
+    note_runtime: extern "C" fn(device: u32, is_open: c_int),
+    accept_requests: extern "C" fn(device: u32, accept: c_int) -> c_int,
+    take_request: extern "C" fn(device: u32) -> u64,
+    answer_request:
+        unsafe extern "C" fn(device: u32, number: u64, state: u64, detail: *const [u64; 3]),
 }
 
-/// Hears of one who holds memory: a name of so many bytes, and what.
-type Each = unsafe extern "C" fn(to: *mut c_void, name: *const u8, bytes: usize, held: *const Held);
+/// Receives one tenant that holds memory: its name, of `bytes` bytes, and its usage.
+type HolderCallback =
+    unsafe extern "C" fn(to: *mut c_void, name: *const u8, bytes: usize, usage: *const TenantUsage);
 
-/// While this is there the calling thread's calls are a tenant's.
+/// Guard during whose life the calling thread's calls are charged to a tenant.
 #[derive(Debug)]
-pub struct Acting {
+pub struct ActingTenant {
     interface: &'static Interface,
     before: u32,
-    /// What it puts back is a thread's.
+    /// The setting that it restores is per thread.
     _not_send: core::marker::PhantomData<*const ()>,
 }
 
-impl Drop for Acting {
+impl Drop for ActingTenant {
     fn drop(&mut self) {
         (self.interface.act_as)(self.before);
     }
 }
 
 impl Interface {
-    /// The tenant of this name, made if there is room: else that of all others.
+    /// The tenant of this name, created if the ledger has room; else the tenant that
+    /// collects all others.
     pub fn tenant(&self, name: &str) -> u32 {
         // SAFETY: the bytes outlive the call.
         unsafe { (self.tenant)(name.as_ptr(), name.len()) }
     }
 
-    /// From now on, until what comes back is dropped, the thread's calls are charged
-    /// to `tenant`, whoever makes them.
-    pub fn act_as(&'static self, tenant: u32) -> Acting {
-        Acting {
+    /// Charges the calling thread's calls to `tenant` until the guard is dropped, whatever
+    /// code makes them.
+    pub fn act_as(&'static self, tenant: u32) -> ActingTenant {
+        ActingTenant {
             interface: self,
             before: (self.act_as)(tenant),
             _not_send: core::marker::PhantomData,
         }
     }
 
-    /// Has the ledger say that a tenant may use so much of a device; 0 for no limit.
-    /// That it does not use more is the caller's affair.
-    pub fn tell_limit(&self, device: u32, tenant: u32, bytes: u64) {
-        (self.tell_limit)(device, tenant, bytes);
+    /// Records a tenant's limit on a device in the ledger; 0 for none. Enforcing it is the
+    /// caller's responsibility.
+    pub fn record_limit(&self, device: u32, tenant: u32, bytes: u64) {
+        (self.record_limit)(device, tenant, bytes);
     }
 
-    /// What a tenant holds of a device; none if nothing is governed there.
-    pub fn held(&self, device: u32, tenant: u32) -> Option<Held> {
-        let mut held = Held::default();
-        // SAFETY: `held` outlives the call.
-        let is_there = unsafe { (self.held)(device, tenant, &mut held) } == 0;
-        is_there.then_some(held)
+    /// A tenant's memory on a device; `None` if that device is not governed.
+    pub fn usage(&self, device: u32, tenant: u32) -> Option<TenantUsage> {
+        let mut usage = TenantUsage::default();
+        // SAFETY: `usage` outlives the call.
+        let is_governed = unsafe { (self.usage)(device, tenant, &mut usage) } == 0;
+        is_governed.then_some(usage)
     }
 
-    /// Gives back to the driver what a device's pool has and nobody uses, behind what the
-    /// device has to do if that takes no longer than `patience`; how many bytes.
+    /// Returns the unused memory of a device's pool to the driver, and the number of bytes.
+    /// Waits about `patience` at most for queued work behind which memory becomes free.
     pub fn trim(&self, device: u32, patience: Duration) -> u64 {
         (self.trim)(device, patience.as_micros() as u64)
     }
 
-    /// Everybody who holds something of a device, by name.
-    pub fn holders(&self, device: u32) -> Vec<(String, Held)> {
+    /// The tenants that hold memory of a device, by name.
+    pub fn holders(&self, device: u32) -> Vec<(String, TenantUsage)> {
         unsafe extern "C" fn each(
             to: *mut c_void,
             name: *const u8,
             bytes: usize,
-            held: *const Held,
+            usage: *const TenantUsage,
         ) {
-            // SAFETY: what `holders` gave below, and what it is called with outlives
-            // the call.
-            let (to, name, held) = unsafe {
-                let to = &mut *to.cast::<Vec<(String, Held)>>();
-                (to, core::slice::from_raw_parts(name, bytes), *held)
+            // SAFETY: `to` is what `holders` passes below; all arguments outlive the call.
+            let (to, name, usage) = unsafe {
+                let to = &mut *to.cast::<Vec<(String, TenantUsage)>>();
+                (to, core::slice::from_raw_parts(name, bytes), *usage)
             };
-            to.push((String::from_utf8_lossy(name).into_owned(), held));
+            to.push((String::from_utf8_lossy(name).into_owned(), usage));
         }
-        let mut all: Vec<(String, Held)> = Vec::new();
-        // SAFETY: `all` outlives the call, in which `each` is called alone.
+        let mut all: Vec<(String, TenantUsage)> = Vec::new();
+        // SAFETY: `all` outlives the call, and only `each` uses it during the call.
         unsafe { (self.holders)(device, (&raw mut all).cast(), each) };
         all
     }
 
-    /// The driver's function of an exported name, with its door before it if it has one.
+    /// The function of an exported name of the driver: the interposed one, or else the
+    /// driver's own.
     pub fn function(&self, name: &str) -> Option<NonNull<c_void>> {
         // SAFETY: the bytes outlive the call.
         NonNull::new(unsafe { (self.function)(name.as_ptr(), name.len()) })
     }
 
-    /// A device's memory begins anew, which the ledger says; with the how manieth time.
+    /// Starts a new epoch of a device's memory, records it in the ledger and returns its
+    /// number.
     pub fn next_epoch(&self, device: u32) -> u64 {
         (self.next_epoch)(device)
     }
 
-    /// The process's figures; none if nothing is governed. Reads the whole ledger, so
-    /// this is for people and programs that watch, not for each allocation.
-    pub fn figures(&self) -> Option<Figures> {
-        let mut figures = Figures::default();
+    /// The process's figures; `None` if no call is governed. Reads the whole ledger, so it
+    /// is for monitoring, not for each allocation.
+    pub fn figures(&self) -> Option<ProcessFigures> {
+        let mut figures = ProcessFigures::default();
         // SAFETY: `figures` outlives the call.
-        let is_there = unsafe { (self.figures)(&mut figures) } == 0;
-        is_there.then_some(figures)
+        let is_governed = unsafe { (self.figures)(&mut figures) } == 0;
+        is_governed.then_some(figures)
     }
 
-    /// Has the ledger say that a runtime for a device was opened, or was closed.
+    /// Records in the ledger that a runtime for a device was opened or closed.
     pub fn note_runtime(&self, device: u32, is_open: bool) {
-        (self.runtime)(device, c_int::from(is_open));
+        (self.note_runtime)(device, c_int::from(is_open));
     }
 
-    /// From now on, until [`Interface::serve_no_more`], the caller looks what others ask of a
-    /// device's runtime, as the ledger says. False if somebody of this process does already,
-    /// or if nothing is governed.
-    pub fn serve(&self, device: u32) -> bool {
-        (self.serve)(device, 1) == 0
+    /// Starts accepting requests for a device's runtime, which the ledger advertises, until
+    /// [`Interface::stop_accepting_requests`]. Returns false if this process accepts them
+    /// already, or if no call is governed.
+    pub fn accept_requests(&self, device: u32) -> bool {
+        (self.accept_requests)(device, 1) == 0
     }
 
-    /// Ends what a [`Interface::serve`] that said yes began.
-    pub fn serve_no_more(&self, device: u32) {
-        (self.serve)(device, 0);
+    /// Stops what an [`Interface::accept_requests`] that returned true started.
+    pub fn stop_accepting_requests(&self, device: u32) {
+        (self.accept_requests)(device, 0);
     }
 
-    /// Takes the next request, for who serves a device, in one thread: that its runtime
-    /// be rebooted. It is to be answered.
-    pub fn asked(&self, device: u32) -> Option<NonZeroU64> {
-        NonZeroU64::new((self.asked)(device))
+    /// Takes the next request to reboot a device's runtime. Only one thread, of the library
+    /// that accepts the device's requests, may call this; it has to answer the request.
+    pub fn take_request(&self, device: u32) -> Option<NonZeroU64> {
+        NonZeroU64::new((self.take_request)(device))
     }
 
-    /// Says what a request came to.
-    pub fn answer(&self, device: u32, number: NonZeroU64, outcome: RebootOutcome) {
+    /// Answers a request with its outcome.
+    pub fn answer_request(&self, device: u32, number: NonZeroU64, outcome: RebootOutcome) {
         let (state, detail) = outcome.words();
         // SAFETY: `detail` outlives the call.
-        unsafe { (self.answer)(device, number.get(), state, &detail) };
+        unsafe { (self.answer_request)(device, number.get(), state, &detail) };
     }
 }
 
@@ -220,20 +225,20 @@ static INTERFACE: Interface = Interface {
     version: VERSION,
     tenant,
     act_as,
-    tell_limit,
-    held,
+    record_limit,
+    usage,
     trim,
     holders,
     next_epoch,
     function,
     figures,
-    runtime,
-    serve,
-    asked,
-    answer,
+    note_runtime,
+    accept_requests,
+    take_request,
+    answer_request,
 };
 
-/// The doors' table, if they stand before a driver; else null.
+/// Returns this library's table, or null if it has no driver interposed.
 // SAFETY: nothing else has a name like this.
 #[unsafe(no_mangle)]
 pub extern "C" fn fercuda_regime_4() -> *const Interface {
@@ -243,48 +248,49 @@ pub extern "C" fn fercuda_regime_4() -> *const Interface {
     }
 }
 
-/// That of this very library, if its doors stand before a driver.
+/// The interface of this library, if it has a driver interposed.
 pub fn own() -> Option<&'static Interface> {
-    placed()??;
+    real_driver()??;
     (!is_disabled()).then_some(&INTERFACE)
 }
 
-type Ask = extern "C" fn() -> *const Interface;
+type InterfaceGetter = extern "C" fn() -> *const Interface;
 
-/// That of whatever library of the process has doors that stand before a driver.
+/// The interface of the library of this process that has a driver interposed.
 pub fn find() -> Option<&'static Interface> {
     if let Some(own) = own() {
         return Some(own);
     }
-    // SAFETY: a name, and the handle that means all libraries.
-    let shown = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
-    let hidden = objects();
-    let hidden = hidden.iter().map(|object| symbol_of(object));
-    std::iter::once(shown).chain(hidden).find_map(|ask| {
-        if ask.is_null() || ask == fercuda_regime_4 as *mut c_void {
+    // SAFETY: a name, and the handle that searches all libraries.
+    let exported = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
+    // Libraries that were opened without RTLD_GLOBAL.
+    let local = objects();
+    let local = local.iter().map(|object| symbol_of(object));
+    std::iter::once(exported).chain(local).find_map(|getter| {
+        if getter.is_null() || getter == fercuda_regime_4 as *mut c_void {
             return None;
         }
-        // SAFETY: only libraries of this project have a function of this name, whose
-        // type is this.
-        let ask = unsafe { core::mem::transmute::<*mut c_void, Ask>(ask) };
-        // SAFETY: null or a table that lives as long as the process: who has doors is
-        // not unloaded.
-        let found = unsafe { ask().as_ref() }?;
+        // SAFETY: only libraries of this project have a function of this name, and it has
+        // this type.
+        let getter = unsafe { core::mem::transmute::<*mut c_void, InterfaceGetter>(getter) };
+        // SAFETY: null or a table that lives as long as the process: a library with
+        // interposed functions is not unloaded.
+        let found = unsafe { getter().as_ref() }?;
         (found.version == VERSION).then_some(found)
     })
 }
 
-/// What an object that is loaded has under [`NAME`]. One that has it is kept loaded.
+/// The symbol [`NAME`] of a loaded object, or null. An object that has it is kept loaded.
 fn symbol_of(object: &CStr) -> *mut c_void {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: the name outlives the calls, by which nothing is loaded.
+    // SAFETY: the name outlives the calls; with RTLD_NOLOAD nothing is loaded.
     unsafe {
         let handle = libc::dlopen(object.as_ptr(), flags);
         if handle.is_null() {
             return core::ptr::null_mut();
         }
         let symbol = libc::dlsym(handle, NAME.as_ptr());
-        // What has it stays: its doors may be called from now on.
+        // A library with the symbol stays open: its functions may be called from now on.
         if symbol.is_null() {
             libc::dlclose(handle);
         }
@@ -292,14 +298,14 @@ fn symbol_of(object: &CStr) -> *mut c_void {
     }
 }
 
-/// The files of the objects that are loaded.
+/// The file names of the loaded objects.
 fn objects() -> Vec<CString> {
     unsafe extern "C" fn each(
         info: *mut libc::dl_phdr_info,
         _: usize,
         names: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's own, and what `objects` gave.
+        // SAFETY: the loader's description, and the vector that `objects` passes.
         let (name, names) = unsafe { ((*info).dlpi_name, &mut *names.cast::<Vec<CString>>()) };
         if !name.is_null() {
             // SAFETY: the loader's string.
@@ -317,7 +323,7 @@ fn objects() -> Vec<CString> {
 }
 
 unsafe extern "C" fn tenant(name: *const u8, bytes: usize) -> u32 {
-    let found = guarded(|| {
+    let found = catch_panic(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { core::slice::from_raw_parts(name, bytes) };
         let tenant = governor()?.tenant(&String::from_utf8_lossy(name));
@@ -327,14 +333,13 @@ unsafe extern "C" fn tenant(name: *const u8, bytes: usize) -> u32 {
 }
 
 extern "C" fn act_as(tenant: u32) -> u32 {
-    guarded(|| Some(caller::act_as(tenant))).unwrap_or(BY_ADDRESS)
+    catch_panic(|| Some(caller::act_as(tenant))).unwrap_or(BY_ADDRESS)
 }
 
-extern "C" fn tell_limit(device: u32, tenant: u32, bytes: u64) {
-    guarded(|| {
+extern "C" fn record_limit(device: u32, tenant: u32, bytes: u64) {
+    catch_panic(|| {
         let ledger = governor()?.ledger();
-        ledger.set_tenant_limit(
-            LedgerDevice::new(device),
+        ledger.set_tenant_limit(LedgerDevice::new(device),
             Tenant::from_index(tenant)?,
             bytes,
         );
@@ -342,24 +347,24 @@ extern "C" fn tell_limit(device: u32, tenant: u32, bytes: u64) {
     });
 }
 
-unsafe extern "C" fn held(device: u32, tenant: u32, into: *mut Held) -> c_int {
-    let found = guarded(|| {
+unsafe extern "C" fn usage(device: u32, tenant: u32, into: *mut TenantUsage) -> c_int {
+    let found = catch_panic(|| {
         let governor = governor()?;
         let tenant = Tenant::from_index(tenant)?;
         let (pooled, blocks) = governor.device(device)?.live_of(tenant);
         let governed = governor
             .ledger()
             .governed(LedgerDevice::new(device), tenant);
-        Some(Held {
+        Some(TenantUsage {
             pooled,
             blocks,
             governed,
         })
     });
     match found {
-        Some(held) if !into.is_null() => {
+        Some(usage) if !into.is_null() => {
             // SAFETY: not null; the caller's.
-            unsafe { into.write(held) };
+            unsafe { into.write(usage) };
             0
         }
         _ => 1,
@@ -367,42 +372,42 @@ unsafe extern "C" fn held(device: u32, tenant: u32, into: *mut Held) -> c_int {
 }
 
 extern "C" fn trim(device: u32, patience_us: u64) -> u64 {
-    let done = guarded(|| {
-        let governor: Option<_> = begun()?;
+    let done = catch_panic(|| {
+        let governor: Option<_> = governor_if_started()?;
         let patience = Duration::from_micros(patience_us);
         Some(governor?.device(device)?.trim_within(patience))
     });
     done.unwrap_or(0)
 }
 
-unsafe extern "C" fn holders(device: u32, to: *mut c_void, each: Each) {
-    guarded(|| {
+unsafe extern "C" fn holders(device: u32, to: *mut c_void, each: HolderCallback) {
+    catch_panic(|| {
         let governor = governor()?;
         let device_of = governor.device(device);
-        let mut told = 0u64;
+        let mut seen = 0u64;
         for (tenant, name) in governor.tenants() {
-            // Those who found no row of their own share one.
+            // Tenants for which the ledger has no row of their own share one.
             let row = 1 << tenant.index();
-            if told & row != 0 {
+            if seen & row != 0 {
                 continue;
             }
-            told |= row;
+            seen |= row;
             let name = if tenant == Tenant::OTHERS {
                 "others".to_owned()
             } else {
                 name
             };
             let live = device_of.map_or((0, 0), |device| device.live_of(tenant));
-            let held = Held {
+            let usage = TenantUsage {
                 pooled: live.0,
                 blocks: live.1,
                 governed: governor
                     .ledger()
                     .governed(LedgerDevice::new(device), tenant),
             };
-            if held != Held::default() {
+            if usage != TenantUsage::default() {
                 // SAFETY: the caller's promise; name and figures outlive the call.
-                unsafe { each(to, name.as_ptr(), name.len(), &held) };
+                unsafe { each(to, name.as_ptr(), name.len(), &usage) };
             }
         }
         Some(())
@@ -410,16 +415,16 @@ unsafe extern "C" fn holders(device: u32, to: *mut c_void, each: Each) {
 }
 
 unsafe extern "C" fn function(name: *const u8, bytes: usize) -> *mut c_void {
-    let found = guarded(|| {
+    let found = catch_panic(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { core::slice::from_raw_parts(name, bytes) };
-        crate::table::function(placed()??.driver, std::str::from_utf8(name).ok()?)
+        crate::table::function(real_driver()??.driver, std::str::from_utf8(name).ok()?)
     });
     found.map_or(core::ptr::null_mut(), NonNull::as_ptr)
 }
 
 extern "C" fn next_epoch(device: u32) -> u64 {
-    let next = guarded(|| {
+    let next = catch_panic(|| {
         let ledger = governor()?.ledger();
         let row = LedgerDevice::new(device);
         let detail = ledger.epoch(row) + 1;
@@ -438,14 +443,14 @@ extern "C" fn next_epoch(device: u32) -> u64 {
     next.unwrap_or(0)
 }
 
-unsafe extern "C" fn figures(into: *mut Figures) -> c_int {
-    let found = guarded(|| {
-        let said = governor()?.ledger().snapshot().ok()?;
-        let mut figures = Figures {
-            racing: u64::from(said.racing),
-            ..Figures::default()
+unsafe extern "C" fn figures(into: *mut ProcessFigures) -> c_int {
+    let found = catch_panic(|| {
+        let snapshot = governor()?.ledger().snapshot().ok()?;
+        let mut figures = ProcessFigures {
+            racing: u64::from(snapshot.racing),
+            ..ProcessFigures::default()
         };
-        for device in &said.devices {
+        for device in &snapshot.devices {
             figures.allocs += device.allocs;
             figures.frees += device.frees;
             figures.live += device.live_bytes;
@@ -470,8 +475,8 @@ unsafe extern "C" fn figures(into: *mut Figures) -> c_int {
     }
 }
 
-extern "C" fn runtime(device: u32, is_open: c_int) {
-    guarded(|| {
+extern "C" fn note_runtime(device: u32, is_open: c_int) {
+    catch_panic(|| {
         governor()?
             .ledger()
             .note_runtime(LedgerDevice::new(device), is_open != 0);
@@ -479,39 +484,39 @@ extern "C" fn runtime(device: u32, is_open: c_int) {
     });
 }
 
-/// Rows of devices whose requests somebody takes, a bit each. Kept here and not in the ledger,
-/// which others may write.
-static SERVED: AtomicU32 = AtomicU32::new(0);
-/// By row, the request taken last.
-static LAST: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+/// The devices whose requests this process accepts, one bit per ledger row. Not in the
+/// ledger, which other processes may write.
+static ACCEPTING: AtomicU32 = AtomicU32::new(0);
+/// The last request taken, by ledger row.
+static LAST_REQUEST: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 const _: () = assert!(DEVICES <= 32);
 
-/// The row of a device.
+/// The ledger row of a device.
 fn row_of(device: u32) -> usize {
     (device as usize).min(DEVICES - 1)
 }
 
-extern "C" fn serve(device: u32, does: c_int) -> c_int {
+extern "C" fn accept_requests(device: u32, accept: c_int) -> c_int {
     let bit = 1 << row_of(device);
-    let done = guarded(|| {
+    let done = catch_panic(|| {
         let ledger = governor()?.ledger();
-        if does == 0 {
+        if accept == 0 {
             ledger.note_requests(LedgerDevice::new(device), false);
-            SERVED.fetch_and(!bit, AcqRel);
+            ACCEPTING.fetch_and(!bit, AcqRel);
             return Some(());
         }
-        (SERVED.fetch_or(bit, AcqRel) & bit == 0)
+        (ACCEPTING.fetch_or(bit, AcqRel) & bit == 0)
             .then(|| ledger.note_requests(LedgerDevice::new(device), true))
     });
     c_int::from(done.is_none())
 }
 
-extern "C" fn asked(device: u32) -> u64 {
-    let number = guarded(|| {
-        if SERVED.load(Acquire) & 1 << row_of(device) == 0 {
+extern "C" fn take_request(device: u32) -> u64 {
+    let number = catch_panic(|| {
+        if ACCEPTING.load(Acquire) & 1 << row_of(device) == 0 {
             return None;
         }
-        let last = &LAST[row_of(device)];
+        let last = &LAST_REQUEST[row_of(device)];
         let number = governor()?
             .ledger()
             .take_request(device, last.load(Relaxed))?;
@@ -521,8 +526,8 @@ extern "C" fn asked(device: u32) -> u64 {
     number.unwrap_or(0)
 }
 
-unsafe extern "C" fn answer(device: u32, number: u64, state: u64, detail: *const [u64; 3]) {
-    guarded(|| {
+unsafe extern "C" fn answer_request(device: u32, number: u64, state: u64, detail: *const [u64; 3]) {
+    catch_panic(|| {
         // SAFETY: the caller's promise.
         let detail = unsafe { *detail };
         let outcome = RebootOutcome::from_words(state, detail)?;

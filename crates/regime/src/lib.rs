@@ -1,31 +1,31 @@
-//! Doors before the CUDA driver, which let every library of a process share one
-//! governed pool for each device. See the README.
+//! Interposed CUDA driver functions that give all libraries of a process one governed
+//! pool per device. See the README.
 //!
-//! Invariant: what is not governed reaches the driver unchanged; with
-//! `FERCUDA_DISABLE=1`, without a driver and in the child of a fork nothing is.
+//! Invariant: a call that is not governed reaches the driver unchanged. With
+//! `FERCUDA_DISABLE=1`, without a driver and in the child of a fork no call is governed.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod below;
-#[cfg(feature = "broken-rules")]
-mod broken;
 mod caller;
-mod doors;
-mod exchange;
+mod caller_cache;
+mod diagnostics;
+#[cfg(feature = "broken-rules")]
+mod fault_injection;
 pub mod interface;
+mod interposed;
 mod process;
-mod recent;
-mod say;
+mod real_driver;
 mod settings;
+mod substitute;
 mod table;
 pub mod trace;
 
-pub use below::{Below, place, placed};
 pub use caller::tenant;
-pub use exchange::{UNTOLD, door, is_disabled, may_have_other_contexts};
+pub use caller_cache::CallerCache;
+pub use diagnostics::print_diagnostic;
 pub use fercuda_governor::answer;
-pub use process::{already_seated, begun, governor, guarded};
-pub use recent::Recent;
-pub use say::say;
+pub use process::{catch_panic, governor, governor_if_started, with_existing_thread_context};
+pub use real_driver::{RealDriver, real_driver, set_real_driver};
 pub use settings::config;
-pub use table::{Elsewhere, stand_before, table};
+pub use substitute::{CONTEXT_CREATORS, interposed_function, is_disabled, mark_unseen_contexts};
+pub use table::{AlreadyInterposed, interpose, interposed_driver};

@@ -1,8 +1,8 @@
-//! The process's one governor, and each thread's seat at it.
+//! The process-wide governor and each thread's context with it.
 //!
-//! Invariant: the child of a fork is not governed: what the parent's figures
-//! say is not true of it, and a driver that was used does not work in it. A
-//! child of a process that had not used the driver yet is governed by itself.
+//! Invariant: the child of a fork is not governed, since the parent's figures are not
+//! the child's, and a driver that was used does not work in a child. A child of a
+//! process that had not used the driver yet is governed on its own.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,187 +15,197 @@ pub(crate) use fercuda_governor::answer;
 use fercuda_governor::{Governor, ThreadContext};
 use fercuda_ledger::Ledger;
 
-use crate::below;
-use crate::{say, settings, trace};
+use crate::{print_diagnostic, real_driver, settings, trace};
 
 static GOVERNOR: OnceLock<Option<Box<Governor>>> = OnceLock::new();
 
 thread_local! {
-    static SEAT: RefCell<Kept> = const { RefCell::new(Kept(None)) };
+    static THREAD_CONTEXT: RefCell<ThreadContextSlot> =
+        const { RefCell::new(ThreadContextSlot(None)) };
 }
 
-/// A thread's seat, once it has one.
-struct Kept(Option<ThreadContext<'static>>);
+/// A thread's context, once it has one.
+struct ThreadContextSlot(Option<ThreadContext<'static>>);
 
-impl Drop for Kept {
+impl Drop for ThreadContextSlot {
     fn drop(&mut self) {
-        // At a thread's end nothing may unwind.
-        let seat = self.0.take();
-        guarded(|| {
-            drop(seat);
+        // A destructor of a thread-local may not unwind.
+        let context = self.0.take();
+        catch_panic(|| {
+            drop(context);
             Some(())
         });
     }
 }
 
-/// The governor; none where nothing is governed.
+/// The governor, started by the first call; `None` where no call is governed.
 #[inline]
 pub fn governor() -> Option<&'static Governor> {
     let governor = match GOVERNOR.get() {
         Some(governor) => governor,
-        // Outside of any guard, as doors look here first.
-        None => first(),
+        // Catches panics itself, as interposed functions call this first.
+        None => start(),
     };
     #[cfg(feature = "broken-rules")]
-    crate::broken::fail();
+    crate::fault_injection::panic_if_requested();
     let governor: &'static Governor = governor.as_deref()?;
     governor.ledger().is_mine().then_some(governor)
 }
 
 #[cold]
-fn first() -> &'static Option<Box<Governor>> {
-    // Before a driver is named there is nothing to govern, but there may be.
+fn start() -> &'static Option<Box<Governor>> {
+    // Before a driver is set no call is governed, but later ones may be.
     static NOT_YET: Option<Box<Governor>> = None;
-    if below::placed().is_none() {
+    if real_driver::real_driver().is_none() {
         return &NOT_YET;
     }
-    let driver = below::driver();
-    GOVERNOR.get_or_init(|| guarded(|| begin(driver?)))
+    let driver = real_driver::table();
+    GOVERNOR.get_or_init(|| catch_panic(|| create(driver?)))
 }
 
-/// The governor if it is there, for who must not begin it: none before that,
-/// and then none where nothing is governed.
-pub fn begun() -> Option<Option<&'static Governor>> {
+/// The governor, without starting it: `None` before it is started, `Some(None)` where no
+/// call is governed.
+pub fn governor_if_started() -> Option<Option<&'static Governor>> {
     let governor: Option<&'static Governor> = GOVERNOR.get()?.as_deref();
     Some(governor.filter(|governor| governor.ledger().is_mine()))
 }
 
-/// Others wait until it has begun, in whatever they hold; so nothing here comes
-/// to the loader, who has let `below` have all that is needed.
+/// Creates the governor. Other threads wait for this, with whatever locks they hold, so
+/// it may not call the loader: `real_driver` has resolved everything before.
 #[cold]
-fn begin(driver: &'static Driver) -> Option<Box<Governor>> {
+fn create(driver: &'static Driver) -> Option<Box<Governor>> {
     let config = settings::config();
     let (ledger, warning) = Ledger::open(config.run);
     if let Some(warning) = warning {
-        say(&warning.to_string());
+        print_diagnostic(&warning.to_string());
     }
     let governor = Governor::new(driver, ledger, config.clone());
-    governor.on_missing_pool(say);
+    governor.on_missing_pool(print_diagnostic);
     // SAFETY: the library is never unloaded, and `at_exit` does not unwind.
-    let _it_is_only_for_last_figures = unsafe { libc::atexit(at_exit) };
+    let _only_the_final_figures_depend_on_it = unsafe { libc::atexit(at_exit) };
     Some(Box::new(governor))
 }
 
-/// Takes the last figures. The driver may be gone: then it says so.
+/// Takes the final figures. The driver may have shut down by then and returns an error.
 extern "C" fn at_exit() {
-    guarded(|| {
+    catch_panic(|| {
         let governor = governor()?;
         governor.reconcile_all();
         governor.sharing_ends();
-        trace::finish();
+        trace::flush();
         Some(())
     });
 }
 
-/// Threads that have a seat, by number.
-fn next_number() -> u64 {
+/// The number of the next thread that gets a context.
+fn next_thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Relaxed)
 }
 
-/// Runs `work` with the calling thread's seat; none where nothing is governed,
-/// or if `work` has failed in a way that it should not have.
+/// Runs `work` with the calling thread's context, which is created if the thread has none.
+/// Returns `None` where no call is governed, or if `work` panicked.
 #[inline]
-pub(crate) fn seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
-    guarded(|| {
+pub(crate) fn with_thread_context<R>(
+    work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>,
+) -> Option<R> {
+    catch_panic(|| {
         let mut work = Some(work);
-        let done = SEAT.try_with(|seat| {
-            // Taken if the driver calls back while it works for this thread.
-            let mut seat = seat.try_borrow_mut().ok()?;
-            let seat = match &mut seat.0 {
-                Some(seat) if seat.is_mine() => {
+        let done = THREAD_CONTEXT.try_with(|slot| {
+            // Borrowed already if the driver calls back while it works for this thread.
+            let mut slot = slot.try_borrow_mut().ok()?;
+            let context = match &mut slot.0 {
+                Some(context) if context.is_mine() => {
                     #[cfg(feature = "broken-rules")]
-                    crate::broken::fail();
-                    seat
+                    crate::fault_injection::panic_if_requested();
+                    context
                 }
-                none_or_anothers => {
+                none_or_inherited => {
                     let governor = governor()?;
-                    none_or_anothers
-                        .get_or_insert_with(|| ThreadContext::new(governor, next_number()))
+                    none_or_inherited
+                        .get_or_insert_with(|| ThreadContext::new(governor, next_thread_number()))
                 }
             };
-            Some(work.take()?(seat))
+            Some(work.take()?(context))
         });
         match (done, work) {
             (Ok(Some(result)), _) => result,
-            // The thread is at its end, or here already; or nothing is governed.
+            // The thread is exiting, or this is a re-entrant call; or no call is governed.
             (_, Some(work)) => work(&mut ThreadContext::passing(governor()?, 0)),
             _ => None,
         }
     })
 }
 
-/// Runs `work` with the seat that the calling thread has already; none if it has
-/// none of its own, or is at work with it.
+/// Runs `work` with the context that the calling thread has already. Returns `None` if it
+/// has none of its own, or if this is a re-entrant call.
 #[inline]
-pub fn already_seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>) -> Option<R> {
-    guarded(|| {
-        let done = SEAT.try_with(|seat| {
-            let mut seat = seat.try_borrow_mut().ok()?;
-            let seat = seat.0.as_mut().filter(|seat| seat.is_mine())?;
+pub fn with_existing_thread_context<R>(
+    work: impl FnOnce(&mut ThreadContext<'static>) -> Option<R>,
+) -> Option<R> {
+    catch_panic(|| {
+        let done = THREAD_CONTEXT.try_with(|slot| {
+            let mut slot = slot.try_borrow_mut().ok()?;
+            let context = slot.0.as_mut().filter(|context| context.is_mine())?;
             #[cfg(feature = "broken-rules")]
-            crate::broken::fail();
-            work(seat)
+            crate::fault_injection::panic_if_requested();
+            work(context)
         });
         done.ok()?
     })
 }
 
-/// The calling thread may have no current context any more.
-pub(crate) fn turned() {
-    guarded(|| {
-        let told = SEAT.try_with(|seat| match seat.try_borrow_mut() {
-            Ok(mut seat) => seat.0.iter_mut().for_each(ThreadContext::forget_current),
-            // In use, and the driver has called the program back: then all forget.
+/// Invalidates what the calling thread has cached of its current CUDA context: it may have
+/// none any more.
+pub(crate) fn invalidate_current_context() {
+    catch_panic(|| {
+        let done = THREAD_CONTEXT.try_with(|slot| match slot.try_borrow_mut() {
+            Ok(mut slot) => slot.0.iter_mut().for_each(ThreadContext::forget_current),
+            // In use by an outer call, during which the driver called the program back:
+            // all threads' caches are invalidated instead.
             Err(_) => governor().into_iter().for_each(Governor::changed),
         });
-        told.ok()
+        done.ok()
     });
 }
 
-/// Keeps a defect of ours from unwinding into the program.
+/// Runs `work` and returns `None` if it panics: no defect here unwinds into the program.
+/// The first panic of the process is reported.
 #[inline]
-pub fn guarded<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+pub fn catch_panic<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Relaxed) {
-            say("a call could not be governed because of a defect; the driver answers it");
+        static REPORTED: AtomicBool = AtomicBool::new(false);
+        if !REPORTED.swap(true, Relaxed) {
+            print_diagnostic(
+                "a call could not be governed because of a defect; the driver answers it",
+            );
         }
         None
     })
 }
 
-/// Runs work of ours around a call of the driver, of which it makes none, one
-/// or several. If the work fails in a way that it should not have, the program
-/// hears what the driver answered last; where nothing is governed, or the driver
-/// was not asked before, that is all that is done.
-pub(crate) fn around(
+/// Runs `work` around a driver call, which `work` makes any number of times. If `work`
+/// panics, the driver's last result is returned. Where no call is governed, or if `work`
+/// panicked before its first driver call, the driver is called and its result returned.
+pub(crate) fn govern_call(
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
     work: impl FnOnce(&'static Governor, &dyn Fn() -> CUresult) -> CUresult,
 ) -> CUresult {
     let last = Cell::new(None);
-    let asked = || {
-        let answer = ask(&call);
-        last.set(Some(answer));
-        answer
+    let call = || {
+        let result = call_driver(&call);
+        last.set(Some(result));
+        result
     };
-    let done = guarded(|| Some(work(governor()?, &asked)));
-    done.or(last.get()).unwrap_or_else(asked)
+    let done = catch_panic(|| Some(work(governor()?, &call)));
+    done.or(last.get()).unwrap_or_else(call)
 }
 
-/// What the driver below answers.
-pub(crate) fn ask(call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>) -> CUresult {
-    below::driver().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |driver| {
+/// Calls the real driver and returns its result.
+pub(crate) fn call_driver(
+    call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
+) -> CUresult {
+    real_driver::table().map_or(CUresult::CUDA_ERROR_STUB_LIBRARY, |driver| {
         answer(call(driver))
     })
 }
@@ -205,10 +215,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_nothing_and_what_does_not_is_itself() {
-        assert_eq!(guarded(|| Some(7)), Some(7));
+    fn a_panic_becomes_none_and_any_other_result_is_returned() {
+        assert_eq!(catch_panic(|| Some(7)), Some(7));
         assert_eq!(
-            guarded(|| -> Option<u32> { panic!("as a test wants it") }),
+            catch_panic(|| -> Option<u32> { panic!("as a test wants it") }),
             None
         );
     }

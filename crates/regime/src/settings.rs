@@ -1,19 +1,19 @@
-//! The environment, read once: when the program first calls the driver.
+//! Configuration from the environment, read once at the program's first driver call.
 
 use std::sync::OnceLock;
 
 use fercuda_governor::GovernorConfig;
 
-use crate::say;
+use crate::print_diagnostic;
 
-/// What the environment says. A value that cannot be read counts as not set,
-/// and one line says so.
+/// Returns the configuration. A variable with an invalid value counts as unset,
+/// and a diagnostic reports it.
 pub fn config() -> &'static GovernorConfig {
     static CONFIG: OnceLock<GovernorConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
-        let (config, complaints) = GovernorConfig::read(std::env::vars_os());
-        for complaint in complaints {
-            say(&complaint.to_string());
+        let (config, errors) = GovernorConfig::read(std::env::vars_os());
+        for error in errors {
+            print_diagnostic(&error.to_string());
         }
         config
     })

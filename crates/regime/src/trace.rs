@@ -1,5 +1,5 @@
-//! A trace of allocations, if one is wanted: lines of comma-separated values as
-//! RMM writes them, which `fercuda replay` reads.
+//! Allocation trace: comma-separated values in RMM's format, which `fercuda replay` reads.
+//! Written only if `FERCUDA_TRACE` is set.
 //!
 //! Invariant: without a trace a call costs one load.
 
@@ -12,41 +12,41 @@ use std::time::SystemTime;
 
 use fercuda_pool::PoolPlace;
 
-use crate::{say, settings};
+use crate::{print_diagnostic, settings};
 
-/// Lines are written out after so many.
-const LINES: u64 = 256;
+/// The file is flushed after this many lines.
+const LINES_PER_FLUSH: u64 = 256;
 
-struct Trace {
+struct AllocationTrace {
     file: Mutex<BufWriter<File>>,
     lines: AtomicU64,
     failed: AtomicBool,
 }
 
-fn trace() -> Option<&'static Trace> {
-    static TRACE: OnceLock<Option<Box<Trace>>> = OnceLock::new();
-    TRACE.get_or_init(begin).as_deref()
+fn trace() -> Option<&'static AllocationTrace> {
+    static TRACE: OnceLock<Option<Box<AllocationTrace>>> = OnceLock::new();
+    TRACE.get_or_init(open).as_deref()
 }
 
 #[cold]
-fn begin() -> Option<Box<Trace>> {
+fn open() -> Option<Box<AllocationTrace>> {
     let named = settings::config().trace.as_ref()?;
-    // Each process of a run writes its own: the first has the name, others
-    // their number behind it.
-    let open = |path: &std::path::Path| {
+    // Each process of a run writes its own file: the first uses the given name, others
+    // append their process ID to it.
+    let create = |path: &std::path::Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(path)
     };
-    let file = open(named).or_else(|_| {
+    let file = create(named).or_else(|_| {
         let mut name = named.clone().into_os_string();
         name.push(format!(".{}", std::process::id()));
-        open(name.as_ref())
+        create(name.as_ref())
     });
     let file = match file {
         Ok(file) => file,
         Err(error) => {
-            say(&format!(
-                "cannot write a trace to {}: {error}\ntry: a name that no file has",
+            print_diagnostic(&format!(
+                "cannot create the trace {}: {error}\ntry: a name that no file has",
                 named.display()
             ));
             return None;
@@ -54,30 +54,30 @@ fn begin() -> Option<Box<Trace>> {
     };
     let mut file = BufWriter::new(file);
     let failed = writeln!(file, "Thread,Time,Action,Pointer,Size,Stream").is_err();
-    Some(Box::new(Trace {
+    Some(Box::new(AllocationTrace {
         file: Mutex::new(file),
         lines: AtomicU64::new(0),
         failed: AtomicBool::new(failed),
     }))
 }
 
-/// A block was given to the program.
+/// Records that the program was given a block.
 #[inline]
-pub fn allocated(address: u64, bytes: u64, place: PoolPlace) {
+pub fn record_allocation(address: u64, bytes: u64, place: PoolPlace) {
     if let Some(trace) = trace() {
         trace.write("allocate", address, bytes, place);
     }
 }
 
-/// A block was freed by the program.
+/// Records that the program freed a block.
 #[inline]
-pub fn freed(address: u64, bytes: u64, place: PoolPlace) {
+pub fn record_free(address: u64, bytes: u64, place: PoolPlace) {
     if let Some(trace) = trace() {
         trace.write("free", address, bytes, place);
     }
 }
 
-impl Trace {
+impl AllocationTrace {
     #[cold]
     fn write(&self, action: &str, address: u64, bytes: u64, place: PoolPlace) {
         if self.failed.load(Relaxed) {
@@ -87,7 +87,7 @@ impl Trace {
             PoolPlace::Stream(stream) => stream.0,
             PoolPlace::Anywhere => 0,
         };
-        // SAFETY: it takes nothing and fails never.
+        // SAFETY: it takes no argument and never fails.
         let thread = unsafe { libc::gettid() };
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let since = since.unwrap_or_default();
@@ -99,21 +99,25 @@ impl Trace {
             file,
             "{thread},{hour:02}:{minute:02}:{second:02}.{micros:06},{action},{address:#x},{bytes},{stream:#x}"
         );
-        let full = self.lines.fetch_add(1, Relaxed) % LINES == LINES - 1;
+        let full = self.lines.fetch_add(1, Relaxed) % LINES_PER_FLUSH == LINES_PER_FLUSH - 1;
         let written = line.and_then(|()| if full { file.flush() } else { Ok(()) });
         if let Err(error) = written {
             self.failed.store(true, Relaxed);
-            say(&format!("the trace ends here: {error}"));
+            print_diagnostic(&format!(
+                "the trace is incomplete, writing to it failed: {error}"
+            ));
         }
     }
 }
 
-/// Writes out what is left.
-pub(crate) fn finish() {
+/// Flushes the lines that are still buffered.
+pub(crate) fn flush() {
     if let Some(trace) = trace() {
         let mut file = trace.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = file.flush() {
-            say(&format!("the trace's last lines are missing: {error}"));
+            print_diagnostic(&format!(
+                "the trace's last lines are missing, flushing it failed: {error}"
+            ));
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fercuda_cuda::{Context, Cuda, Device, Select, destroy_deferred};
-use fercuda_regime::interface::{self, Acting, Interface};
-use fercuda_regime::{stand_before, table};
+use fercuda_regime::interface::{self, ActingTenant, Interface};
+use fercuda_regime::{interpose, interposed_driver};
 
 use crate::callbacks::{Allocator, Given};
 use crate::dispatcher::Kernels;
@@ -452,13 +452,13 @@ fn governed(cuda: Cuda) -> Result<(Cuda, Option<&'static Interface>)> {
     let doors = if let Some(doors) = others().filter(|_| interface::own().is_none()) {
         Some(doors)
     } else {
-        stand_before(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
-            before: elsewhere.before,
+        interpose(cuda.driver()).map_err(|elsewhere| Error::OtherDriver {
+            before: elsewhere.driver,
             driver: cuda.driver().origin().to_string(),
         })?;
         interface::own()
     };
-    let table = doors.map(|doors| table(doors, cuda.driver()));
+    let table = doors.map(|doors| interposed_driver(doors, cuda.driver()));
     Ok((table.map_or(cuda, |table| cuda.through(table)), doors))
 }
 
@@ -502,13 +502,13 @@ impl Machine {
     }
 
     /// From now on the thread's calls are a tenant's.
-    pub(crate) fn act_as(&self, tenant: Option<u32>) -> Option<Acting> {
+    pub(crate) fn act_as(&self, tenant: Option<u32>) -> Option<ActingTenant> {
         Some(self.doors?.act_as(tenant?))
     }
 
     pub(crate) fn tell_limit(&self, tenant: Option<u32>, bytes: u64) {
         if let (Some(doors), Some(tenant)) = (self.doors, tenant) {
-            doors.tell_limit(self.device.ordinal(), tenant, bytes);
+            doors.record_limit(self.device.ordinal(), tenant, bytes);
         }
     }
 

@@ -59,7 +59,7 @@ impl Runtime {
     ) -> Result<Requests> {
         let device = self.device().ordinal();
         let doors = self.doors().ok_or(Error::Ungoverned)?;
-        if !doors.serve(device) {
+        if !doors.accept_requests(device) {
             return Err(Error::Served { device });
         }
         let served = Served { doors, device };
@@ -106,7 +106,7 @@ struct Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.doors.serve_no_more(self.device);
+        self.doors.stop_accepting_requests(self.device);
     }
 }
 
@@ -123,7 +123,7 @@ impl Stop {
 
 fn serve(runtime: &Runtime, served: &Served, stop: &Stop, mut consent: impl FnMut() -> bool) {
     while !stop.comes() {
-        let asked: Option<NonZeroU64> = served.doors.asked(served.device);
+        let asked: Option<NonZeroU64> = served.doors.take_request(served.device);
         let Some(number) = asked else { continue };
         let agrees = catch_unwind(AssertUnwindSafe(&mut consent)).unwrap_or(false);
         let outcome = if agrees {
@@ -132,7 +132,7 @@ fn serve(runtime: &Runtime, served: &Served, stop: &Stop, mut consent: impl FnMu
         } else {
             RebootOutcome::Refused
         };
-        served.doors.answer(served.device, number, outcome);
+        served.doors.answer_request(served.device, number, outcome);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Single calls at their edges: the program hears what the driver alone would
-//! have told it, and the ledger agrees to the byte.
+//! Edge cases of single calls: the program gets the results of the driver alone, and the
+//! ledger agrees to the byte.
 
 use fercuda_ledger::{EventKind, Governed};
 
@@ -24,12 +24,12 @@ pub(crate) fn same_answers_of(source: &str, case: &str, environment: &[(&str, &s
         client = client.env(name, value);
     }
     let (alone, run) = (alone.run().succeeds(), client.run().succeeds());
-    assert_eq!(alone.said, run.said);
-    assert!(run.said.ends_with("end\n"));
+    assert_eq!(alone.stdout, run.stdout);
+    assert!(run.stdout.ends_with("end\n"));
     run
 }
 
-/// Nothing pooled is live any more.
+/// Asserts that no pooled memory is live.
 #[track_caller]
 pub(crate) fn all_is_back(run: &Run) {
     let end = run.at("end");
@@ -50,14 +50,14 @@ pub(crate) fn all_is_back(run: &Run) {
 #[test]
 fn size_zero_is_answered_as_by_the_driver() {
     let run = same_answers("size_zero", &[]);
-    assert!(run.said.contains("cuMemAlloc_v2(&p, 0) = 1"));
+    assert!(run.stdout.contains("cuMemAlloc_v2(&p, 0) = 1"));
     assert_eq!(counts(run.ledger()), (0, 0));
 }
 
 #[test]
 fn null_outputs_are_answered_as_by_the_driver() {
     let run = same_answers("null_outputs", &[]);
-    assert!(run.said.contains("cuMemAlloc_v2(0, 100) = 1"));
+    assert!(run.stdout.contains("cuMemAlloc_v2(0, 100) = 1"));
     assert_eq!(counts(run.ledger()), (1, 1));
 }
 
@@ -65,16 +65,16 @@ fn null_outputs_are_answered_as_by_the_driver() {
 fn calls_before_init_and_without_a_context_are_answered_as_by_the_driver() {
     let run = same_answers("before_init", &[]);
     assert!(
-        run.said.starts_with("cuMemAlloc_v2(&p, 100) = 3\n"),
+        run.stdout.starts_with("cuMemAlloc_v2(&p, 100) = 3\n"),
         "{}",
-        run.said
+        run.stdout
     );
 }
 
 #[test]
 fn double_foreign_and_interior_frees_get_the_drivers_own_error() {
     let run = same_answers("wrong_frees", &[]);
-    assert!(run.said.contains("stranger 3: 1 1"), "{}", run.said);
+    assert!(run.stdout.contains("stranger 3: 1 1"), "{}", run.stdout);
     assert_eq!(counts(run.ledger()), (4, 4));
     all_is_back(&run);
 }
@@ -89,7 +89,7 @@ fn each_kind_of_free_takes_memory_of_the_other_kind() {
 #[test]
 fn pitches_are_the_drivers() {
     let run = same_answers("pitches", &[]);
-    assert!(run.said.lines().count() > 100);
+    assert!(run.stdout.lines().count() > 100);
     assert!(counts(run.ledger()).0 > 50);
     all_is_back(&run);
 }
@@ -103,7 +103,7 @@ fn sizes_that_no_device_has_are_refused_as_by_the_driver() {
 }
 
 #[test]
-fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
+fn out_of_memory_reports_the_holders_and_freed_memory_is_reused() {
     let run = hooked("calls.c", &["out_of_memory"])
         .env("FERCUDA_LIMIT", "32MiB")
         .run()
@@ -111,8 +111,8 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
     let expected = "got 32, then 2\nhalf again: 16 of 16\n\
         cuMemAlloc_v2(&large, (size_t)count * MiB) = 0\ncuMemFree_v2(large) = 0\n\
         cuMemAllocAsync(&large, (size_t)(count - 2) * MiB, 0) = 0\ncuMemFreeAsync(large, 0) = 0\nend\n";
-    assert_eq!(run.said, expected);
-    let report = &run.complained;
+    assert_eq!(run.stdout, expected);
+    let report = &run.stderr;
     assert!(
         report.contains("GPU 0: no memory for 1.0 MiB: 32.0 MiB in use, 0 B ready"),
         "{report}"
@@ -127,7 +127,7 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
     let full = run.at("full");
     assert_eq!(first(&full).live_bytes, 32 * MIB);
     assert_eq!(first(&full).limit_bytes, Some(32 * MIB));
-    // The request that was refused is an event, and no allocation.
+    // The denied request is an event and no allocation.
     assert_eq!(counts(&full), (32, 0));
     assert_eq!(first(&full).peak_bytes, 32 * MIB);
     assert_eq!(first(&full).event_counts[&EventKind::Refused], 1);
@@ -138,19 +138,19 @@ fn out_of_memory_says_who_holds_what_and_memory_given_back_is_given_again() {
 }
 
 #[test]
-fn the_devices_own_end_is_out_of_memory_too() {
+fn a_full_device_is_out_of_memory_too() {
     let run = hooked("calls.c", &["out_of_memory"])
         .env("FERCUDA_SOFT_MEMORY", "48MiB")
         .run()
         .succeeds();
     let got = run.figure("got", "got");
-    // The last MiB may be no multiple of the driver's granule away.
-    assert!((46..=48).contains(&got), "{}", run.said);
+    // The rest of the device may be no multiple of the driver's granule.
+    assert!((46..=48).contains(&got), "{}", run.stdout);
     assert!(
-        run.said
+        run.stdout
             .contains(&format!("half again: {0} of {0}", got.div_ceil(2))),
         "{}",
-        run.said
+        run.stdout
     );
     all_is_back(&run);
 }
@@ -163,22 +163,23 @@ fn memory_that_is_not_pooled_counts_against_the_limit() {
         .succeeds();
     let expected = "got 16, then 2\nbeside it 2\ncuMemAlloc_v2(&p, 10 * MiB) = 0\ncuMemFree_v2(p) = 0\n\
         cuMemCreate(&h[0], 10 * MiB, &kind, 0) = 0\ncuMemRelease(h[0]) = 0\nend\n";
-    assert_eq!(run.said, expected);
+    assert_eq!(run.stdout, expected);
     all_is_back(&run);
 }
 
 #[test]
 fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
     let run = hooked("calls.c", &["out_of_memory"])
-        .env("FERCUDA_TENANT_LIMITS", "calls=8MiB,somebody=1MiB")
+        .env("FERCUDA_TENANT_LIMITS", "calls=8MiB,another=1MiB")
         .run()
         .succeeds();
     assert!(
-        run.said.starts_with("got 8, then 2\nhalf again: 4 of 4\n"),
+        run.stdout
+            .starts_with("got 8, then 2\nhalf again: 4 of 4\n"),
         "{}",
-        run.said
+        run.stdout
     );
-    let report = &run.complained;
+    let report = &run.stderr;
     assert!(
         report.contains("no memory for 1.0 MiB: the tenant holds 8.0 MiB of its 8.0 MiB"),
         "{report}"
@@ -191,32 +192,32 @@ fn a_tenant_has_no_more_than_its_limit_and_others_go_on() {
     assert_eq!(first(&full).peak_bytes, 8 * MIB);
     assert_eq!(first(&full).event_counts[&EventKind::TenantLimit], 1);
     let run = hooked("calls.c", &["one"])
-        .env("FERCUDA_TENANT_LIMITS", "somebody=1KiB")
+        .env("FERCUDA_TENANT_LIMITS", "another=1KiB")
         .run()
         .succeeds();
     assert_eq!(counts(run.ledger()), (1, 1));
 }
 
 #[test]
-fn a_limit_below_what_is_needed_at_all_is_an_error_and_no_crash() {
+fn a_limit_below_the_minimum_is_an_error_and_no_crash() {
     let run = hooked("calls.c", &["one"])
         .env("FERCUDA_LIMIT", "4KiB")
         .run();
     assert_eq!(run.code, 3);
     assert!(
-        run.said.contains("cuMemAlloc_v2(&p, MiB) answered 2"),
+        run.stdout.contains("cuMemAlloc_v2(&p, MiB) answered 2"),
         "{}",
-        run.said
+        run.stdout
     );
     assert!(
-        run.complained.contains("no memory for 1.0 MiB"),
+        run.stderr.contains("no memory for 1.0 MiB"),
         "{}",
-        run.complained
+        run.stderr
     );
 }
 
 #[test]
-fn mem_get_info_is_what_the_ledger_says() {
+fn mem_get_info_agrees_with_the_ledger() {
     for limit in [None, Some("64MiB")] {
         let mut client = hooked("calls.c", &["info"]).env("FERCUDA_SOFT_MEMORY", "128MiB");
         let mut total = 128 * MIB;
@@ -226,13 +227,13 @@ fn mem_get_info_is_what_the_ledger_says() {
         }
         let run = client.run().succeeds();
         for mark in ["before", "blocks", "physical", "after"] {
-            let (free, told) = (run.figure(mark, "free"), run.figure(mark, "total"));
+            let (free, shown) = (run.figure(mark, "free"), run.figure(mark, "total"));
             let at = run.at(mark);
             let row = first(&at);
             let kinds = row.governed.iter().filter(|it| it.kind != Governed::Module);
             let held: u64 = row.live_bytes + kinds.map(|it| it.bytes).sum::<u64>();
-            assert_eq!(told, total, "{mark}");
-            assert_eq!(told - free, held, "{mark}: {row:?}");
+            assert_eq!(shown, total, "{mark}");
+            assert_eq!(shown - free, held, "{mark}: {row:?}");
             assert_eq!(row.ungoverned_bytes, 0, "{mark}");
         }
         let blocks = [1000u64, 10 * MIB + 5, 777_777].map(|it| it.next_multiple_of(512));
@@ -245,7 +246,7 @@ fn mem_get_info_is_what_the_ledger_says() {
 }
 
 #[test]
-fn the_last_figures_are_taken_at_exit_and_leave_nothing_over() {
+fn the_final_figures_are_taken_at_exit_and_leave_nothing_ungoverned() {
     let run = hooked("calls.c", &["leak"]).run().succeeds();
     let row = first(run.ledger());
     assert!(row.driver_total_bytes > 0, "{row:?}");
@@ -270,18 +271,18 @@ fn memory_is_freed_under_any_context_and_charged_to_its_own_device() {
 fn the_null_stream_is_the_current_contexts_however_that_became_current() {
     for devices in ["1", "2"] {
         let run = same_answers("current", &[("FERCUDA_SOFT_DEVICES", devices)]);
-        let said = |line: &str| run.said.lines().filter(|said| *said == line).count();
-        assert_eq!(said("taken away: 201, device -1"), 2);
-        assert_eq!(said("popped: 201, device -1"), 2);
-        assert_eq!(said("pushed by the old name: 0, device 0"), 4);
+        let count = |line: &str| run.stdout.lines().filter(|it| *it == line).count();
+        assert_eq!(count("taken away: 201, device -1"), 2);
+        assert_eq!(count("popped: 201, device -1"), 2);
+        assert_eq!(count("pushed by the old name: 0, device 0"), 4);
         let on_another = if devices == "2" { 4 } else { 0 };
-        assert_eq!(said("of two: 0, device 1"), on_another);
+        assert_eq!(count("of two: 0, device 1"), on_another);
         all_is_back(&run);
     }
 }
 
 #[test]
-fn a_context_that_no_door_tells_of_is_current_all_the_same() {
+fn a_context_that_no_interposed_function_has_seen_is_current_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     for case in ["graphics_asked_for", "graphics_exported"] {
         let trace = folder.path().join(case);
@@ -290,9 +291,9 @@ fn a_context_that_no_door_tells_of_is_current_all_the_same() {
             .env("FERCUDA_TRACE", &trace)
             .run()
             .succeeds();
-        assert_eq!(run.said.matches(": 0, device 0\n").count(), 3);
-        assert!(run.said.contains("the driver was asked 0 times\n"));
-        assert!(!run.said.contains("from nowhere"));
+        assert_eq!(run.stdout.matches(": 0, device 0\n").count(), 3);
+        assert!(run.stdout.contains("the driver was asked 0 times\n"));
+        assert!(!run.stdout.contains("from nowhere"));
         let trace = std::fs::read_to_string(trace).unwrap();
         let allocated = trace.lines().filter(|line| line.contains(",allocate,"));
         let streams: Vec<_> = allocated.map(|line| line.rsplit(',').next()).collect();
@@ -308,7 +309,7 @@ fn a_context_that_no_door_tells_of_is_current_all_the_same() {
 #[test]
 fn memory_of_the_host_made_by_mem_create_is_not_refused() {
     let run = same_answers("host_node", &[]);
-    assert!(run.said.contains("node 0: 0"), "{}", run.said);
+    assert!(run.stdout.contains("node 0: 0"), "{}", run.stdout);
     let made = run.at("made");
     assert_eq!(governed(first(&made), Governed::Host), 2 * MIB);
     assert_eq!(governed(first(&made), Governed::Vmm), 0);
@@ -316,9 +317,9 @@ fn memory_of_the_host_made_by_mem_create_is_not_refused() {
 }
 
 #[test]
-fn resetting_a_context_gives_everything_back_to_the_byte() {
+fn resetting_a_context_frees_everything_to_the_byte() {
     let run = same_answers("reset", &[]);
-    assert!(run.said.contains("lost 0"));
+    assert!(run.stdout.contains("lost 0"));
     assert!(first(&run.at("full")).live_bytes > 8 * MIB);
     assert_eq!(first(&run.at("reset")).live_bytes, 0);
     assert_eq!(first(&run.at("reset")).mapped_bytes, 0);
@@ -326,7 +327,7 @@ fn resetting_a_context_gives_everything_back_to_the_byte() {
 }
 
 #[test]
-fn destroying_a_context_gives_everything_back_to_the_byte() {
+fn destroying_a_context_frees_everything_to_the_byte() {
     let run = same_answers("destroy", &[]);
     all_is_back(&run);
     let row = &run.at("end");
@@ -337,7 +338,12 @@ fn destroying_a_context_gives_everything_back_to_the_byte() {
 #[test]
 fn memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants() {
     let run = same_answers("outlive", &[]);
-    assert_eq!(run.said.matches("wrong 0, ").count(), 12, "{}", run.said);
+    assert_eq!(
+        run.stdout.matches("wrong 0, ").count(),
+        12,
+        "{}",
+        run.stdout
+    );
     let kept: u64 = [3 * MIB, 1000, 5 * MIB, 777]
         .map(|it: u64| it.next_multiple_of(512))
         .iter()
@@ -350,7 +356,7 @@ fn memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants() {
         assert_eq!(first(&held).live_bytes, kept + MIB);
         assert_eq!(first(&ended).live_bytes, kept);
         assert_eq!(tenant_live(&ended, "calls", 0), Some(kept));
-        // What waited for the context's work is the driver's again.
+        // Memory that was waiting for the context's work is the driver's again.
         assert!(first(&held).mapped_bytes >= kept + 8 * MIB);
         assert!(first(&ended).mapped_bytes < kept + 4 * MIB);
     }
@@ -358,11 +364,11 @@ fn memory_in_a_streams_order_outlives_its_context_and_stays_its_tenants() {
     assert_eq!(first(&run.at("end")).mapped_bytes, 0);
     assert_eq!(first(&run.at("end")).ungoverned_bytes, 0);
     let checked = hooked("calls.c", &["outlive"]).checked().run().succeeds();
-    assert_eq!(checked.said, run.said);
+    assert_eq!(checked.stdout, run.stdout);
 }
 
 #[test]
-fn detaching_from_a_context_ends_it_with_its_last_user() {
+fn the_last_detach_destroys_a_context() {
     let run = hooked("calls.c", &["detach"])
         .env("FERCUDA_DRIVER", counting_driver())
         .run()
@@ -370,8 +376,8 @@ fn detaching_from_a_context_ends_it_with_its_last_user() {
     let once = "cuCtxAttach(&again, 0) = 0\nthe same: 1\ncuCtxDetach(own) = 0\n\
         cuMemGetAddressRange_v2(&base, 0, p + 1000) = 0\nwhere it begins: 1\n\
         cuCtxDetach(own) = 0\n";
-    assert_eq!(run.said.matches(once).count(), 3, "{}", run.said);
-    assert_eq!(run.said.matches("cuMemFree_v2(p) = 1\n").count(), 3);
+    assert_eq!(run.stdout.matches(once).count(), 3, "{}", run.stdout);
+    assert_eq!(run.stdout.matches("cuMemFree_v2(p) = 1\n").count(), 3);
     assert_eq!(counts(&run.at("attached")), (2, 0));
     all_is_back(&run);
     let end = run.at("end");
@@ -380,7 +386,7 @@ fn detaching_from_a_context_ends_it_with_its_last_user() {
 }
 
 #[test]
-fn contexts_that_come_and_go_in_several_threads_keep_their_own_blocks() {
+fn contexts_created_and_destroyed_in_several_threads_keep_their_own_blocks() {
     let run = same_answers("many_contexts", &[]);
     all_is_back(&run);
     let row = &run.at("end");
@@ -391,7 +397,11 @@ fn contexts_that_come_and_go_in_several_threads_keep_their_own_blocks() {
 #[test]
 fn physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone() {
     let run = same_answers("physical_memory", &[]);
-    assert!(run.said.contains("the other view holds 5"), "{}", run.said);
+    assert!(
+        run.stdout.contains("the other view holds 5"),
+        "{}",
+        run.stdout
+    );
     let vmm = |mark| device(&run.at(mark), 0).map_or(0, |row| governed(row, Governed::Vmm));
     let both = vmm("made");
     assert!(both > 0);
@@ -404,14 +414,14 @@ fn physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone() {
 #[test]
 fn buffer_ids_are_never_used_again() {
     let run = same_answers("buffer_ids", &[]);
-    assert_eq!(run.said, "300 stable, 0 same\nend\n");
+    assert_eq!(run.stdout, "300 stable, 0 same\nend\n");
     assert_eq!(counts(run.ledger()).0, 600);
 }
 
 #[test]
 fn ranges_and_attributes_are_those_of_the_allocation() {
     let run = same_answers("ranges_and_attributes", &[]);
-    assert!(run.said.lines().count() > 300);
+    assert!(run.stdout.lines().count() > 300);
     assert_eq!(counts(run.ledger()), (3, 1));
 }
 
@@ -426,10 +436,10 @@ fn frees_of_other_memory_in_a_capture_are_answered_as_by_the_driver() {
 fn copies_between_devices_find_blocks_of_both() {
     let run = same_answers("peers", &[("FERCUDA_SOFT_DEVICES", "2")]);
     assert!(
-        run.said
+        run.stdout
             .contains("first 11, last 11\n0 is on 0\n1 is on 1\n"),
         "{}",
-        run.said
+        run.stdout
     );
     assert_eq!(counts(run.ledger()), (2, 2));
     all_is_back(&run);
@@ -440,45 +450,53 @@ const TWO: [(&str, &str); 1] = [("FERCUDA_SOFT_DEVICES", "2")];
 #[test]
 fn a_device_uses_the_memory_of_a_peer_whenever_that_was_allocated() {
     let run = same_answers("peer_access", &TWO);
-    assert!(run.said.contains("before: 0, access 3\n"), "{}", run.said);
-    assert!(run.said.contains("enabled: 0, access 3\n"), "{}", run.said);
+    assert!(
+        run.stdout.contains("before: 0, access 3\n"),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stdout.contains("enabled: 0, access 3\n"),
+        "{}",
+        run.stdout
+    );
     let good = run
-        .said
+        .stdout
         .matches(": 0, wrong 0, then it holds 1 1\n")
         .count();
-    assert_eq!(good, 9, "{}", run.said);
-    // There was growth behind the enabling.
+    assert_eq!(good, 9, "{}", run.stdout);
+    // The pool grew after access was enabled.
     let physical = |mark| device(&run.at(mark), 1).unwrap().pooled_bytes;
     assert!(physical("later") >= physical("before") + 60 * MIB);
     all_is_back(&run);
-    // Slabs are the driver's own allocations, and open as such.
+    // Slabs are allocations of the driver, with their access.
     let slabs = same_answers("peer_access", &[TWO[0], ("FERCUDA_BACKING", "slabs")]);
-    assert_eq!(slabs.said, run.said);
+    assert_eq!(slabs.stdout, run.stdout);
     assert_eq!(counts(slabs.ledger()), counts(run.ledger()));
 }
 
 #[test]
-fn slabs_are_not_opened_as_a_pool_and_the_program_is_told_so() {
+fn slabs_cannot_be_granted_as_a_pool_and_the_program_gets_an_error() {
     let run = hooked("calls.c", &["pool_access"])
         .env("FERCUDA_SOFT_DEVICES", "2")
         .env("FERCUDA_BACKING", "slabs")
         .run();
-    let said = &run.said;
+    let stdout = &run.stdout;
     assert!(
-        said.contains("cuMemPoolSetAccess(one, &first, 1) = 801\n"),
-        "{said}"
+        stdout.contains("cuMemPoolSetAccess(one, &first, 1) = 801\n"),
+        "{stdout}"
     );
-    assert!(said.contains("it has 0\nset: 0, access 3\n"), "{said}");
+    assert!(stdout.contains("it has 0\nset: 0, access 3\n"), "{stdout}");
 }
 
 #[test]
 fn a_device_uses_the_memory_of_a_pool_that_was_opened_to_it() {
     let run = same_answers("pool_access", &TWO);
     let good = run
-        .said
+        .stdout
         .matches(": 0, wrong 0, then it holds 1 1\n")
         .count();
-    assert_eq!(good, 4, "{}", run.said);
+    assert_eq!(good, 4, "{}", run.stdout);
     assert!(device(&run.at("end"), 1).unwrap().allocs >= 4);
     all_is_back(&run);
 }
@@ -487,18 +505,18 @@ fn a_device_uses_the_memory_of_a_pool_that_was_opened_to_it() {
 fn a_kernel_that_has_no_access_to_another_device_fails() {
     let run = same_answers("no_access", &TWO);
     assert!(
-        run.said.contains("never enabled: 0, access 3\n"),
+        run.stdout.contains("never enabled: 0, access 3\n"),
         "{}",
-        run.said
+        run.stdout
     );
-    assert!(run.said.contains("without access: 7"), "{}", run.said);
+    assert!(run.stdout.contains("without access: 7"), "{}", run.stdout);
 }
 
 #[test]
-fn a_block_has_no_handle_of_somebody_elses_memory() {
+fn a_block_has_no_handle_to_foreign_memory() {
     let run = hooked("calls.c", &["shared"]).run().succeeds();
     assert_eq!(
-        run.said,
+        run.stdout,
         "cuIpcGetMemHandle(id, p) = 1\ncuIpcGetMemHandle(id, p + 4) = 1\nend\n"
     );
 }
@@ -507,10 +525,10 @@ fn a_block_has_no_handle_of_somebody_elses_memory() {
 fn the_drivers_pools_are_answered_for_as_by_the_driver() {
     let run = same_answers("pools", &[]);
     assert_eq!(
-        run.said.matches(": 0, 1; 0, 1\n").count(),
+        run.stdout.matches(": 0, 1; 0, 1\n").count(),
         5,
         "{}",
-        run.said
+        run.stdout
     );
     assert_eq!(counts(run.ledger()), (4, 4));
 }
@@ -518,8 +536,11 @@ fn the_drivers_pools_are_answered_for_as_by_the_driver() {
 #[test]
 fn each_of_the_drivers_pools_has_its_own_figures() {
     let run = same_answers("pool_figures", &[]);
-    let said = &run.said;
-    assert!(said.contains("all: of pool 1 14 MiB, at most 14"), "{said}");
+    let stdout = &run.stdout;
+    assert!(
+        stdout.contains("all: of pool 1 14 MiB, at most 14"),
+        "{stdout}"
+    );
     assert_eq!(counts(run.ledger()), (8, 8));
     all_is_back(&run);
 }
@@ -532,7 +553,7 @@ fn a_leak_is_in_the_ledger_when_the_process_is_gone() {
 }
 
 #[test]
-fn whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it() {
+fn a_caller_on_a_small_stack_is_attributed_without_reading_beyond_it() {
     let bridge = compiled_as(
         "libcudart-bridge.so",
         "bridge.c",
@@ -541,8 +562,8 @@ fn whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it() {
     let run = hooked("stacks.c", &[bridge.to_str().unwrap()])
         .run()
         .succeeds();
-    assert_eq!(run.said.lines().count(), 3, "{}", run.said);
-    // Nine blocks, each of the program's, whatever stands between.
+    assert_eq!(run.stdout.lines().count(), 3, "{}", run.stdout);
+    // Nine blocks, each charged to the program, whatever lies between.
     assert_eq!(tenant_live(run.ledger(), "stacks", 0), Some(9 * MIB));
     assert_eq!(counts(run.ledger()), (9, 0));
 }
@@ -551,8 +572,8 @@ fn whoever_asks_on_a_small_stack_is_known_without_reading_beyond_it() {
 fn descriptors_of_address_ranges_are_answered_as_by_the_driver() {
     for backing in ["vmm", "slabs"] {
         let run = same_answers_of("dmabuf.c", "ranges", &[("FERCUDA_BACKING", backing)]);
-        assert!(run.said.contains("a block: "), "{}", run.said);
-        assert!(!run.said.contains("wrong: "), "{}", run.said);
+        assert!(run.stdout.contains("a block: "), "{}", run.stdout);
+        assert!(!run.stdout.contains("wrong: "), "{}", run.stdout);
         assert!(counts(run.ledger()).0 > 24);
     }
 }

@@ -1,12 +1,12 @@
-//! A defect of ours is not the program's: what it asked the driver answers.
+//! Tests that a panic of ours does not affect the program: the driver handles the call.
 
 use std::fmt::Write as _;
 
 use fercuda_cuda_sys::ENTRIES;
 
-use crate::support::{Client, Listener, compiled_as, hook, hooked, plain};
+use crate::support::{BrokenStderr, Client, compiled_as, hook, hooked, plain};
 
-/// Cases of single calls, of which together every door is a part.
+/// Cases of single calls that together go through every interposed function.
 const CASES: [&str; 16] = [
     "size_zero",
     "null_outputs",
@@ -26,7 +26,7 @@ const CASES: [&str; 16] = [
     "many_contexts",
 ];
 
-/// Lets every so many a door fail of those that a program goes through.
+/// Makes one in `every` interposed calls of a program fail.
 pub(crate) fn failing(client: Client, every: u32) -> Client {
     let library = compiled_as("libdefect.so", "defect.c", &["-shared", "-fPIC"]);
     let both = format!("{}:{}", hook().display(), library.display());
@@ -37,63 +37,59 @@ pub(crate) fn failing(client: Client, every: u32) -> Client {
 }
 
 #[test]
-fn a_door_that_fails_leaves_the_call_to_the_driver() {
+fn a_panicking_interposed_function_leaves_the_call_to_the_driver() {
     let programs = CASES.map(|case| ("calls.c", case));
     for (source, case) in programs.into_iter().chain([("differential.c", "7")]) {
         let args = &[case, "500"];
         let alone = plain(source, args).env("FERCUDA_SOFT_DEVICES", "2").run();
         let run = failing(hooked(source, args), 1).run();
         assert_eq!(
-            alone.succeeds().said,
-            run.said,
+            alone.succeeds().stdout,
+            run.stdout,
             "{case}: {}",
-            run.complained
+            run.stderr
         );
         assert_eq!(run.code, 0, "{case}");
-        let told = "a call could not be governed because of a defect";
-        assert_eq!(run.complained.matches(told).count(), 1);
+        let message = "a call could not be governed because of a defect";
+        assert_eq!(run.stderr.matches(message).count(), 1);
     }
 }
 
 #[test]
-fn whichever_door_fails_the_program_is_not_ended() {
+fn a_panic_in_any_interposed_function_does_not_end_the_program() {
     for case in CASES {
         for every in [2, 3, 5, 11] {
-            // Half of a case may be ours and half the driver's; so the case may
-            // hear an error that it did not expect, and end itself.
+            // Half of a case may be served by us and half by the driver, so the case may
+            // get an error that it does not expect, and exit.
             let run = failing(hooked("calls.c", &[case]), every).run();
-            assert!(
-                matches!(run.code, 0 | 3),
-                "{case}, {every}: {}",
-                run.complained
-            );
+            assert!(matches!(run.code, 0 | 3), "{case}, {every}: {}", run.stderr);
         }
     }
 }
 
 #[test]
-fn every_function_answers_a_call_with_nothing_as_the_driver_does() {
+fn every_function_called_with_zeros_returns_what_the_driver_returns() {
     let mut names = String::new();
     for entry in ENTRIES {
         writeln!(names, "{}", entry.name).unwrap();
     }
     let alone = plain("every.c", &[]).run_with(&names).succeeds();
-    assert_eq!(alone.said.lines().count(), names.lines().count());
+    assert_eq!(alone.stdout.lines().count(), names.lines().count());
     let run = hooked("every.c", &[]).run_with(&names).succeeds();
-    assert_eq!(alone.said, run.said);
+    assert_eq!(alone.stdout, run.stdout);
     let run = failing(hooked("every.c", &[]), 1).run_with(&names);
-    assert_eq!(alone.said, run.succeeds().said);
+    assert_eq!(alone.stdout, run.succeeds().stdout);
 }
 
 #[test]
-fn a_program_that_nobody_listens_to_is_told_things_without_harm() {
-    // What is said cannot be written; what the program says can.
-    for listener in [Listener::Full, Listener::Gone] {
+fn diagnostics_that_cannot_be_written_do_no_harm() {
+    // Only the diagnostics cannot be written.
+    for broken_stderr in [BrokenStderr::Full, BrokenStderr::Gone] {
         let run = hooked("calls.c", &["one"])
             .env("FERCUDA_LIMIT", "much")
-            .complaining_to(listener)
+            .with_broken_stderr(broken_stderr)
             .run()
             .succeeds();
-        assert_eq!(run.said, "holds 3\nend\n");
+        assert_eq!(run.stdout, "holds 3\nend\n");
     }
 }

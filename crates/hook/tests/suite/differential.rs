@@ -1,11 +1,11 @@
-//! Random programs say the same with the hook as with the driver alone.
+//! Differential test: random programs print the same with the hook as with the driver alone.
 
 use crate::support::{counts, hooked, plain};
 
 const PROGRAMS: u64 = 20;
 const STEPS: &str = "3000";
 
-/// Runs one program both ways; how many allocations of it were pooled.
+/// Runs one program both ways; returns the number of its pooled allocations.
 pub(crate) fn compare(seed: u64, environment: &[(&str, &str)]) -> u64 {
     let seed = seed.to_string();
     let args = [seed.as_str(), STEPS];
@@ -15,13 +15,13 @@ pub(crate) fn compare(seed: u64, environment: &[(&str, &str)]) -> u64 {
         client = client.env(name, value);
     }
     let run = client.run().succeeds();
-    assert!(alone.said.ends_with("end\n"));
-    let pairs = alone.said.lines().zip(run.said.lines());
+    assert!(alone.stdout.ends_with("end\n"));
+    let pairs = alone.stdout.lines().zip(run.stdout.lines());
     for (number, (alone, hooked)) in pairs.enumerate() {
         assert_eq!(alone, hooked, "FERCUDA_SEED={seed}, line {number}");
     }
-    assert_eq!(alone.said.len(), run.said.len(), "FERCUDA_SEED={seed}");
-    assert!(!run.said.contains("OVERLAPS"), "FERCUDA_SEED={seed}");
+    assert_eq!(alone.stdout.len(), run.stdout.len(), "FERCUDA_SEED={seed}");
+    assert!(!run.stdout.contains("OVERLAPS"), "FERCUDA_SEED={seed}");
     let (allocs, frees) = counts(run.ledger());
     assert!(frees <= allocs, "FERCUDA_SEED={seed}");
     allocs

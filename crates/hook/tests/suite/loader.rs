@@ -1,5 +1,5 @@
-//! Every way in which a program finds the driver leads to the hook, and what is
-//! not the driver's stays as it was.
+//! Tests that every way in which a program finds the driver leads to the hook, and that all
+//! other lookups are unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use fercuda_cuda_sys::{ENTRIES, Resolution, UNTYPED, resolve};
 
 use crate::support::{Client, compiled, compiled_as, counts, driver, first, hook, hooked, sources};
 
-/// What variables of ours begin with; the one misspelt here is none.
+/// The prefix of our variables, for a misspelt one.
 const OURS: &str = "FERCUDA_";
 
 const USED: &str = "code 0, holds 42\n";
@@ -18,13 +18,13 @@ fn loaded(args: &[&str]) -> Client {
     Client::new(compiled("loader.c", false), args).hooked()
 }
 
-/// The program's one allocation and its free are in the ledger, and charged to
-/// it.
+/// Asserts that the program's one allocation and its free are in the ledger and charged to
+/// `tenant`.
 #[track_caller]
 fn is_governed(client: Client, tenant: &str) {
     let run = client.run().succeeds();
-    assert!(run.said.ends_with(USED), "{}", run.said);
-    assert_eq!(run.complained, "");
+    assert!(run.stdout.ends_with(USED), "{}", run.stdout);
+    assert_eq!(run.stderr, "");
     assert_eq!(counts(run.ledger()), (1, 1));
     let names: Vec<&str> = run
         .ledger()
@@ -42,7 +42,7 @@ fn is_governed(client: Client, tenant: &str) {
 fn a_program_linked_to_the_driver_is_governed() {
     let run = hooked("calls.c", &["one"]).run().succeeds();
     assert_eq!(
-        (run.said.as_str(), run.complained.as_str()),
+        (run.stdout.as_str(), run.stderr.as_str()),
         ("holds 3\nend\n", "")
     );
     assert_eq!(counts(run.ledger()), (1, 1));
@@ -72,7 +72,7 @@ fn dlopen_with_deepbind_is_governed() {
 }
 
 #[test]
-fn what_is_found_as_the_runtime_library_finds_it_is_governed() {
+fn functions_found_as_the_runtime_library_finds_them_are_governed() {
     is_governed(loaded(&["runtime"]), "loader");
 }
 
@@ -92,20 +92,16 @@ fn dlmopen_is_reported() {
     let run = loaded(&["namespace", driver.to_str().unwrap()])
         .run()
         .succeeds();
-    assert_eq!(run.said, USED);
-    assert!(run.complained.contains("dlmopen"), "{}", run.complained);
-    assert!(
-        run.complained.contains("not governed"),
-        "{}",
-        run.complained
-    );
+    assert_eq!(run.stdout, USED);
+    assert!(run.stderr.contains("dlmopen"), "{}", run.stderr);
+    assert!(run.stderr.contains("not governed"), "{}", run.stderr);
     assert!(run.ledgers.is_empty(), "nothing of it is governed");
 }
 
 #[test]
 fn rtld_next_finds_the_next_one_twice_in_a_row() {
     let run = loaded(&["next"]).run().succeeds();
-    assert_eq!(run.said, format!("next: another, the same again\n{USED}"));
+    assert_eq!(run.stdout, format!("next: another, the same again\n{USED}"));
     assert_eq!(counts(run.ledger()), (1, 1));
 }
 
@@ -116,8 +112,8 @@ fn dlvsym_answers_as_without_the_hook() {
         plain.plain().run().succeeds(),
         loaded(&["versions"]).run().succeeds(),
     );
-    assert_eq!(plain.said, hooked.said);
-    assert!(plain.said.contains("malloc of no version: none"));
+    assert_eq!(plain.stdout, hooked.stdout);
+    assert!(plain.stdout.contains("malloc of no version: none"));
     assert_eq!(counts(hooked.ledger()), (1, 1));
 }
 
@@ -128,8 +124,8 @@ fn unknown_symbols_and_libraries_are_answered_as_without_the_hook() {
         plain.plain().run().succeeds(),
         loaded(&["unknown"]).run().succeeds(),
     );
-    assert_eq!(plain.said, hooked.said);
-    assert!(plain.said.contains("cuThereIsNoSuchThing: 0 1 1"));
+    assert_eq!(plain.stdout, hooked.stdout);
+    assert!(plain.stdout.contains("cuThereIsNoSuchThing: 0 1 1"));
 }
 
 #[test]
@@ -146,17 +142,17 @@ fn every_symbol_of_the_driver_is_exported() {
     }
     let run = loaded(&["symbols"]).run_with(&names).succeeds();
     let missing: Vec<&str> = run
-        .said
+        .stdout
         .lines()
         .filter(|line| line.ends_with(" 0"))
         .collect();
     assert_eq!(missing, Vec::<&str>::new());
-    assert_eq!(run.said.lines().count(), names.lines().count());
+    assert_eq!(run.stdout.lines().count(), names.lines().count());
     assert!(names.lines().count() > 600);
 }
 
-/// What one request to `cuGetProcAddress` was answered: codes, and where in
-/// which library the function is.
+/// The result of a request to `cuGetProcAddress`: codes, and the function's library and
+/// offset.
 struct Answer {
     codes: String,
     file: String,
@@ -165,7 +161,7 @@ struct Answer {
 
 fn answers(client: Client, requests: &str) -> BTreeMap<String, Answer> {
     let run = client.run_with(requests).succeeds();
-    let lines = run.said.lines().map(|line| {
+    let lines = run.stdout.lines().map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
         let [base, version, flags, code, status, same, file, place] = words[..] else {
             panic!("{line}");
@@ -191,7 +187,7 @@ fn symbol(request: &str) -> Option<&'static str> {
     }
 }
 
-/// What a program may not reach but through a door, by its symbol.
+/// Functions that a program may only reach interposed, by symbol.
 const GOVERNED: [&str; 14] = [
     "cuMemAlloc_v2",
     "cuMemAllocPitch_v2",
@@ -210,7 +206,7 @@ const GOVERNED: [&str; 14] = [
 ];
 
 #[test]
-fn every_entry_resolves_to_what_the_driver_gives_or_to_its_own_door() {
+fn every_entry_resolves_to_the_drivers_function_or_to_its_interposed_one() {
     let mut requests = String::new();
     let mut versions: Vec<u32> = ENTRIES.iter().map(|entry| entry.since).collect();
     versions.extend([2000, 13000, 13010, 1]);
@@ -233,7 +229,7 @@ fn every_entry_resolves_to_what_the_driver_gives_or_to_its_own_door() {
     );
     assert_eq!(plain.len(), hooked.len());
     let hook = hook().file_name().unwrap().to_str().unwrap();
-    // Which function of the driver's a door stands for, and the other way round.
+    // The driver's function of each interposed one, and the other way round.
     let (mut behind, mut before) = (BTreeMap::new(), BTreeMap::new());
     let (mut same, mut exchanged) = (0, Vec::new());
     for (request, plain) in &plain {
@@ -266,7 +262,7 @@ fn the_kill_switch_leaves_the_driver_alone() {
             .env("LD_LIBRARY_PATH", driver().parent().unwrap())
             .run()
             .succeeds();
-        assert_eq!((run.said.as_str(), run.complained.as_str()), (USED, ""));
+        assert_eq!((run.stdout.as_str(), run.stderr.as_str()), (USED, ""));
         assert!(run.ledgers.is_empty());
     }
 }
@@ -279,30 +275,34 @@ fn without_a_driver_a_program_fails_as_it_would() {
             .preloaded()
             .env("FERCUDA_DRIVER", "/nonexistent/libcuda.so.1")
             .run();
-        assert_eq!((alone.code, loaded.code), (4, 4), "{}", loaded.said);
-        assert!(alone.said.starts_with("cannot open: libcuda.so"));
-        // Programs tell that there is no driver by these words.
+        assert_eq!((alone.code, loaded.code), (4, 4), "{}", loaded.stdout);
+        assert!(alone.stdout.starts_with("cannot open: libcuda.so"));
+        // Programs recognise a missing driver by these words.
         let words = "/libcuda.so.1: cannot open shared object file: No such file or directory\n";
-        assert!(loaded.said.ends_with(words), "{}", loaded.said);
-        assert_eq!(loaded.complained, "");
+        assert!(loaded.stdout.ends_with(words), "{}", loaded.stdout);
+        assert_eq!(loaded.stderr, "");
         assert!(loaded.ledgers.is_empty());
     }
 }
 
 #[test]
-fn a_linked_program_without_a_driver_is_told_so() {
+fn a_linked_program_without_a_driver_gets_the_stub_librarys_error() {
     let run = Client::new(compiled("calls.c", true), &["before_init"])
         .preloaded()
         .env("FERCUDA_DRIVER", "/nonexistent/libcuda.so.1")
         .run();
     // cuMemAlloc = CUDA_ERROR_STUB_LIBRARY, and so on to cuInit, which ends it.
     assert!(
-        run.said.starts_with("cuMemAlloc_v2(&p, 100) = 34\n"),
+        run.stdout.starts_with("cuMemAlloc_v2(&p, 100) = 34\n"),
         "{}",
-        run.said
+        run.stdout
     );
-    assert!(run.said.contains("cuInit(0) answered 34"), "{}", run.said);
-    assert_eq!((run.code, run.complained.as_str()), (3, ""));
+    assert!(
+        run.stdout.contains("cuInit(0) answered 34"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!((run.code, run.stderr.as_str()), (3, ""));
 }
 
 #[test]
@@ -315,8 +315,8 @@ fn the_driver_is_used_in_a_librarys_constructor_while_others_use_it_first() {
             .hooked()
             .env("FERCUDA_BACKING", backing)
             .run();
-        assert_eq!((run.said.as_str(), run.code), ("0 failed\n", 0));
-        assert_eq!(run.complained, "");
+        assert_eq!((run.stdout.as_str(), run.code), ("0 failed\n", 0));
+        assert_eq!(run.stderr, "");
     }
 }
 
@@ -327,7 +327,7 @@ fn a_c_library_that_is_preloaded_first_has_the_loaders_functions() {
         .env("LD_PRELOAD", &both)
         .run()
         .succeeds();
-    assert_eq!(run.said, "holds 3\nend\n");
+    assert_eq!(run.stdout, "holds 3\nend\n");
     assert_eq!(counts(run.ledger()), (1, 1));
 }
 
@@ -337,8 +337,8 @@ fn unknown_variables_are_warned_about() {
         .env(&format!("{OURS}LIMTI"), "1GiB")
         .run()
         .succeeds();
-    assert_eq!(run.said, USED);
-    let lines: Vec<&str> = run.complained.lines().collect();
+    assert_eq!(run.stdout, USED);
+    let lines: Vec<&str> = run.stderr.lines().collect();
     assert!(
         lines[0].contains(&format!("{OURS}LIMTI is no variable")),
         "{lines:?}"
@@ -348,16 +348,16 @@ fn unknown_variables_are_warned_about() {
 }
 
 #[test]
-fn values_that_cannot_be_read_are_warned_about_and_count_as_not_set() {
+fn invalid_values_are_warned_about_and_count_as_unset() {
     let run = loaded(&["soname"])
         .env("FERCUDA_LIMIT", "much")
         .run()
         .succeeds();
-    assert_eq!(run.said, USED);
+    assert_eq!(run.stdout, USED);
     assert!(
-        run.complained.contains("FERCUDA_LIMIT=\"much\""),
+        run.stderr.contains("FERCUDA_LIMIT=\"much\""),
         "{}",
-        run.complained
+        run.stderr
     );
     assert_eq!(first(run.ledger()).limit_bytes, None);
 }

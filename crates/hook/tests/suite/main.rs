@@ -1,9 +1,9 @@
-//! The hook as programs meet it: what each row of the conformance list asks,
-//! over the software device's library. Clients are C programs that know the
-//! driver's interface and nothing else (`programs`).
+//! Conformance tests of the hook: every row of the conformance list, over the software
+//! device's library. Clients are C programs that use nothing but the driver's interface
+//! (`programs`).
 //!
-//! A row's tests are named by what they show; `cargo xtask conformance` writes
-//! them to docs/conformance.md.
+//! A row's tests are named by what they show; `cargo xtask conformance` writes them to
+//! docs/conformance.md.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod calls;

@@ -1,6 +1,6 @@
-//! The functions of CUDA's runtime library that the hook has too: what the pool
-//! can give, and a device that is known, does not come to that library, and
-//! everything else does, to the one that the caller is linked to.
+//! Tests of the interposed functions of CUDA's runtime library: calls that the pool can
+//! serve, and queries of a known device, do not reach that library; every other call
+//! reaches the one that the caller is linked to.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::support::{Client, Run, compiled_as, counts, driver, first, tenant_liv
 
 const MIB: u64 = 1 << 20;
 
-/// What stands in for the runtime library; several of these may be in a process.
-/// Its names have its own as their version, as NVIDIA's have.
+/// The runtime library stub; a process may have several. Its symbols have its name as their
+/// version, as NVIDIA's do.
 fn runtime(number: u32) -> PathBuf {
     runtime_as(&format!("libcudart-{number}.so.13"), number, &[])
 }
@@ -24,7 +24,7 @@ fn runtime_as(name: &str, number: u32, options: &[&str]) -> PathBuf {
     compiled_as(name, "runtime.c", &[&own, options].concat())
 }
 
-/// The compiler's option for who is linked to that: by its name it is looked for there.
+/// The compiler option for programs linked to it: the loader searches its folder.
 fn beside() -> String {
     let library = runtime(1);
     format!("-Wl,-rpath,{}", library.parent().unwrap().display())
@@ -61,22 +61,25 @@ fn program(way: &str, args: &[&str]) -> Client {
     Client::new(program, args)
 }
 
-/// What it said, without what came to the library.
+/// The output without the lines about calls that reached the library.
 fn answers(run: &Run) -> Vec<&str> {
-    let lines = run.said.lines();
+    let lines = run.stdout.lines();
     lines.filter(|line| !line.starts_with("  ")).collect()
 }
 
-/// How many calls came to the library, time for time.
+/// The number of calls that reached the library, at each step.
 fn reached(run: &Run) -> Vec<(&str, u32)> {
-    let lines = run.said.lines().filter_map(|line| line.strip_prefix("  "));
+    let lines = run
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "));
     let split = lines.map(|line| line.split_once(": reached ").unwrap());
     split
         .map(|(what, count)| (what, count.parse().unwrap()))
         .collect()
 }
 
-/// The program under the hook and over the driver alone, which answer alike.
+/// Runs the program under the hook and over the driver alone; asserts equal answers.
 #[track_caller]
 fn alike(case: &str) -> (Run, Run) {
     let run = program("linked", &[case]).hooked().run().succeeds();
@@ -85,7 +88,7 @@ fn alike(case: &str) -> (Run, Run) {
     (run, alone)
 }
 
-/// What comes to the library of a case that makes pairs everywhere.
+/// The calls that reach the library in a case that makes pairs everywhere.
 const OF_PAIRS: [(&str, u32); 15] = [
     ("null", 200),
     ("legacy", 200),
@@ -105,16 +108,16 @@ const OF_PAIRS: [(&str, u32); 15] = [
 ];
 
 #[test]
-fn what_the_pool_can_give_does_not_come_to_the_runtime_library() {
+fn calls_that_the_pool_can_serve_do_not_reach_the_runtime_library() {
     let (run, alone) = alike("pairs");
-    assert_eq!(run.complained, "");
+    assert_eq!(run.stderr, "");
     assert_eq!(reached(&alone), OF_PAIRS);
     let firsts = OF_PAIRS.map(|(what, _)| (what, u32::from(what == "first")));
     assert_eq!(reached(&run), firsts);
 }
 
 #[test]
-fn ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_not() {
+fn ledger_and_trace_are_the_same_whether_calls_reach_the_runtime_library_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let all = ["linked", "through"].map(|way| {
         let trace = folder.path().join(way);
@@ -131,7 +134,7 @@ fn ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_no
         let comes = if way == "through" { 200 } else { 0 };
         assert_eq!(reached(&run)[0], ("null", comes));
         let end = run.at("end");
-        // What a thread has left behind: its first allocation, and one more.
+        // A thread's leftovers: its first allocation, and one more.
         assert_eq!(tenant_live(&end, way, 0), Some(3 * MIB));
         let tenant = end.tenants.iter().find(|it| it.name == way).unwrap();
         let account = &tenant.accounts[0];
@@ -145,11 +148,11 @@ fn ledger_and_trace_say_the_same_whether_calls_come_to_the_runtime_library_or_no
     let ((allocs, frees), .., traced) = &all[0];
     assert_eq!(allocs - frees, 2);
     assert!(*allocs > 900, "{allocs}");
-    // Beside a line of names.
+    // Besides the header line.
     assert_eq!(traced.len() as u64, allocs + frees + 1);
 }
 
-/// Kinds and sizes of what was refused since `before`.
+/// Kinds and sizes of the allocations denied since `before`.
 fn refused(before: &LedgerSnapshot, after: &LedgerSnapshot) -> Vec<(EventKind, u64)> {
     let new = after.events_written - before.events_written;
     let events = after.events.iter().rev().take(new as usize);
@@ -160,9 +163,13 @@ fn refused(before: &LedgerSnapshot, after: &LedgerSnapshot) -> Vec<(EventKind, u
 }
 
 #[test]
-fn what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once() {
+fn a_denied_allocation_reaches_the_runtime_library_and_is_reported_once() {
     let (run, alone) = alike("reaching");
-    assert!(run.said.contains("1 << 45, 0) = 1002\n"), "{}", run.said);
+    assert!(
+        run.stdout.contains("1 << 45, 0) = 1002\n"),
+        "{}",
+        run.stdout
+    );
     let served = ["a pair", "the block itself"];
     let expected: Vec<_> = reached(&alone)
         .into_iter()
@@ -170,9 +177,9 @@ fn what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once() {
         .collect();
     assert_eq!(reached(&run), expected);
     assert!(expected.iter().filter(|(_, count)| *count == 1).count() == 7);
-    let told = "GPU 0: no memory for 32.0 TiB";
-    assert_eq!(run.complained.matches(told).count(), 1);
-    assert_eq!(run.complained.lines().count(), 1);
+    let message = "GPU 0: no memory for 32.0 TiB";
+    assert_eq!(run.stderr.matches(message).count(), 1);
+    assert_eq!(run.stderr.lines().count(), 1);
     let events = refused(&run.at("before"), &run.at("after"));
     assert_eq!(events, [(EventKind::OutOfMemory, 1 << 45)]);
     let limited = program("linked", &["reaching"]).hooked();
@@ -183,7 +190,7 @@ fn what_has_to_be_refused_comes_to_the_runtime_library_and_is_told_once() {
 }
 
 #[test]
-fn what_is_captured_comes_to_the_runtime_library() {
+fn captured_calls_reach_the_runtime_library() {
     let (run, _) = alike("captures");
     let mut expected = Vec::new();
     for beside in [0, 0, 2] {
@@ -195,14 +202,14 @@ fn what_is_captured_comes_to_the_runtime_library() {
 }
 
 #[test]
-fn where_no_context_is_current_or_it_has_ended_the_runtime_library_answers() {
+fn without_a_live_current_context_the_runtime_library_handles_the_call() {
     let (run, _) = alike("without_context");
-    assert_eq!(run.said.matches("a context is current: 1\n").count(), 3);
+    assert_eq!(run.stdout.matches("a context is current: 1\n").count(), 3);
     let round = [("with a context", 0), ("without", 1), ("no call", 0)];
     assert_eq!(reached(&run)[0], ("before", 1));
     assert_eq!(reached(&run)[1..], round.repeat(3));
     let (run, _) = alike("ended");
-    // Memory in a stream's order is no context's; what was made current meanwhile frees it.
+    // Stream-ordered memory belongs to no context; the one made current meanwhile frees it.
     let ended = [("before", 1), ("of one that has ended", 1), ("ended", 1)];
     let expected = [ended.as_slice(), &[("again", 0), ("elsewhere", 1)]];
     assert_eq!(reached(&run), expected.concat());
@@ -215,12 +222,12 @@ fn alike_on_two(way: &str, case: &str) -> (Run, Run) {
     let run = client().hooked().run().succeeds();
     let alone = client().plain().run().succeeds();
     assert_eq!(answers(&run), answers(&alone));
-    assert_eq!(run.complained, "");
+    assert_eq!(run.stderr, "");
     (run, alone)
 }
 
 #[test]
-fn the_current_device_is_told_without_the_runtime_library() {
+fn the_current_device_is_returned_without_the_runtime_library() {
     let (run, alone) = alike_on_two("linked", "devices");
     let in_thread = [("in a thread", 1), ("with a seat", 0), ("again", 0)];
     let expected = [
@@ -245,21 +252,21 @@ fn the_current_device_is_told_without_the_runtime_library() {
 }
 
 #[test]
-fn where_a_device_is_chosen_before_it_is_made_current_the_runtime_library_answers() {
+fn if_a_device_is_set_before_its_context_is_current_the_runtime_library_handles_the_call() {
     for way in ["linked", "late"] {
         let (run, alone) = alike_on_two(way, "chosen");
         for device in [0, 1] {
             let block = format!("a block of device {device}\n");
-            assert_eq!(run.said.matches(&block).count(), 3, "{way}");
+            assert_eq!(run.stdout.matches(&block).count(), 3, "{way}");
         }
         let is_late = way == "late";
         let comes = |run: &Run| reached(run).iter().map(|(_, count)| count).sum::<u32>();
-        assert_eq!(comes(&run) == comes(&alone), is_late, "{}", run.said);
+        assert_eq!(comes(&run) == comes(&alone), is_late, "{}", run.stdout);
     }
 }
 
 #[test]
-fn at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers() {
+fn in_an_exiting_thread_and_in_the_child_of_a_fork_the_runtime_library_handles_the_call() {
     let (run, _) = alike("threads_end");
     let ended = ("at the thread's end", 1);
     let expected = [("before", 1), ("it", 1), ("it", 1), ("it", 1), ended];
@@ -270,36 +277,39 @@ fn at_a_threads_end_and_in_the_child_of_a_fork_the_runtime_library_answers() {
     let child = [("it", 1), ("it", 1), ("child", 1)];
     let expected = [[("parent", 0)].as_slice(), &child, &[("parent", 0)]].concat();
     assert_eq!(reached(&run), expected);
-    assert!(run.said.contains("child 7\n"), "{}", run.said);
+    assert!(run.stdout.contains("child 7\n"), "{}", run.stdout);
     assert_eq!(counts(run.ledger()), (1, 1));
 }
 
 #[test]
-fn with_the_kill_switch_every_call_comes_to_the_runtime_library() {
+fn with_the_kill_switch_every_call_reaches_the_runtime_library() {
     let client = program("linked", &["pairs"]).hooked();
     let client = client.env("FERCUDA_DISABLE", "1");
     let run = client.env("LD_LIBRARY_PATH", driver().parent().unwrap());
     let run = run.run().succeeds();
     assert_eq!(reached(&run), OF_PAIRS);
     assert!(run.ledgers.is_empty());
-    assert_eq!(run.complained, "");
+    assert_eq!(run.stderr, "");
     let client = || program("linked", &["devices"]).env("FERCUDA_SOFT_DEVICES", "2");
     let killed = client().hooked().env("FERCUDA_DISABLE", "1");
     let killed = killed.env("LD_LIBRARY_PATH", driver().parent().unwrap());
-    assert_eq!(killed.run().succeeds().said, client().plain().run().said);
+    assert_eq!(
+        killed.run().succeeds().stdout,
+        client().plain().run().stdout
+    );
 }
 
 #[test]
-fn a_door_that_fails_leaves_the_call_to_the_runtime_library() {
+fn a_panicking_interposed_function_leaves_the_call_to_the_runtime_library() {
     let alone = program("linked", &["pairs"]).plain();
     let alone = alone.env("FERCUDA_SOFT_DEVICES", "2").run().succeeds();
     for every in [1, 2, 3, 5, 11] {
         let run = failing(program("linked", &["pairs"]).hooked(), every).run();
-        let told = "a call could not be governed because of a defect";
-        assert_eq!(run.complained.matches(told).count(), 1);
-        // Each fails; or some, and then an error may be heard that ends the program.
+        let message = "a call could not be governed because of a defect";
+        assert_eq!(run.stderr.matches(message).count(), 1);
+        // All fail; or some, and then the program may get an error and exit.
         match (every, run.code) {
-            (1, _) => assert_eq!(run.succeeds().said, alone.said),
+            (1, _) => assert_eq!(run.succeeds().stdout, alone.stdout),
             (_, 3) => {}
             _ => assert_eq!(answers(&run.succeeds()), answers(&alone), "{every}"),
         }
@@ -307,40 +317,40 @@ fn a_door_that_fails_leaves_the_call_to_the_runtime_library() {
 }
 
 #[test]
-fn each_caller_has_the_runtime_library_that_it_is_linked_to() {
+fn each_caller_gets_the_runtime_library_that_it_is_linked_to() {
     let (two, three) = (runtime(2), runtime(3));
     let after_two = user("after_two", &[&two]);
-    // The loader comes to the driver's name first, and that is the hook.
+    // The loader finds the driver's name first, which is the hook.
     let after_three = user("after_three", &[&driver(), &three]);
     let args = ["several", &after_two, &after_three];
     for way in ["linked", "alone"] {
         let run = program(way, &args).hooked().run().succeeds();
         let alone = program(way, &args).plain().run().succeeds();
         let codes = |run: &Run| -> Vec<String> {
-            let lines = run.said.lines().filter(|line| line.starts_with("code "));
+            let lines = run.stdout.lines().filter(|line| line.starts_with("code "));
             lines.map(str::to_owned).collect()
         };
         assert_eq!(codes(&run), codes(&alone));
         assert_eq!(codes(&run).len(), if way == "linked" { 7 } else { 6 });
         let calls = |run: &Run| -> Vec<String> {
             let lines = run
-                .said
+                .stdout
                 .lines()
                 .filter_map(|line| line.strip_prefix("calls "));
             lines.map(str::to_owned).collect()
         };
         assert_eq!(calls(&alone), ["20 20", "26 26", "1 2"]);
-        // Of pairs none; each that has to; in another thread its first.
+        // None of the pairs; each call that has to; in another thread its first.
         assert_eq!(calls(&run), ["0 0", "6 6", "1 0"]);
         let end = run.at("end");
         assert_eq!(tenant_live(&end, "after_two", 0), Some(MIB));
         assert_eq!(tenant_live(&end, "after_three", 0), Some(2 * MIB));
-        assert_eq!(run.complained, "");
+        assert_eq!(run.stderr, "");
     }
 }
 
 #[test]
-fn a_caller_has_the_runtime_library_of_the_library_that_it_was_loaded_for() {
+fn a_caller_gets_the_runtime_library_of_the_library_that_depends_on_it() {
     let (nothing, two) = (user("user_of_none", &[]), runtime(2));
     let (two, beside, all) = (two.to_str().unwrap(), beside(), "-Wl,--no-as-needed");
     let options = ["-shared", "-fPIC", all, &beside, "-lcuda", &nothing, two];
@@ -348,8 +358,8 @@ fn a_caller_has_the_runtime_library_of_the_library_that_it_was_loaded_for() {
     let args = ["in_turn", root.to_str().unwrap()];
     let run = program("alone", &args).hooked().run().succeeds();
     let alone = program("alone", &args).plain().run().succeeds();
-    assert_eq!(run.said, "code 2001 2001, calls 2\nend\n");
-    assert_eq!(alone.said, "code 2001 2001, calls 12\nend\n");
+    assert_eq!(run.stdout, "code 2001 2001, calls 2\nend\n");
+    assert_eq!(alone.stdout, "code 2001 2001, calls 12\nend\n");
 }
 
 #[test]
@@ -359,15 +369,18 @@ fn a_caller_that_was_unloaded_is_not_taken_for_the_one_in_its_place() {
     let args = ["in_turn", &args[0], &args[1]];
     let run = program("alone", &args).hooked().run().succeeds();
     let turn = "code 2001 2001, calls 2\ncode 3001 3001, calls 2\n";
-    let told = turn.repeat(5);
-    // Ten were loaded, and each but the first lay where the one before it had.
-    assert_eq!(run.said, format!("{told}in another's place: 9\nend\n"));
+    let expected = turn.repeat(5);
+    // Ten were loaded, each but the first at the address of the one before.
+    assert_eq!(
+        run.stdout,
+        format!("{expected}in another's place: 9\nend\n")
+    );
 }
 
 #[test]
-fn a_caller_without_a_runtime_library_is_told_that_there_is_no_such_function() {
+fn a_caller_without_a_runtime_library_gets_symbol_not_found() {
     let nothing = user("user_of_none", &[]);
     let run = program("alone", &["none", &nothing]).hooked().run();
-    let told = "served: 0\nnot there: 500 500\nerror: none\nend\n";
-    assert_eq!(run.succeeds().said, told);
+    let expected = "served: 0\nnot there: 500 500\nerror: none\nend\n";
+    assert_eq!(run.succeeds().stdout, expected);
 }

@@ -1,6 +1,5 @@
-//! The same programs with the pool's memory in slabs: calls at their edges,
-//! random programs, many streams; and what only slabs have, a context that they
-//! belong to.
+//! Tests with the pool's memory in slabs: edge cases of calls, random programs, many
+//! streams; and the slabs' owning context.
 
 use fercuda_ledger::{EventKind, Governed};
 
@@ -42,21 +41,21 @@ fn calls_are_answered_over_slabs_as_by_the_driver() {
 }
 
 #[test]
-fn the_limit_holds_over_slabs_and_memory_given_back_is_given_again() {
+fn the_limit_holds_over_slabs_and_freed_memory_is_reused() {
     let run = hooked("calls.c", &["out_of_memory"])
         .env(SLABS.0, SLABS.1)
         .env("FERCUDA_LIMIT", "32MiB")
         .run()
         .succeeds();
     assert!(
-        run.said
+        run.stdout
             .starts_with("got 32, then 2\nhalf again: 16 of 16\n"),
         "{}",
-        run.said
+        run.stdout
     );
-    // All small slabs went back to the driver for one large one.
+    // All small slabs were released for one large one.
     assert!(
-        run.said
+        run.stdout
             .contains("cuMemAlloc_v2(&large, (size_t)count * MiB) = 0\n")
     );
     let full = run.at("full");
@@ -106,53 +105,53 @@ fn programs_of_several_streams_have_no_hazard_over_slabs() {
 }
 
 #[test]
-fn captures_go_on_while_slabs_come_and_go() {
+fn captures_continue_while_slabs_are_allocated_and_freed() {
     for case in ["capture_global", "capture_thread_local", "capture_relaxed"] {
         let run = is_safe_with(&[case], &[SLABS, ("FERCUDA_LIMIT", "128MiB")]);
-        assert!(run.said.contains("beside: 0\n"), "{}", run.said);
+        assert!(run.stdout.contains("beside: 0\n"), "{}", run.stdout);
         let (before, end) = (run.at("before"), run.at("end"));
         assert_eq!(counts(&end).0 - counts(&before).0, 41);
         assert_eq!(first(&end).live_bytes, 0);
-        // There was more memory during the capture.
+        // The pool grew during the capture.
         assert!(first(&end).pooled_bytes > first(&before).pooled_bytes);
     }
 }
 
 #[test]
-fn a_context_takes_its_slabs_along_and_no_other_contexts_memory() {
+fn destroying_a_context_frees_its_slabs_and_no_other_contexts_memory() {
     let run = same_answers_of("slabs.c", "owners", &[SLABS]);
     let held = |mark: &str| {
         let at = run.at(mark);
         let row = first(&at);
         (row.live_bytes, governed(row, Governed::Linear))
     };
-    // Of the first context pooled; of the second the driver's own.
+    // The first context's are pooled; the second's are the driver's own.
     assert_eq!(held("both"), (MIB, MIB));
     assert_eq!(held("one"), (0, MIB));
     assert_eq!(first(&run.at("one")).pooled_bytes, 0);
-    // The third has the pool.
+    // The third context has the pool.
     assert_eq!(held("three"), (MIB, MIB));
     all_is_back(&run);
 }
 
 #[test]
-fn memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so() {
+fn stream_ordered_memory_is_freed_with_its_slabs_and_a_diagnostic_reports_it() {
     let run = hooked("slabs.c", &["ordered"])
         .env(SLABS.0, SLABS.1)
         .run()
         .succeeds();
-    // Of the slabs' owner gone, of the other context the driver's own.
+    // The slab owner's is gone; the other context's is the driver's own.
     assert_eq!(
-        run.said,
+        run.stdout,
         "its owner ends: 0\nof the owner: 1\nof the other: 22, 0\nend\n"
     );
     assert_eq!(
-        run.complained
-            .matches("2097152 bytes of memory in streams' order ended")
+        run.stderr
+            .matches("2097152 bytes of stream-ordered memory were freed")
             .count(),
         1,
         "{}",
-        run.complained
+        run.stderr
     );
     let both = run.at("both");
     assert_eq!(first(&both).live_bytes, 2 * MIB);
@@ -160,13 +159,13 @@ fn memory_in_a_streams_order_ends_with_its_slabs_and_the_program_is_told_so() {
     assert_eq!(first(&run.at("one")).live_bytes, 0);
     assert!(governed(first(&run.at("one")), Governed::DriverPool) >= MIB);
     all_is_back(&run);
-    // Nobody is told who loses nothing.
+    // Without a loss there is no diagnostic.
     let owners = same_answers_of("slabs.c", "owners", &[SLABS]);
-    assert_eq!(owners.complained, "");
+    assert_eq!(owners.stderr, "");
 }
 
 #[test]
-fn a_slab_is_not_freed_by_who_frees_its_first_block_twice() {
+fn a_double_free_of_a_slabs_first_block_does_not_free_the_slab() {
     let run = same_answers_of("slabs.c", "freed_twice", &[SLABS]);
     assert_eq!(counts(run.ledger()), (12, 12));
     all_is_back(&run);
@@ -174,11 +173,11 @@ fn a_slab_is_not_freed_by_who_frees_its_first_block_twice() {
 }
 
 #[test]
-fn a_devices_slabs_are_of_its_own_contexts_whoever_asks_first() {
+fn a_devices_slabs_belong_to_its_own_contexts_whichever_thread_allocates_first() {
     let environment = [SLABS, ("FERCUDA_SOFT_DEVICES", "2")];
     let run = same_answers_of("slabs.c", "other_device", &environment);
-    assert_eq!(run.said.matches("of device 1\n").count(), 2);
-    // The stream's is of the driver's pool, and the context's the first of ours.
+    assert_eq!(run.stdout.matches("of device 1\n").count(), 2);
+    // The stream's block is from the driver's pool, the context's is the first of ours.
     let both = run.at("both");
     let rows = || both.devices.iter();
     assert_eq!(device(&both, 1).map(|row| row.live_bytes), Some(MIB));

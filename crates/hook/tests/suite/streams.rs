@@ -1,15 +1,15 @@
-//! What the pool gives out again is never in use: programs of many streams on
-//! the software device with its checks, which see every access that nothing
-//! orders. With a rule of reuse broken they see that.
+//! Tests that reused memory is never in use: programs with many streams on the software
+//! device with its checks, which report every unordered access. With a reuse rule broken
+//! they report that.
 
 use fercuda_ledger::Governed;
 
 use crate::support::{Run, counts, first, governed, hooked, seed};
 
-/// Little memory, so that it is used again all the time.
+/// Little memory, so that it is reused all the time.
 const LIMIT: &str = "32MiB";
 
-/// So much that a capture may go on without anything being waited for.
+/// Enough memory that a capture can continue without any wait.
 const MUCH: &str = "128MiB";
 
 #[track_caller]
@@ -22,8 +22,8 @@ fn is_safe_within(limit: &str, args: &[&str]) -> Run {
     is_safe_with(args, &[("FERCUDA_LIMIT", limit)])
 }
 
-/// A program whose every word was as it had been written, and in which the
-/// checks found nothing.
+/// Runs a program; asserts that every word was as written and that the checks report
+/// nothing.
 #[track_caller]
 pub(crate) fn is_safe_with(args: &[&str], environment: &[(&str, &str)]) -> Run {
     let mut client = hooked("streams.c", args).checked();
@@ -31,13 +31,13 @@ pub(crate) fn is_safe_with(args: &[&str], environment: &[(&str, &str)]) -> Run {
         client = client.env(name, value);
     }
     let run = client.run().succeeds();
-    assert!(run.said.contains("wrong 0\n"), "{}", run.said);
-    assert!(!run.said.contains("wrong 1"), "{}", run.said);
-    assert!(run.complained.contains(" 0 findings"), "{}", run.complained);
+    assert!(run.stdout.contains("wrong 0\n"), "{}", run.stdout);
+    assert!(!run.stdout.contains("wrong 1"), "{}", run.stdout);
+    assert!(run.stderr.contains(" 0 findings"), "{}", run.stderr);
     run
 }
 
-/// The rounds of a case were pooled: so many blocks and more.
+/// Asserts that at least `least` blocks of a case were pooled.
 #[track_caller]
 fn pooled(run: &Run, least: u64) {
     let (allocs, _) = counts(&run.at("end"));
@@ -74,20 +74,20 @@ late_readers! {
 fn a_streams_own_block_is_used_again_at_once() {
     let run = is_safe(&["per_thread"]);
     assert!(
-        run.said.contains("the stream's own block again: yes"),
+        run.stdout.contains("the stream's own block again: yes"),
         "{}",
-        run.said
+        run.stdout
     );
 }
 
-/// Allocations, frees and growth beside a capture, which goes on; what it
-/// captures is the graph's.
+/// Allocations, frees and growth beside a capture, which continues; captured allocations
+/// belong to the graph.
 #[track_caller]
 fn capture_goes_on(case: &str) {
     let run = is_safe_within(MUCH, &[case]);
-    assert!(run.said.contains("beside: 0\n"), "{}", run.said);
+    assert!(run.stdout.contains("beside: 0\n"), "{}", run.stdout);
     let (before, end) = (run.at("before"), run.at("end"));
-    // Forty beside the capture, one after it; the captured one is not ours.
+    // Forty beside the capture, one after it; the captured one is not pooled.
     assert_eq!(counts(&end).0 - counts(&before).0, 41);
     assert_eq!(first(&end).live_bytes, 0);
 }
@@ -111,11 +111,11 @@ fn a_relaxed_capture_goes_on_while_others_allocate_free_and_grow() {
 fn memory_that_a_graph_allocates_is_the_graphs_and_freed_with_it() {
     let run = is_safe(&["auto_free"]);
     assert!(
-        run.said.contains("cuMemFreeAsync(inner, stream) = 0\n"),
+        run.stdout.contains("cuMemFreeAsync(inner, stream) = 0\n"),
         "{}",
-        run.said
+        run.stdout
     );
-    // The counter alone was pooled.
+    // Only the counter was pooled.
     assert_eq!(counts(&run.at("end")), (1, 0));
     assert_eq!(governed(first(run.ledger()), Governed::DriverPool), 0);
 }
@@ -139,19 +139,19 @@ fn random_programs_of_several_streams_have_no_hazard() {
 const ONE_BLOCK: &str = "16MiB";
 
 #[test]
-fn memory_that_was_lent_once_is_waited_for_again() {
+fn memory_reused_behind_a_wait_is_waited_for_again() {
     let run = is_safe_within(ONE_BLOCK, &["lent"]);
-    // The counter is one.
+    // One of them is the counter.
     assert_eq!(counts(&run.at("end")).0, 41);
 }
 
-/// Whether the checks saw a hazard in a program that has a rule broken.
+/// Whether the checks report a hazard in a program with a broken rule.
 fn is_seen(args: &[&str]) -> bool {
     let client = hooked("streams.c", args).checked();
     let run = client.env("FERCUDA_LIMIT", ONE_BLOCK).run();
-    let (said, complained) = (&run.said, &run.complained);
-    assert!(matches!(run.code, 0 | 77), "{said}\n{complained}");
-    run.code == 77 && complained.contains("hazard")
+    let (stdout, stderr) = (&run.stdout, &run.stderr);
+    assert!(matches!(run.code, 0 | 77), "{stdout}\n{stderr}");
+    run.code == 77 && stderr.contains("hazard")
 }
 
 /// Rules, as `fercuda_break_rule` numbers them, that random programs depend on all
@@ -163,7 +163,7 @@ const RULES: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn a_broken_rule_of_reuse_is_seen() {
+fn a_broken_rule_of_reuse_is_detected() {
     let seed = seed();
     for (what, rule) in RULES {
         let seen = (0..20).find(|n| is_seen(&["random", &(seed + n).to_string(), STEPS, rule]));
@@ -172,8 +172,8 @@ fn a_broken_rule_of_reuse_is_seen() {
     }
 }
 
-/// A wait covers what was freed before its mark: that seldom matters by chance.
+/// A wait covers only memory freed before its event; random programs seldom depend on that.
 #[test]
-fn a_wait_that_has_no_end_is_seen() {
+fn a_wait_that_covers_too_much_is_detected() {
     assert!(is_seen(&["lent", "1"]));
 }

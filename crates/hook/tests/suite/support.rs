@@ -1,8 +1,7 @@
-//! Programs over the software device's library, with the hook and without it,
-//! and the ledgers that they leave.
+//! Runs of test programs over the software device's library, with the hook and without it.
 //!
-//! Each run has a folder of its own for ledgers; what was governed is read
-//! there and never assumed.
+//! Each run has a folder of its own for ledgers; governed memory is read there and never
+//! assumed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -15,10 +14,10 @@ use std::time::{Duration, Instant};
 use fercuda_ledger::{DeviceSnapshot, Folder, Governed, LedgerReader, LedgerSnapshot};
 use tempfile::TempDir;
 
-/// No program here takes longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The timeout of a program.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The seed that was asked for, or a fresh one; a failing test shows it.
+/// The seed in `FERCUDA_SEED`, or a fresh one; a failing test shows it.
 #[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
 pub(crate) fn seed() -> u64 {
     let seed = match std::env::var("FERCUDA_SEED") {
@@ -44,15 +43,15 @@ pub(crate) fn hook() -> &'static Path {
     HOOK.get_or_init(|| built("libfercuda_hook.so"))
 }
 
-/// The folder of everything that is made once for this test program.
-fn made() -> &'static Path {
+/// The folder of the files that are built once for this test program.
+fn build_folder() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hook");
         let driver = made.join("driver");
         fs::create_dir_all(&driver).unwrap();
         for name in ["libcuda.so.1", "libcuda.so"] {
-            // In place of an older one at once: somebody may have it open.
+            // Replaces an older one atomically, as another process may have it open.
             let draft = driver.join(format!("{name}.{}", std::process::id()));
             fs::copy(built("libcuda.so"), &draft).unwrap();
             fs::rename(&draft, driver.join(name)).unwrap();
@@ -63,14 +62,14 @@ fn made() -> &'static Path {
 
 /// The software device's library under the driver's name.
 pub(crate) fn driver() -> PathBuf {
-    made().join("driver/libcuda.so.1")
+    build_folder().join("driver/libcuda.so.1")
 }
 
-/// A driver that counts the users of contexts, which the software device does
-/// not, before the software device's library.
+/// A driver that counts the users of contexts, which the software device does not, over
+/// the software device's library.
 pub(crate) fn counting_driver() -> PathBuf {
-    // Linked while it has no name of its own, the library is needed by its path;
-    // by the driver's name the loader would take the hook for it.
+    // A library without a SONAME is recorded by its path; for the driver's name the loader
+    // would use the hook.
     let behind = compiled_as("libbehind.so", "early.c", &["-shared", "-fPIC"]);
     let path = behind.to_str().unwrap();
     let named = format!("-DBEHIND=\"{path}\"");
@@ -79,13 +78,13 @@ pub(crate) fn counting_driver() -> PathBuf {
         "counting.c",
         &["-shared", "-fPIC", "-Wl,--no-as-needed", &named, path],
     );
-    let draft = made().join(format!("libbehind.{}", std::process::id()));
+    let draft = build_folder().join(format!("libbehind.{}", std::process::id()));
     fs::copy(driver(), &draft).unwrap();
     fs::rename(draft, behind).unwrap();
     counting
 }
 
-/// Where the programs' sources are.
+/// The folder of the programs' sources.
 pub(crate) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
@@ -106,21 +105,21 @@ pub(crate) fn compiled(source: &str, linked: bool) -> PathBuf {
     compiled_as(&name, source, &options)
 }
 
-/// The same under a name of its own, with options of the compiler.
+/// The same under a given name, with compiler options.
 pub(crate) fn compiled_as(name: &str, source: &str, options: &[&str]) -> PathBuf {
     static ALL: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let program = made().join(name);
+    let program = build_folder().join(name);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     if all.iter().any(|known| known == name) {
         return program;
     }
-    let draft = made().join(format!("{name}.{}", std::process::id()));
+    let draft = build_folder().join(format!("{name}.{}", std::process::id()));
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(cc);
     command.args(["-O1", "-w", "-o"]).arg(&draft);
     command.arg(sources().join(source));
     for folder in ["driver", "nvml"] {
-        command.arg("-L").arg(made().join(folder));
+        command.arg("-L").arg(build_folder().join(folder));
     }
     let status = command.args(options).args(["-ldl", "-lpthread"]).status();
     assert!(status.unwrap().success(), "cc {source}");
@@ -129,9 +128,9 @@ pub(crate) fn compiled_as(name: &str, source: &str, options: &[&str]) -> PathBuf
     program
 }
 
-/// The folder of what stands in for NVML.
+/// The folder of the NVML stub.
 pub(crate) fn nvml() -> PathBuf {
-    let folder = made().join("nvml");
+    let folder = build_folder().join("nvml");
     fs::create_dir_all(&folder).unwrap();
     let soname = "-Wl,-soname,libnvidia-ml.so.1";
     for name in ["nvml/libnvidia-ml.so.1", "nvml/libnvidia-ml.so"] {
@@ -140,29 +139,29 @@ pub(crate) fn nvml() -> PathBuf {
     folder
 }
 
-/// What a program's standard error may be instead of a file.
+/// A standard error that cannot be written to.
 #[derive(Clone, Copy)]
-pub(crate) enum Listener {
-    /// A device that has no room.
+pub(crate) enum BrokenStderr {
+    /// A full device.
     Full,
-    /// A pipe whose reader has closed it.
+    /// A pipe without a reader.
     Gone,
 }
 
 /// A program about to run.
 pub(crate) struct Client {
     command: Command,
-    listener: Option<Listener>,
+    broken_stderr: Option<BrokenStderr>,
     folder: TempDir,
 }
 
-/// What became of it.
+/// A program's results.
 pub(crate) struct Run {
     /// Its exit status, or 128 and the signal that ended it.
     pub(crate) code: i32,
-    pub(crate) said: String,
-    pub(crate) complained: String,
-    /// The ledgers of all processes there were.
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// The ledgers of all its processes.
     pub(crate) ledgers: Vec<LedgerSnapshot>,
     folder: TempDir,
 }
@@ -181,23 +180,27 @@ impl Client {
         let runtime = folder.path().join("run");
         fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
         command.args(args).env("XDG_RUNTIME_DIR", runtime);
-        // Each test has a process, and there are several tests at a time.
+        // Several tests run at a time, each with a process.
         command.env("FERCUDA_SOFT_THREADS", "2");
         Client {
             command,
-            listener: None,
+            broken_stderr: None,
             folder,
         }
     }
 
-    pub(crate) fn complaining_to(self, listener: Listener) -> Client {
-        let listener = Some(listener);
-        Client { listener, ..self }
+    pub(crate) fn with_broken_stderr(self, broken_stderr: BrokenStderr) -> Client {
+        let broken_stderr = Some(broken_stderr);
+        Client {
+            broken_stderr,
+            ..self
+        }
     }
 
     /// The driver alone.
     pub(crate) fn plain(mut self) -> Client {
-        self.command.env("LD_LIBRARY_PATH", made().join("driver"));
+        self.command
+            .env("LD_LIBRARY_PATH", build_folder().join("driver"));
         self
     }
 
@@ -207,7 +210,7 @@ impl Client {
         self.preloaded().env("FERCUDA_DRIVER", driver)
     }
 
-    /// The hook, and no driver named.
+    /// The hook, with no driver configured.
     pub(crate) fn preloaded(mut self) -> Client {
         self.command.env("LD_PRELOAD", hook());
         self
@@ -237,13 +240,13 @@ impl Client {
             .stdin(Stdio::from(File::open(path("in")).unwrap()))
             .stdout(Stdio::from(File::create(&out).unwrap()))
             .stderr(Stdio::from(File::create(&err).unwrap()));
-        match self.listener {
+        match self.broken_stderr {
             None => {}
-            Some(Listener::Full) => {
+            Some(BrokenStderr::Full) => {
                 let full = File::options().write(true).open("/dev/full");
                 self.command.stderr(Stdio::from(full.unwrap()));
             }
-            Some(Listener::Gone) => {
+            Some(BrokenStderr::Gone) => {
                 let (reader, writer) = std::io::pipe().unwrap();
                 drop(reader);
                 self.command.stderr(Stdio::from(writer));
@@ -255,13 +258,13 @@ impl Client {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 child.kill().unwrap();
             }
             std::thread::sleep(Duration::from_millis(2));
         };
         let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
-        let (said, complained) = (read(out), read(err));
+        let (stdout, stderr) = (read(out), read(err));
         let ledgers = self.folder.path().join("run/fercuda");
         let ledgers = if ledgers.exists() {
             let folder = Folder::at(&ledgers).unwrap();
@@ -273,8 +276,8 @@ impl Client {
         };
         Run {
             code: status.code().unwrap_or(128 + status.signal().unwrap_or(0)),
-            said,
-            complained,
+            stdout,
+            stderr,
             ledgers,
             folder: self.folder,
         }
@@ -292,16 +295,16 @@ pub(crate) fn plain(source: &str, args: &[&str]) -> Client {
 }
 
 impl Run {
-    /// It ended well.
+    /// Asserts that it succeeded.
     #[track_caller]
     pub(crate) fn succeeds(self) -> Run {
         let Run {
             code,
-            said,
-            complained,
+            stdout,
+            stderr,
             ..
         } = &self;
-        assert_eq!(*code, 0, "it said:\n{said}\nit complained:\n{complained}");
+        assert_eq!(*code, 0, "stdout:\n{stdout}\nstderr:\n{stderr}");
         self
     }
 
@@ -309,12 +312,12 @@ impl Run {
     #[track_caller]
     pub(crate) fn ledger(&self) -> &LedgerSnapshot {
         let [ledger] = self.ledgers.as_slice() else {
-            panic!("{} ledgers; {}", self.ledgers.len(), self.complained);
+            panic!("{} ledgers; {}", self.ledgers.len(), self.stderr);
         };
         ledger
     }
 
-    /// How many files whose names end so are left beside the ledgers.
+    /// The number of files with this suffix that are left beside the ledgers.
     pub(crate) fn left(&self, end: &str) -> usize {
         let files = fs::read_dir(self.folder.path().join("run/fercuda")).unwrap();
         let names = files.map(|file| file.unwrap().file_name());
@@ -323,20 +326,20 @@ impl Run {
             .count()
     }
 
-    /// What the ledger said when the program came to `mark`.
+    /// The ledger as of when the program reached `mark`.
     #[track_caller]
     pub(crate) fn at(&self, mark: &str) -> LedgerSnapshot {
         let path = self.folder.path().join(format!("run/{mark}.mark"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
-            .unwrap_or_else(|error| panic!("the program came not to {mark:?}: {error}"));
+            .unwrap_or_else(|error| panic!("the program did not reach {mark:?}: {error}"));
         LedgerReader::open(&path).unwrap().snapshot().unwrap()
     }
 
-    /// The figure behind `name` in what it said.
+    /// The figure after `name` in a line of its output.
     #[track_caller]
     pub(crate) fn figure(&self, line: &str, name: &str) -> u64 {
-        let said = self.said.lines().find(|said| said.starts_with(line));
-        let words = said.unwrap_or_else(|| panic!("no {line:?} in {}", self.said));
+        let found = self.stdout.lines().find(|text| text.starts_with(line));
+        let words = found.unwrap_or_else(|| panic!("no {line:?} in {}", self.stdout));
         let mut words = words.split_whitespace().skip_while(|word| *word != name);
         let word = words.nth(1).unwrap();
         word.trim_end_matches(',').parse().unwrap()

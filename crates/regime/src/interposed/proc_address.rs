@@ -1,29 +1,30 @@
-//! Who hands out pointers to the driver's functions.
+//! `cuGetProcAddress`, which returns pointers to the driver's functions.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use fercuda_cuda_sys::types::{CUdriverProcAddressQueryResult, CUresult};
 use fercuda_cuda_sys::{Driver, Missing};
 
-use crate::exchange::exchange;
-use crate::process::{ask, guarded};
+use crate::process::{call_driver, catch_panic};
+use crate::substitute::substitute;
 
-/// Exchanges what the driver answers for the door before it.
+/// Replaces the pointer that the driver returns by the interposed function.
 ///
 /// # Safety
-/// `symbol` is a C string, and `pointer` was written, if the driver says so.
-unsafe fn exchanged(
+/// If the driver returns success, `symbol` is null or a C string, and `pointer` is null or
+/// was written.
+unsafe fn substitute_result(
     symbol: *const c_char,
     pointer: *mut *mut c_void,
     call: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let result = ask(call);
+    let result = call_driver(call);
     if result == CUresult::CUDA_SUCCESS && !symbol.is_null() && !pointer.is_null() {
         // SAFETY: see above.
         unsafe {
-            let asked = CStr::from_ptr(symbol).to_bytes();
-            if let Some(door) = guarded(|| Some(exchange(*pointer, asked))) {
-                *pointer = door;
+            let requested = CStr::from_ptr(symbol).to_bytes();
+            if let Some(function) = catch_panic(|| Some(substitute(*pointer, requested))) {
+                *pointer = function;
             }
         }
     }
@@ -39,7 +40,7 @@ pub(super) unsafe extern "C" fn get_proc_address_v2(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        exchanged(symbol, pointer, |driver| {
+        substitute_result(symbol, pointer, |driver| {
             driver.cuGetProcAddress_v2(symbol, pointer, version, flags, status)
         })
     }
@@ -53,7 +54,7 @@ pub(super) unsafe extern "C" fn get_proc_address_v1(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        exchanged(symbol, pointer, |driver| {
+        substitute_result(symbol, pointer, |driver| {
             driver.cuGetProcAddress(symbol, pointer, version, flags)
         })
     }

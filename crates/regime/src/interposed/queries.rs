@@ -1,8 +1,7 @@
-//! What the driver says of memory, made true of blocks.
+//! Queries about memory: sizes, address ranges, pointer attributes.
 //!
-//! To the driver a block is some bytes of a large mapping. Programs are told of
-//! the block: where it begins, how long it is, a number of its own, whose it
-//! is. What is about the mapping stays the driver's answer.
+//! To the driver a block is part of a large mapping. Programs get the block's own start,
+//! length, buffer ID and context. Attributes of the mapping stay the driver's answer.
 
 use core::ffi::{c_uint, c_void};
 
@@ -11,65 +10,64 @@ use fercuda_cuda_sys::types::{
 };
 use fercuda_governor::{ContextId, Governor, PoolNumber};
 
-use crate::below;
-use crate::process::{answer, ask, governor, guarded, seated};
+use crate::process::{answer, call_driver, catch_panic, governor, with_thread_context};
+use crate::real_driver;
 
-/// An address that no driver gives.
-pub(super) const NOWHERE: CUdeviceptr = 0x1000;
+/// An address that no driver allocates.
+pub(super) const UNMAPPED_ADDRESS: CUdeviceptr = 0x1000;
 
-/// What is free and there in all: less what is granted, more what the pool has
-/// to give.
+/// Returns free and total memory within the limit; the pool's free blocks count as free.
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> CUresult {
-    let Some(driver) = below::driver() else {
+    let Some(driver) = real_driver::table() else {
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
     let (mut driver_free, mut driver_total) = (0, 0);
     // SAFETY: both outlive the call.
-    let asked = unsafe { driver.cuMemGetInfo_v2(&mut driver_free, &mut driver_total) };
-    let result = answer(asked);
+    let queried = unsafe { driver.cuMemGetInfo_v2(&mut driver_free, &mut driver_total) };
+    let result = answer(queried);
     if result != CUresult::CUDA_SUCCESS || free.is_null() || total.is_null() {
         // SAFETY: the program's own arguments.
         return answer(unsafe { driver.cuMemGetInfo_v2(free, total) });
     }
-    let told = seated(|seat| {
+    let governed = with_thread_context(|seat| {
         let (_, ordinal) = seat.current()?;
         let governor = seat.governor();
         let device = governor.device(ordinal)?;
         governor.reconcile(device);
         Some(governor.reported_memory(device, driver_free as u64))
     });
-    let (shown, all) = told.unwrap_or((driver_free as u64, driver_total as u64));
+    let (shown_free, shown_total) = governed.unwrap_or((driver_free as u64, driver_total as u64));
     // SAFETY: not null; the program's own.
     unsafe {
-        free.write(shown as usize);
-        total.write(all as usize);
+        free.write(shown_free as usize);
+        total.write(shown_total as usize);
     }
     result
 }
 
-/// A block as programs see it: one of the pool, or another process's that is
-/// open here.
-struct Block {
+/// A block as programs see it: one of the pool, or an imported one of another process.
+struct VisibleBlock {
     address: u64,
-    /// What was asked for.
+    /// The requested size.
     bytes: u64,
+    /// The buffer ID.
     buffer: u64,
-    /// None of what is in a stream's order.
+    /// `None` for stream-ordered memory.
     context: Option<ContextId>,
     device: u32,
-    /// The pool that it was asked of.
+    /// The memory pool that it was requested from.
     pool: PoolNumber,
 }
 
-/// The block that an address is in.
-fn block(address: u64) -> Option<Block> {
-    guarded(|| block_of(governor()?, address))
+/// The block that contains an address.
+fn find_block(address: u64) -> Option<VisibleBlock> {
+    catch_panic(|| find_block_in(governor()?, address))
 }
 
-fn block_of(governor: &Governor, address: u64) -> Option<Block> {
+fn find_block_in(governor: &Governor, address: u64) -> Option<VisibleBlock> {
     let Some((device, live)) = governor.find(address) else {
         let imported = governor.imported(address)?;
-        return Some(Block {
+        return Some(VisibleBlock {
             address: imported.address,
             bytes: imported.bytes,
             buffer: imported.buffer,
@@ -78,8 +76,8 @@ fn block_of(governor: &Governor, address: u64) -> Option<Block> {
             pool: PoolNumber::NONE,
         });
     };
-    let is_its = address - live.span.address < live.requested_bytes;
-    is_its.then_some(Block {
+    let is_inside = address - live.span.address < live.requested_bytes;
+    is_inside.then_some(VisibleBlock {
         address: live.span.address,
         bytes: live.requested_bytes,
         buffer: live.note.buffer,
@@ -94,13 +92,14 @@ pub(super) unsafe extern "C" fn range(
     bytes: *mut usize,
     address: CUdeviceptr,
 ) -> CUresult {
-    // Asked first: it does not tell everybody.
+    // The driver is called first, since it refuses some callers.
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
+    let result =
+        call_driver(|driver| unsafe { driver.cuMemGetAddressRange_v2(base, bytes, address) });
     if result != CUresult::CUDA_SUCCESS {
         return result;
     }
-    if let Some(block) = block(address) {
+    if let Some(block) = find_block(address) {
         // SAFETY: the program may leave either out.
         unsafe {
             if let Some(base) = base.as_mut() {
@@ -110,30 +109,33 @@ pub(super) unsafe extern "C" fn range(
                 *bytes = block.bytes as usize;
             }
         }
-    } else if is_nobodys(address) {
-        // As for memory that was freed.
+    } else if is_unallocated(address) {
+        // As for freed memory.
         return CUresult::CUDA_ERROR_NOT_FOUND;
     }
     result
 }
 
-/// Whether an address is the pool's, or in another process's slab, and in no
-/// block.
-pub(super) fn is_nobodys(address: u64) -> bool {
-    let within =
+/// Whether an address lies in the pool or in an imported slab, but in no block.
+pub(super) fn is_unallocated(address: u64) -> bool {
+    let is_inside =
         |governor: &Governor| governor.is_pooled(address) || governor.is_in_imported_slab(address);
-    let is_ours = guarded(|| Some(within(governor()?)));
-    is_ours == Some(true) && block(address).is_none()
+    let is_ours = catch_panic(|| Some(is_inside(governor()?)));
+    is_ours == Some(true) && find_block(address).is_none()
 }
 
-/// Writes what is true of a block; whether there is anything else to say than
-/// the driver has.
+/// Writes a block's own value of an attribute. Returns whether it has one; else the driver's
+/// value applies.
 ///
 /// # Safety
-/// `data` may be written with what the attribute is.
-unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) -> bool {
+/// `data` may be written with a value of the attribute's type.
+unsafe fn write_attribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    block: &VisibleBlock,
+) -> bool {
     // SAFETY: the caller's promise.
-    let said = guarded(|| unsafe {
+    let written = catch_panic(|| unsafe {
         match attribute {
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
                 data.cast::<CUdeviceptr>().write(block.address);
@@ -145,8 +147,8 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
                 data.cast::<u64>().write(block.buffer);
             }
             CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-                // As of allocated memory, whoever may use it; a driver tells of
-                // mapped memory which devices do.
+                // As for allocated memory, whatever devices have access; for mapped
+                // memory a driver returns those that do.
                 const READ_AND_WRITE: u32 = 3;
                 data.cast::<u32>().write(READ_AND_WRITE);
             }
@@ -164,17 +166,21 @@ unsafe fn say(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) 
         }
         Some(())
     });
-    said.is_some()
+    written.is_some()
 }
 
-/// Mends what the driver said of a block.
+/// Corrects the driver's value of an attribute for a block.
 ///
 /// # Safety
 /// `data` holds the driver's answer.
-unsafe fn correct(data: *mut c_void, attribute: CUpointer_attribute, block: &Block) {
+unsafe fn correct_attribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    block: &VisibleBlock,
+) {
     let capable = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     if attribute == capable && block.pool != PoolNumber::NONE {
-        // Ordered memory has no handle, though its slab has. The answer is 0 or
+        // Stream-ordered memory has no IPC handle, though its slab has. The value is 0 or
         // 1, in one byte or in four.
         // SAFETY: the caller's promise.
         unsafe { data.cast::<u8>().write(0) };
@@ -187,26 +193,26 @@ pub(super) unsafe extern "C" fn attribute(
     address: CUdeviceptr,
 ) -> CUresult {
     if !data.is_null()
-        && let Some(block) = block(address)
+        && let Some(block) = find_block(address)
     {
         // SAFETY: not null; the program's own.
-        if unsafe { say(data, attribute, &block) } {
+        if unsafe { write_attribute(data, attribute, &block) } {
             return CUresult::CUDA_SUCCESS;
         }
         // SAFETY: the program's own arguments.
         let result =
-            ask(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) });
+            call_driver(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) });
         if result == CUresult::CUDA_SUCCESS {
             // SAFETY: the driver has just written it.
-            unsafe { correct(data, attribute, &block) };
+            unsafe { correct_attribute(data, attribute, &block) };
         }
         return result;
     }
-    if is_nobodys(address) {
+    if is_unallocated(address) {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
     // SAFETY: the program's own arguments.
-    ask(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) })
+    call_driver(|driver| unsafe { driver.cuPointerGetAttribute(data, attribute, address) })
 }
 
 pub(super) unsafe extern "C" fn attributes(
@@ -215,31 +221,31 @@ pub(super) unsafe extern "C" fn attributes(
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> CUresult {
-    let Some(driver) = below::driver() else {
+    let Some(driver) = real_driver::table() else {
         return CUresult::CUDA_ERROR_STUB_LIBRARY;
     };
-    // Free memory of the pool is nothing to the program, as that address is.
-    let asked = if is_nobodys(address) {
-        NOWHERE
+    // Free memory of the pool looks unmapped to the program.
+    let queried = if is_unallocated(address) {
+        UNMAPPED_ADDRESS
     } else {
         address
     };
     // SAFETY: the program's own arguments.
-    let result = answer(unsafe { driver.cuPointerGetAttributes(count, which, data, asked) });
+    let result = answer(unsafe { driver.cuPointerGetAttributes(count, which, data, queried) });
     if result != CUresult::CUDA_SUCCESS {
         return result;
     }
-    let Some(block) = block(address) else {
+    let Some(block) = find_block(address) else {
         return result;
     };
     for n in 0..count as usize {
-        // SAFETY: the driver has just read and written as many of both; null
-        // among the places is refused by it.
+        // SAFETY: the driver has just read and written `count` of both, and refuses null
+        // places.
         unsafe {
             let (attribute, data) = (*which.add(n), *data.add(n));
             if !data.is_null() {
-                say(data, attribute, &block);
-                correct(data, attribute, &block);
+                write_attribute(data, attribute, &block);
+                correct_attribute(data, attribute, &block);
             }
         }
     }

@@ -1,5 +1,4 @@
-//! What cannot be carved out of linear memory: arrays, host memory, memory of
-//! other interfaces.
+//! Memory that is not linear device memory: arrays, host memory, external memory.
 
 use core::ffi::{c_uint, c_void};
 
@@ -10,19 +9,19 @@ use fercuda_cuda_sys::types::{
 use fercuda_governor::GovernedKey;
 use fercuda_ledger::Governed;
 
-use super::asked;
-use super::linear::{governed, released, tenant_of};
+use super::entry_stub;
+use super::linear::{allocate_governed, release_governed, tenant_of};
 
-asked!(array_entry => array);
-asked!(array_3d_entry => array_3d);
-asked!(mipmapped_entry => mipmapped);
-asked!(alloc_host_entry => alloc_host);
-asked!(host_alloc_entry => host_alloc);
-asked!(host_register_entry => host_register);
-asked!(import_external_entry => import_external);
+entry_stub!(array_entry => array);
+entry_stub!(array_3d_entry => array_3d);
+entry_stub!(mipmapped_entry => mipmapped);
+entry_stub!(alloc_host_entry => alloc_host);
+entry_stub!(host_alloc_entry => host_alloc);
+entry_stub!(host_register_entry => host_register);
+entry_stub!(import_external_entry => import_external);
 
-/// Bytes of a channel, of formats that have channels; of others, of a whole
-/// element (compressed ones have at most that).
+/// The size of an element: the channel's size times the channels; for formats without
+/// channels, that of a whole element (of compressed ones, an upper bound).
 fn element_bytes(format: CUarray_format, channels: c_uint) -> u64 {
     let channel = match format {
         CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8 | CUarray_format::CU_AD_FORMAT_SIGNED_INT8 => 1,
@@ -63,7 +62,7 @@ unsafe extern "C" fn array(
             Flags: 0,
         })
     });
-    governed(
+    allocate_governed(
         Governed::Array,
         bytes,
         // SAFETY: the call is under way.
@@ -85,7 +84,7 @@ unsafe extern "C" fn array_3d(
 ) -> CUresult {
     // SAFETY: null or the program's descriptor.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, array_bytes);
-    governed(
+    allocate_governed(
         Governed::Array,
         bytes,
         // SAFETY: the call is under way.
@@ -106,7 +105,7 @@ unsafe extern "C" fn mipmapped(
     frame: *const usize,
 ) -> CUresult {
     // SAFETY: null or the program's descriptor. Each further level has a
-    // quarter of the one before, or an eighth.
+    // quarter or an eighth of the one before.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| {
         let first = array_bytes(descriptor);
         if levels > 1 {
@@ -115,7 +114,7 @@ unsafe extern "C" fn mipmapped(
             first
         }
     });
-    governed(
+    allocate_governed(
         Governed::Array,
         bytes,
         // SAFETY: the call is under way.
@@ -129,14 +128,14 @@ unsafe extern "C" fn mipmapped(
 
 pub(super) unsafe extern "C" fn array_destroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Array(array.0 as usize), |driver| unsafe {
+    release_governed(GovernedKey::Array(array.0 as usize), |driver| unsafe {
         driver.cuArrayDestroy(array)
     })
 }
 
 pub(super) unsafe extern "C" fn mipmapped_destroy(array: CUmipmappedArray) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Array(array.0 as usize), |driver| unsafe {
+    release_governed(GovernedKey::Array(array.0 as usize), |driver| unsafe {
         driver.cuMipmappedArrayDestroy(array)
     })
 }
@@ -149,7 +148,7 @@ unsafe extern "C" fn alloc_host(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    governed(
+    allocate_governed(
         Governed::Host,
         bytes as u64,
         // SAFETY: the call is under way.
@@ -169,7 +168,7 @@ unsafe extern "C" fn host_alloc(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    governed(
+    allocate_governed(
         Governed::Host,
         bytes as u64,
         // SAFETY: the call is under way.
@@ -183,7 +182,7 @@ unsafe extern "C" fn host_alloc(
 
 pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Host(address as u64), |driver| unsafe {
+    release_governed(GovernedKey::Host(address as u64), |driver| unsafe {
         driver.cuMemFreeHost(address)
     })
 }
@@ -196,7 +195,7 @@ unsafe extern "C" fn host_register(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    governed(
+    allocate_governed(
         Governed::Host,
         bytes as u64,
         // SAFETY: the call is under way.
@@ -209,7 +208,7 @@ unsafe extern "C" fn host_register(
 
 pub(super) unsafe extern "C" fn host_unregister(address: *mut c_void) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Host(address as u64), |driver| unsafe {
+    release_governed(GovernedKey::Host(address as u64), |driver| unsafe {
         driver.cuMemHostUnregister(address)
     })
 }
@@ -224,7 +223,7 @@ unsafe extern "C" fn import_external(
 ) -> CUresult {
     // SAFETY: null or the program's descriptor.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| descriptor.size);
-    governed(
+    allocate_governed(
         Governed::External,
         bytes,
         // SAFETY: the call is under way.
@@ -238,7 +237,7 @@ unsafe extern "C" fn import_external(
 
 pub(super) unsafe extern "C" fn destroy_external(memory: CUexternalMemory) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::External(memory.0 as usize), |driver| unsafe {
+    release_governed(GovernedKey::External(memory.0 as usize), |driver| unsafe {
         driver.cuDestroyExternalMemory(memory)
     })
 }

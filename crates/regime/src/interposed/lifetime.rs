@@ -1,4 +1,4 @@
-//! What comes and goes with memory and streams: contexts, streams, captures.
+//! Creation and destruction of contexts and streams, captures, and synchronisation.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,18 +10,20 @@ use fercuda_cuda_sys::types::{
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{CaptureKey, TeardownResult};
 
-use crate::process::{answer, around, ask, guarded, seated, turned};
-use crate::say;
+use crate::print_diagnostic;
+use crate::process::{
+    answer, call_driver, catch_panic, govern_call, invalidate_current_context, with_thread_context,
+};
 
-/// Lets the driver make a context and notes it.
+/// Creates a context with the driver and registers it.
 ///
 /// # Safety
-/// `make` succeeds only if it has written `into`, or that is null.
-unsafe fn made(
+/// `make` succeeds only if it has written `into`, or if `into` is null.
+unsafe fn create_context(
     into: *mut CUcontext,
     make: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let result = around(make, |governor, make| {
+    let result = govern_call(make, |governor, make| {
         governor.with_lifecycle_lock(|| {
             let result = make();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
@@ -31,8 +33,8 @@ unsafe fn made(
             result
         })
     });
-    // Whatever has become of our part.
-    turned();
+    // Also if the governed part failed.
+    invalidate_current_context();
     result
 }
 
@@ -42,7 +44,7 @@ pub(super) unsafe extern "C" fn ctx_create(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own arguments, of which the driver writes `into`.
-    unsafe { made(into, |driver| driver.cuCtxCreate(into, flags, device)) }
+    unsafe { create_context(into, |driver| driver.cuCtxCreate(into, flags, device)) }
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v2(
@@ -51,7 +53,7 @@ pub(super) unsafe extern "C" fn ctx_create_v2(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own arguments, of which the driver writes `into`.
-    unsafe { made(into, |driver| driver.cuCtxCreate_v2(into, flags, device)) }
+    unsafe { create_context(into, |driver| driver.cuCtxCreate_v2(into, flags, device)) }
 }
 
 pub(super) unsafe extern "C" fn ctx_create_v3(
@@ -63,7 +65,7 @@ pub(super) unsafe extern "C" fn ctx_create_v3(
 ) -> CUresult {
     // SAFETY: the program's own arguments, of which the driver writes `into`.
     unsafe {
-        made(into, |driver| {
+        create_context(into, |driver| {
             driver.cuCtxCreate_v3(into, affinities, count, flags, device)
         })
     }
@@ -77,7 +79,7 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
 ) -> CUresult {
     // SAFETY: the program's own arguments, of which the driver writes `into`.
     unsafe {
-        made(into, |driver| {
+        create_context(into, |driver| {
             driver.cuCtxCreate_v4(into, parameters, flags, device)
         })
     }
@@ -86,7 +88,7 @@ pub(super) unsafe extern "C" fn ctx_create_v4(
 pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the program's own arguments.
     let retain = |driver: &Driver| unsafe { driver.cuDevicePrimaryCtxRetain(into, device) };
-    around(retain, |governor, retain| {
+    govern_call(retain, |governor, retain| {
         governor.with_lifecycle_lock(|| {
             let result = retain();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
@@ -98,47 +100,47 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
     })
 }
 
-/// Calls after which a thread may have no current context any more, or one that has
-/// ended: a primary context may be made current after its reset. By others it has the
-/// only one still, or there are several.
-macro_rules! turns {
-    ($door:ident, $function:ident($($name:ident: $type:ty)?)) => {
-        pub(super) unsafe extern "C" fn $door($($name: $type)?) -> CUresult {
+/// Calls after which a thread may have no current context, or a destroyed one: a primary
+/// context may be made current after its reset. After all other calls the thread still has
+/// the only context, or there are several.
+macro_rules! set_current {
+    ($interposed:ident, $function:ident($($name:ident: $type:ty)?)) => {
+        pub(super) unsafe extern "C" fn $interposed($($name: $type)?) -> CUresult {
             // SAFETY: the program's own argument.
-            let result = ask(|driver| unsafe { driver.$function($($name)?) });
-            turned();
+            let result = call_driver(|driver| unsafe { driver.$function($($name)?) });
+            invalidate_current_context();
             result
         }
     };
 }
 
-turns!(ctx_set_current, cuCtxSetCurrent(context: CUcontext));
-turns!(ctx_push_current, cuCtxPushCurrent_v2(context: CUcontext));
-turns!(ctx_push_current_v1, cuCtxPushCurrent(context: CUcontext));
-turns!(ctx_pop_current, cuCtxPopCurrent_v2(into: *mut CUcontext));
-turns!(ctx_pop_current_v1, cuCtxPopCurrent(into: *mut CUcontext));
+set_current!(ctx_set_current, cuCtxSetCurrent(context: CUcontext));
+set_current!(ctx_push_current, cuCtxPushCurrent_v2(context: CUcontext));
+set_current!(ctx_push_current_v1, cuCtxPushCurrent(context: CUcontext));
+set_current!(ctx_pop_current, cuCtxPopCurrent_v2(into: *mut CUcontext));
+set_current!(ctx_pop_current_v1, cuCtxPopCurrent(into: *mut CUcontext));
 
-/// What the program hears of a destruction; and, the first time, that it took
-/// along what a driver's would have left.
-fn told(destroyed: TeardownResult) -> CUresult {
-    static SAID: AtomicBool = AtomicBool::new(false);
+/// The driver's result of a destruction. Reports, once per process, that memory ended with a
+/// context, which with the driver alone would have outlived it.
+fn report_destruction(destroyed: TeardownResult) -> CUresult {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let bytes = destroyed.ordered_bytes;
-    if bytes > 0 && !SAID.swap(true, Relaxed) {
-        say(&format!(
-            "{bytes} bytes of memory in streams' order ended with a context that owned their slabs\n\
-             try: FERCUDA_BACKING=vmm, where such memory outlives its context as with the driver alone"
+    if bytes > 0 && !REPORTED.swap(true, Relaxed) {
+        print_diagnostic(&format!(
+            "{bytes} bytes of stream-ordered memory were freed with the context that owned their slabs\n\
+             try: FERCUDA_BACKING=vmm, with which such memory outlives its context, as with the driver alone"
         ));
     }
     destroyed.result
 }
 
-/// Lets the driver destroy a context.
-fn destroyed(
+/// Destroys a context with the driver.
+fn destroy_context(
     context: CUcontext,
     destroy: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(destroy, |governor, destroy| {
-        told(governor.while_destroying(|| {
+    govern_call(destroy, |governor, destroy| {
+        report_destruction(governor.while_destroying(|| {
             let result = destroy();
             let gone = if result == CUresult::CUDA_SUCCESS {
                 vec![context]
@@ -152,44 +154,43 @@ fn destroyed(
 
 pub(super) unsafe extern "C" fn ctx_destroy(context: CUcontext) -> CUresult {
     // SAFETY: the program's own argument.
-    destroyed(context, |driver| unsafe { driver.cuCtxDestroy_v2(context) })
+    destroy_context(context, |driver| unsafe { driver.cuCtxDestroy_v2(context) })
 }
 
 pub(super) unsafe extern "C" fn ctx_destroy_v1(context: CUcontext) -> CUresult {
     // SAFETY: the program's own argument.
-    destroyed(context, |driver| unsafe { driver.cuCtxDestroy(context) })
+    destroy_context(context, |driver| unsafe { driver.cuCtxDestroy(context) })
 }
 
-/// Lets the driver count one user of a context less, and destroy it after the
-/// last.
+/// Decrements a context's use count with the driver, which destroys it at zero.
 pub(super) unsafe extern "C" fn ctx_detach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own argument.
     let detach = |driver: &Driver| unsafe { driver.cuCtxDetach(context) };
-    around(detach, |governor, detach| {
-        told(governor.while_destroying(|| {
+    govern_call(detach, |governor, detach| {
+        report_destruction(governor.while_destroying(|| {
             let result = detach();
             let mut version = 0;
             let driver = governor.driver();
-            // SAFETY: `version` outlives the call; the driver says which handles
-            // are contexts, and no other thread makes one now.
-            let asked = answer(unsafe { driver.cuCtxGetApiVersion(context, &mut version) });
-            let is_gone = result == CUresult::CUDA_SUCCESS && asked != CUresult::CUDA_SUCCESS;
+            // SAFETY: `version` outlives the call; the driver checks whether a handle is a
+            // context, and no other thread creates one meanwhile.
+            let queried = answer(unsafe { driver.cuCtxGetApiVersion(context, &mut version) });
+            let is_gone = result == CUresult::CUDA_SUCCESS && queried != CUresult::CUDA_SUCCESS;
             (if is_gone { vec![context] } else { Vec::new() }, result)
         }))
     })
 }
 
-/// Lets the driver give up a device's primary context, which may end it.
-fn primary(
+/// Releases or resets a device's primary context with the driver, which may destroy it.
+fn end_primary(
     device: CUdevice,
     end: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(end, |governor, end| {
+    govern_call(end, |governor, end| {
         governor.with_lifecycle_lock(|| {
             let Some(context) = governor.primary(device) else {
                 return end();
             };
-            told(governor.while_destroying(|| {
+            report_destruction(governor.while_destroying(|| {
                 let result = end();
                 let is_gone = !governor.is_primary_active(device);
                 (if is_gone { vec![context] } else { Vec::new() }, result)
@@ -200,38 +201,38 @@ fn primary(
 
 pub(super) unsafe extern "C" fn primary_release(device: CUdevice) -> CUresult {
     // SAFETY: the program's own argument.
-    primary(device, |driver| unsafe {
+    end_primary(device, |driver| unsafe {
         driver.cuDevicePrimaryCtxRelease_v2(device)
     })
 }
 
 pub(super) unsafe extern "C" fn primary_release_v1(device: CUdevice) -> CUresult {
     // SAFETY: the program's own argument.
-    primary(device, |driver| unsafe {
+    end_primary(device, |driver| unsafe {
         driver.cuDevicePrimaryCtxRelease(device)
     })
 }
 
 pub(super) unsafe extern "C" fn primary_reset(device: CUdevice) -> CUresult {
     // SAFETY: the program's own argument.
-    primary(device, |driver| unsafe {
+    end_primary(device, |driver| unsafe {
         driver.cuDevicePrimaryCtxReset_v2(device)
     })
 }
 
 pub(super) unsafe extern "C" fn primary_reset_v1(device: CUdevice) -> CUresult {
     // SAFETY: the program's own argument.
-    primary(device, |driver| unsafe {
+    end_primary(device, |driver| unsafe {
         driver.cuDevicePrimaryCtxReset(device)
     })
 }
 
-/// The context that a green one is converted to.
-fn converted(green: CUgreenCtx) -> Option<CUcontext> {
+/// The context of a green context.
+fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
-    // SAFETY: `context` outlives the call; the driver refuses what is no green context.
-    let asked = ask(|driver| unsafe { driver.cuCtxFromGreenCtx(&mut context, green) });
-    (asked == CUresult::CUDA_SUCCESS).then_some(context)
+    // SAFETY: `context` outlives the call; the driver refuses a handle that is no green context.
+    let queried = call_driver(|driver| unsafe { driver.cuCtxFromGreenCtx(&mut context, green) });
+    (queried == CUresult::CUDA_SUCCESS).then_some(context)
 }
 
 pub(super) unsafe extern "C" fn green_create(
@@ -242,13 +243,13 @@ pub(super) unsafe extern "C" fn green_create(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     let make = |driver: &Driver| unsafe { driver.cuGreenCtxCreate(into, resources, device, flags) };
-    around(make, |governor, make| {
+    govern_call(make, |governor, make| {
         governor.with_lifecycle_lock(|| {
             let result = make();
             if result == CUresult::CUDA_SUCCESS
                 && !into.is_null()
                 // SAFETY: the driver has just written it.
-                && let Some(context) = converted(unsafe { *into })
+                && let Some(context) = context_of_green(unsafe { *into })
             {
                 governor.green_made(context);
             }
@@ -257,31 +258,31 @@ pub(super) unsafe extern "C" fn green_create(
     })
 }
 
-/// Lets the driver destroy a green context, when its work is over: nothing can
-/// be asked of it afterwards.
+/// Destroys a green context with the driver, after its work has completed: its events cannot
+/// be queried afterwards.
 pub(super) unsafe extern "C" fn green_destroy(green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own argument.
     let destroy = |driver: &Driver| unsafe { driver.cuGreenCtxDestroy(green) };
-    around(destroy, |governor, destroy| {
-        let known = converted(green).and_then(|it| Some((it, governor.context(it)?.1)));
+    govern_call(destroy, |governor, destroy| {
+        let known = context_of_green(green).and_then(|it| Some((it, governor.context(it)?.1)));
         let Some((context, device)) = known else {
             return destroy();
         };
         governor.finish(context);
         let green = (context, device as CUdevice);
-        told(governor.while_destroying_green(green, || {
+        report_destruction(governor.while_destroying_green(green, || {
             let result = destroy();
             (result == CUresult::CUDA_SUCCESS, result)
         }))
     })
 }
 
-/// Takes a stream out before the driver destroys it.
-fn stream_ends(
+/// Unregisters a stream, then destroys it with the driver.
+fn destroy_stream(
     stream: CUstream,
     destroy: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(destroy, |governor, destroy| {
+    govern_call(destroy, |governor, destroy| {
         governor.remove_stream(stream);
         destroy()
     })
@@ -289,25 +290,25 @@ fn stream_ends(
 
 pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
     // SAFETY: the program's own argument.
-    stream_ends(stream, |driver| unsafe {
+    destroy_stream(stream, |driver| unsafe {
         driver.cuStreamDestroy_v2(stream)
     })
 }
 
 pub(super) unsafe extern "C" fn stream_destroy_v1(stream: CUstream) -> CUresult {
     // SAFETY: the program's own argument.
-    stream_ends(stream, |driver| unsafe { driver.cuStreamDestroy(stream) })
+    destroy_stream(stream, |driver| unsafe { driver.cuStreamDestroy(stream) })
 }
 
-/// Lets the driver begin a capture, with all that a capture forbids at rest.
-fn begun(
+/// Begins a capture with the driver, while no call runs that a capture forbids.
+fn begin_capture(
     stream: CUstream,
     per_thread: bool,
     mode: CUstreamCaptureMode,
     begin: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(begin, |governor, begin| {
-        let Some(known) = seated(|seat| seat.stream(stream, per_thread)) else {
+    govern_call(begin, |governor, begin| {
+        let Some(known) = with_thread_context(|seat| seat.stream(stream, per_thread)) else {
             return begin();
         };
         let capturing = CaptureKey::new(stream, per_thread);
@@ -315,14 +316,14 @@ fn begun(
     })
 }
 
-/// The mode of captures begun by the function that takes none.
+/// The mode of captures begun by the first version of the function, which takes none.
 const FIRST_MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 macro_rules! begin {
-    ($door:ident, $per_thread:literal, $mode:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
-        pub(super) unsafe extern "C" fn $door(stream: CUstream, $($arg: $ty),*) -> CUresult {
+    ($interposed:ident, $per_thread:literal, $mode:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
+        pub(super) unsafe extern "C" fn $interposed(stream: CUstream, $($arg: $ty),*) -> CUresult {
             // SAFETY: the program's own arguments.
-            begun(stream, $per_thread, $mode, |driver| unsafe {
+            begin_capture(stream, $per_thread, $mode, |driver| unsafe {
                 driver.$real(stream, $($arg),*)
             })
         }
@@ -353,11 +354,14 @@ begin!(begin_capture_to_graph_per_thread, true, mode, cuStreamBeginCaptureToGrap
 ));
 
 macro_rules! end {
-    ($door:ident, $per_thread:literal, $real:ident) => {
-        pub(super) unsafe extern "C" fn $door(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+    ($interposed:ident, $per_thread:literal, $real:ident) => {
+        pub(super) unsafe extern "C" fn $interposed(
+            stream: CUstream,
+            graph: *mut CUgraph,
+        ) -> CUresult {
             // SAFETY: the program's own arguments.
             let end = |driver: &Driver| unsafe { driver.$real(stream, graph) };
-            around(end, |governor, end| {
+            govern_call(end, |governor, end| {
                 governor.end_capture(CaptureKey::new(stream, $per_thread), end)
             })
         }
@@ -367,24 +371,24 @@ macro_rules! end {
 end!(end_capture, false, cuStreamEndCapture);
 end!(end_capture_per_thread, true, cuStreamEndCapture_ptsz);
 
-/// Lets the driver wait. What was freed before is ready then; or the context
-/// has failed, and says so from now on.
-fn waited(
+/// Waits with the driver. On success the memory freed before becomes reusable; on failure the
+/// context is marked as failed, and later calls return its error.
+fn synchronize(
     place: Option<(CUstream, bool)>,
     wait: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let begun = seated(|seat| {
+    let waiting = with_thread_context(|seat| {
         let stream = match place {
             Some((stream, per_thread)) => Some(seat.stream(stream, per_thread)?.id),
             None => None,
         };
         Some((seat.governor(), seat.governor().wait_begins(stream)))
     });
-    let result = ask(wait);
-    guarded(|| {
-        let (governor, begun) = begun?;
+    let result = call_driver(wait);
+    catch_panic(|| {
+        let (governor, waiting) = waiting?;
         if result == CUresult::CUDA_SUCCESS {
-            governor.wait_ended(&begun);
+            governor.wait_ended(&waiting);
         } else {
             governor.failed(result);
         }
@@ -394,10 +398,10 @@ fn waited(
 }
 
 macro_rules! wait {
-    ($door:ident, $place:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
-        pub(super) unsafe extern "C" fn $door($($arg: $ty),*) -> CUresult {
+    ($interposed:ident, $place:expr, $real:ident ($($arg:ident: $ty:ty),*)) => {
+        pub(super) unsafe extern "C" fn $interposed($($arg: $ty),*) -> CUresult {
             // SAFETY: the program's own arguments.
-            waited($place, |driver| unsafe { driver.$real($($arg),*) })
+            synchronize($place, |driver| unsafe { driver.$real($($arg),*) })
         }
     };
 }

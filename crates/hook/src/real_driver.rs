@@ -1,12 +1,11 @@
-//! The driver's own library, below the hook.
+//! The real driver's library, opened by its path.
 //!
-//! The loader takes the hook for `libcuda.so.1`, so the driver is opened by its
-//! path: the one that the launcher names, or the first found where the loader
-//! would look.
+//! The loader takes the hook for `libcuda.so.1`, so the driver is opened by the path that
+//! the launcher sets, or the first one found where the loader would search.
 //!
-//! Invariants: what is opened is never the hook itself. Nothing of ours is held
-//! or waited for while the loader works: it has a lock, and a library's
-//! constructor, which holds it, may be the next who asks for the driver.
+//! Invariants: the hook never opens itself. No lock of ours is held while the loader runs:
+//! the loader has a lock, and a library's constructor, which runs under it, may be the
+//! next caller of the driver.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
@@ -17,14 +16,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use fercuda_cuda_sys::{Driver, DriverOrigin};
-use fercuda_regime::{Below, config, place, placed};
+use fercuda_regime::{RealDriver, config, set_real_driver};
 
 use crate::{bind, loader};
 
 const NAME: &str = "libcuda.so.1";
 
-/// Where drivers are installed, beside what the loader is configured with.
-const FOLDERS: &[&str] = &[
+/// Where drivers are installed, besides the loader's configured folders.
+const DRIVER_FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/lib/x86_64-linux-gnu",
     "/usr/lib64",
@@ -34,30 +33,31 @@ const FOLDERS: &[&str] = &[
     "/usr/local/cuda/compat",
 ];
 
-/// The loader's list of libraries; larger files are not it.
+/// The loader's list of libraries.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
-const LONGEST_CACHE: u64 = 64 << 20;
+/// A larger file is not read.
+const MAX_CACHE_BYTES: u64 = 64 << 20;
 
-/// The driver below; none on a machine that has none.
-pub(crate) fn real() -> Option<&'static Below> {
-    placed().unwrap_or_else(first)
+/// The real driver, opened by the first call; `None` on a machine without one.
+pub(crate) fn real_driver() -> Option<&'static RealDriver> {
+    fercuda_regime::real_driver().unwrap_or_else(open_once)
 }
 
-/// Opens it. Threads that come at once open it each, which is one library to
-/// the loader, and go on with what the first has found.
+/// Opens the driver. Concurrent threads each open it, which is one library to the loader,
+/// and all use what the first one found.
 #[cold]
-fn first() -> Option<&'static Below> {
-    place(open())
+fn open_once() -> Option<&'static RealDriver> {
+    set_real_driver(open())
 }
 
-fn open() -> Option<Below> {
+fn open() -> Option<RealDriver> {
     let own = own_file();
     let named = config().driver.clone();
-    let places = match named {
+    let candidates = match named {
         Some(path) => vec![path],
-        None => places(),
+        None => candidate_paths(),
     };
-    for path in places {
+    for path in candidates {
         if !path.is_absolute() || own.is_some() && identity(&path) == own {
             continue;
         }
@@ -72,16 +72,20 @@ fn open() -> Option<Below> {
         };
         let raw = handle.as_ptr() as usize;
         let find = move |symbol: &CStr| {
-            // SAFETY: the handle is open for ever.
+            // SAFETY: the handle is never closed.
             NonNull::new(unsafe { libc::dlsym(raw as *mut c_void, symbol.as_ptr()) })
         };
-        // SAFETY: what the driver exports under its names are its functions.
+        // SAFETY: the driver's exports have the types of the functions they name.
         let driver = unsafe { Driver::from_resolver(Box::new(find), DriverOrigin::Library(path)) };
-        // For the life of the process, as the library.
+        // Lives as long as the process, like the library.
         let driver = Box::leak(Box::new(driver));
-        // There is none of a name that has a zero in it.
+        // No export has a name with a zero in it.
         let by_name = move |name: &str| find(&CString::new(name).ok()?);
-        return Some(Below::new(driver, Box::new(by_name), bind::noted));
+        return Some(RealDriver::new(
+            driver,
+            Box::new(by_name),
+            bind::noting_stub,
+        ));
     }
     None
 }
@@ -92,10 +96,10 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((data.dev(), data.ino()))
 }
 
-/// The object that holds an address.
+/// The loaded object that contains an address.
 fn object(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for; `info` is filled if it answers so.
+    // SAFETY: dladdr accepts any address; `info` is filled if it answers so.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
     // SAFETY: filled, see above.
     (found != 0).then(|| unsafe { info.assume_init() })
@@ -107,7 +111,7 @@ pub(crate) fn is_own(address: *const c_void) -> bool {
     base(address) == base(own_path as *const c_void)
 }
 
-/// The file that this very code was loaded from.
+/// The file that this code was loaded from.
 pub(crate) fn own_path() -> Option<&'static CStr> {
     let name: *const c_char = object(own_path as *const c_void)?.dli_fname;
     // SAFETY: the loader's own string for an object that is never unloaded.
@@ -119,23 +123,25 @@ fn own_file() -> Option<(u64, u64)> {
     identity(Path::new(std::ffi::OsStr::from_bytes(name)))
 }
 
-/// Where a driver may be, the likeliest first.
-fn places() -> Vec<PathBuf> {
+/// Paths where a driver may be, the likeliest first.
+fn candidate_paths() -> Vec<PathBuf> {
     let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let searched = std::env::split_paths(&searched).collect::<Vec<_>>();
     let folders = searched
         .into_iter()
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join(NAME));
-    let small = fs::metadata(LOADER_CACHE).is_ok_and(|data| data.len() <= LONGEST_CACHE);
+    let small = fs::metadata(LOADER_CACHE).is_ok_and(|data| data.len() <= MAX_CACHE_BYTES);
     let cache = small.then(|| fs::read(LOADER_CACHE).ok()).flatten();
     let cached = cache.map_or_else(Vec::new, |cache| in_loader_cache(&cache, NAME));
-    let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(NAME));
+    let usual = DRIVER_FOLDERS
+        .iter()
+        .map(|folder| Path::new(folder).join(NAME));
     folders.chain(cached).chain(usual).collect()
 }
 
 /// The files for a name in the loader's cache (`glibc-ld.so.cache1.1`): a
-/// header of 48 bytes, entries of 24 with the places of a name and a path.
+/// header of 48 bytes, then entries of 24 with the offsets of a name and a path.
 fn in_loader_cache(bytes: &[u8], name: &str) -> Vec<PathBuf> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     let mut found = Vec::new();
@@ -167,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loaders_cache_names_the_files_of_a_library() {
+    fn the_loaders_cache_yields_the_files_of_a_library() {
         let mut cache = b"glibc-ld.so.cache1.1".to_vec();
         cache.extend(2u32.to_le_bytes());
         cache.resize(48, 0);
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_cache_names_nothing() {
+    fn a_corrupt_cache_yields_no_files() {
         let mut cache = b"glibc-ld.so.cache1.1".to_vec();
         cache.extend(u32::MAX.to_le_bytes());
         assert!(in_loader_cache(&cache, NAME).is_empty());

@@ -1,5 +1,5 @@
-//! Code that is loaded: the driver takes memory for it, when it likes. What a
-//! program gave it to load says how much that may be.
+//! Loaded code. The driver allocates memory for it lazily; the size of the loaded image is
+//! the estimate that is charged.
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,28 +8,28 @@ use fercuda_cuda_sys::types::{CUjit_option, CUlibrary, CUlibraryOption, CUmodule
 use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::GovernedKey;
 
-use super::linear::released;
-use crate::process::{ask, governor, guarded, seated};
+use super::linear::release_governed;
+use crate::process::{call_driver, catch_panic, governor, with_thread_context};
 
-/// Images are no larger than this; what says so is not believed.
-const LARGEST: u64 = 8 << 30;
-/// Text is looked through so far for its end.
-const LONGEST_TEXT: usize = 64 << 20;
+/// The largest size of an image that is believed.
+const MAX_IMAGE_BYTES: u64 = 8 << 30;
+/// How far the terminator of a PTX text is searched.
+const MAX_TEXT_BYTES: usize = 64 << 20;
 
 const ELF: [u8; 4] = *b"\x7fELF";
-/// The header in front of a fat binary's images.
+/// Magic of the header in front of a fat binary's images.
 const FAT: u32 = 0xba55_ed50;
-/// What compilers put before that: magic, version, and where the header is.
+/// Magic of the wrapper that compilers emit: magic, version, pointer to the header.
 const FAT_WRAPPER: u32 = 0x4662_43b1;
 
-/// How long an image is.
+/// The length of an image in bytes.
 ///
 /// # Safety
 /// `image` is one that the driver has just loaded.
 unsafe fn image_bytes(image: *const c_void) -> u64 {
     let bytes = image.cast::<u8>();
-    // SAFETY: each format begins with four bytes, and has a header of the size
-    // that is read once they say which it is.
+    // SAFETY: each format begins with four bytes, which select it, and has a header of the
+    // size that is read.
     unsafe {
         let magic = bytes.cast::<[u8; 4]>().read_unaligned();
         if magic == ELF {
@@ -52,60 +52,60 @@ unsafe fn image_bytes(image: *const c_void) -> u64 {
                     image_bytes(header)
                 }
             }
-            // Text ends with a zero.
-            _ => libc::strnlen(bytes.cast(), LONGEST_TEXT) as u64,
+            // PTX text ends with a zero.
+            _ => libc::strnlen(bytes.cast(), MAX_TEXT_BYTES) as u64,
         }
     }
 }
 
-/// Notes code of so many bytes under a handle.
-fn note(handle: usize, bytes: impl FnOnce() -> u64) {
-    guarded(|| {
+/// Charges code of `bytes` under a handle.
+fn charge_code(handle: usize, bytes: impl FnOnce() -> u64) {
+    catch_panic(|| {
         let governor = governor()?;
-        let device = seated(|seat| Some(seat.current()?.1)).unwrap_or(0);
-        governor.code_given(GovernedKey::Code(handle), device, bytes().min(LARGEST));
+        let device = with_thread_context(|seat| Some(seat.current()?.1)).unwrap_or(0);
+        governor.code_given(GovernedKey::Code(handle), device, bytes().min(MAX_IMAGE_BYTES));
         Some(())
     });
 }
 
-/// Lets the driver load an image.
+/// Loads an image with the driver and charges it.
 ///
 /// # Safety
 /// The driver's function is given the program's own arguments, `image` among
 /// them, and writes `into`.
-unsafe fn loaded<H: Copy>(
+unsafe fn load_image<H: Copy>(
     image: *const c_void,
     into: *mut H,
     handle: impl Fn(H) -> usize,
     load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let result = ask(load);
+    let result = call_driver(load);
     if result == CUresult::CUDA_SUCCESS && !image.is_null() && !into.is_null() {
         // SAFETY: the driver has just written it.
         let handle = handle(unsafe { *into });
         // SAFETY: the driver has just read it.
-        note(handle, || unsafe { image_bytes(image) });
+        charge_code(handle, || unsafe { image_bytes(image) });
     }
     result
 }
 
-/// Lets the driver load a file.
+/// Loads a file with the driver and charges it.
 ///
 /// # Safety
-/// As for [`loaded`]; `file` is a C string.
-unsafe fn loaded_file<H: Copy>(
+/// As for [`load_image`]; `file` is a C string.
+unsafe fn load_file<H: Copy>(
     file: *const c_char,
     into: *mut H,
     handle: impl Fn(H) -> usize,
     load: impl FnOnce(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let result = ask(load);
+    let result = call_driver(load);
     if result == CUresult::CUDA_SUCCESS && !file.is_null() && !into.is_null() {
         // SAFETY: the driver has just read one and written the other.
         let (name, into) = unsafe { (CStr::from_ptr(file), *into) };
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
         let bytes = || std::fs::metadata(path).map_or(0, |data| data.len());
-        note(handle(into), bytes);
+        charge_code(handle(into), bytes);
     }
     result
 }
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn module_load_data(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        loaded(image, into, module, |driver| {
+        load_image(image, into, module, |driver| {
             driver.cuModuleLoadData(into, image)
         })
     }
@@ -139,7 +139,7 @@ pub(super) unsafe extern "C" fn module_load_data_ex(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        loaded(image, into, module, |driver| {
+        load_image(image, into, module, |driver| {
             driver.cuModuleLoadDataEx(into, image, count, options, values)
         })
     }
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C" fn module_load_fat_binary(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        loaded(image, into, module, |driver| {
+        load_image(image, into, module, |driver| {
             driver.cuModuleLoadFatBinary(into, image)
         })
     }
@@ -159,12 +159,12 @@ pub(super) unsafe extern "C" fn module_load_fat_binary(
 
 pub(super) unsafe extern "C" fn module_load(into: *mut CUmodule, file: *const c_char) -> CUresult {
     // SAFETY: the program's own arguments.
-    unsafe { loaded_file(file, into, module, |driver| driver.cuModuleLoad(into, file)) }
+    unsafe { load_file(file, into, module, |driver| driver.cuModuleLoad(into, file)) }
 }
 
 pub(super) unsafe extern "C" fn module_unload(handle: CUmodule) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Code(module(handle)), |driver| unsafe {
+    release_governed(GovernedKey::Code(module(handle)), |driver| unsafe {
         driver.cuModuleUnload(handle)
     })
 }
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn library_load_data(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        loaded(image, into, library, |driver| {
+        load_image(image, into, library, |driver| {
             driver.cuLibraryLoadData(
                 into,
                 image,
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn library_load_from_file(
 ) -> CUresult {
     // SAFETY: the program's own arguments.
     unsafe {
-        loaded_file(file, into, library, |driver| {
+        load_file(file, into, library, |driver| {
             driver.cuLibraryLoadFromFile(
                 into,
                 file,
@@ -225,7 +225,7 @@ pub(super) unsafe extern "C" fn library_load_from_file(
 
 pub(super) unsafe extern "C" fn library_unload(handle: CUlibrary) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Code(library(handle)), |driver| unsafe {
+    release_governed(GovernedKey::Code(library(handle)), |driver| unsafe {
         driver.cuLibraryUnload(handle)
     })
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn images_say_how_long_they_are() {
+    fn image_headers_determine_the_length() {
         assert_eq!(measured(b".version 8.0\n\0"), 13);
         let mut elf = [0u8; 64];
         elf[..4].copy_from_slice(&ELF);

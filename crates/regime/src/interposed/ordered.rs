@@ -1,7 +1,6 @@
-//! Memory in the order of streams: `cuMemAllocAsync`, and the pools that it
-//! comes from.
+//! Stream-ordered memory: `cuMemAllocAsync` and the memory pools it allocates from.
 //!
-//! What is captured belongs to a graph and is the driver's to give.
+//! A captured allocation belongs to a graph and is left to the driver.
 
 use core::ffi::c_void;
 
@@ -14,90 +13,90 @@ use fercuda_governor::PoolProvider;
 use fercuda_ledger::Governed;
 use fercuda_pool::PoolPlace;
 
-use super::asked;
-use super::linear::{give, governed, pass_free, tenant_of};
+use super::entry_stub;
+use super::linear::{allocate_governed, finish_allocation, free_with_driver, tenant_of};
 use crate::caller;
-use crate::process::{around, ask, governor, guarded, seated};
+use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
 use crate::trace;
 
-asked!(alloc_entry => alloc);
-asked!(alloc_per_thread_entry => alloc_per_thread);
-asked!(alloc_from_pool_entry => alloc_from_pool);
-asked!(alloc_from_pool_per_thread_entry => alloc_from_pool_per_thread);
+entry_stub!(alloc_entry => alloc);
+entry_stub!(alloc_per_thread_entry => alloc_per_thread);
+entry_stub!(alloc_from_pool_entry => alloc_from_pool);
+entry_stub!(alloc_from_pool_per_thread_entry => alloc_from_pool_per_thread);
 
-/// Which pool an allocation is to come from.
+/// The memory pool to allocate from.
 #[derive(Clone, Copy)]
-enum From {
+enum PoolChoice {
     /// The current one of the stream's device.
     Current,
     /// This one.
-    Pool(CUmemoryPool),
+    Named(CUmemoryPool),
 }
 
-/// Allocates in a stream's order; none if the driver is to answer.
+/// Allocates in a stream's order; `None` if the driver has to handle the call.
 ///
 /// # Safety
 /// As for [`caller::tenant`]; `into` is null or may be written.
 #[inline]
-unsafe fn pooled(
+unsafe fn allocate_pooled(
     into: *mut CUdeviceptr,
     bytes: usize,
-    from: From,
+    from: PoolChoice,
     (stream, per_thread): (CUstream, bool),
     frame: *const usize,
 ) -> Option<CUresult> {
     if into.is_null() || bytes == 0 {
         return None;
     }
-    seated(|seat| {
+    with_thread_context(|seat| {
         let governor = seat.governor();
         let ordered = seat.ordered(stream, per_thread)?;
         let of = match from {
-            From::Current => ordered.pool?,
-            From::Pool(pool) => match governor.served(pool) {
+            PoolChoice::Current => ordered.pool?,
+            PoolChoice::Named(pool) => match governor.served(pool) {
                 PoolProvider::Here(device, number) => (governor.device(device)?, number),
                 PoolProvider::ByTheDriver => return None,
             },
         };
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(governor, frame) };
-        let got = seat.allocate_ordered(&ordered, tenant, of, bytes as u64);
+        let allocated = seat.allocate_ordered(&ordered, tenant, of, bytes as u64);
         let place = PoolPlace::Stream(ordered.stream.id);
         // SAFETY: not null; the program's own.
-        unsafe { give(seat, of.0.ordinal(), into, got, bytes, place) }
+        unsafe { finish_allocation(seat, of.0.ordinal(), into, allocated, bytes, place) }
     })
 }
 
-/// Lets the driver allocate, and charges what a pool of its own gives.
+/// Allocates with the driver, and charges the allocation unless it is captured.
 ///
 /// # Safety
 /// As for [`caller::tenant`]; `call` succeeds only if it has written `into`.
 #[cold]
-unsafe fn passed(
+unsafe fn allocate_with_driver(
     into: *mut CUdeviceptr,
     bytes: usize,
     (stream, per_thread): (CUstream, bool),
     frame: *const usize,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let captured = guarded(|| {
+    let captured = catch_panic(|| {
         let governor = governor()?;
         Some(governor.anything_captures() && governor.is_capturing(stream, per_thread))
     });
     if captured == Some(true) {
-        return ask(call);
+        return call_driver(call);
     }
     // SAFETY: passed on.
     let tenant = || unsafe { tenant_of(frame) };
-    governed(Governed::DriverPool, bytes as u64, tenant, call, || {
+    allocate_governed(Governed::DriverPool, bytes as u64, tenant, call, || {
         // SAFETY: the driver has just written it.
         fercuda_governor::GovernedKey::Address(unsafe { *into })
     })
 }
 
 macro_rules! alloc {
-    ($door:ident, $per_thread:literal, $real:ident) => {
-        unsafe extern "C" fn $door(
+    ($function:ident, $per_thread:literal, $real:ident) => {
+        unsafe extern "C" fn $function(
             into: *mut CUdeviceptr,
             bytes: usize,
             stream: CUstream,
@@ -105,14 +104,15 @@ macro_rules! alloc {
             _: usize,
             frame: *const usize,
         ) -> CUresult {
-            let named = (stream, $per_thread);
+            let stream_handle = (stream, $per_thread);
             // SAFETY: the entry gave the frame of the call that is under way;
             // the rest is the program's.
-            let done = unsafe { pooled(into, bytes, From::Current, named, frame) };
+            let done =
+                unsafe { allocate_pooled(into, bytes, PoolChoice::Current, stream_handle, frame) };
             done.unwrap_or_else(|| {
                 // SAFETY: as above; the driver writes `into`.
                 unsafe {
-                    passed(into, bytes, named, frame, |driver| {
+                    allocate_with_driver(into, bytes, stream_handle, frame, |driver| {
                         driver.$real(into, bytes, stream)
                     })
                 }
@@ -125,8 +125,8 @@ alloc!(alloc, false, cuMemAllocAsync);
 alloc!(alloc_per_thread, true, cuMemAllocAsync_ptsz);
 
 macro_rules! alloc_from_pool {
-    ($door:ident, $per_thread:literal, $real:ident) => {
-        unsafe extern "C" fn $door(
+    ($function:ident, $per_thread:literal, $real:ident) => {
+        unsafe extern "C" fn $function(
             into: *mut CUdeviceptr,
             bytes: usize,
             pool: CUmemoryPool,
@@ -134,13 +134,15 @@ macro_rules! alloc_from_pool {
             _: usize,
             frame: *const usize,
         ) -> CUresult {
-            let named = (stream, $per_thread);
+            let stream_handle = (stream, $per_thread);
             // SAFETY: as above.
-            let done = unsafe { pooled(into, bytes, From::Pool(pool), named, frame) };
+            let done = unsafe {
+                allocate_pooled(into, bytes, PoolChoice::Named(pool), stream_handle, frame)
+            };
             done.unwrap_or_else(|| {
                 // SAFETY: as above; the driver writes `into`.
                 unsafe {
-                    passed(into, bytes, named, frame, |driver| {
+                    allocate_with_driver(into, bytes, stream_handle, frame, |driver| {
                         driver.$real(into, bytes, pool, stream)
                     })
                 }
@@ -156,22 +158,23 @@ alloc_from_pool!(
     cuMemAllocFromPoolAsync_ptsz
 );
 
-/// Frees a block behind the work of a stream; none if the driver is to answer.
+/// Frees a block behind the queued work of a stream; `None` if the driver has to handle the
+/// call.
 #[inline]
-fn freed(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUresult> {
-    seated(|seat| {
+fn free_pooled(address: CUdeviceptr, stream: CUstream, per_thread: bool) -> Option<CUresult> {
+    with_thread_context(|seat| {
         seat.touch(address);
         let ordered = seat.ordered(stream, per_thread)?;
         let (freed, place) = seat.free_ordered(&ordered, address)?;
-        trace::freed(address, freed.requested_bytes, place);
+        trace::record_free(address, freed.requested_bytes, place);
         Some(CUresult::CUDA_SUCCESS)
     })
 }
 
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr, stream: CUstream) -> CUresult {
-    freed(address, stream, false).unwrap_or_else(|| {
+    free_pooled(address, stream, false).unwrap_or_else(|| {
         // SAFETY: the program's own arguments.
-        pass_free(address, |driver, address| unsafe {
+        free_with_driver(address, |driver, address| unsafe {
             driver.cuMemFreeAsync(address, stream)
         })
     })
@@ -181,22 +184,22 @@ pub(super) unsafe extern "C" fn free_per_thread(
     address: CUdeviceptr,
     stream: CUstream,
 ) -> CUresult {
-    freed(address, stream, true).unwrap_or_else(|| {
+    free_pooled(address, stream, true).unwrap_or_else(|| {
         // SAFETY: the program's own arguments.
-        pass_free(address, |driver, address| unsafe {
+        free_with_driver(address, |driver, address| unsafe {
             driver.cuMemFreeAsync_ptsz(address, stream)
         })
     })
 }
 
-// ---- the driver's pools, as programs see them ----------------------------------
+// ---- memory pools --------------------------------------------------------------
 
 pub(super) unsafe extern "C" fn pool_create(
     pool: *mut CUmemoryPool,
     properties: *const CUmemPoolProps,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemPoolCreate(pool, properties) });
+    let result = call_driver(|driver| unsafe { driver.cuMemPoolCreate(pool, properties) });
     if result != CUresult::CUDA_SUCCESS {
         return result;
     }
@@ -209,7 +212,7 @@ pub(super) unsafe extern "C" fn pool_create(
         Ok(device) if on_device && !exported => Some(device),
         _ => None,
     };
-    guarded(|| {
+    catch_panic(|| {
         governor()?.pool_made(pool, device);
         Some(())
     });
@@ -219,16 +222,16 @@ pub(super) unsafe extern "C" fn pool_create(
 pub(super) unsafe extern "C" fn pool_destroy(pool: CUmemoryPool) -> CUresult {
     // SAFETY: the program's own argument.
     let destroy = |driver: &Driver| unsafe { driver.cuMemPoolDestroy(pool) };
-    around(destroy, |governor, destroy| {
+    govern_call(destroy, |governor, destroy| {
         governor.destroy_pool(pool, destroy)
     })
 }
 
 pub(super) unsafe extern "C" fn pool_trim_to(pool: CUmemoryPool, keep: usize) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemPoolTrimTo(pool, keep) });
+    let result = call_driver(|driver| unsafe { driver.cuMemPoolTrimTo(pool, keep) });
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
+        catch_panic(|| {
             let governor = governor()?;
             let PoolProvider::Here(device, _) = governor.served(pool) else {
                 return None;
@@ -246,7 +249,8 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
     value: *mut c_void,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemPoolGetAttribute(pool, attribute, value) });
+    let result =
+        call_driver(|driver| unsafe { driver.cuMemPoolGetAttribute(pool, attribute, value) });
     let figure = match attribute {
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT => 0,
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => 1,
@@ -255,8 +259,8 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
         _ => return result,
     };
     if result == CUresult::CUDA_SUCCESS {
-        let figures = guarded(|| {
-            tell_level();
+        let figures = catch_panic(|| {
+            publish_level();
             governor()?.pool_figures(pool)
         });
         if let Some(figures) = figures {
@@ -267,9 +271,9 @@ pub(super) unsafe extern "C" fn pool_get_attribute(
     result
 }
 
-/// Tells what this thread has in use in streams' order.
-fn tell_level() {
-    seated(|seat| {
+/// Publishes how much stream-ordered memory this thread has in use.
+fn publish_level() {
+    with_thread_context(|seat| {
         seat.publish_level();
         Some(())
     });
@@ -281,15 +285,16 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
     value: *mut c_void,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemPoolSetAttribute(pool, attribute, value) });
+    let result =
+        call_driver(|driver| unsafe { driver.cuMemPoolSetAttribute(pool, attribute, value) });
     let used = match attribute {
         CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH => true,
         CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => false,
         _ => return result,
     };
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
-            tell_level();
+        catch_panic(|| {
+            publish_level();
             governor()?.reset_pool_marks(pool, used);
             Some(())
         });
@@ -299,9 +304,9 @@ pub(super) unsafe extern "C" fn pool_set_attribute(
 
 pub(super) unsafe extern "C" fn device_set_pool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuDeviceSetMemPool(device, pool) });
+    let result = call_driver(|driver| unsafe { driver.cuDeviceSetMemPool(device, pool) });
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
+        catch_panic(|| {
             governor()?.set_current_pool(device, pool);
             Some(())
         });

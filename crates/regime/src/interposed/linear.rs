@@ -1,7 +1,7 @@
-//! Linear memory that belongs to no stream: `cuMemAlloc` and its kin.
+//! Linear memory outside any stream's order: `cuMemAlloc` and its variants.
 //!
-//! A block may be used anywhere at once, and is freed behind all work queued so
-//! far; neither waits, though the driver's own calls may.
+//! A block may be used on any stream at once, and is freed behind all work queued so far.
+//! Neither call waits, though the driver's own may.
 
 use core::ffi::c_uint;
 
@@ -14,20 +14,20 @@ use fercuda_governor::{
 use fercuda_ledger::{Governed, Tenant};
 use fercuda_pool::{Error, PoolPlace};
 
-use super::asked;
-use super::identity::NOWHERE;
+use super::entry_stub;
+use super::queries::UNMAPPED_ADDRESS;
 use crate::caller;
-use crate::process::{around, ask, governor, guarded, seated};
-use crate::{say, trace};
+use crate::process::{call_driver, catch_panic, govern_call, governor, with_thread_context};
+use crate::{print_diagnostic, trace};
 
-/// Rows of pitched memory begin at multiples of so much; see `alloc_pitch`.
+/// The row alignment of pitched memory; see `alloc_pitch`.
 const PITCH_BYTES: usize = 512;
 
-asked!(alloc_entry => alloc);
-asked!(alloc_pitch_entry => alloc_pitch);
-asked!(alloc_managed_entry => alloc_managed);
-asked!(alloc_v1_entry => alloc_v1);
-asked!(alloc_pitch_v1_entry => alloc_pitch_v1);
+entry_stub!(alloc_entry => alloc);
+entry_stub!(alloc_pitch_entry => alloc_pitch);
+entry_stub!(alloc_managed_entry => alloc_managed);
+entry_stub!(alloc_v1_entry => alloc_v1);
+entry_stub!(alloc_pitch_v1_entry => alloc_pitch_v1);
 
 unsafe extern "C" fn alloc(
     into: *mut CUdeviceptr,
@@ -39,47 +39,51 @@ unsafe extern "C" fn alloc(
 ) -> CUresult {
     // SAFETY: the entry gave the frame of the call that is under way; `into` is
     // the program's.
-    let done = unsafe { pooled(into, bytes, frame) };
+    let done = unsafe { allocate_pooled(into, bytes, frame) };
     done.unwrap_or_else(|| {
         // SAFETY: as above.
         let tenant = || unsafe { tenant_of(frame) };
         // SAFETY: the program's own arguments, of which the driver writes `into`.
         unsafe {
-            fall_back(into, bytes as u64, tenant, |driver| {
+            allocate_with_driver(into, bytes as u64, tenant, |driver| {
                 driver.cuMemAlloc_v2(into, bytes)
             })
         }
     })
 }
 
-/// The tenant who called.
+/// The tenant that made the call.
 ///
 /// # Safety
 /// As for [`caller::tenant`].
 pub(super) unsafe fn tenant_of(frame: *const usize) -> Tenant {
     // SAFETY: passed on.
-    let tenant = guarded(|| Some(unsafe { caller::tenant(governor()?, frame) }));
+    let tenant = catch_panic(|| Some(unsafe { caller::tenant(governor()?, frame) }));
     tenant.unwrap_or(Tenant::OTHERS)
 }
 
-/// Allocates from the pool of the current context's device; none if the driver
-/// is to answer.
+/// Allocates from the pool of the current context's device; `None` if the driver has to
+/// handle the call.
 ///
 /// # Safety
 /// `into` is null or may be written; `frame` as for [`caller::tenant`].
-unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> Option<CUresult> {
+unsafe fn allocate_pooled(
+    into: *mut CUdeviceptr,
+    bytes: usize,
+    frame: *const usize,
+) -> Option<CUresult> {
     if into.is_null() || bytes == 0 {
         return None;
     }
-    seated(|seat| {
-        // The driver says what it makes of a call that a capture forbids.
+    with_thread_context(|seat| {
+        // During a capture that forbids the call the driver decides its result.
         if seat.governor().may_not_wait() {
             return None;
         }
         let context = seat.current()?;
         // SAFETY: passed on.
         let tenant = unsafe { caller::tenant(seat.governor(), frame) };
-        let got = seat.allocate(
+        let allocated = seat.allocate(
             tenant,
             context,
             PoolPlace::Anywhere,
@@ -87,70 +91,71 @@ unsafe fn pooled(into: *mut CUdeviceptr, bytes: usize, frame: *const usize) -> O
             bytes as u64,
         );
         // SAFETY: not null; the program's own.
-        unsafe { give(seat, context.1, into, got, bytes, PoolPlace::Anywhere) }
+        unsafe { finish_allocation(seat, context.1, into, allocated, bytes, PoolPlace::Anywhere) }
     })
 }
 
-/// Hands an allocation to the program.
+/// Returns an allocation to the program and traces it; `None` if the driver has to handle
+/// the call.
 ///
 /// # Safety
 /// `into` may be written.
-pub(super) unsafe fn give(
+pub(super) unsafe fn finish_allocation(
     seat: &mut ThreadContext<'static>,
     device: u32,
     into: *mut CUdeviceptr,
-    got: Result<u64, AllocationDenied>,
+    allocated: Result<u64, AllocationDenied>,
     bytes: usize,
     place: PoolPlace,
 ) -> Option<CUresult> {
-    match got {
+    match allocated {
         Ok(address) => {
             // SAFETY: the caller's promise.
             unsafe { into.write(address) };
-            trace::allocated(address, bytes as u64, place);
+            trace::record_allocation(address, bytes as u64, place);
             Some(CUresult::CUDA_SUCCESS)
         }
         Err(AllocationDenied::Driver) => None,
         Err(AllocationDenied::OutOfMemory(error)) => {
             if let Some(device) = seat.governor().device(device) {
-                tell(seat, device, &error);
+                report_denial(seat, device, &error);
             }
             Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
         }
     }
 }
 
-/// Says who holds what, the first time that somebody is refused: frameworks
-/// ask again and again, having freed something.
+/// Reports which tenants hold how much at the first denied allocation of the process.
+/// Frameworks free memory and retry, so later denials are not reported.
 #[cold]
-fn tell(seat: &ThreadContext<'static>, device: &GovernedDevice, error: &Error) {
+fn report_denial(seat: &ThreadContext<'static>, device: &GovernedDevice, error: &Error) {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Relaxed) {
-        say(&seat.governor().report(device, error));
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Relaxed) {
+        print_diagnostic(&seat.governor().report(device, error));
     }
 }
 
-/// Lets the driver allocate, and charges what it gives.
+/// Allocates linear memory with the driver and charges it.
 ///
 /// # Safety
 /// `call` succeeds only if it has written `into`.
 #[cold]
-unsafe fn fall_back(
+unsafe fn allocate_with_driver(
     into: *mut CUdeviceptr,
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    governed(Governed::Linear, bytes, tenant, call, || {
+    allocate_governed(Governed::Linear, bytes, tenant, call, || {
         // SAFETY: the driver has just written it.
         GovernedKey::Address(unsafe { *into })
     })
 }
 
-/// Lets the driver make memory of `kind`, and charges it to the budget and to
-/// who asked. `key` is asked for when it was made.
-pub(super) fn governed(
+/// Allocates memory of `kind` with the driver, and charges it to the budget and to the
+/// tenant. `key` is called once the driver has allocated.
+pub(super) fn allocate_governed(
     kind: Governed,
     bytes: u64,
     tenant: impl FnOnce() -> Tenant,
@@ -158,33 +163,33 @@ pub(super) fn governed(
     key: impl FnOnce() -> GovernedKey,
 ) -> CUresult {
     let piece = (bytes > 0).then(|| {
-        seated(|seat| {
+        with_thread_context(|seat| {
             let (context, device) = seat.current()?;
-            // The driver's pools are no context's.
-            let is_its = kind != Governed::DriverPool;
+            // The driver's pools belong to no context.
+            let in_context = kind != Governed::DriverPool;
             Some(GovernedPiece {
                 device,
                 tenant: tenant(),
                 kind,
                 bytes,
-                context: is_its.then_some(context),
+                context: in_context.then_some(context),
             })
         })
     });
     let Some(piece) = piece.flatten() else {
-        return ask(call);
+        return call_driver(call);
     };
-    admitted(&piece, call, |governor| governor.made(key(), piece))
+    admit_and_call(&piece, call, |governor| governor.made(key(), piece))
 }
 
-/// Makes a piece if there is room for it; if the driver has none, the pool
-/// gives it what it can do without.
-pub(super) fn admitted(
+/// Calls the driver to allocate a piece if the budget admits it. If the driver is out of
+/// memory, the pool is trimmed and the call retried.
+pub(super) fn admit_and_call(
     piece: &GovernedPiece,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
     made: impl FnOnce(&'static Governor),
 ) -> CUresult {
-    around(call, |governor, call| {
+    govern_call(call, |governor, call| {
         if !governor.admit(piece) {
             return CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -216,10 +221,10 @@ unsafe extern "C" fn alloc_pitch(
 ) -> CUresult {
     let row = width.checked_next_multiple_of(PITCH_BYTES);
     let size = row.and_then(|row| row.checked_mul(height));
-    let sound = !into.is_null() && !pitch.is_null() && matches!(element, 4 | 8 | 16);
-    if let (true, Some(row), Some(bytes)) = (sound, row, size) {
+    let is_valid = !into.is_null() && !pitch.is_null() && matches!(element, 4 | 8 | 16);
+    if let (true, Some(row), Some(bytes)) = (is_valid, row, size) {
         // SAFETY: as in `alloc`.
-        if let Some(result) = unsafe { pooled(into, bytes, frame) } {
+        if let Some(result) = unsafe { allocate_pooled(into, bytes, frame) } {
             if result == CUresult::CUDA_SUCCESS {
                 // SAFETY: not null; the program's own.
                 unsafe { pitch.write(row) };
@@ -231,7 +236,7 @@ unsafe extern "C" fn alloc_pitch(
     let tenant = || unsafe { tenant_of(frame) };
     // SAFETY: the program's own arguments, of which the driver writes `into`.
     unsafe {
-        fall_back(into, size.unwrap_or(0) as u64, tenant, |driver| {
+        allocate_with_driver(into, size.unwrap_or(0) as u64, tenant, |driver| {
             driver.cuMemAllocPitch_v2(into, pitch, width, height, element)
         })
     }
@@ -247,7 +252,7 @@ unsafe extern "C" fn alloc_managed(
 ) -> CUresult {
     // SAFETY: as in `alloc`.
     let tenant = || unsafe { tenant_of(frame) };
-    governed(
+    allocate_governed(
         Governed::Managed,
         bytes as u64,
         tenant,
@@ -258,7 +263,7 @@ unsafe extern "C" fn alloc_managed(
     )
 }
 
-/// Addresses of 32 bits: only the driver can find such.
+/// Addresses of 32 bits, which only the driver can allocate.
 unsafe extern "C" fn alloc_v1(
     into: *mut CUdeviceptr_v1,
     bytes: c_uint,
@@ -267,7 +272,7 @@ unsafe extern "C" fn alloc_v1(
     _: usize,
     frame: *const usize,
 ) -> CUresult {
-    governed(
+    allocate_governed(
         Governed::Linear,
         u64::from(bytes),
         // SAFETY: the call is under way.
@@ -288,7 +293,7 @@ unsafe extern "C" fn alloc_pitch_v1(
     frame: *const usize,
 ) -> CUresult {
     let row = u64::from(width).next_multiple_of(PITCH_BYTES as u64);
-    governed(
+    allocate_governed(
         Governed::Linear,
         row.saturating_mul(u64::from(height)),
         // SAFETY: the call is under way.
@@ -302,55 +307,54 @@ unsafe extern "C" fn alloc_pitch_v1(
 
 pub(super) unsafe extern "C" fn free_v1(address: CUdeviceptr_v1) -> CUresult {
     // SAFETY: the program's own argument.
-    released(GovernedKey::Address(u64::from(address)), |driver| unsafe {
+    release_governed(GovernedKey::Address(u64::from(address)), |driver| unsafe {
         driver.cuMemFree(address)
     })
 }
 
-/// Frees a block of the pool, however it was allocated, or else lets the driver
-/// free what it gave.
+/// Frees a block of the pool, however it was allocated, or else the driver's allocation.
 pub(super) unsafe extern "C" fn free(address: CUdeviceptr) -> CUresult {
-    let freed = seated(|seat| {
+    let freed = with_thread_context(|seat| {
         seat.touch(address);
         if seat.governor().may_not_wait() || seat.is_current_over() {
             return None;
         }
         let freed = seat.free(address, PoolPlace::Anywhere, |_| true)?;
-        trace::freed(address, freed.requested_bytes, PoolPlace::Anywhere);
+        trace::record_free(address, freed.requested_bytes, PoolPlace::Anywhere);
         Some(())
     });
     if freed.is_some() {
         return CUresult::CUDA_SUCCESS;
     }
     // SAFETY: the program's own argument.
-    pass_free(address, |driver, address| unsafe {
+    free_with_driver(address, |driver, address| unsafe {
         driver.cuMemFree_v2(address)
     })
 }
 
-/// Lets the driver free something, and gives back what was charged for it.
-/// A slab of the pool, which it would free, is not shown to it.
-pub(super) fn pass_free(
+/// Frees an allocation with the driver and releases its charge. A slab of the pool, which the
+/// driver would free, is hidden from it.
+pub(super) fn free_with_driver(
     address: u64,
     call: impl Fn(&'static Driver, u64) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    let is_slab = guarded(|| Some(governor()?.is_slab(address)));
-    let asked = if is_slab == Some(true) {
-        NOWHERE
+    let is_slab = catch_panic(|| Some(governor()?.is_slab(address)));
+    let passed = if is_slab == Some(true) {
+        UNMAPPED_ADDRESS
     } else {
         address
     };
-    released(GovernedKey::Address(address), |driver| call(driver, asked))
+    release_governed(GovernedKey::Address(address), |driver| call(driver, passed))
 }
 
-/// Lets the driver take back what stands under a key.
-pub(super) fn released(
+/// Releases the memory with this key with the driver, and its charge.
+pub(super) fn release_governed(
     key: GovernedKey,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(call, |governor, call| {
-        // Taken out first: once the driver has it back another thread may be
-        // given the same key.
+    govern_call(call, |governor, call| {
+        // Removed first: once the driver has released it, another thread may be given the
+        // same key.
         let piece = governor.governed().remove(key);
         let result = call();
         match piece {

@@ -1,8 +1,8 @@
-//! Memory that other processes open, and other devices reach: legacy handles,
-//! and descriptors of address ranges.
+//! Memory shared with other processes and devices: legacy IPC handles and descriptors of
+//! address ranges.
 //!
-//! A handle of a block is ours; who opens one that is not asks the driver.
-//! Handles of events are the driver's, and not governed.
+//! A block's IPC handle is one of ours; opening any other goes to the driver. IPC handles
+//! of events are the driver's and not governed.
 
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,24 +12,24 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{GovernedKey, GovernedPiece, ShareDenied};
 use fercuda_ledger::Governed;
 
-use super::asked;
-use super::identity::{NOWHERE, is_nobodys};
-use super::linear::{released, tenant_of};
-use crate::process::{ask, governor, guarded, seated};
-use crate::say;
+use super::entry_stub;
+use super::linear::{release_governed, tenant_of};
+use super::queries::{UNMAPPED_ADDRESS, is_unallocated};
+use crate::print_diagnostic;
+use crate::process::{call_driver, catch_panic, governor, with_thread_context};
 
-asked!(open_entry => open);
-asked!(open_v1_entry => open_v1);
+entry_stub!(open_entry => open);
+entry_stub!(open_v1_entry => open_v1);
 
-/// A block's handle. Memory that is the pool's and in no block has none, though
-/// the driver would give that of its slab.
+/// Returns a block's IPC handle. Pool memory outside any block has none, though the driver
+/// would return its slab's.
 pub(super) unsafe extern "C" fn get(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
     // SAFETY: the program's own arguments.
-    let pass = |address| ask(|driver| unsafe { driver.cuIpcGetMemHandle(handle, address) });
-    if is_nobodys(address) || handle.is_null() {
-        return pass(NOWHERE);
+    let pass = |address| call_driver(|driver| unsafe { driver.cuIpcGetMemHandle(handle, address) });
+    if is_unallocated(address) || handle.is_null() {
+        return pass(UNMAPPED_ADDRESS);
     }
-    let exported = seated(|seat| Some(seat.governor().export(address)));
+    let exported = with_thread_context(|seat| Some(seat.governor().export(address)));
     match exported.flatten() {
         None => pass(address),
         Some(Ok(exported)) => {
@@ -39,25 +39,25 @@ pub(super) unsafe extern "C" fn get(handle: *mut CUipcMemHandle, address: CUdevi
         }
         Some(Err(ShareDenied::Driver(code))) => code,
         Some(Err(ShareDenied::Mapped)) => {
-            say_once(
+            print_once(
                 "cuIpcGetMemHandle: mapped memory cannot be opened by other processes\n\
                  try: fercuda run --ipc, or FERCUDA_BACKING=slabs",
             );
             CUresult::CUDA_ERROR_INVALID_VALUE
         }
         Some(Err(ShareDenied::Folder(why))) => {
-            say_once(&format!("cuIpcGetMemHandle: {why}"));
+            print_once(&format!("cuIpcGetMemHandle: {why}"));
             CUresult::CUDA_ERROR_NOT_SUPPORTED
         }
     }
 }
 
-/// Says why nothing can be shared, the first time.
+/// Reports why nothing can be shared, once per process.
 #[cold]
-fn say_once(text: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Relaxed) {
-        say(text);
+fn print_once(text: &str) {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    if !PRINTED.swap(true, Relaxed) {
+        print_diagnostic(text);
     }
 }
 
@@ -72,7 +72,7 @@ unsafe extern "C" fn open(
 ) -> CUresult {
     // SAFETY: the entry gave the frame of the call that is under way; the rest
     // is the program's.
-    unsafe { opened(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle_v2) }
+    unsafe { open_handle(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle_v2) }
 }
 
 unsafe extern "C" fn open_v1(
@@ -85,35 +85,35 @@ unsafe extern "C" fn open_v1(
     frame: *const usize,
 ) -> CUresult {
     // SAFETY: as in `open`.
-    unsafe { opened(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle) }
+    unsafe { open_handle(into, &handle, flags, frame, Driver::cuIpcOpenMemHandle) }
 }
 
-/// One of the driver's two functions that open handles.
-type Open =
+/// One of the driver's two functions that open IPC handles.
+type OpenIpcHandle =
     unsafe fn(&Driver, *mut CUdeviceptr, CUipcMemHandle, c_uint) -> Result<CUresult, Missing>;
 
-/// Opens a handle: ours, or as the driver does it.
+/// Opens an IPC handle: one of ours, or else through the driver.
 ///
 /// # Safety
 /// `into` is the program's; `frame` as for [`crate::caller::tenant`].
-unsafe fn opened(
+unsafe fn open_handle(
     into: *mut CUdeviceptr,
     handle: &CUipcMemHandle,
     flags: c_uint,
     frame: *const usize,
-    call: Open,
+    call: OpenIpcHandle,
 ) -> CUresult {
     // SAFETY: passed on.
     let tenant = || unsafe { tenant_of(frame) };
     let open = |handle| {
         let mut address = 0;
         // SAFETY: `address` outlives the call.
-        match ask(|driver| unsafe { call(driver, &mut address, handle, flags) }) {
+        match call_driver(|driver| unsafe { call(driver, &mut address, handle, flags) }) {
             CUresult::CUDA_SUCCESS => Ok(address),
             code => Err(code),
         }
     };
-    let ours = seated(|seat| {
+    let ours = with_thread_context(|seat| {
         let current = seat.current().filter(|_| !into.is_null())?;
         let governor = seat.governor();
         governor.import(handle, flags, current, tenant, open)
@@ -128,17 +128,17 @@ unsafe fn opened(
         None => {}
     }
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { call(driver, into, *handle, flags) });
+    let result = call_driver(|driver| unsafe { call(driver, into, *handle, flags) });
     if result == CUresult::CUDA_SUCCESS {
         // SAFETY: the driver has just written the address.
         let address = unsafe { *into };
-        guarded(|| {
+        catch_panic(|| {
             let mut bytes = 0;
-            // SAFETY: `bytes` outlives the call, and a base is not asked for.
-            let _unsized_counts_as_nothing = ask(|driver| unsafe {
+            // SAFETY: `bytes` outlives the call; the base is not requested.
+            let _an_unknown_size_counts_as_zero = call_driver(|driver| unsafe {
                 driver.cuMemGetAddressRange_v2(core::ptr::null_mut(), &mut bytes, address)
             });
-            let current = seated(|seat| seat.current());
+            let current = with_thread_context(|seat| seat.current());
             let piece = GovernedPiece {
                 device: current.map_or(0, |(_, device)| device),
                 tenant: tenant(),
@@ -154,25 +154,25 @@ unsafe fn opened(
 }
 
 pub(super) unsafe extern "C" fn close(address: CUdeviceptr) -> CUresult {
-    if let Some(closed) = guarded(|| governor()?.close_import(address)) {
+    if let Some(closed) = catch_panic(|| governor()?.close_import(address)) {
         return closed;
     }
-    // A slab is closed when its last block is, and not by its address.
-    let is_slab = guarded(|| Some(governor()?.is_in_imported_slab(address)));
-    let asked = if is_slab == Some(true) {
-        NOWHERE
+    // A slab is closed with its last block, not by its address.
+    let is_slab = catch_panic(|| Some(governor()?.is_in_imported_slab(address)));
+    let passed = if is_slab == Some(true) {
+        UNMAPPED_ADDRESS
     } else {
         address
     };
-    // SAFETY: the program's own argument, or no address at all.
-    released(GovernedKey::Address(asked), |driver| unsafe {
-        driver.cuIpcCloseMemHandle(asked)
+    // SAFETY: the program's own argument, or an unmapped address.
+    release_governed(GovernedKey::Address(passed), |driver| unsafe {
+        driver.cuIpcCloseMemHandle(passed)
     })
 }
 
-/// A descriptor of an address range, such as a dmabuf. The pool's addresses are
-/// a range like others; but what has a descriptor may be reached by it as long
-/// as somebody has it, and nobody says how long: so it stays where it is.
+/// Returns a descriptor of an address range, such as a dmabuf. Pool memory with a
+/// descriptor is pinned for good: it may be reached as long as any process holds the
+/// descriptor, and the last close is not reported.
 pub(super) unsafe extern "C" fn range_handle(
     handle: *mut c_void,
     address: CUdeviceptr,
@@ -180,20 +180,20 @@ pub(super) unsafe extern "C" fn range_handle(
     kind: CUmemRangeHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let asked = if is_nobodys(address) {
-        NOWHERE
+    let passed = if is_unallocated(address) {
+        UNMAPPED_ADDRESS
     } else {
         address
     };
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe {
-        driver.cuMemGetHandleForAddressRange(handle, asked, bytes, kind, flags)
+    let result = call_driver(|driver| unsafe {
+        driver.cuMemGetHandleForAddressRange(handle, passed, bytes, kind, flags)
     });
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
-            let governor = governor().filter(|governor| governor.is_pooled(asked))?;
-            // It was live until now, and what is live is not moved.
-            governor.pin_range(asked, bytes as u64);
+        catch_panic(|| {
+            let governor = governor().filter(|governor| governor.is_pooled(passed))?;
+            // The range was live until here, and live memory is not moved.
+            governor.pin_range(passed, bytes as u64);
             Some(())
         });
     }

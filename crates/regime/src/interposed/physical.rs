@@ -1,5 +1,7 @@
-//! Physical memory that programs make and map themselves: governed, since its
-//! handles are theirs to share and to map where they like.
+//! Physical memory that programs allocate and map themselves (`cuMemCreate`).
+//!
+//! Governed and not pooled, since its handles are the program's to share and to map
+//! anywhere.
 
 use core::ffi::{c_ulonglong, c_void};
 
@@ -11,12 +13,12 @@ use fercuda_cuda_sys::{Driver, Missing};
 use fercuda_governor::{GovernedMemory, GovernedPiece, PendingRelease};
 use fercuda_ledger::Governed;
 
-use super::asked;
-use super::linear::{admitted, tenant_of};
-use crate::process::{around, ask, governor, guarded};
+use super::entry_stub;
+use super::linear::{admit_and_call, tenant_of};
+use crate::process::{call_driver, catch_panic, govern_call, governor};
 
-asked!(create_entry => create);
-asked!(multicast_entry => multicast);
+entry_stub!(create_entry => create);
+entry_stub!(multicast_entry => multicast);
 
 unsafe extern "C" fn create(
     handle: *mut CUmemGenericAllocationHandle,
@@ -29,21 +31,21 @@ unsafe extern "C" fn create(
     // SAFETY: the program's own arguments.
     let make = |driver: &Driver| unsafe { driver.cuMemCreate(handle, bytes, properties, flags) };
     if handle.is_null() || properties.is_null() {
-        return ask(make);
+        return call_driver(make);
     }
     let mut granule = 0;
     let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: `granule` outlives the call; the program promises properties there.
-    let known = ask(|driver| unsafe {
+    let known = call_driver(|driver| unsafe {
         driver.cuMemGetAllocationGranularity(&mut granule, properties, least)
     });
-    // What cannot be made at all is not refused for want of room.
+    // The driver reports invalid requests; they are not refused for lack of memory.
     if known != CUresult::CUDA_SUCCESS || granule == 0 || !bytes.is_multiple_of(granule) {
-        return ask(make);
+        return call_driver(make);
     }
     // SAFETY: not null; the program promises properties there.
     let location = unsafe { (*properties).location };
-    // Memory of the host, which some libraries ask for to see whether they may.
+    // Host memory has no device; some libraries allocate it to probe for support.
     let device = match location.r#type {
         CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => u32::try_from(location.id).ok(),
         _ => None,
@@ -56,7 +58,7 @@ unsafe extern "C" fn create(
         bytes: bytes as u64,
         context: None,
     };
-    admitted(&piece, make, |governor| {
+    admit_and_call(&piece, make, |governor| {
         // SAFETY: the driver has just written it.
         governor.made_physical(unsafe { *handle }, piece);
     })
@@ -72,11 +74,11 @@ unsafe extern "C" fn multicast(
     frame: *const usize,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMulticastCreate(handle, properties) });
+    let result = call_driver(|driver| unsafe { driver.cuMulticastCreate(handle, properties) });
     if result == CUresult::CUDA_SUCCESS {
         // SAFETY: the call is under way; the driver has just read one and
         // written the other.
-        guarded(|| unsafe {
+        catch_panic(|| unsafe {
             let piece = GovernedPiece {
                 device: 0,
                 tenant: tenant_of(frame),
@@ -91,13 +93,14 @@ unsafe extern "C" fn multicast(
     result
 }
 
-/// Lets the driver take back what `take` takes out. That is first: once the
-/// driver has it, another thread may be given the same handle or address.
-fn taken(
+/// Removes what `take` selects from the books, then calls the driver to release it. In this
+/// order, since once the driver has released it another thread may be given the same handle
+/// or address.
+fn release_physical(
     take: impl FnOnce(&GovernedMemory) -> PendingRelease,
     call: impl Fn(&'static Driver) -> Result<CUresult, Missing>,
 ) -> CUresult {
-    around(call, |governor, call| {
+    govern_call(call, |governor, call| {
         let taken = take(governor.governed());
         let result = call();
         if result == CUresult::CUDA_SUCCESS {
@@ -110,7 +113,7 @@ fn taken(
 }
 
 pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> CUresult {
-    taken(
+    release_physical(
         |governed| governed.released(handle),
         // SAFETY: the program's own argument.
         |driver| unsafe { driver.cuMemRelease(handle) },
@@ -125,9 +128,10 @@ pub(super) unsafe extern "C" fn map(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) });
+    let result =
+        call_driver(|driver| unsafe { driver.cuMemMap(address, bytes, offset, handle, flags) });
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
+        catch_panic(|| {
             let governed = governor()?.governed();
             governed.mapped(address, bytes as u64, handle);
             Some(())
@@ -137,7 +141,7 @@ pub(super) unsafe extern "C" fn map(
 }
 
 pub(super) unsafe extern "C" fn unmap(address: CUdeviceptr, bytes: usize) -> CUresult {
-    taken(
+    release_physical(
         |governed| governed.unmapped(address, bytes as u64),
         // SAFETY: the program's own arguments.
         |driver| unsafe { driver.cuMemUnmap(address, bytes) },
@@ -149,14 +153,14 @@ pub(super) unsafe extern "C" fn retain(
     address: *mut c_void,
 ) -> CUresult {
     // SAFETY: the program's own arguments.
-    let result = ask(|driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) });
+    let result =
+        call_driver(|driver| unsafe { driver.cuMemRetainAllocationHandle(handle, address) });
     if result == CUresult::CUDA_SUCCESS {
-        guarded(|| {
+        catch_panic(|| {
             let governor = governor()?;
             // SAFETY: the driver has just written it.
             governor.governed().retained(unsafe { *handle });
-            // Memory of the pool that the program holds by its own handle stays
-            // where it is.
+            // Pool memory for which the program holds a handle must not be remapped.
             let (device, live) = governor.find(address as u64)?;
             device.pin(live.span.address);
             Some(())

@@ -1,20 +1,21 @@
-//! What is said to who runs the program.
+//! Diagnostics on standard error.
 
 use std::io::Write as _;
 
-/// Says something to who runs the program, if anybody can be told: a program
-/// that does not care about its standard error is not to end of ours.
-pub fn say(text: &str) {
+/// Prints `text` to standard error, each line prefixed with `feRcuda: `. Errors are
+/// ignored, and a closed pipe does not end the program.
+pub fn print_diagnostic(text: &str) {
     let lines = text.lines().map(|line| format!("feRcuda: {line}\n"));
     let lines: String = lines.collect();
-    without_sigpipe(|| {
-        let _nobody_hears_it = std::io::stderr().write_all(lines.as_bytes());
+    with_sigpipe_blocked(|| {
+        let _stderr_may_be_closed = std::io::stderr().write_all(lines.as_bytes());
     });
 }
 
-/// Runs `work`, which may write where nobody reads. The signal for that ends a
-/// program that has not said what it thinks of it.
-fn without_sigpipe(work: impl FnOnce()) {
+/// Runs `work`, which may write to a pipe without a reader. SIGPIPE would end a
+/// program that has no handler for it, so it is blocked meanwhile and a pending
+/// one of `work` is consumed.
+fn with_sigpipe_blocked(work: impl FnOnce()) {
     let new = || core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let (mut one, mut pending, mut before) = (new(), new(), new());
     // SAFETY: each set is filled before it is read, and outlives the calls.
@@ -35,8 +36,8 @@ fn without_sigpipe(work: impl FnOnce()) {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: as above; what is taken is this thread's own, since a write's
-    // signal goes to the thread that wrote.
+    // SAFETY: as above. The signal that is consumed is this thread's own: the kernel
+    // sends SIGPIPE to the thread that wrote.
     unsafe {
         if !was_pending {
             libc::sigtimedwait(one.as_ptr(), core::ptr::null_mut(), &now);
