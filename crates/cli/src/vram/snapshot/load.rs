@@ -26,7 +26,7 @@ use super::{
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
-use crate::vram::show::Figures;
+use crate::vram::show::MountStats;
 use crate::vram::tools::bar;
 
 /// No records of a member are longer; those of one that is saved have 1 MiB of attributes at most.

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::out::{note, say};
 use crate::terminal::{bytes, count, plain};
-use crate::vram::show::Figures;
+use crate::vram::show::MountStats;
 use crate::vram::tools::bar;
 
 /// Bytes that are lost together.
