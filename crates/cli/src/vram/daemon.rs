@@ -265,7 +265,7 @@ fn detach(args: &MountArgs) -> Result<ExitCode> {
 }
 
 /// Marks every inherited descriptor close-on-exec. Otherwise the daemon would hold the caller's
-/// locks, and pipe ends whose readers wait for EOF, until it is unmounted.
+/// locks, and would keep pipes from reaching EOF, until it is unmounted.
 fn set_close_on_exec() -> Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {

@@ -19,7 +19,7 @@ and uses the bytes in place, without a copy, until it closes the mapping or
 exits. While the file is mapped, calls that modify it fail with EBUSY; while it
 is mapped writable, all calls on its data do.
 
-Only root and the user who mounted the filesystem may map files, as a mapping
+Only root and the mount's owner may map files, as a mapping
 includes other files' blocks. The whole file is checked first, and errors are
 corrected.
 

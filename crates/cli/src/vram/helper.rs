@@ -175,7 +175,7 @@ impl HelperCommand {
                 }
                 _ if is_sloppy => continue,
                 key => bail!(
-                    "unknown mount option {key}\ntry: fercuda vram mount --help, whose options are accepted here too"
+                    "unknown mount option {key}\ntry: fercuda vram mount --help; its options are accepted here too"
                 ),
             };
             let value = match flag {

@@ -96,7 +96,7 @@ impl MountStats {
             let value = match numbers.as_deref() {
                 Some([number]) => (*number).into(),
                 Some(several) => several.into(),
-                // Untrusted: any user who may mount may have written this text.
+                // Untrusted: any user that may mount may have written this text.
                 None => plain_text(value).into(),
             };
             all.insert(plain_text(name), value);
@@ -261,7 +261,7 @@ pub(super) fn find_mounts() -> Result<(Vec<PathBuf>, Vec<String>)> {
     for it in mount::all()? {
         match it.user {
             Some(user) if is_other_user(user) => others.push(format!(
-                "{}: mounted by user {user}, whose daemon may not answer; queried only if named explicitly",
+                "{}: mounted by user {user}, and its daemon may not answer; queried only if named explicitly",
                 plain(&it.at)
             )),
             _ => asked.push(it.at),
@@ -280,7 +280,7 @@ pub(super) fn pid_namespace() -> std::io::Result<u64> {
 }
 
 /// Opens the pidfd of a mount's daemon if its exit can be waited for: not another user's, as in
-/// [`find_mounts`], nor one in another PID namespace (a container), whose PID is meaningless here.
+/// [`find_mounts`], nor one in another PID namespace (a container), as its PID is meaningless here.
 fn open_daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     if it.user.is_none_or(is_other_user) {
         return None;

@@ -463,7 +463,7 @@ struct RootState {
 struct SnapshotLoader {
     root: OwnedFd,
     is_root: bool,
-    /// Directories, whose attributes are set after their entries exist.
+    /// Directories; their attributes are set after their entries exist.
     directories: Vec<(PathBuf, MemberAttributes)>,
     /// Attributes of the root, which is closed to other users until everything else is done.
     own: Option<MemberAttributes>,
@@ -480,7 +480,7 @@ struct SnapshotLoader {
 
 impl SnapshotLoader {
     /// Restricts access to root and the caller, and removes the root's access control lists. A user
-    /// who could rename files could have a later call mistake one file for another, and a default
+    /// that could rename files could have a later call mistake one file for another, and a default
     /// list would be inherited.
     fn restrict_access(&self) -> Result<RootState> {
         let is = rustix::fs::fstat(&self.root)?;
@@ -504,7 +504,7 @@ impl SnapshotLoader {
             acls.try_for_each(|(name, _)| rustix::fs::fremovexattr(&self.root, *name))
         });
         match closed {
-            // Owned by another user, who has given access to the caller.
+            // Owned by another user, that has given the caller access.
             Err(Errno::PERM) if !self.is_root => {}
             Err(error) => {
                 self.restore_access(&was)?;

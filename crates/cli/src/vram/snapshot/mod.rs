@@ -44,7 +44,7 @@ member has a SHA-256 of each member. Sockets are omitted, as no process will
 listen on them. The file gets its name when it is complete, and only its owner
 can read it.
 
-Allowed for root, the user who mounted the filesystem and the owner of DIR.
+Allowed for root, the mount's owner and the owner of DIR.
 
 Files that are modified while they are read are reported, and the status is 1.
 
@@ -76,7 +76,7 @@ During the load other users have no access to DIR. Afterwards DIR has its saved
 owner and mode; if the load fails, DIR is empty again with those it had before.
 If the command is killed, DIR stays inaccessible: mount a new filesystem.
 
-Allowed for root, the user who mounted the filesystem and the owner of DIR.
+Allowed for root, the mount's owner and the owner of DIR.
 
 Exit status: 0; 1 if it was not loaded, or not completely.
 
@@ -90,7 +90,7 @@ pub(crate) struct LoadArgs {
     file: PathBuf,
 }
 
-/// Fails unless the caller is root, mounted the filesystem, or owns its root directory.
+/// Fails unless the caller is root, the mount's owner or the owner of its root directory.
 fn require_permission(dir: &Path) -> Result<()> {
     let caller = rustix::process::geteuid().as_raw();
     let place = dir.canonicalize()?;
@@ -98,7 +98,7 @@ fn require_permission(dir: &Path) -> Result<()> {
     let owner = dir.metadata()?.uid();
     if ![Some(0), Some(owner), mounted].contains(&Some(caller)) {
         bail!(
-            "not permitted for user {caller}: only root, the user who mounted it and the owner of its directory (user {owner}) may\ntry: as one of them"
+            "not permitted for user {caller}: only root, the mount's owner and the owner of its directory (user {owner}) may\ntry: as one of them"
         );
     }
     Ok(())
