@@ -110,10 +110,10 @@ fn sizes_beyond_device_memory_are_refused() {
     let little = ("FERCUDA_SOFT_MEMORY", "64MiB");
     let mounted = TestMount::with(&[little], &["--size=32MiB", "--ecc=off"]);
     let place = mounted.path().to_str().unwrap();
-    let told = expect_failure(&["grow", place, "--size=65MiB"]);
+    let message = expect_failure(&["grow", place, "--size=65MiB"]);
     assert!(
-        told.contains("520 blocks are more than the 512 that the device has room for"),
-        "{told}"
+        message.contains("520 blocks are more than the 512 that the device has room for"),
+        "{message}"
     );
     let done = vram(&["grow", place, "--size=64MiB"]);
     assert!(done.status.success(), "{done:?}");
@@ -124,10 +124,10 @@ fn sizes_beyond_device_memory_are_refused() {
     mount.env(little.0, little.1);
     mount.args(["vram", "mount", "--ecc=off", "--size=100MiB"]);
     let done = mount.arg(other.path()).output().unwrap();
-    let told = String::from_utf8(done.stderr).unwrap();
+    let message = String::from_utf8(done.stderr).unwrap();
     assert!(
-        told.contains("of whose 64.0 MiB 64.0 MiB are free\ntry: a smaller --size"),
-        "{told}"
+        message.contains("of whose 64.0 MiB 64.0 MiB are free\ntry: a smaller --size"),
+        "{message}"
     );
     assert_eq!(done.status.code(), Some(1));
     assert!(!super::is_mounted(other.path()));

@@ -1,8 +1,8 @@
 //! End-to-end tests of `fercuda vram`, on a private mount on the software device, through the
 //! system calls that programs make.
 //!
-//! Needs /dev/fuse and root, and fails with these words without them; no test is skipped. Each
-//! mount has a daemon of its own process: a process that serves itself could deadlock, as with its
+//! Needs /dev/fuse and root, and fails with an explanation without them; no test is skipped. A
+//! separate process serves each mount: a process that serves itself could deadlock, as with its
 //! mappings.
 #![expect(
     clippy::unwrap_used,

@@ -218,8 +218,8 @@ fn signal_that_kills_the_starting_daemon_is_reported() {
             .collect()
     };
     wait_until("started", || !children(mount.id()).is_empty());
-    let stays = Pid::from_raw(children(mount.id())[0] as i32).unwrap();
-    kill_process(stays, Signal::KILL).unwrap();
+    let daemon = Pid::from_raw(children(mount.id())[0] as i32).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
     let done = mount.wait_with_output();
     // Unblocks a process that is still compiling.
     drop(
