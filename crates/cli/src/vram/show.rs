@@ -125,8 +125,8 @@ impl MountStats {
                 }
             }
         }
-        let is_all = all.len() == dirs.len();
-        Ok((all, is_all))
+        let all_answered = all.len() == dirs.len();
+        Ok((all, all_answered))
     }
 
     fn value(&self, name: &str) -> Result<&Value> {
@@ -257,17 +257,17 @@ impl LatencyHistogram {
 /// Finds the mount points of root's and the caller's own filesystems, and describes those of other
 /// users. Any user can mount something of this type, and a query of it could block forever.
 pub(super) fn find_mounts() -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let (mut asked, mut others) = (Vec::new(), Vec::new());
+    let (mut found, mut others) = (Vec::new(), Vec::new());
     for it in mount::all()? {
         match it.user {
             Some(user) if is_other_user(user) => others.push(format!(
                 "{}: mounted by user {user}, and its daemon may not answer; queried only if named explicitly",
                 plain(&it.at)
             )),
-            _ => asked.push(it.at),
+            _ => found.push(it.at),
         }
     }
-    Ok((asked, others))
+    Ok((found, others))
 }
 
 fn is_other_user(user: u32) -> bool {
@@ -287,7 +287,7 @@ fn open_daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
     }
     // Queried by a child process: a query may block forever, and it keeps the filesystem busy
     // meanwhile.
-    let mut asked = Command::new(std::env::current_exe().ok()?)
+    let mut query = Command::new(std::env::current_exe().ok()?)
         .args(["vram", "stat", "--json", "--"])
         .arg(at)
         .stdin(Stdio::null())
@@ -295,15 +295,15 @@ fn open_daemon(at: &Path, it: &Mounted) -> Option<OwnedFd> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let ends = pidfd_open(Pid::from_child(&asked), PidfdFlags::empty()).ok()?;
+    let ends = pidfd_open(Pid::from_child(&query), PidfdFlags::empty()).ok()?;
     if !wait_for_exit(&ends, QUERY_TIMEOUT_SECONDS).ok()? {
-        asked.kill().ok()?;
+        query.kill().ok()?;
         // It dies at once if the daemon has not read its request, else when that is answered.
         wait_for_exit(&ends, 1).ok()?;
         return None;
     }
-    let said = asked.wait_with_output().ok()?.stdout;
-    let figures = serde_json::from_slice::<Vec<Map<String, Value>>>(&said).ok()?;
+    let output = query.wait_with_output().ok()?.stdout;
+    let figures = serde_json::from_slice::<Vec<Map<String, Value>>>(&output).ok()?;
     let figures = MountStats(figures.into_iter().next()?);
     if figures.number("pid_namespace").ok()? != pid_namespace().ok()? {
         return None;
@@ -368,7 +368,7 @@ pub(super) fn umount(args: &UmountArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
-    let (all, is_all) = MountStats::query_all(&args.shown.dirs)?;
+    let (all, all_answered) = MountStats::query_all(&args.shown.dirs)?;
     if args.shown.json {
         let all: Vec<&Map<String, Value>> = all.iter().map(|one| &one.0).collect();
         say!("{}", serde_json::to_string(&all)?);
@@ -384,16 +384,16 @@ pub(super) fn stat(args: &StatArgs) -> Result<ExitCode> {
             }
         }
     }
-    exit_code(&all, is_all)
+    exit_code(&all, all_answered)
 }
 
 /// Exit code of a command that has shown these filesystems.
-fn exit_code(all: &[MountStats], is_all: bool) -> Result<ExitCode> {
+fn exit_code(all: &[MountStats], all_answered: bool) -> Result<ExitCode> {
     let mut is_whole = true;
     for one in all {
         is_whole &= one.describe_failed_devices()?.is_none();
     }
-    Ok(ExitCode::from(match (is_all, is_whole) {
+    Ok(ExitCode::from(match (all_answered, is_whole) {
         (false, _) => 1,
         // 2 means invalid arguments, as in all commands.
         (true, false) => 3,
@@ -402,8 +402,8 @@ fn exit_code(all: &[MountStats], is_all: bool) -> Result<ExitCode> {
 }
 
 pub(super) fn df(args: &DfArgs) -> Result<ExitCode> {
-    let (all, is_all) = MountStats::query_all(&args.shown.dirs)?;
-    let status = exit_code(&all, is_all)?;
+    let (all, all_answered) = MountStats::query_all(&args.shown.dirs)?;
+    let status = exit_code(&all, all_answered)?;
     if args.shown.json {
         let names = [
             "dir",

@@ -76,14 +76,14 @@ impl StatsSample {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.once || !std::io::stdout().is_terminal() {
         // Reports why a named filesystem does not answer.
-        let (_, is_all) = MountStats::query_all(&args.dirs)?;
+        let (_, all_answered) = MountStats::query_all(&args.dirs)?;
         let before = StatsSample::new(&args.dirs)?;
         std::thread::sleep(SAMPLE_INTERVAL);
         let now = StatsSample::new(&args.dirs)?;
         for line in lines(&before, &now, 80) {
             say!("{}", line.trim_end());
         }
-        return Ok(ExitCode::from(u8::from(!is_all)));
+        return Ok(ExitCode::from(u8::from(!all_answered)));
     }
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGTERM, SIGHUP, SIGINT, SIGQUIT] {

@@ -56,10 +56,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         root,
         is_root: rustix::process::geteuid().is_root(),
         directories: Vec::new(),
-        own: None,
-        made: Vec::new(),
-        without: HashSet::new(),
-        left_out: Vec::new(),
+        root_attributes: None,
+        created: Vec::new(),
+        omitted_devices: HashSet::new(),
+        warnings: Vec::new(),
         bar: progress_bar("loading", verified.needs.data_bytes, true),
         files: 0,
         data_bytes: 0,
@@ -73,13 +73,13 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     if done.is_err() && was.is_restricted {
         loader.remove_created();
     }
-    let opened = match done.is_err() || loader.own.is_none() {
+    let opened = match done.is_err() || loader.root_attributes.is_none() {
         true => loader.restore_access(&was).with_context(what),
         false => Ok(()),
     };
     done.and(opened)?;
     loader.bar.finish_and_clear();
-    for line in &loader.left_out {
+    for line in &loader.warnings {
         note!("{line}");
     }
     say!(
@@ -88,7 +88,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         bytes(loader.data_bytes),
         args.dir.display()
     );
-    Ok(ExitCode::from(u8::from(!loader.left_out.is_empty())))
+    Ok(ExitCode::from(u8::from(!loader.warnings.is_empty())))
 }
 
 fn require_empty(dir: &Path) -> Result<()> {
@@ -466,13 +466,13 @@ struct SnapshotLoader {
     /// Directories; their attributes are set after their entries exist.
     directories: Vec<(PathBuf, MemberAttributes)>,
     /// Attributes of the root, which is closed to other users until everything else is done.
-    own: Option<MemberAttributes>,
+    root_attributes: Option<MemberAttributes>,
     /// Created files, and whether each is a directory.
-    made: Vec<(PathBuf, bool)>,
+    created: Vec<(PathBuf, bool)>,
     /// Devices that could not be created; the snapshot may have further links to them.
-    without: HashSet<PathBuf>,
+    omitted_devices: HashSet<PathBuf>,
     /// What was omitted, and why.
-    left_out: Vec<String>,
+    warnings: Vec<String>,
     bar: ProgressBar,
     files: usize,
     data_bytes: u64,
@@ -542,7 +542,11 @@ impl SnapshotLoader {
     /// Removes the created files, the last first; reports those that cannot be removed.
     fn remove_created(&mut self) {
         // Modes that were set already may forbid the removal.
-        for (name, _) in self.made.iter().filter(|(_, is_directory)| *is_directory) {
+        for (name, _) in self
+            .created
+            .iter()
+            .filter(|(_, is_directory)| *is_directory)
+        {
             let opened = self.directory(name).and_then(|it| {
                 let path = format!("/proc/self/fd/{}", it.as_raw_fd());
                 Ok(rustix::fs::chmod(path, Mode::RWXU)?)
@@ -550,7 +554,7 @@ impl SnapshotLoader {
             // If this fails, the removal of the entries fails too and is reported.
             opened.unwrap_or_default();
         }
-        for (name, is_directory) in std::mem::take(&mut self.made).iter().rev() {
+        for (name, is_directory) in std::mem::take(&mut self.created).iter().rev() {
             let how = match is_directory {
                 true => AtFlags::REMOVEDIR,
                 false => AtFlags::empty(),
@@ -581,11 +585,11 @@ impl SnapshotLoader {
                 .and_then(|it| self.set_attributes(&it, name, attributes, false));
             set.with_context(|| format!("its member {}", name.display()))?;
         }
-        if let Some(own) = self.own.take() {
+        if let Some(attributes) = self.root_attributes.take() {
             let root = self.root.try_clone()?;
-            let set = self.set_attributes(&root, Path::new("."), &own, false);
+            let set = self.set_attributes(&root, Path::new("."), &attributes, false);
             set.context("its directory")?;
-            self.own = Some(own);
+            self.root_attributes = Some(attributes);
         }
         Ok(())
     }
@@ -626,7 +630,7 @@ impl SnapshotLoader {
             if kind != EntryType::Directory {
                 bail!("it has no name");
             }
-            self.own = Some(attributes);
+            self.root_attributes = Some(attributes);
             return Ok(());
         };
         let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
@@ -641,25 +645,25 @@ impl SnapshotLoader {
             EntryType::Directory => {
                 let first = first | Mode::XUSR;
                 rustix::fs::mkdirat(&parent, last, first)?;
-                self.made.push((name.to_owned(), true));
+                self.created.push((name.to_owned(), true));
                 self.directories.push((name.to_owned(), attributes));
                 return Ok(());
             }
             EntryType::Link => {
                 let target = target()?;
-                if self.without.contains(target) {
-                    self.leave_out(name);
+                if self.omitted_devices.contains(target) {
+                    self.omit_device(name);
                     return Ok(());
                 }
                 let from = self.directory(target.parent().unwrap_or(Path::new("")))?;
                 let of = target.file_name().context("its link has no target")?;
                 rustix::fs::linkat(&from, of, &parent, last, AtFlags::empty())?;
-                self.made.push((name.to_owned(), false));
+                self.created.push((name.to_owned(), false));
                 return Ok(());
             }
             EntryType::Symlink => {
                 rustix::fs::symlinkat(target()?, &parent, last)?;
-                self.made.push((name.to_owned(), false));
+                self.created.push((name.to_owned(), false));
                 open_created(&parent, last)?
             }
             EntryType::Fifo | EntryType::Char | EntryType::Block => {
@@ -678,19 +682,19 @@ impl SnapshotLoader {
                 match rustix::fs::mknodat(&parent, last, kind, first, device) {
                     // Root in a user namespace may not either.
                     Err(Errno::PERM) if kind != FileType::Fifo => {
-                        self.leave_out(name);
+                        self.omit_device(name);
                         return Ok(());
                     }
                     done => done?,
                 }
-                self.made.push((name.to_owned(), false));
+                self.created.push((name.to_owned(), false));
                 open_created(&parent, last)?
             }
             EntryType::Regular => {
                 let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&parent, last, how | OFlags::NOFOLLOW, first)?;
                 let file = File::from(file);
-                self.made.push((name.to_owned(), false));
+                self.created.push((name.to_owned(), false));
                 self.write_data(entry, &file, &attributes.records)?;
                 file.into()
             }
@@ -700,10 +704,10 @@ impl SnapshotLoader {
         self.set_attributes(&made, name, &attributes, kind == EntryType::Symlink)
     }
 
-    fn leave_out(&mut self, name: &Path) {
+    fn omit_device(&mut self, name: &Path) {
         let why = "a device, which only root may create, omitted";
-        self.left_out.push(format!("{}: {why}", plain(name)));
-        self.without.insert(name.to_owned());
+        self.warnings.push(format!("{}: {why}", plain(name)));
+        self.omitted_devices.insert(name.to_owned());
     }
 
     /// Writes a file's data at their offsets.
@@ -789,7 +793,7 @@ impl SnapshotLoader {
             }
             let (name, key) = (plain(name), plain(Path::new(key)));
             let why = format!("{name}: attribute {key} omitted, as only root may set it");
-            self.left_out.push(why);
+            self.warnings.push(why);
         }
         if !is_link {
             rustix::fs::chmod(&path, Mode::from_raw_mode(it.mode))?;
