@@ -61,7 +61,7 @@ copy_file_range = 5
 ";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Suite {
+pub(crate) enum FilesystemSuite {
     Pjdfstest,
     Fsx,
     StressNg,
@@ -74,7 +74,7 @@ pub(crate) enum Suite {
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Suites to run [default: all but speed].
-    suites: Vec<Suite>,
+    suites: Vec<FilesystemSuite>,
     /// Device to mount: soft, gpu or auto.
     #[arg(long, default_value = "soft")]
     device: String,
@@ -142,11 +142,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let out = std::path::absolute(&args.out)?;
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let wanted = |suite| args.suites.is_empty() || args.suites.contains(&suite);
-    let is_speed = args.suites.contains(&Suite::Speed);
+    let is_speed = args.suites.contains(&FilesystemSuite::Speed);
     let tools = match &args.bin_dir {
         Some(folder) => SuiteTools::in_folder(folder),
-        None if args.suites == [Suite::Speed] => SuiteTools::in_folder(&shell::root()),
-        None => tools::install(wanted(Suite::StressNg), wanted(Suite::User))?,
+        None if args.suites == [FilesystemSuite::Speed] => SuiteTools::in_folder(&shell::root()),
+        None => tools::install(
+            wanted(FilesystemSuite::StressNg),
+            wanted(FilesystemSuite::User),
+        )?,
     };
     let fercuda = match &args.fercuda {
         Some(program) => std::path::absolute(program)?,
@@ -169,12 +172,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         seed: args.seed.unwrap_or_else(seed),
         rows: Vec::new(),
     };
-    if wanted(Suite::Pjdfstest) {
+    if wanted(FilesystemSuite::Pjdfstest) {
         for cache in ["none", "keep"] {
             all.pjdfstest(&ecc, cache)?;
         }
     }
-    if wanted(Suite::Fsx) {
+    if wanted(FilesystemSuite::Fsx) {
         let mut left = args.operations;
         while left > 0 {
             let mut runs = Vec::new();
@@ -192,10 +195,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             all.fsx(&[("rs", "none", args.coded_operations)])?;
         }
     }
-    if wanted(Suite::StressNg) {
+    if wanted(FilesystemSuite::StressNg) {
         all.stress_ng(&ecc, Duration::from_secs(args.seconds))?;
     }
-    if wanted(Suite::User) {
+    if wanted(FilesystemSuite::User) {
         all.user(&args.device)?;
     }
     if is_speed {
@@ -210,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             json: args.json.as_deref(),
         };
         speed::run(&all.shape, &io, &all.out, &options)?;
-        if args.suites == [Suite::Speed] {
+        if args.suites == [FilesystemSuite::Speed] {
             return Ok(());
         }
     }

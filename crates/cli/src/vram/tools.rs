@@ -118,7 +118,7 @@ pub(super) fn scrub(args: &ScrubArgs) -> Result<ExitCode> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum FaultKind {
+enum InjectedFaultKind {
     /// One symbol of one codeword.
     Symbol,
     /// A row of 1 KiB, of data or of parity.
@@ -138,6 +138,7 @@ several that touch at most four rows. With more the block is lost, and reading
 it is an error.
 
 Exit status: 0; 1 if no fault could be injected.
+
 Examples:
   fercuda vram inject /mnt/vram --kind symbol --count 100
   fercuda vram inject /mnt/vram/file --kind row --seed 7
@@ -147,7 +148,7 @@ pub(crate) struct InjectArgs {
     path: PathBuf,
     /// Kind of fault.
     #[arg(long, value_enum, default_value = "symbol")]
-    kind: FaultKind,
+    kind: InjectedFaultKind,
     /// Number of faults.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u32,
@@ -159,10 +160,10 @@ pub(crate) struct InjectArgs {
 pub(super) fn inject(args: &InjectArgs) -> Result<ExitCode> {
     let what = || format!("cannot inject faults into {}", args.path.display());
     let fault = match args.kind {
-        FaultKind::Symbol => Fault::Symbol,
-        FaultKind::Row => Fault::Row,
-        FaultKind::Burst => Fault::Burst,
-        FaultKind::Metadata => Fault::Metadata,
+        InjectedFaultKind::Symbol => Fault::Symbol,
+        InjectedFaultKind::Row => Fault::Row,
+        InjectedFaultKind::Burst => Fault::Burst,
+        InjectedFaultKind::Metadata => Fault::Metadata,
     };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let control = Control::open(&args.path).with_context(what)?;
