@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use fercuda_ledger::{DEVICES, Device as LedgerDevice, Governed, LedgerDevice, LedgerEvent, Tenant};
+use fercuda_ledger::{DEVICES, EventKind, Governed, LedgerDevice, LedgerEvent, Tenant};
 pub use fercuda_ledger::{RebootFailure, RebootOutcome};
 
 use crate::caller;
@@ -339,7 +339,8 @@ extern "C" fn act_as(tenant: u32) -> u32 {
 extern "C" fn record_limit(device: u32, tenant: u32, bytes: u64) {
     catch_panic(|| {
         let ledger = governor()?.ledger();
-        ledger.set_tenant_limit(LedgerDevice::new(device),
+        ledger.set_tenant_limit(
+            LedgerDevice::new(device),
             Tenant::from_index(tenant)?,
             bytes,
         );
