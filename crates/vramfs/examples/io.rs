@@ -1,7 +1,7 @@
 //! Benchmark of reads and writes of files in a directory: `io DIR [SECONDS [CALLS]]`.
 //!
 //! A job is a thread with a file of its own and one call in flight, with direct I/O where the
-//! filesystem supports it (O_DIRECT), else through the page cache. One line for each access
+//! filesystem supports it (O_DIRECT), else with buffered calls. One line for each access
 //! pattern, for 1, 4, 8 and 16 jobs: bytes or calls per second, or the median latency of a call
 //! where a job pauses between two; for all patterns, or for those with CALLS in their names. Files
 //! are written in full first, and removed at the end.
@@ -118,11 +118,9 @@ fn main() -> Result<()> {
         .collect();
     if patterns.is_empty() {
         let all = PATTERNS.map(|it| it.name).join("; ");
-        return Err(format!(
-            "no access pattern has {calls:?} in its name
-try one of: {all}"
-        )
-        .into());
+        return Err(
+            format!("no access pattern has {calls:?} in its name\ntry one of: {all}").into(),
+        );
     }
     let most = JOBS.into_iter().max().unwrap_or(1);
     let path = |job: usize| dir.join(format!("io-{job}"));

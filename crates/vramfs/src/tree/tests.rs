@@ -600,10 +600,10 @@ fn a_rejected_access_list_leaves_the_mode_unchanged() {
 #[test]
 fn a_caller_outside_the_group_clears_its_bit_by_an_access_list_and_by_writing() {
     let tree = Tree::new(10, 0o755, ME, 1);
-    let stranger = Credentials { group: 99, ..ME };
+    let outsider = Credentials { group: 99, ..ME };
     let root = Credentials {
         user: SUPERUSER,
-        ..stranger
+        ..outsider
     };
     // A list that is equivalent to a mode.
     let mut list = vec![2, 0, 0, 0];
@@ -612,7 +612,7 @@ fn a_caller_outside_the_group_clears_its_bit_by_an_access_list_and_by_writing() 
         list.extend([0xFF; 4]);
     }
     let set = |inode, caller| tree.set_xattr(inode, acl::ACCESS, &list, None, caller, 3);
-    for (caller, mode) in [(ME, 0o2755), (root, 0o2755), (stranger, 0o755)] {
+    for (caller, mode) in [(ME, 0o2755), (root, 0o2755), (outsider, 0o755)] {
         let file = tree.make(ROOT, b"file", FILE | 0o2755, 0, ME, 2).unwrap();
         set(file.inode, caller).unwrap();
         let is = tree.attributes(file.inode).unwrap().mode;
@@ -622,7 +622,7 @@ fn a_caller_outside_the_group_clears_its_bit_by_an_access_list_and_by_writing() 
     for (mode, taker, after) in [
         (0o2767, None, 0o2767),
         (0o2767, Some(ME), 0o2767),
-        (0o2767, Some(stranger), 0o767),
+        (0o2767, Some(outsider), 0o767),
         (0o2777, Some(ME), 0o777),
         (0o6767, Some(ME), 0o2767),
     ] {
