@@ -129,7 +129,7 @@ pub(crate) fn seated<R>(work: impl FnOnce(&mut ThreadContext<'static>) -> Option
         match (done, work) {
             (Ok(Some(result)), _) => result,
             // The thread is at its end, or here already; or nothing is governed.
-            (_, Some(work)) => work(&mut ThreadContext::passing(governor()?, 0)),
+            (_, Some(work)) => work(&mut ThreadContext::for_teardown(governor()?, 0)),
             _ => None,
         }
     })

@@ -63,7 +63,7 @@ fn note(handle: usize, bytes: impl FnOnce() -> u64) {
     guarded(|| {
         let governor = governor()?;
         let device = seated(|seat| Some(seat.current()?.1)).unwrap_or(0);
-        governor.code_given(GovernedKey::Code(handle), device, bytes().min(LARGEST));
+        governor.record_code(GovernedKey::Code(handle), device, bytes().min(LARGEST));
         Some(())
     });
 }

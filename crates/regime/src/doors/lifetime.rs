@@ -26,7 +26,7 @@ unsafe fn made(
             let result = make();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
-                governor.context_made(unsafe { *into });
+                governor.record_context(unsafe { *into });
             }
             result
         })
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
             let result = retain();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
-                governor.primary_made(device, unsafe { *into });
+                governor.record_primary(device, unsafe { *into });
             }
             result
         })
@@ -250,7 +250,7 @@ pub(super) unsafe extern "C" fn green_create(
                 // SAFETY: the driver has just written it.
                 && let Some(context) = converted(unsafe { *into })
             {
-                governor.green_made(context);
+                governor.record_green(context);
             }
             result
         })
@@ -378,13 +378,13 @@ fn waited(
             Some((stream, per_thread)) => Some(seat.stream(stream, per_thread)?.id),
             None => None,
         };
-        Some((seat.governor(), seat.governor().wait_begins(stream)))
+        Some((seat.governor(), seat.governor().begin_wait(stream)))
     });
     let result = ask(wait);
     guarded(|| {
         let (governor, begun) = begun?;
         if result == CUresult::CUDA_SUCCESS {
-            governor.wait_ended(&begun);
+            governor.end_wait(&begun);
         } else {
             governor.failed(result);
         }

@@ -198,7 +198,7 @@ pub(super) fn admitted(
         if result == CUresult::CUDA_SUCCESS {
             made(governor);
         } else {
-            governor.forgo(piece);
+            governor.cancel_admission(piece);
         }
         result
     })

@@ -210,7 +210,7 @@ pub(super) unsafe extern "C" fn pool_create(
         _ => None,
     };
     guarded(|| {
-        governor()?.pool_made(pool, device);
+        governor()?.record_pool(pool, device);
         Some(())
     });
     result

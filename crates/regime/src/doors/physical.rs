@@ -58,7 +58,7 @@ unsafe extern "C" fn create(
     };
     admitted(&piece, make, |governor| {
         // SAFETY: the driver has just written it.
-        governor.made_physical(unsafe { *handle }, piece);
+        governor.charge_physical(unsafe { *handle }, piece);
     })
 }
 
@@ -84,7 +84,7 @@ unsafe extern "C" fn multicast(
                 bytes: (*properties).size as u64,
                 context: None,
             };
-            governor()?.made_physical(*handle, piece);
+            governor()?.charge_physical(*handle, piece);
             Some(())
         });
     }
