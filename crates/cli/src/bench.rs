@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use fastrand::Rng;
-use fercuda_pool::{BlockAllocator, BlockLayout, SetId, Span, UNIT_BYTES};
+use fercuda_pool::{AllocLayout, BlockAllocator, SetId, Span, UNIT_BYTES};
 use serde::Serialize;
 
 use crate::memory::{Allocator, Latencies, Machine, Ordered, Plain, Pooled, latency};
@@ -294,7 +294,7 @@ fn core(holes: usize, samples: usize) -> Result<Latencies> {
     };
     blocks.add(span).map_err(|error| anyhow!("{error:?}"))?;
     let take = |blocks: &mut BlockAllocator, bytes| {
-        let want = BlockLayout::new(bytes, 512);
+        let want = AllocLayout::new(bytes, 512);
         blocks
             .take(SetId::READY, want, 0)
             .ok_or_else(|| "no block is left".to_owned())

@@ -23,7 +23,7 @@ const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// How the driver refers to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamKind {
+pub enum StreamOrigin {
     /// The legacy default stream of a context.
     Legacy,
     /// The default stream of one thread in a context.
@@ -45,7 +45,7 @@ struct KnownContext {
 #[derive(Clone, Copy, Debug)]
 struct KnownStream {
     context: KnownContext,
-    kind: StreamKind,
+    kind: StreamOrigin,
 }
 
 #[derive(Debug, Default)]
@@ -222,7 +222,7 @@ impl DriverClock {
     /// # Safety
     /// It is a stream of `raw`, which is registered, until [`DriverClock::remove_stream`] or
     /// [`DriverClock::remove_context`].
-    pub unsafe fn add_stream(&self, id: StreamId, raw: CUcontext, kind: StreamKind) {
+    pub unsafe fn add_stream(&self, id: StreamId, raw: CUcontext, kind: StreamOrigin) {
         let mut streams = write(&self.streams);
         let contexts = read(&self.contexts);
         if let Some(context) = contexts.iter().find(|known| known.raw == raw).copied() {
@@ -323,13 +323,13 @@ impl DeviceClock for DriverClock {
             return Some(all);
         };
         match kind {
-            StreamKind::Legacy => self.record_default(context, CU_STREAM_LEGACY),
-            StreamKind::OfThread(thread) if thread == std::thread::current().id() => {
+            StreamOrigin::Legacy => self.record_default(context, CU_STREAM_LEGACY),
+            StreamOrigin::OfThread(thread) if thread == std::thread::current().id() => {
                 self.record_default(context, CU_STREAM_PER_THREAD)
             }
             // Only the stream's own thread can name it; the context's work includes it.
-            StreamKind::OfThread(_) => self.record_context(context),
-            StreamKind::Created(stream) => self.point(context, |event| {
+            StreamOrigin::OfThread(_) => self.record_context(context),
+            StreamOrigin::Created(stream) => self.point(context, |event| {
                 // SAFETY: the stream exists as long as `streams` is held.
                 done(unsafe { self.driver.cuEventRecord(event, stream) })
             }),
@@ -358,16 +358,16 @@ impl DeviceClock for DriverClock {
             return false;
         };
         let (_current, raw) = match kind {
-            StreamKind::Created(raw) => (None, raw),
-            StreamKind::Legacy => (
+            StreamOrigin::Created(raw) => (None, raw),
+            StreamOrigin::Legacy => (
                 CurrentContext::push(self.driver, context.raw),
                 CU_STREAM_LEGACY,
             ),
-            StreamKind::OfThread(thread) if thread == std::thread::current().id() => (
+            StreamOrigin::OfThread(thread) if thread == std::thread::current().id() => (
                 CurrentContext::push(self.driver, context.raw),
                 CU_STREAM_PER_THREAD,
             ),
-            StreamKind::OfThread(_) => return false,
+            StreamOrigin::OfThread(_) => return false,
         };
         point.recorded.iter().all(|(context, event)| {
             !is_there(&contexts, *context)

@@ -11,7 +11,7 @@ use fercuda_cuda_sys::Symbol;
 use fercuda_cuda_sys::types::{CUcontext, CUdevice};
 use fercuda_ledger::{Gauge, LedgerDevice, Tenant};
 use fercuda_pool::{
-    FreedBlock, GrowthRefused, LiveBlock, MemoryBudget, MemoryPool, PoolPlace, PoolUsage,
+    DevicePool, FreedBlock, GrowthRefused, LiveBlock, MemoryBudget, PoolPlace, PoolUsage,
     RetentionPolicy, StreamId,
 };
 
@@ -26,7 +26,7 @@ use crate::source::{PhysicalBytes, RegionExtent, RegionExtents, RegionMemory, Re
 use crate::vmm::VmmBacking;
 
 /// A region of a device's pool.
-pub type PoolRegion = MemoryPool<RegionSource, Arc<DriverClock>, BlockNote>;
+pub type PoolRegion = DevicePool<RegionSource, Arc<DriverClock>, BlockNote>;
 
 /// A device and its pool, which has two regions with one budget: small blocks are placed among
 /// small ones. Without the regions, every other piece of memory would contain a small block, and
@@ -180,7 +180,7 @@ impl GovernedDevice {
     }
 
     /// As [`GovernedDevice::trim`], after waiting for the device's work; see
-    /// [`MemoryPool::trim_within`].
+    /// [`DevicePool::trim_within`].
     pub fn trim_within(&self, patience: Duration) -> u64 {
         let trimmed = self.regions().map(|region| region.trim_within(patience));
         trimmed.iter().sum()
@@ -268,7 +268,7 @@ impl Governor {
         self.ledger.set(row, Gauge::Limit, limit.unwrap_or(0));
         let budget = MemoryBudget::new(limit.unwrap_or(total_bytes));
         let region = |extent: RegionExtent| {
-            let pool = MemoryPool::new(source(extent)?, self.clock.clone(), budget.clone());
+            let pool = DevicePool::new(source(extent)?, self.clock.clone(), budget.clone());
             if slabs {
                 pool.set_retention(SLAB_THRIFT);
             }

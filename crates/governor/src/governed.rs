@@ -55,7 +55,7 @@ impl GovernedPiece {
 /// Physical memory that the program creates and maps itself. It lives as long as it has a handle or
 /// a mapping.
 #[derive(Clone, Copy, Debug)]
-struct PhysicalMemory {
+struct ProgramMemory {
     piece: GovernedPiece,
     handles: usize,
     mappings: usize,
@@ -80,7 +80,7 @@ impl PendingRelease {
 #[derive(Debug, Default)]
 struct GovernedTables {
     pieces: FxHashMap<GovernedKey, GovernedPiece>,
-    physical: FxHashMap<u64, PhysicalMemory>,
+    physical: FxHashMap<u64, ProgramMemory>,
     /// Mappings by start: their length and handle.
     mapped: BTreeMap<u64, (u64, u64)>,
 }
@@ -108,7 +108,7 @@ impl GovernedMemory {
     }
 
     /// Removes the pieces that ended with their contexts.
-    pub fn gone_with(&self, contexts: &[ContextId]) -> Vec<GovernedPiece> {
+    pub fn remove_contexts(&self, contexts: &[ContextId]) -> Vec<GovernedPiece> {
         let is_gone =
             |piece: &GovernedPiece| piece.context.is_some_and(|it| contexts.contains(&it));
         let mut tables = self.tables();
@@ -118,7 +118,7 @@ impl GovernedMemory {
 
     /// Records physical memory.
     pub fn created(&self, handle: u64, piece: GovernedPiece) -> Option<GovernedPiece> {
-        let physical = PhysicalMemory {
+        let physical = ProgramMemory {
             piece,
             handles: 1,
             mappings: 0,
@@ -153,7 +153,7 @@ impl GovernedMemory {
     pub fn put_back(&self, taken: PendingRelease) {
         let mut tables = self.tables();
         for (handle, piece) in taken.ended {
-            let unused = PhysicalMemory {
+            let unused = ProgramMemory {
                 piece,
                 handles: 0,
                 mappings: 0,
@@ -283,8 +283,11 @@ mod tests {
         governed.insert(GovernedKey::Array(1), of(1));
         governed.insert(GovernedKey::Array(2), of(2));
         governed.insert(GovernedKey::Array(3), PIECE);
-        assert_eq!(governed.gone_with(&[ContextId(2), ContextId(7)]), [of(2)]);
-        assert_eq!(governed.gone_with(&[ContextId(2)]), []);
+        assert_eq!(
+            governed.remove_contexts(&[ContextId(2), ContextId(7)]),
+            [of(2)]
+        );
+        assert_eq!(governed.remove_contexts(&[ContextId(2)]), []);
         assert_eq!(governed.remove(GovernedKey::Array(1)), Some(of(1)));
         assert_eq!(governed.remove(GovernedKey::Array(2)), None);
         assert_eq!(governed.remove(GovernedKey::Array(3)), Some(PIECE));

@@ -360,7 +360,8 @@ impl Governor {
         let (mut device, mut least, mut greatest) = (0, 0, 0);
         let mut popped = CUcontext::NULL;
         // A destroyed context can be made current and still reports its device, but not its
-        // streams. SAFETY: the driver checks which handles are contexts; the rest outlives the
+        // streams.
+        // SAFETY: the driver checks which handles are contexts; the rest outlives the
         // calls.
         let found = unsafe {
             is_done(self.driver.cuCtxPushCurrent_v2(raw)) && {
@@ -406,7 +407,7 @@ impl Governor {
 
     /// Records a context that the driver created, or a primary one that it returned again: its
     /// memory is charged the first time.
-    pub fn context_made(&self, raw: CUcontext) {
+    pub fn record_context(&self, raw: CUcontext) {
         let _turn = self.lock_lifecycle();
         if self.clock.context(raw).is_none() {
             self.charge_new_context(raw);
@@ -414,10 +415,10 @@ impl Governor {
     }
 
     /// Records that the driver returned a device's primary context.
-    pub fn primary_made(&self, device: CUdevice, raw: CUcontext) {
+    pub fn record_primary(&self, device: CUdevice, raw: CUcontext) {
         let _turn = self.lock_lifecycle();
         lock(&self.primaries).insert(device, raw);
-        self.context_made(raw);
+        self.record_context(raw);
     }
 
     /// A device's primary context, if it was returned.
@@ -443,10 +444,10 @@ impl Governor {
     }
 
     /// Records a green context, and the context that it was converted to.
-    pub fn green_made(&self, raw: CUcontext) {
+    pub fn record_green(&self, raw: CUcontext) {
         let _turn = self.lock_lifecycle();
         lock(&self.greens).push(raw);
-        self.context_made(raw);
+        self.record_context(raw);
     }
 
     /// The handle of a context that exists.
@@ -464,8 +465,8 @@ impl Governor {
     }
 
     /// Begins a host wait: for a stream, or for all work of the current context. The result is
-    /// passed to [`Governor::wait_ended`] afterwards.
-    pub fn wait_begins(&self, stream: Option<StreamId>) -> HostWait {
+    /// passed to [`Governor::end_wait`] afterwards.
+    pub fn begin_wait(&self, stream: Option<StreamId>) -> HostWait {
         // Which context is current matters only if there are several.
         if stream.is_none() && self.clock.contexts() != 1 {
             return HostWait(Vec::new());
@@ -475,19 +476,19 @@ impl Governor {
             let regions = device.regions();
             (
                 device.ordinal,
-                regions.map(|region| region.sync_begins(place)),
+                regions.map(|region| region.begin_host_wait(place)),
             )
         };
         HostWait(self.devices().map(begun).collect())
     }
 
     /// Ends a host wait: blocks freed there before it began are ready.
-    pub fn wait_ended(&self, waiting: &HostWait) {
+    pub fn end_wait(&self, waiting: &HostWait) {
         for (ordinal, begun) in &waiting.0 {
             let regions = self.device(*ordinal).map(GovernedDevice::regions);
             for (region, begun) in regions.into_iter().flatten().zip(begun) {
                 if !begun.is_empty() {
-                    region.sync_ended(begun);
+                    region.end_host_wait(begun);
                 }
             }
         }
@@ -679,7 +680,7 @@ impl Governor {
     }
 
     /// Reverts an admission: the memory was not made.
-    pub fn forgo(&self, piece: &GovernedPiece) {
+    pub fn cancel_admission(&self, piece: &GovernedPiece) {
         if let Some(device) = self.charged(piece) {
             device.budget().refund(piece.bytes);
         }
@@ -694,7 +695,7 @@ impl Governor {
     }
 
     /// Records code given to the driver, which takes memory for it at any later time.
-    pub fn code_given(&self, key: GovernedKey, device: u32, bytes: u64) {
+    pub fn record_code(&self, key: GovernedKey, device: u32, bytes: u64) {
         let piece = GovernedPiece {
             // Libraries belong to no context.
             context: None,
@@ -707,7 +708,7 @@ impl Governor {
     }
 
     /// Charges admitted physical memory that was made.
-    pub fn made_physical(&self, handle: u64, piece: GovernedPiece) {
+    pub fn charge_physical(&self, handle: u64, piece: GovernedPiece) {
         self.count(&piece);
         if let Some(before) = self.governed.created(handle, piece) {
             self.ended(&before);
@@ -733,7 +734,7 @@ impl Governor {
         let row = LedgerDevice::new(piece.device);
         self.ledger
             .release(row, piece.tenant, piece.kind, piece.bytes);
-        self.forgo(piece);
+        self.cancel_admission(piece);
     }
 
     fn record(&self, kind: EventKind, device: LedgerDevice, piece: &GovernedPiece, detail: u64) {
@@ -754,7 +755,7 @@ impl Governor {
     /// The live block that begins at an address, or contains it.
     pub fn find(&self, address: u64) -> Option<(&GovernedDevice, LiveBlock<BlockNote>)> {
         // A freed block that other processes have open is not live.
-        let is_there = |live: &LiveBlock<BlockNote>| !self.sharing.lingers(live.span.address);
+        let is_there = |live: &LiveBlock<BlockNote>| !self.sharing.is_lingering(live.span.address);
         let mut devices = self.devices();
         devices.find_map(|device| Some((device, device.find(address).filter(is_there)?)))
     }

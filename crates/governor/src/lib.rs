@@ -18,7 +18,7 @@ mod thread_context;
 mod variables;
 mod vmm;
 
-pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamKind};
+pub use clock::{ContextId, DestroyedContexts, DevicePoint, DriverClock, StreamOrigin};
 pub use config::{
     ByteSize, ByteSizeError, ConfigError, GovernorConfig, PoolBacking, TenantLimit, ValueError,
 };

@@ -132,7 +132,7 @@ impl Watermarks {
 
 impl Governor {
     /// Records a pool that was created; `device` is set if ours may serve it.
-    pub fn pool_made(&self, pool: CUmemoryPool, device: Option<u32>) {
+    pub fn record_pool(&self, pool: CUmemoryPool, device: Option<u32>) {
         let served = match device {
             Some(device) => PoolProvider::Here(device, self.pool_numbers.of(pool)),
             None => PoolProvider::ByTheDriver,

@@ -83,7 +83,7 @@ impl Peers {
     }
 
     /// Removes a piece that is about to be unmapped.
-    pub(crate) fn shut(&self, address: u64) {
+    pub(crate) fn remove_mapping(&self, address: u64) {
         lock(&self.open).mapped.remove(&address);
     }
 

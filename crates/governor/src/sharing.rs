@@ -136,13 +136,13 @@ impl BlockSharing {
         self.used.load(Relaxed)
     }
 
-    fn use_it(&self) -> MutexGuard<'_, SharingState> {
+    fn lock_used(&self) -> MutexGuard<'_, SharingState> {
         self.used.store(true, Relaxed);
         lock(&self.state)
     }
 
     /// Whether a block is freed but open elsewhere.
-    pub(crate) fn lingers(&self, block: u64) -> bool {
+    pub(crate) fn is_lingering(&self, block: u64) -> bool {
         self.is_used() && lock(&self.state).lingering.contains_key(&block)
     }
 }
@@ -225,7 +225,7 @@ impl Governor {
             return Err(invalid);
         }
         self.end_lingering();
-        let mut state = self.sharing.use_it();
+        let mut state = self.sharing.lock_used();
         let block = live.span.address;
         if let Some(export) = state.exports.remove(&block) {
             if export.buffer == live.note.buffer {
@@ -345,7 +345,7 @@ impl Governor {
         let ticket = IpcTicket::read(handle)?;
         // Calls the loader; its lock comes before ours.
         let tenant = tenant();
-        let mut state = self.sharing.use_it();
+        let mut state = self.sharing.lock_used();
         let opened = self.folder(&mut state).ok()?.open_share(ticket.name).ok()?;
         let share = opened.share;
         if (share.offset_bytes, share.bytes) != (ticket.offset_bytes, ticket.bytes) {

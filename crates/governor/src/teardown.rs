@@ -196,7 +196,7 @@ impl Governor {
             }
         }
         self.sharing_ends_with(gone);
-        for piece in self.governed.gone_with(gone) {
+        for piece in self.governed.remove_contexts(gone) {
             self.ended(&piece);
         }
         lost

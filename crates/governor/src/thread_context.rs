@@ -22,7 +22,7 @@ use fercuda_ledger::{
 };
 use fercuda_pool::{AllocationRequest, Error, FreedBlock, PoolPlace, StreamId};
 
-use crate::clock::{ContextId, StreamKind, lock, read, write};
+use crate::clock::{ContextId, StreamOrigin, lock, read, write};
 use crate::device::GovernedDevice;
 use crate::governor::{
     AllocationDenied, BlockNote, Governor, StreamInfo, StreamKey, UNNAMED, id, is_done,
@@ -115,13 +115,13 @@ pub struct ThreadContext<'g> {
 impl<'g> ThreadContext<'g> {
     /// A context for the calling thread, which has this number.
     pub fn new(governor: &'g Governor, number: u64) -> Self {
-        let mut seat = Self::passing(governor, number);
-        seat.local = Some(governor.ledger.local(number));
-        seat
+        let mut context = Self::for_teardown(governor, number);
+        context.local = Some(governor.ledger.local(number));
+        context
     }
 
     /// A context for one call of a thread that is being torn down.
-    pub fn passing(governor: &'g Governor, number: u64) -> Self {
+    pub fn for_teardown(governor: &'g Governor, number: u64) -> Self {
         Self {
             governor,
             local: None,
@@ -186,7 +186,7 @@ impl<'g> ThreadContext<'g> {
     /// which default stream the null handle means.
     #[inline]
     pub fn ordered(&mut self, raw: CUstream, per_thread: bool) -> Option<ResolvedStream<'g>> {
-        if !self.is_cached(raw, per_thread) {
+        if !self.check_cached(raw, per_thread) {
             self.order(raw, per_thread)?;
         }
         // Read from one place, on the fast and the slow path alike.
@@ -194,7 +194,7 @@ impl<'g> ThreadContext<'g> {
     }
 
     #[inline]
-    fn is_cached(&mut self, raw: CUstream, per_thread: bool) -> bool {
+    fn check_cached(&mut self, raw: CUstream, per_thread: bool) -> bool {
         let now = self.now();
         let cached = self.cached.as_ref().filter(|cached| {
             (cached.handle, cached.per_thread) == (raw, per_thread) && cached.seen == now
@@ -388,12 +388,12 @@ impl<'g> ThreadContext<'g> {
                 if !known || number >= UNNAMED {
                     return None;
                 }
-                (context, StreamKind::Created(raw), number)
+                (context, StreamOrigin::Created(raw), number)
             }
             StreamKey::Legacy(_) | StreamKey::OfThread(..) => {
                 let kind = match key {
-                    StreamKey::OfThread(_, thread) => StreamKind::OfThread(thread),
-                    _ => StreamKind::Legacy,
+                    StreamKey::OfThread(_, thread) => StreamOrigin::OfThread(thread),
+                    _ => StreamOrigin::Legacy,
                 };
                 let number = governor.next_unnamed.fetch_add(1, Relaxed);
                 (self.context?.0, kind, number)

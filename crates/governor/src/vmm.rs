@@ -360,7 +360,7 @@ impl MemoryBacking for VmmBacking {
         let chunks = self.chunks.range(span.address..span.end());
         let chunks: Vec<(u64, VmmHandle)> = chunks.map(|(at, handle)| (*at, *handle)).collect();
         for (at, handle) in chunks {
-            self.peers.shut(at);
+            self.peers.remove_mapping(at);
             self.unmap(at, handle);
             self.chunks.remove(&at);
             self.mapped -= handle.bytes;
@@ -391,7 +391,7 @@ impl Drop for VmmBacking {
     fn drop(&mut self) {
         let _relaxed = RelaxedCapture::enter(self.driver);
         for (at, handle) in std::mem::take(&mut self.chunks) {
-            self.peers.shut(at);
+            self.peers.remove_mapping(at);
             self.unmap(at, handle);
             self.destroy(handle);
         }

@@ -57,24 +57,24 @@ fn charged_to_contexts(governor: &Governor) -> u64 {
 }
 
 /// One process has one device: tests that allocate past the governor run one at a time.
-fn one() -> MutexGuard<'static, ()> {
+fn serialize_tests() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
 fn memory_of_a_destroyed_context_hides_no_ungoverned_memory() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     // Two contexts, for which the driver is assumed to take 3 and 1 GiB.
     let (first, second) = (context(), context());
     ok!(cuCtxSetCurrent(first));
     take(3 * GIB);
-    governor.context_made(first);
+    governor.record_context(first);
     ok!(cuCtxSetCurrent(second));
     take(GIB);
-    governor.context_made(second);
+    governor.record_context(second);
     let device = governor.device(0).unwrap();
     assert_eq!(charged_to_contexts(&governor), 4 * GIB);
     assert_eq!(governor.reconcile(device).unwrap().ungoverned_bytes, 0);
@@ -104,7 +104,7 @@ fn memory_of_a_destroyed_context_hides_no_ungoverned_memory() {
 
 #[test]
 fn memory_of_other_processes_stays_charged_when_a_context_ends() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     // Another process has 2 GiB before the first context exists.
@@ -113,8 +113,8 @@ fn memory_of_other_processes_stays_charged_when_a_context_ends() {
     let (first, second) = (context(), context());
     ok!(cuCtxSetCurrent(first));
     take(GIB);
-    governor.context_made(first);
-    governor.context_made(second);
+    governor.record_context(first);
+    governor.record_context(second);
     governor.while_destroying(|| {
         ok!(cuCtxDestroy_v2(first));
         (vec![first], CUresult::CUDA_SUCCESS)
@@ -132,7 +132,7 @@ fn memory_of_other_processes_stays_charged_when_a_context_ends() {
 }
 
 /// Allocates in a context, for a tenant; returns whether that succeeded.
-fn asked(governor: &Governor, context: CUcontext, name: &str, bytes: u64) -> bool {
+fn try_allocate(governor: &Governor, context: CUcontext, name: &str, bytes: u64) -> bool {
     let mut thread = ThreadContext::new(governor, 1);
     let of = governor.context(context).unwrap();
     let tenant = governor.tenant(name);
@@ -145,7 +145,7 @@ fn asked(governor: &Governor, context: CUcontext, name: &str, bytes: u64) -> boo
 
 #[test]
 fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let context = context();
     let limit = |tenant: &str| TenantLimit {
@@ -162,14 +162,19 @@ fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
         governor.tenant(name);
     }
     for name in after {
-        assert!(asked(&governor, context, name, 2 * MIB));
+        assert!(try_allocate(&governor, context, name, 2 * MIB));
     }
     for name in ["late", "last"] {
-        assert!(asked(&governor, context, name, MIB));
-        assert!(!asked(&governor, context, name, 2 * MIB));
+        assert!(try_allocate(&governor, context, name, MIB));
+        assert!(!try_allocate(&governor, context, name, 2 * MIB));
     }
-    assert!(asked(&governor, context, &names[0], 2 * MIB));
-    assert!(asked(&governor, context, names.last().unwrap(), 2 * MIB));
+    assert!(try_allocate(&governor, context, &names[0], 2 * MIB));
+    assert!(try_allocate(
+        &governor,
+        context,
+        names.last().unwrap(),
+        2 * MIB
+    ));
     let snapshot = governor.ledger().snapshot().unwrap();
     let its = snapshot
         .tenants
@@ -182,11 +187,11 @@ fn a_tenant_keeps_its_limit_however_many_tenants_came_before() {
 
 #[test]
 fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let first = context();
-    governor.context_made(first);
+    governor.record_context(first);
     let (old, _) = governor.context(first).unwrap();
     let (destroyed, is_trying) = (AtomicBool::new(false), AtomicBool::new(false));
     // The driver gives the second one the handle of the first.
@@ -199,8 +204,8 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
             governor.with_lifecycle_lock(|| {
                 // The handle's old meaning is forgotten by now.
                 assert_eq!(governor.raw(old), None);
-                governor.context_made(first);
-                governor.primary_made(0, first);
+                governor.record_context(first);
+                governor.record_primary(0, first);
             });
             governor.context(first).unwrap().0
         });
@@ -226,7 +231,7 @@ fn no_context_is_made_between_the_end_of_another_and_its_bookkeeping() {
 
 #[test]
 fn a_multicast_object_is_neither_charged_to_nor_refunded_from_the_budget() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let device = governor.device(0).unwrap();
@@ -239,7 +244,7 @@ fn a_multicast_object_is_neither_charged_to_nor_refunded_from_the_budget() {
         context: None,
     };
     for handle in 0..3 {
-        governor.made_physical(handle, object);
+        governor.charge_physical(handle, object);
         let taken = governor.governed().released(handle);
         taken.ended().for_each(|piece| governor.ended(piece));
     }
@@ -248,7 +253,7 @@ fn a_multicast_object_is_neither_charged_to_nor_refunded_from_the_budget() {
 
 #[test]
 fn a_capture_of_a_threads_default_stream_ends_by_any_of_its_names() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let context = context();
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
@@ -283,18 +288,18 @@ fn block_of_the_default_pool(governor: &Governor, context: CUcontext) -> (CUmemo
     };
     let tenant = governor.tenant("tenant");
     let of = governor.context(context).unwrap();
-    let mut thread = ThreadContext::passing(governor, 0);
+    let mut thread = ThreadContext::for_teardown(governor, 0);
     let got = thread.allocate(tenant, of, PoolPlace::Anywhere, number, 4 * MIB);
     (pool, got.unwrap())
 }
 
 #[test]
 fn stream_ordered_memory_in_use_outlives_its_context() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let first = context();
-    governor.context_made(first);
+    governor.record_context(first);
     let (pool, kept) = block_of_the_default_pool(&governor, first);
     let before = governor.pool_figures(pool).unwrap();
     assert_eq!(before[..2], [4 * MIB; 2]);
@@ -306,7 +311,7 @@ fn stream_ordered_memory_in_use_outlives_its_context() {
     assert_eq!(governor.pool_figures(pool).unwrap(), before);
     assert_eq!(governor.find(kept).unwrap().1.requested_bytes, 4 * MIB);
     // No context is left to query, and no work left to wait for.
-    let mut thread = ThreadContext::passing(&governor, 0);
+    let mut thread = ThreadContext::for_teardown(&governor, 0);
     assert!(thread.free(kept, PoolPlace::Anywhere, |_| true).is_some());
     governor.reset_pool_marks(pool, true);
     assert_eq!(governor.pool_figures(pool).unwrap()[..2], [0, 0]);
@@ -315,13 +320,13 @@ fn stream_ordered_memory_in_use_outlives_its_context() {
 
 #[test]
 fn stream_ordered_memory_in_slabs_ends_with_their_context() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let mut slabs = GovernorConfig::default();
     slabs.backing = PoolBacking::Slabs;
     let governor = Governor::new(driver(), Ledger::in_memory(), slabs);
     let first = context();
-    governor.context_made(first);
+    governor.record_context(first);
     let (pool, lost) = block_of_the_default_pool(&governor, first);
     let destroyed = governor.while_destroying(|| {
         ok!(cuCtxDestroy_v2(first));
@@ -335,15 +340,15 @@ fn stream_ordered_memory_in_slabs_ends_with_their_context() {
 
 #[test]
 fn pending_memory_of_a_context_is_ready_when_it_ends_whatever_other_contexts_do() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let (busy, first) = (context(), context());
-    governor.context_made(busy);
-    governor.context_made(first);
+    governor.record_context(busy);
+    governor.record_context(first);
     let mut raw = CUstream::NULL;
     ok!(cuStreamCreate(&mut raw, 1));
-    let mut thread = ThreadContext::passing(&governor, 0);
+    let mut thread = ThreadContext::for_teardown(&governor, 0);
     let stream = thread.stream(raw, false).unwrap();
     let place = PoolPlace::Stream(stream.id);
     let (tenant, of) = (governor.tenant("tenant"), governor.context(first).unwrap());
@@ -381,14 +386,14 @@ fn pending_memory_of_a_context_is_ready_when_it_ends_whatever_other_contexts_do(
 
 #[test]
 fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let mut primary = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
     ok!(cuCtxSetCurrent(primary));
-    governor.primary_made(0, primary);
-    let mut thread = ThreadContext::passing(&governor, 0);
+    governor.record_primary(0, primary);
+    let mut thread = ThreadContext::for_teardown(&governor, 0);
     let (first, _) = thread.current().unwrap();
     assert!(!thread.is_current_over());
     governor.while_destroying(|| {
@@ -404,7 +409,7 @@ fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
     assert!(!thread.is_current_over());
     ok!(cuDevicePrimaryCtxRetain(&mut primary, 0));
     ok!(cuCtxSetCurrent(primary));
-    governor.primary_made(0, primary);
+    governor.record_primary(0, primary);
     let (second, _) = thread.current().unwrap();
     assert_ne!(first, second);
     assert!(!thread.is_current_over());
@@ -416,7 +421,7 @@ fn a_destroyed_context_is_not_mistaken_for_an_existing_one() {
 
 #[test]
 fn the_driver_serves_no_device_after_its_pool_is_gone() {
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let governor = Governor::new(driver(), Ledger::in_memory(), GovernorConfig::default());
     let kind = CUmemPoolProps {
@@ -429,7 +434,7 @@ fn the_driver_serves_no_device_after_its_pool_is_gone() {
     };
     let mut pool = CUmemoryPool::NULL;
     ok!(cuMemPoolCreate(&mut pool, &kind));
-    governor.pool_made(pool, None);
+    governor.record_pool(pool, None);
     ok!(cuDeviceSetMemPool(0, pool));
     governor.set_current_pool(0, pool);
     assert!(governor.passes_ordered(0));
@@ -446,7 +451,7 @@ fn the_driver_serves_no_device_after_its_pool_is_gone() {
 #[test]
 fn a_driver_that_is_too_old_for_a_pool_is_reported_once() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let _one = one();
+    let _one = serialize_tests();
     ok!(cuInit(0));
     let resolver = |name: &CStr| {
         let symbols = Symbol::ALL.iter();

@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 
 use fercuda_cuda_sys::Driver;
 use fercuda_cuda_sys::types::*;
-use fercuda_governor::{DriverClock, StreamKind, VmmBacking};
+use fercuda_governor::{DriverClock, StreamOrigin, VmmBacking};
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, MemoryBudget, MemoryPool, PoolPlace, ReuseRule, StreamId,
+    AllocationRequest, DeviceClock, DevicePool, MemoryBudget, PoolPlace, ReuseRule, StreamId,
     TenantId,
 };
 use fercuda_softgpu::control::{self, Config};
@@ -117,14 +117,14 @@ fn run(seed: u64, broken: Option<ReuseRule>, arenas: bool) -> Seen {
     for (n, stream) in streams.iter_mut().enumerate() {
         ok!(cuStreamCreate(stream, 1));
         // SAFETY: a stream of the context, which outlives the test.
-        unsafe { clock.add_stream(StreamId(n as u64), context, StreamKind::Created(*stream)) };
+        unsafe { clock.add_stream(StreamId(n as u64), context, StreamOrigin::Created(*stream)) };
     }
     let mut counter = 0;
     ok!(cuMemAlloc_v2(&mut counter, 4));
     ok!(cuMemsetD8_v2(counter, 0, 4));
     let vmm = VmmBacking::new(driver(), 0).unwrap();
     // Little memory, so that it is reused constantly.
-    let pool = MemoryPool::new(vmm, clock, MemoryBudget::new(16 << 20));
+    let pool = DevicePool::new(vmm, clock, MemoryBudget::new(16 << 20));
     if let Some(rule) = broken {
         pool.break_rule(rule);
     }
@@ -209,9 +209,9 @@ fn run(seed: u64, broken: Option<ReuseRule>, arenas: bool) -> Seen {
     for block in live {
         pool.free(block.address, PoolPlace::Anywhere).unwrap();
     }
-    let begun = pool.sync_begins(None);
+    let begun = pool.begin_host_wait(None);
     ok!(cuCtxSynchronize());
-    pool.sync_ended(&begun);
+    pool.end_host_wait(&begun);
     pool.trim();
     assert_eq!((pool.usage().bytes, pool.budget().used_bytes()), (0, 0));
     drop(pool);

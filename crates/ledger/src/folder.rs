@@ -139,8 +139,8 @@ impl Folder {
             .is_ok_and(|held| is_locked(held.file()))
     }
 
-    /// Removes the ledgers of owners that are gone and of runs that are not held, and returns how many. A
-    /// reader that has one open can still read it.
+    /// Removes the ledgers of owners that are gone and of runs that are not held, and returns how
+    /// many. A reader that has one open can still read it.
     ///
     /// # Errors
     /// [`Error::System`] if the folder cannot be read or a file cannot be removed.

@@ -2,7 +2,7 @@
 //!
 //! A [`Ledger`] is the writer: one per process, used by any number of threads. A [`Folder`] finds
 //! the ledgers of this user, a [`LedgerReader`] reads one while its owner lives and after, and a
-//! [`LedgerSnapshot`] is the result: plain data, JSON or [Prometheus text](prometheus).
+//! [`LedgerSnapshot`] is the result: plain data, JSON or [Prometheus text](fn@prometheus).
 //!
 //! Invariants: charging takes no lock, allocates nothing and makes no system call, and threads that
 //! free what they allocated share no cache line. A charged byte is in exactly one cell, and all

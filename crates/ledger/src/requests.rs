@@ -447,7 +447,8 @@ impl LedgerReader {
     }
 }
 
-/// Whether user `uid` may send requests to process `pid`, which has the `/proc/PID/status` text `status`.
+/// Whether user `uid` may send requests to process `pid`, which has the `/proc/PID/status` text
+/// `status`.
 fn check_user(pid: u64, uid: u32, status: &str) -> Result<(), RequestError> {
     match user_of(status) {
         Some(owner) if owner == uid => Ok(()),

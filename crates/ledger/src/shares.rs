@@ -7,8 +7,8 @@
 //! since the kernel then releases its locks.
 //!
 //! Invariants: the name is removed, or the file emptied, before the owner checks for locks, and a
-//! process that has just taken a lock checks both: so no lock that counts is missed. A share
-//! is stale if its owner has no ledger any more, and swept.
+//! process that has just taken a lock checks both: so no lock that counts is missed. A share is
+//! stale, and swept, if its owner has no ledger any more.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -70,7 +70,8 @@ impl Tenant {
     }
 }
 
-/// The cell that an allocation was charged to: stored with the block, and its free is counted there.
+/// The cell that an allocation was charged to: stored with the block, and its free is counted
+/// there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CellId(u16);
 

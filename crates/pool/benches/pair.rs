@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    AllocationRequest, BlockAllocator, BlockLayout, GrowthRefused, MemoryBacking, MemoryBudget,
-    MemoryPool, PoolPlace, SetId, Span, StreamId, TenantId, UNIT_BYTES,
+    AllocLayout, AllocationRequest, BlockAllocator, DevicePool, GrowthRefused, MemoryBacking,
+    MemoryBudget, PoolPlace, SetId, Span, StreamId, TenantId, UNIT_BYTES,
 };
 use idle::Idle;
 
@@ -61,7 +61,7 @@ fn core(holes: usize) {
             blocks
                 .take(
                     SetId::READY,
-                    BlockLayout::new(random_bytes(&mut random), 512),
+                    AllocLayout::new(random_bytes(&mut random), 512),
                     0,
                 )
                 .expect("there is room")
@@ -80,7 +80,7 @@ fn core(holes: usize) {
         for _ in 0..n {
             let id = blocks.take(
                 SetId::READY,
-                BlockLayout::new(random_bytes(&mut random), 512),
+                AllocLayout::new(random_bytes(&mut random), 512),
                 0,
             );
             blocks.give(black_box(id).expect("there is room"), SetId::READY, 0);
@@ -122,7 +122,7 @@ impl MemoryBacking for Endless {
 /// Blocks of any size, or (`one`) of a single size.
 fn pool(holes: usize, place: PoolPlace, one: bool, what: &str) {
     let mut random = Rng::with_seed(1);
-    let pool = MemoryPool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
+    let pool = DevicePool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
     let mut allocate = |one: bool| {
         let request = AllocationRequest {
             bytes: if one { 4096 } else { random_bytes(&mut random) },
@@ -151,7 +151,7 @@ fn pool(holes: usize, place: PoolPlace, one: bool, what: &str) {
 /// included.
 fn threads(count: u64, any: bool, live: usize) {
     const PAIRS: u64 = 200_000;
-    let pool = MemoryPool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
+    let pool = DevicePool::new(Endless(1 << 40), Idle, MemoryBudget::new(u64::MAX));
     let pool = &pool;
     let work = move |n: u64, mut each: Option<&mut Vec<f64>>| {
         let place = PoolPlace::Stream(StreamId(n));

@@ -18,7 +18,7 @@
 //! Elsewhere: the table of live blocks ([`crate::held`]); the source of chunks ([`crate::pool`],
 //! [`crate::growth`]).
 
-use crate::blocks::{BlockAllocator, BlockId, BlockLayout, SetId, Span};
+use crate::blocks::{AllocLayout, BlockAllocator, BlockId, SetId, Span};
 use crate::held::{CachePadded, Lock, SharedWord};
 use crate::order::{PoolPlace, StreamId};
 
@@ -211,7 +211,7 @@ impl<L: Lock<Option<StreamArena>>, W: SharedWord> Arenas<L, W> {
     }
 
     /// Cuts a block for work in `stream`.
-    pub(crate) fn cut(&self, thread: usize, stream: StreamId, layout: BlockLayout) -> CutOutcome {
+    pub(crate) fn cut(&self, thread: usize, stream: StreamId, layout: AllocLayout) -> CutOutcome {
         let own = self.own(thread);
         own.arena.with(|arena| {
             let hungry = match own.contention.get() >= ENOUGH {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     impl Shared {
-        fn cut(&self, layout: BlockLayout) -> Option<(BlockId, Span, BlockOrigin)> {
+        fn cut(&self, layout: AllocLayout) -> Option<(BlockId, Span, BlockOrigin)> {
             if !self.arenas.is_contended(0) {
                 return None;
             }
@@ -387,7 +387,7 @@ mod tests {
                     CutOutcome::NeedsChunk => {}
                 }
                 let mut pool = self.pool.lock().expect("no test panics with it");
-                let chunk = pool.take(SetId::READY, BlockLayout::new(CHUNK_BYTES, 512), 0);
+                let chunk = pool.take(SetId::READY, AllocLayout::new(CHUNK_BYTES, 512), 0);
                 let chunk = chunk.and_then(|id| Some((id, pool.span(id)?)));
                 drop(pool);
                 let Some((id, span)) = chunk else {
@@ -438,13 +438,13 @@ mod tests {
             };
             let other = {
                 let shared = shared.clone();
-                thread::spawn(move || shared.cut(BlockLayout::new(4096, 512)))
+                thread::spawn(move || shared.cut(AllocLayout::new(4096, 512)))
             };
             let clearing = {
                 let shared = shared.clone();
                 thread::spawn(move || shared.back(shared.arenas.clear(cleared)))
             };
-            let thread_number = shared.cut(BlockLayout::new(4096, 512));
+            let thread_number = shared.cut(AllocLayout::new(4096, 512));
             let other = other.join().expect("it does not panic");
             if let (Some(thread_number), Some(other)) = (thread_number, other) {
                 assert!(
@@ -481,13 +481,13 @@ mod tests {
             address: 1 << 30,
             bytes: CHUNK_BYTES,
         };
-        let half = BlockLayout::new(CHUNK_BYTES / 2, 512);
+        let half = AllocLayout::new(CHUNK_BYTES / 2, 512);
         loom::model(move || {
             let arenas = Modelled::of(1);
             arenas.assume_contention(0);
             let mut pool = BlockAllocator::new();
             pool.add(span).expect("a range");
-            let chunk = pool.take(SetId::READY, BlockLayout::new(CHUNK_BYTES, 512), 0);
+            let chunk = pool.take(SetId::READY, AllocLayout::new(CHUNK_BYTES, 512), 0);
             let chunk = chunk.expect("there is one");
             assert_eq!(arenas.cut(0, STREAM, half), CutOutcome::NeedsChunk);
             assert!(arenas.add(0, STREAM, chunk, span));

@@ -52,7 +52,7 @@ pub struct BlockId {
 #[derive(Debug)]
 pub struct Fit {
     index: u32,
-    layout: BlockLayout,
+    layout: AllocLayout,
 }
 
 /// A contiguous range of memory.
@@ -302,13 +302,13 @@ struct MemoryRange {
 
 /// The size and alignment of a requested block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockLayout {
+pub struct AllocLayout {
     units: NonZeroU64,
     /// In units.
     align: u64,
 }
 
-impl BlockLayout {
+impl AllocLayout {
     /// A layout for `bytes` at a multiple of `align_bytes`, a power of two (other values are
     /// rounded up to one). The block's size is a multiple of the unit, and of its alignment up to
     /// 512 bytes.
@@ -557,7 +557,7 @@ impl BlockAllocator {
 
     /// Ready blocks of at least `bytes`, larger size classes first.
     pub fn ready(&self, bytes: u64) -> impl Iterator<Item = Span> {
-        let least = SizeClass::of(BlockLayout::new(bytes, 1).units);
+        let least = SizeClass::of(AllocLayout::new(bytes, 1).units);
         let set = self.set(SetId::READY);
         // No list holds blocks larger than the maximum.
         let heads = set.heads.get(least.0..).unwrap_or_default();
@@ -595,21 +595,21 @@ impl BlockAllocator {
     /// Takes a block from `set`, of an epoch up to `epoch`; `None` if the bounded search finds
     /// none.
     #[inline(always)]
-    pub fn take(&mut self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<BlockId> {
+    pub fn take(&mut self, set: SetId, layout: AllocLayout, epoch: u64) -> Option<BlockId> {
         let fit = self.fit(set, layout, epoch)?;
         Some(self.take_of(fit))
     }
 
     /// The block that [`BlockAllocator::take`] would take from.
     #[inline(always)]
-    pub fn fit(&self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<Fit> {
+    pub fn fit(&self, set: SetId, layout: AllocLayout, epoch: u64) -> Option<Fit> {
         let index = self.find(set, layout, epoch)?;
         Some(Fit { index, layout })
     }
 
     /// As [`BlockAllocator::fit`], or a ready block if that fits better.
     #[inline]
-    pub fn best_fit(&self, set: SetId, layout: BlockLayout) -> Option<Fit> {
+    pub fn best_fit(&self, set: SetId, layout: AllocLayout) -> Option<Fit> {
         let len = |index: u32| self.nodes[index as usize].len;
         let own = self.find(set, layout, u64::MAX);
         let index = match own {
@@ -660,7 +660,7 @@ impl BlockAllocator {
     }
 
     /// The epoch of the block that [`BlockAllocator::take`] would take if it ignored epochs.
-    pub fn would_take(&self, set: SetId, layout: BlockLayout) -> Option<u64> {
+    pub fn would_take(&self, set: SetId, layout: AllocLayout) -> Option<u64> {
         let index = self.find(set, layout, u64::MAX)?;
         Some(self.nodes[index as usize].epoch)
     }
@@ -760,7 +760,7 @@ impl BlockAllocator {
     /// A free block of `set` that holds `layout`: usually the first one of the first list of larger
     /// sizes.
     #[inline(always)]
-    fn find(&self, set: SetId, layout: BlockLayout, epoch: u64) -> Option<u32> {
+    fn find(&self, set: SetId, layout: AllocLayout, epoch: u64) -> Option<u32> {
         if self.set(set).units < layout.units.get() {
             return None;
         }
@@ -782,14 +782,14 @@ impl BlockAllocator {
 
     /// The address in a block at which `layout` would start.
     #[inline]
-    fn begin(&self, index: u32, layout: BlockLayout) -> u64 {
+    fn begin(&self, index: u32, layout: AllocLayout) -> u64 {
         // The alignment is a power of two; a division would take longer than the rest.
         (self.nodes[index as usize].start + (layout.align - 1)) & !(layout.align - 1)
     }
 
     /// Whether a block holds `layout`, and has an epoch up to `epoch`.
     #[inline]
-    fn fits(&self, index: u32, layout: BlockLayout, epoch: u64) -> bool {
+    fn fits(&self, index: u32, layout: AllocLayout, epoch: u64) -> bool {
         let node = &self.nodes[index as usize];
         let end = self.begin(index, layout) + layout.units.get();
         end <= node.start + node.len && node.epoch <= epoch
@@ -801,7 +801,7 @@ impl BlockAllocator {
         &self,
         set: SetId,
         least: NonZeroU64,
-        layout: BlockLayout,
+        layout: AllocLayout,
         epoch: u64,
     ) -> Option<u32> {
         let lists = self.set(set);

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::blocks::{BadRange, BlockLayout, SetId, Span};
-use crate::order::{Fence, NewestFences, PoolPlace, ReuseOrder};
-use crate::pool::{BlockRequest, DeviceClock, Error, FoundBlock, MemoryPool, Pins, lock};
+use crate::blocks::{AllocLayout, BadRange, SetId, Span};
+use crate::order::{NewestFences, PoolPlace, ReuseFence, ReuseOrder};
+use crate::pool::{BlockRequest, DeviceClock, DevicePool, Error, FoundBlock, Pins, lock};
 
 /// The most other streams that one request waits for.
 const LENDERS: usize = 4;
@@ -213,7 +213,7 @@ impl<B> PoolGrowth<B> {
     }
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
     /// Sets how much memory the pool may retain beyond its live bytes.
     pub fn set_retention(&self, retention: RetentionPolicy) {
         lock(&self.growth).retention = retention;
@@ -368,7 +368,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
         let mut fences = self.order().oldest_fences();
         fences.retain(|fence| until.get(&fence.place) >= Some(&fence.epoch));
         let mut passed = false;
-        for Fence {
+        for ReuseFence {
             place,
             epoch,
             point,
@@ -461,7 +461,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
 
     /// How many bytes to add, and the site if ready memory just below it is to be part of the
     /// block.
-    fn addition(&self, backing: &B, layout: BlockLayout) -> (u64, Option<u64>) {
+    fn addition(&self, backing: &B, layout: AllocLayout) -> (u64, Option<u64>) {
         let padding = layout.align_bytes().saturating_sub(backing.align_bytes());
         let bytes = backing.rounded(layout.bytes().saturating_add(padding));
         let Some(site) = backing.site(bytes) else {
@@ -569,7 +569,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
         self.trim_to(0)
     }
 
-    /// As [`MemoryPool::trim`], after waiting up to about `timeout` for the device's work on freed
+    /// As [`DevicePool::trim`], after waiting up to about `timeout` for the device's work on freed
     /// memory. Work queued during the call is not waited for.
     pub fn trim_within(&self, timeout: Duration) -> u64 {
         self.return_cached(None);

@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use rustc_hash::FxHashMap;
 
 use crate::arenas::{ARENAS, BlockOrigin};
-use crate::blocks::{BlockId, BlockLayout, Span, UNIT_BYTES};
+use crate::blocks::{AllocLayout, BlockId, Span, UNIT_BYTES};
 use crate::order::{PoolPlace, StreamId};
 use crate::pool::{AllocationRequest, LiveBlock, TenantId, TenantUsage};
 
@@ -574,7 +574,7 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
         &self,
         thread: usize,
         request: &AllocationRequest<N>,
-        layout: BlockLayout,
+        layout: AllocLayout,
         charged: TenantCharge,
     ) -> Result<Span, bool> {
         let PoolPlace::Stream(stream) = request.place else {
@@ -630,7 +630,7 @@ impl<N: Copy, L: Lock<Shard<N>>, W: SharedWord> BlockTable<N, L, W> {
         address: u64,
         stream: StreamId,
         request: &AllocationRequest<N>,
-        layout: BlockLayout,
+        layout: AllocLayout,
         charged: TenantCharge,
     ) -> bool {
         self.shard(address).with(|shard| {
@@ -902,8 +902,8 @@ mod tests {
         note: (),
     };
 
-    fn layout() -> BlockLayout {
-        BlockLayout::new(REQUEST.bytes, REQUEST.align_bytes)
+    fn layout() -> AllocLayout {
+        AllocLayout::new(REQUEST.bytes, REQUEST.align_bytes)
     }
 
     /// Live blocks of repeatedly requested sizes, in a table of one shard and with one thread's

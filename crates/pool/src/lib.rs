@@ -10,12 +10,12 @@ mod order;
 mod pool;
 mod queues;
 
-pub use blocks::{BadRange, BlockAllocator, BlockId, BlockLayout, SetId, Span, UNIT_BYTES};
+pub use blocks::{AllocLayout, BadRange, BlockAllocator, BlockId, SetId, Span, UNIT_BYTES};
 pub use growth::{GrowthRefused, MemoryBacking, MemoryBudget, RetentionPolicy};
 #[cfg(feature = "broken-rules")]
 pub use order::ReuseRule;
-pub use order::{Epoch, Fence, FenceDue, PoolPlace, ReuseOrder, StreamId};
+pub use order::{Epoch, FenceDue, PoolPlace, ReuseFence, ReuseOrder, StreamId};
 pub use pool::{
-    AllocationRequest, DeviceClock, Error, FreedBlock, LiveBlock, MemoryPool, OnExhausted,
+    AllocationRequest, DeviceClock, DevicePool, Error, FreedBlock, LiveBlock, OnExhausted,
     PoolUsage, TenantId, TenantUsage,
 };

@@ -24,12 +24,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::blocks::{BlockAllocator, BlockId, BlockLayout, Fit, SetId, Span};
+use crate::blocks::{AllocLayout, BlockAllocator, BlockId, Fit, SetId, Span};
 use crate::queues::{FreeQueue, FreeQueues};
 
-/// A fence is due after this many frees in one queue, or this many bytes, and at least this
-/// fraction of all memory. A stream reuses its own blocks without a fence; blocks freed anywhere
-/// are reusable only behind one, and the pool's slack is no larger.
+/// A fence is due after this many frees in one queue, or this many bytes, though no fewer than the
+/// pool's bytes over the divisor. A stream reuses its own blocks without a fence; blocks freed
+/// anywhere are reusable only behind one, and the pool's slack is no larger.
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_BYTES_ANYWHERE: u64 = 8 << 20;
@@ -44,7 +44,7 @@ const BATCH_DIVISOR: u64 = 64;
 const ALONE: u32 = 1024;
 const ALONE_BATCHES: u64 = 16;
 const WATCHED_BATCHES: u64 = 4;
-const ALONE_MARKS: usize = 32;
+const ALONE_FENCES: usize = 32;
 const ALONE_JOINS: u64 = BATCH_BYTES;
 
 /// A stream, by a number that is never reused.
@@ -72,7 +72,7 @@ impl Epoch {
 
 /// A fence: a point behind all blocks of a queue up to an epoch.
 #[derive(Debug)]
-pub struct Fence<P> {
+pub struct ReuseFence<P> {
     /// The queue's place.
     pub place: PoolPlace,
     /// The last epoch it is behind.
@@ -81,7 +81,7 @@ pub struct Fence<P> {
     pub point: Arc<P>,
 }
 
-impl<P> Clone for Fence<P> {
+impl<P> Clone for ReuseFence<P> {
     fn clone(&self) -> Self {
         Self {
             point: self.point.clone(),
@@ -187,14 +187,14 @@ impl<P> ReuseOrder<P> {
     /// Takes a block that later work at `place` may use: of its own queue, of the ready ones, or of
     /// a queue that it waits for.
     #[inline]
-    pub fn take(&mut self, place: PoolPlace, layout: BlockLayout) -> Option<BlockId> {
+    pub fn take(&mut self, place: PoolPlace, layout: AllocLayout) -> Option<BlockId> {
         let fit = self.find(place, layout)?;
         Some(self.blocks.take_of(fit))
     }
 
     /// The block that [`ReuseOrder::take`] would take from.
     #[inline]
-    pub fn find(&mut self, place: PoolPlace, layout: BlockLayout) -> Option<Fit> {
+    pub fn find(&mut self, place: PoolPlace, layout: AllocLayout) -> Option<Fit> {
         if self.taker != place {
             (self.taker, self.freed) = (place, 0);
         }
@@ -214,7 +214,7 @@ impl<P> ReuseOrder<P> {
         };
         found
             .or_else(|| {
-                queue.knows.iter().find_map(|(other, epoch)| {
+                queue.waited_for.iter().find_map(|(other, epoch)| {
                     let other = self.queues.get(other)?;
                     let bounded = holds!(self, WaitsHaveAnEnd);
                     let epoch = if bounded { *epoch } else { u64::MAX };
@@ -263,7 +263,7 @@ impl<P> ReuseOrder<P> {
         let there = self.blocks.free_bytes(queue.set);
         queue.unfenced_bytes = there.min(queue.unfenced_bytes + (there - before));
         let due = queue.unfenced >= BATCH * batches as usize || queue.unfenced_bytes >= batch_bytes;
-        let polls = !alone || queue.fences.len() >= ALONE_MARKS;
+        let polls = !alone || queue.fences.len() >= ALONE_FENCES;
         Some((span, due.then_some(FenceDue { polls })))
     }
 
@@ -333,14 +333,14 @@ impl<P> ReuseOrder<P> {
     }
 
     /// The oldest fence of a queue.
-    pub fn oldest_fence(&self, place: PoolPlace) -> Option<Fence<P>> {
+    pub fn oldest_fence(&self, place: PoolPlace) -> Option<ReuseFence<P>> {
         self.fence_at(place, 0)
     }
 
     /// The fence of a queue that has `at` older ones.
-    pub(crate) fn fence_at(&self, place: PoolPlace, at: usize) -> Option<Fence<P>> {
+    pub(crate) fn fence_at(&self, place: PoolPlace, at: usize) -> Option<ReuseFence<P>> {
         let (epoch, point) = self.queues.get(&place)?.fences.get(at)?;
-        Some(Fence {
+        Some(ReuseFence {
             place,
             epoch: Epoch(*epoch),
             point: point.clone(),
@@ -355,7 +355,7 @@ impl<P> ReuseOrder<P> {
     }
 
     /// The oldest fence of every queue.
-    pub fn oldest_fences(&self) -> Vec<Fence<P>> {
+    pub fn oldest_fences(&self) -> Vec<ReuseFence<P>> {
         let places = self.queues.iter().map(|queue| queue.place);
         places
             .filter_map(|place| self.oldest_fence(place))
@@ -403,7 +403,7 @@ impl<P> ReuseOrder<P> {
             self.first = self.first.max(open + 1);
             self.queues.remove(&place);
             for queue in self.queues.iter_mut() {
-                queue.knows.remove(&place);
+                queue.waited_for.remove(&place);
             }
         }
         bytes
@@ -423,8 +423,8 @@ impl<P> ReuseOrder<P> {
     pub fn lender(
         &self,
         stream: StreamId,
-        layout: BlockLayout,
-    ) -> Option<Result<Fence<P>, PoolPlace>> {
+        layout: AllocLayout,
+    ) -> Option<Result<ReuseFence<P>, PoolPlace>> {
         self.queues
             .iter()
             .filter(|queue| queue.place != PoolPlace::Stream(stream))
@@ -432,7 +432,7 @@ impl<P> ReuseOrder<P> {
                 let epoch = self.blocks.would_take(queue.set, layout)?;
                 let fence = queue.fences.iter().find(|fence| fence.0 >= epoch);
                 Some(fence.map_or(Err(queue.place), |(epoch, point)| {
-                    Ok(Fence {
+                    Ok(ReuseFence {
                         place: queue.place,
                         epoch: Epoch(*epoch),
                         point: point.clone(),
@@ -442,10 +442,10 @@ impl<P> ReuseOrder<P> {
     }
 
     /// Reports that later work in `stream` runs behind `fence`.
-    pub fn note_wait(&mut self, stream: StreamId, fence: &Fence<P>) {
+    pub fn note_wait(&mut self, stream: StreamId, fence: &ReuseFence<P>) {
         let place = PoolPlace::Stream(stream);
         let queue = Self::queue(&mut self.queues, &mut self.blocks, self.first, place);
-        let known = queue.knows.entry(fence.place).or_insert(0);
+        let known = queue.waited_for.entry(fence.place).or_insert(0);
         *known = (*known).max(fence.epoch.0);
     }
 
@@ -456,7 +456,7 @@ impl<P> ReuseOrder<P> {
             return;
         };
         let (set, open) = (own.set, own.open);
-        for (other, epoch) in &own.knows {
+        for (other, epoch) in &own.waited_for {
             if let Some(other) = self.queues.get(other) {
                 self.blocks.move_to(other.set, *epoch, set, open);
             }
@@ -475,7 +475,7 @@ impl<P> ReuseOrder<P> {
             return;
         };
         queue.retired = true;
-        queue.knows.clear();
+        queue.waited_for.clear();
         let (set, fenced) = (queue.set, queue.fences.back().map_or(0, |fence| fence.0));
         let newest = self.blocks.epochs(set).map_or(0, |epochs| epochs.1);
         if newest > fenced {

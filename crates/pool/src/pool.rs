@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::arenas::{
     Arenas, BlockOrigin, CHUNK_BYTES, CutOutcome, LARGEST_CUT, ReturnedChunks, StreamArena,
 };
-use crate::blocks::{BlockId, BlockLayout, SetId, Span};
+use crate::blocks::{AllocLayout, BlockId, SetId, Span};
 use crate::growth::{DisplaySize, GrowthRefused, MemoryBacking, MemoryBudget, PoolGrowth};
 use crate::held::{
     BlockTable, CachePadded, EvictedBlock, FreeOutcome, FreeRefusal, LiveCount, TENANTS,
@@ -204,7 +204,7 @@ pub enum Error {
         /// The given address.
         address: u64,
     },
-    /// The condition of [`MemoryPool::free_if`] does not hold.
+    /// The condition of [`DevicePool::free_if`] does not hold.
     #[error("the block at {address:#x} may not be freed this way; it stays allocated")]
     NotPermitted {
         /// The given address.
@@ -215,7 +215,7 @@ pub enum Error {
 /// A normalised request for a block.
 pub(crate) struct BlockRequest {
     pub(crate) place: PoolPlace,
-    pub(crate) layout: BlockLayout,
+    pub(crate) layout: AllocLayout,
     /// Before rounding.
     pub(crate) bytes: u64,
 }
@@ -232,7 +232,7 @@ pub(crate) type Pins = BTreeMap<u64, (u64, u32)>;
 
 /// The pool; see the module. Fields are in the order in which they are read.
 #[repr(C)]
-pub struct MemoryPool<B, C: DeviceClock, N = ()> {
+pub struct DevicePool<B, C: DeviceClock, N = ()> {
     pub(crate) held: BlockTable<N>,
     arenas: Arenas<Mutex<Option<StreamArena>>, AtomicU64>,
     order: CachePadded<Mutex<ReuseOrder<C::Point>>>,
@@ -246,9 +246,9 @@ pub struct MemoryPool<B, C: DeviceClock, N = ()> {
     pub(crate) on_exhausted: Mutex<Vec<(i32, OnExhausted)>>,
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> std::fmt::Debug for MemoryPool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> std::fmt::Debug for DevicePool<B, C, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryPool")
+        f.debug_struct("DevicePool")
             .field("usage", &self.usage())
             .field("budget", &self.budget)
             .finish_non_exhaustive()
@@ -281,7 +281,7 @@ fn furthest<T>(len: usize, ask: impl Fn(usize) -> Option<T>) -> Option<T> {
     found
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
     pub(crate) fn order(&self) -> MutexGuard<'_, ReuseOrder<C::Point>> {
         // The lock is held for less time than a thread takes to sleep and be woken, unless its
         // holder is preempted.
@@ -399,7 +399,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
         self.free_if(address, place, |_| true)
     }
 
-    /// As [`MemoryPool::free`], only if `may` returns true for the block's note; `may` must not
+    /// As [`DevicePool::free`], only if `may` returns true for the block's note; `may` must not
     /// call the pool.
     ///
     /// # Errors
@@ -537,8 +537,8 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     // ---- synchronisation by the host ------------------------------------------------
 
     /// To be called before the host waits for all work of `place`, or of all places; the result is
-    /// passed to [`MemoryPool::sync_ended`] afterwards.
-    pub fn sync_begins(&self, place: Option<PoolPlace>) -> Vec<(PoolPlace, Epoch)> {
+    /// passed to [`DevicePool::end_host_wait`] afterwards.
+    pub fn begin_host_wait(&self, place: Option<PoolPlace>) -> Vec<(PoolPlace, Epoch)> {
         let mut order = self.order();
         let places = match place {
             Some(place) => vec![place],
@@ -549,7 +549,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     }
 
     /// The host has waited: blocks freed there before the wait began are ready.
-    pub fn sync_ended(&self, begun: &[(PoolPlace, Epoch)]) {
+    pub fn end_host_wait(&self, begun: &[(PoolPlace, Epoch)]) {
         let mut order = self.order();
         for (place, epoch) in begun {
             order.passed(*place, *epoch);
@@ -578,7 +578,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     // ---- pinning ------------------------------------------------------------
 
     /// Pins the memory of a live block where it is, also after it is freed, until
-    /// [`MemoryPool::unpin`].
+    /// [`DevicePool::unpin`].
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -588,7 +588,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
         Ok(span)
     }
 
-    /// Pins memory where it is, whatever blocks are in it, until [`MemoryPool::unpin`] of its first
+    /// Pins memory where it is, whatever blocks are in it, until [`DevicePool::unpin`] of its first
     /// address.
     pub fn pin_range(&self, span: Span) {
         let mut pinned = lock(&self.pinned);
@@ -597,7 +597,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
         pin.1 += 1;
     }
 
-    /// Reverts one [`MemoryPool::pin`].
+    /// Reverts one [`DevicePool::pin`].
     pub fn unpin(&self, address: u64) {
         let mut pinned = lock(&self.pinned);
         if let Some((_, count)) = pinned.get_mut(&address) {
@@ -609,7 +609,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     }
 }
 
-impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
+impl<B: MemoryBacking, C: DeviceClock, N: Copy> DevicePool<B, C, N> {
     /// An empty pool.
     pub fn new(backing: B, clock: C, budget: Arc<MemoryBudget>) -> Self {
         Self {
@@ -631,7 +631,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
     /// [`Error::Exhausted`], [`Error::Tenant`].
     #[inline]
     pub fn allocate(&self, request: &AllocationRequest<N>) -> Result<Span, Error> {
-        let layout = BlockLayout::new(request.bytes, request.align_bytes);
+        let layout = AllocLayout::new(request.bytes, request.align_bytes);
         let Some(charged) = self.held.charge(request.tenant, layout.bytes()) else {
             return Err(Error::Tenant {
                 bytes: request.bytes,
@@ -693,7 +693,7 @@ impl<B: MemoryBacking, C: DeviceClock, N: Copy> MemoryPool<B, C, N> {
                 CutOutcome::NeedsChunk => {}
             }
             let chunk = BlockRequest {
-                layout: BlockLayout::new(CHUNK_BYTES, CHUNK_BYTES.min(wanted.layout.align_bytes())),
+                layout: AllocLayout::new(CHUNK_BYTES, CHUNK_BYTES.min(wanted.layout.align_bytes())),
                 bytes: CHUNK_BYTES,
                 ..*wanted
             };

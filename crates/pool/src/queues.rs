@@ -29,7 +29,7 @@ pub(crate) struct FreeQueue<P> {
     /// Fences in the order of their epochs.
     pub(crate) fences: VecDeque<(u64, Arc<P>)>,
     /// Epochs of other queues that this stream waits for.
-    pub(crate) knows: FxHashMap<PoolPlace, u64>,
+    pub(crate) waited_for: FxHashMap<PoolPlace, u64>,
 }
 
 impl<P> FreeQueue<P> {
@@ -42,7 +42,7 @@ impl<P> FreeQueue<P> {
             set,
             retired: false,
             fences: VecDeque::new(),
-            knows: FxHashMap::default(),
+            waited_for: FxHashMap::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The blocks compared with an interval map that knows nothing of free lists.
 use std::collections::BTreeMap;
 
-use fercuda_pool::{BlockAllocator, BlockId, BlockLayout, SetId, Span, UNIT_BYTES};
+use fercuda_pool::{AllocLayout, BlockAllocator, BlockId, SetId, Span, UNIT_BYTES};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -147,7 +147,7 @@ proptest! {
                     let align = 1u64 << align_log;
                     let wanted = bytes.max(1).next_multiple_of(align.clamp(256, 512));
                     let until = epoch - epochs_ago;
-                    if let Some(id) = blocks.take(sets[set], BlockLayout::new(bytes, align), until) {
+                    if let Some(id) = blocks.take(sets[set], AllocLayout::new(bytes, align), until) {
                         let span = blocks.span(id).expect("it is live");
                         prop_assert_eq!(span.bytes, wanted);
                         prop_assert!(span.address.is_multiple_of(align.max(UNIT_BYTES)));
@@ -166,7 +166,7 @@ proptest! {
                     }
                 }
                 Op::TakeBest { set, bytes } => {
-                    let want = BlockLayout::new(bytes, UNIT_BYTES);
+                    let want = AllocLayout::new(bytes, UNIT_BYTES);
                     if let Some(fit) = blocks.best_fit(sets[set], want) {
                         let address = blocks.address(&fit);
                         let id = blocks.take_of(fit);
@@ -289,7 +289,7 @@ fn a_hole_of_exactly_the_size_is_found_although_searches_round_up() {
     };
     blocks.add(span).expect("a range");
     let id = blocks
-        .take(SetId::READY, BlockLayout::new(span.bytes, 1), 0)
+        .take(SetId::READY, AllocLayout::new(span.bytes, 1), 0)
         .expect("it fits");
     assert_eq!(blocks.span(id), Some(span));
     assert_eq!(blocks.free_bytes(SetId::READY), 0);
@@ -306,7 +306,7 @@ fn a_block_of_terabytes_is_taken_and_given_back() {
     blocks.add(span).expect("a range");
     for bytes in [8 << 30, 16 << 30, 80 << 30, most / 2] {
         let id = blocks
-            .take(SetId::READY, BlockLayout::new(bytes, 2 << 20), 0)
+            .take(SetId::READY, AllocLayout::new(bytes, 2 << 20), 0)
             .expect("it fits");
         blocks.give(id, SetId::READY, 0).expect("it is live");
     }
@@ -340,7 +340,7 @@ fn impossible_ranges_and_layouts_are_refused() {
         (1 << 31, 1),
     ] {
         assert_eq!(
-            blocks.take(SetId::READY, BlockLayout::new(bytes, align), 0),
+            blocks.take(SetId::READY, AllocLayout::new(bytes, align), 0),
             None
         );
     }

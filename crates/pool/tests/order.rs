@@ -1,13 +1,13 @@
 //! Where freed blocks may be reused, call by call.
 #![expect(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-use fercuda_pool::{BlockLayout, PoolPlace, ReuseOrder, Span, StreamId};
+use fercuda_pool::{AllocLayout, PoolPlace, ReuseOrder, Span, StreamId};
 
 const STREAM: StreamId = StreamId(7);
 const PLACE: PoolPlace = PoolPlace::Stream(STREAM);
 
-fn want(mib: u64) -> BlockLayout {
-    BlockLayout::new(mib << 20, 512)
+fn want(mib: u64) -> AllocLayout {
+    AllocLayout::new(mib << 20, 512)
 }
 
 /// An order with this much memory, all of it ready.

@@ -4,16 +4,16 @@
 mod traces;
 
 use fercuda_pool::{
-    AllocationRequest, MemoryBudget, MemoryPool, PoolPlace, RetentionPolicy, Span, StreamId,
+    AllocationRequest, DevicePool, MemoryBudget, PoolPlace, RetentionPolicy, Span, StreamId,
     TenantId,
 };
 use traces::{Behind, Handles, replay, replay_on, step, traces};
 
-type Small = MemoryPool<Handles, Behind>;
+type Small = DevicePool<Handles, Behind>;
 
 fn pool(limit: u64) -> (Small, Handles) {
     let memory = Handles::new();
-    let pool = MemoryPool::new(memory.clone(), Behind::default(), MemoryBudget::new(limit));
+    let pool = DevicePool::new(memory.clone(), Behind::default(), MemoryBudget::new(limit));
     (pool, memory)
 }
 
@@ -160,9 +160,9 @@ fn after_a_wait_for_the_device_all_freed_memory_is_ready() {
     pool.clock().queue();
     // This much gets a fence at once, and no block waits for one any more.
     pool.free(block.address, STREAM).unwrap();
-    let begun = pool.sync_begins(None);
+    let begun = pool.begin_host_wait(None);
     pool.clock().finish();
-    pool.sync_ended(&begun);
+    pool.end_host_wait(&begun);
     assert_eq!(pool.usage().ready_bytes, 256 << 20);
 }
 
@@ -174,8 +174,8 @@ fn after_a_burst_the_low_water_mark_stays() {
         for block in &blocks {
             pool.free(block.address, STREAM).unwrap();
         }
-        let begun = pool.sync_begins(None);
-        pool.sync_ended(&begun);
+        let begun = pool.begin_host_wait(None);
+        pool.end_host_wait(&begun);
     };
     burst(&pool);
     assert_eq!(pool.usage().ready_bytes, 256 << 20);

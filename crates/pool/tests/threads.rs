@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    AllocationRequest, DeviceClock, DevicePool, GrowthRefused, MemoryBacking, MemoryBudget,
     PoolPlace, Span, StreamId, TenantId,
 };
 use idle::Idle;
@@ -169,7 +169,7 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
     let physical = pieces.physical.clone();
     let limit = 256 << 20;
     let budget = MemoryBudget::new(limit);
-    let pool = MemoryPool::new(pieces, Idle, budget.clone());
+    let pool = DevicePool::new(pieces, Idle, budget.clone());
     let owners = Owners::default();
     let work = |thread: u64| {
         let mut random = Rng::with_seed(seed + thread);
@@ -241,7 +241,7 @@ fn threads_never_hold_the_same_memory_and_nothing_is_lost() {
 #[test]
 fn a_thread_that_waits_for_a_stalled_device_lets_others_allocate() {
     let device = Waiting::default();
-    let pool = MemoryPool::new(Pieces::new(), &device, MemoryBudget::new(8 * PIECE));
+    let pool = DevicePool::new(Pieces::new(), &device, MemoryBudget::new(8 * PIECE));
     let freed = pool.allocate(&request(4 * PIECE, 1)).unwrap();
     pool.allocate(&request(2 * PIECE, 1)).unwrap();
     pool.free(freed.address, PoolPlace::Stream(StreamId(1)))
@@ -265,7 +265,7 @@ fn a_thread_that_waits_for_a_stalled_device_lets_others_allocate() {
 
 #[test]
 fn a_request_that_never_fits_fails_although_others_keep_the_device_busy() {
-    let pool = MemoryPool::new(Pieces::new(), Behind, MemoryBudget::new(64 * PIECE));
+    let pool = DevicePool::new(Pieces::new(), Behind, MemoryBudget::new(64 * PIECE));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for stream in 1..4 {
@@ -292,7 +292,7 @@ fn a_request_that_never_fits_fails_although_others_keep_the_device_busy() {
 
 #[test]
 fn arenas_leave_most_of_a_small_limit_to_others() {
-    let pool = MemoryPool::new(Pieces::new(), Idle, MemoryBudget::new(32 * PIECE));
+    let pool = DevicePool::new(Pieces::new(), Idle, MemoryBudget::new(32 * PIECE));
     for stream in 0..16 {
         let small = || {
             pool.assume_contention();

@@ -131,7 +131,7 @@ pub(crate) fn with_thread_context<R>(
         match (done, work) {
             (Ok(Some(result)), _) => result,
             // The thread is exiting, or this is a re-entrant call; or no call is governed.
-            (_, Some(work)) => work(&mut ThreadContext::passing(governor()?, 0)),
+            (_, Some(work)) => work(&mut ThreadContext::for_teardown(governor()?, 0)),
             _ => None,
         }
     })

@@ -12,8 +12,8 @@ use fercuda_cuda_sys::types::{
     CUcontext, CUdevice, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
 };
 use fercuda_cuda_sys::{Driver, Missing};
-use fercuda_governor::{DriverClock, StreamKind, VmmBacking};
-use fercuda_pool::{AllocationRequest, MemoryBudget, MemoryPool, PoolPlace, StreamId, TenantId};
+use fercuda_governor::{DriverClock, StreamOrigin, VmmBacking};
+use fercuda_pool::{AllocationRequest, DevicePool, MemoryBudget, PoolPlace, StreamId, TenantId};
 
 /// As CUDA's own allocations are, and more.
 const ALIGN_BYTES: u64 = 512;
@@ -142,7 +142,7 @@ impl Machine {
 /// Our pool over the driver's mappings and events.
 pub(crate) struct Pooled<'m> {
     machine: &'m Machine,
-    pool: MemoryPool<VmmBacking, DriverClock>,
+    pool: DevicePool<VmmBacking, DriverClock>,
     places: Vec<PoolPlace>,
 }
 
@@ -157,13 +157,13 @@ impl<'m> Pooled<'m> {
         for (number, stream) in machine.streams.iter().enumerate() {
             let id = StreamId(number as u64 + 1);
             // SAFETY: a stream of this context that is never destroyed.
-            unsafe { clock.add_stream(id, machine.context, StreamKind::Created(*stream)) };
+            unsafe { clock.add_stream(id, machine.context, StreamOrigin::Created(*stream)) };
             places.push(PoolPlace::Stream(id));
         }
         let budget = MemoryBudget::new(u64::MAX);
         Ok(Pooled {
             machine,
-            pool: MemoryPool::new(vmm, clock, budget),
+            pool: DevicePool::new(vmm, clock, budget),
             places,
         })
     }

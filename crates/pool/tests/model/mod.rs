@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, Error, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    AllocationRequest, DeviceClock, DevicePool, Error, GrowthRefused, MemoryBacking, MemoryBudget,
     PoolPlace, RetentionPolicy, ReuseRule, Span, StreamId, TenantId,
 };
 
@@ -538,7 +538,7 @@ impl LiveBlock {
 
 /// The program, the pool and the shadow model.
 pub(crate) struct World {
-    pool: MemoryPool<Shared, Shared, u64>,
+    pool: DevicePool<Shared, Shared, u64>,
     device: Shared,
     live: Vec<LiveBlock>,
     /// The start and end of each live block.
@@ -593,7 +593,7 @@ impl World {
         device.lock().top = PIECE;
         device.lock().kind = kind;
         let mut world = World {
-            pool: MemoryPool::new(
+            pool: DevicePool::new(
                 device.clone(),
                 device.clone(),
                 MemoryBudget::new(DEVICE_BYTES),
@@ -744,13 +744,15 @@ impl World {
             }
             Op::Synchronise { stream } => {
                 if !self.device.lock().capturing {
-                    let begun = self.pool.sync_begins(stream.map(|s| self.place(Some(s))));
+                    let begun = self
+                        .pool
+                        .begin_host_wait(stream.map(|s| self.place(Some(s))));
                     let slot = stream.map(|stream| self.slot(stream));
                     let mut device = self.device.lock();
                     let until = slot.map_or_else(|| device.all(), |s| device.streams[s].clocks);
                     device.finish(&until);
                     drop(device);
-                    self.pool.sync_ended(&begun);
+                    self.pool.end_host_wait(&begun);
                     let usage = self.pool.usage();
                     if stream.is_none() && usage.waiting_bytes > 0 {
                         return Err(format!("nothing is left to wait for: {usage:?}"));

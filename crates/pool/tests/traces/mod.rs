@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use fercuda_pool::{
-    AllocationRequest, DeviceClock, GrowthRefused, MemoryBacking, MemoryBudget, MemoryPool,
+    AllocationRequest, DeviceClock, DevicePool, GrowthRefused, MemoryBacking, MemoryBudget,
     PoolPlace, RetentionPolicy, Span, StreamId, TenantId,
 };
 
@@ -715,8 +715,8 @@ pub(crate) fn replay(trace: &Trace) -> Outcome {
 /// Replays a trace on `memory`.
 pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
     let device = Behind::default();
-    let pool: MemoryPool<_, _> =
-        MemoryPool::new(memory.clone(), device.clone(), MemoryBudget::new(u64::MAX));
+    let pool: DevicePool<_, _> =
+        DevicePool::new(memory.clone(), device.clone(), MemoryBudget::new(u64::MAX));
     if memory.lock().slabs {
         pool.set_retention(SLAB_THRIFT);
     }
@@ -757,9 +757,9 @@ pub(crate) fn replay_on(trace: &Trace, memory: &Handles) -> Outcome {
                 pool.free(span.address, place).expect("it is live");
             }
             Event::Wait => {
-                let begun = pool.sync_begins(None);
+                let begun = pool.begin_host_wait(None);
                 device.finish();
-                pool.sync_ended(&begun);
+                pool.end_host_wait(&begun);
             }
         }
     }

@@ -63,7 +63,7 @@ fn charge_code(handle: usize, bytes: impl FnOnce() -> u64) {
     catch_panic(|| {
         let governor = governor()?;
         let device = with_thread_context(|seat| Some(seat.current()?.1)).unwrap_or(0);
-        governor.code_given(
+        governor.record_code(
             GovernedKey::Code(handle),
             device,
             bytes().min(MAX_IMAGE_BYTES),

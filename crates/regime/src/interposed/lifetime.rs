@@ -28,7 +28,7 @@ unsafe fn create_context(
             let result = make();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
-                governor.context_made(unsafe { *into });
+                governor.record_context(unsafe { *into });
             }
             result
         })
@@ -93,7 +93,7 @@ pub(super) unsafe extern "C" fn primary_retain(into: *mut CUcontext, device: CUd
             let result = retain();
             if result == CUresult::CUDA_SUCCESS && !into.is_null() {
                 // SAFETY: the driver has just written it.
-                governor.primary_made(device, unsafe { *into });
+                governor.record_primary(device, unsafe { *into });
             }
             result
         })
@@ -251,7 +251,7 @@ pub(super) unsafe extern "C" fn green_create(
                 // SAFETY: the driver has just written it.
                 && let Some(context) = context_of_green(unsafe { *into })
             {
-                governor.green_made(context);
+                governor.record_green(context);
             }
             result
         })
@@ -382,13 +382,13 @@ fn synchronize(
             Some((stream, per_thread)) => Some(seat.stream(stream, per_thread)?.id),
             None => None,
         };
-        Some((seat.governor(), seat.governor().wait_begins(stream)))
+        Some((seat.governor(), seat.governor().begin_wait(stream)))
     });
     let result = call_driver(wait);
     catch_panic(|| {
         let (governor, waiting) = waiting?;
         if result == CUresult::CUDA_SUCCESS {
-            governor.wait_ended(&waiting);
+            governor.end_wait(&waiting);
         } else {
             governor.failed(result);
         }

@@ -203,7 +203,7 @@ pub(super) fn admit_and_call(
         if result == CUresult::CUDA_SUCCESS {
             made(governor);
         } else {
-            governor.forgo(piece);
+            governor.cancel_admission(piece);
         }
         result
     })

@@ -213,7 +213,7 @@ pub(super) unsafe extern "C" fn pool_create(
         _ => None,
     };
     catch_panic(|| {
-        governor()?.pool_made(pool, device);
+        governor()?.record_pool(pool, device);
         Some(())
     });
     result

@@ -60,7 +60,7 @@ unsafe extern "C" fn create(
     };
     admit_and_call(&piece, make, |governor| {
         // SAFETY: the driver has just written it.
-        governor.made_physical(unsafe { *handle }, piece);
+        governor.charge_physical(unsafe { *handle }, piece);
     })
 }
 
@@ -86,7 +86,7 @@ unsafe extern "C" fn multicast(
                 bytes: (*properties).size as u64,
                 context: None,
             };
-            governor()?.made_physical(*handle, piece);
+            governor()?.charge_physical(*handle, piece);
             Some(())
         });
     }
